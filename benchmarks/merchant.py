@@ -55,6 +55,7 @@ class Merchant:
         """Return what signs payouts for this gateway."""
         return Signer(
             url=self.url(base_url),
+            endpoint_id="1000",
             consumer_key="benchmark",
             supplies=Supplies({"server_callback_url": "https://merchant.example/paygw/callback"}),
             profile=SignatureProfile.JSON_PARAMS,

@@ -2,7 +2,7 @@
 
     FOLDER/payroll.csv          dropped, and taken once nobody has written to it for a while
     FOLDER/payroll.csv.toml     its cover note, if any; taken and moved with it
-    FOLDER/working-1a2b3c4d/    claimed by a run of this endpoint; an interrupted run's sheets come first
+    FOLDER/working-1a2b3c4d/    claimed by a run with this journal; an interrupted run's sheets come first
     FOLDER/done/                submitted, with reconciliation and summary
     FOLDER/refused/             not sent at all, with the reasons
 
@@ -10,8 +10,8 @@ Everything else in it is accounted for: a file that is not a sheet is refused af
 that belongs to no sheet is named (`dropped_files.py`).
 
 A sheet is claimed by renaming it, so it has one owner, and under the journal's lock, so claimed sheets belong to no
-other living run. The folder of claimed sheets carries the endpoint's mark: work begun at one endpoint must never
-continue at another.
+other living run. The folder of claimed sheets carries the journal's mark: work begun with one journal must never
+continue with another.
 """
 
 import hashlib
@@ -145,18 +145,18 @@ class Claimed:
 
 
 class Drop:
-    """The drop folder `folder` as seen by runs for `endpoint`.
+    """The drop folder `folder` as seen by runs with the journal at the place `journal`.
 
     `guard` knows the program's own files, which are never touched. Raises `UsageError` unless a person has adopted the
     folder, and `ConfigurationError` if one of our subfolders is a link, or others may write to it.
     """
 
-    def __init__(self, folder: Path, endpoint: str, guard: OutputGuard, *, settle_s: float, now: Now) -> None:
+    def __init__(self, folder: Path, journal: str, guard: OutputGuard, *, settle_s: float, now: Now) -> None:
         self._folder = _drop_folder(folder)
         self._guard = guard
         if not _is_adopted(self._folder):
             _refuse_own_state(self._folder, guard)
-        mark = hashlib.sha256(endpoint.encode()).hexdigest()[:8]
+        mark = hashlib.sha256(journal.encode()).hexdigest()[:8]
         self._working = self._folder / f"working-{mark}"
         self._places = (self._working, self._folder / "done", self._folder / "refused")
         self._settle = timedelta(seconds=settle_s)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 
 from paygw_batch.actions.send import SendJob, real_world
 from paygw_batch.clock import utc_now
@@ -150,12 +151,16 @@ def _asking(
     """Return the function that asks the gateway about one order; `dates` sees each reply."""
     signer = connection.signing.signer
     operation = load_enquiry(require_enquiry(settings), as_answered(settings, load_operation(batch_operation)))
-    url = operation_url(connection.base_url, operation, settings.gateway.endpoint_id or "")
-    enquirer = Enquirer(url, signer.consumer_key, signer.profile, signers)
+    urls = partial(operation_url, connection.base_url, operation)
+    enquirer = Enquirer(urls, signer.consumer_key, signer.profile, signers)
     world, words, not_found = real_world(), settings.words(), settings.status_enquiry.not_found or ()
 
-    async def ask(expected: Expected) -> EnquiryAnswer:
-        request = await enquirer.prepare(expected, nonce=world.nonce(), timestamp_s=int(world.now().timestamp()))
+    async def ask(expected: Expected, endpoint_id: str | None) -> EnquiryAnswer:
+        endpoint_id = endpoint_id or settings.gateway.endpoint_id or ""
+        timestamp_s = int(world.now().timestamp())
+        request = await enquirer.prepare(
+            expected, endpoint_id=endpoint_id, nonce=world.nonce(), timestamp_s=timestamp_s
+        )
         came_back = await client.ask(request)
         dates.see(came_back)
         return read_answer(came_back, expected, words, operation, not_found=not_found, now=utc_now())

@@ -411,7 +411,7 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
     ),
     "journal new": (
         Example(mark("Create the tables of a database, and grant its roles their permissions:"), "journal new --roles"),
-        Example(mark("Begin a second journal of the endpoint:"), "journal new --beside 5f2e81c0"),
+        Example(mark("Begin a second journal of the merchant:"), "journal new --beside 5f2e81c0"),
     ),
     "journal retire": (
         Example(mark("Retire a host that burnt down:"), "journal retire pay-3 --by 'Ada Obi' --yes"),

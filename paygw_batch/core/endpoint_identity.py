@@ -1,7 +1,7 @@
-"""Identifies the endpoint of a gateway, in any spelling of its host.
+"""Identifies the endpoint of a gateway, in any spelling of its host, and the merchant that it belongs to.
 
-Two journals that pay the same endpoint without knowing of each other pay the same people twice. So an endpoint is
-compared by what it is, and not by the text of an address.
+Two journals that pay for the same merchant without knowing of each other pay the same people twice. So endpoints are
+compared by what they are, and not by the text of an address.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ _WORDS_OF_LOOPBACK = frozenset({"localhost", "localhost.localdomain", "ip6-local
 class EndpointIdentity:
     """An endpoint by the place it is reached at and the id we have there. `host` is in its canonical form.
 
-    `host` ends in `:PORT` unless the port is the scheme's own. Another port of a host is the same endpoint under
-    another name: a gateway may have moved, or a test gateway may answer there. `consumer_key_sha256` is empty if the
-    consumer key is not known.
+    `host` ends in `:PORT` unless the port is the scheme's own. Another port of a host is the same gateway under another
+    name: it may have moved, or a test gateway may answer there. `consumer_key_sha256` is empty if the consumer key is
+    not known.
     """
 
     host: str
@@ -49,19 +49,18 @@ class EndpointIdentity:
         """The endpoint as journals name it: `HOST[:PORT]/ENDPOINT_ID`."""
         return f"{self.host}/{self.endpoint_id}"
 
-    def is_reached_like(self, other: "EndpointIdentity") -> bool:
-        """Whether both have the same host, port and endpoint id."""
-        return (self.host, self.endpoint_id) == (other.host, other.endpoint_id)
+    def is_of_same_merchant(self, other: "EndpointIdentity") -> bool:
+        """Whether both belong to one merchant at one gateway: two of host, id and consumer key are the same.
 
-    def is_same_as(self, other: "EndpointIdentity") -> bool:
-        """Whether both are one endpoint: the same id at the same host, or the same id for the same consumer key."""
+        So each of the three can change while the other two say who it is.
+        """
         has_same_key = bool(self.consumer_key_sha256) and self.consumer_key_sha256 == other.consumer_key_sha256
         has_same_host = _split(self.host)[0] == _split(other.host)[0]
-        return self.endpoint_id == other.endpoint_id and (has_same_host or has_same_key)
+        return [self.endpoint_id == other.endpoint_id, has_same_host, has_same_key].count(True) > 1
 
-    def is_one_of(self, others: Iterable["EndpointIdentity"]) -> bool:
-        """Whether it is the same endpoint as any of `others`."""
-        return any(self.is_same_as(other) for other in others)
+    def is_of_merchant(self, names: Iterable["EndpointIdentity"]) -> bool:
+        """Whether it belongs to the merchant that is known by any of `names`."""
+        return any(self.is_of_same_merchant(other) for other in names)
 
 
 def canonical_host(host: str) -> str:

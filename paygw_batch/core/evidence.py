@@ -203,6 +203,8 @@ class Candidate:
     """Whether no attempt before the latest one can have left."""
     intended_at: str | None = None
     """Time of its latest intent."""
+    endpoint_id: str | None = None
+    """The id of the endpoint that the latest attempt was sent to, if it is known."""
     is_attempt_unknown: bool = False
     """Whether the order id is that of a later attempt, of which the journal knows nothing (`later_attempt_of`)."""
 

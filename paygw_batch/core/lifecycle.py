@@ -96,12 +96,16 @@ LEADS_TO: Mapping[FactKind, State] = MappingProxyType({kind: state for (_, kind)
 
 
 class Intended(NamedTuple):
-    """Attempt n is about to leave, under this order id, with this nonce and timestamp."""
+    """Attempt n is about to leave, under this order id, with this nonce and timestamp.
+
+    `endpoint_id` is the endpoint's that it is sent to; None if only a host knows of the attempt.
+    """
 
     order_id: str
     nonce: str
     timestamp_s: int
     purpose: str | None
+    endpoint_id: str | None = None
 
 
 class Concluded(NamedTuple):

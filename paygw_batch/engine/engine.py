@@ -292,7 +292,8 @@ class Engine:
     def _intend(self, row: _Row) -> None:
         """Submit the intent of the row's next try."""
         request = row.request
-        intent = Intended(row.due.order_id, request.nonce, request.timestamp_s, request.purpose)
+        told = request.nonce, request.timestamp_s, request.purpose, request.endpoint_id
+        intent = Intended(row.due.order_id, *told)
         row.tries += 1
         row.intended_s = self._world.elapsed_s()
         row.intended = self._record(row, intent)

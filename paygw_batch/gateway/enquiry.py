@@ -5,7 +5,7 @@ An extension: the gateway's published interface shows no such request. See `conf
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -24,27 +24,29 @@ UNLISTED = "reply.status_unlisted"
 
 @dataclass(frozen=True, slots=True)
 class Enquirer:
-    """Turns order ids into signed enquiries. `url` is where they are sent, exactly as it is signed."""
+    """Turns order ids into signed enquiries. `urls` is where those about an endpoint are sent, exactly as signed."""
 
-    url: str
+    urls: Callable[[str], str]
     consumer_key: str
     profile: SignatureProfile
     signers: Signers = field(repr=False)
 
-    async def prepare(self, expected: Expected, *, nonce: str, timestamp_s: int) -> PreparedRequest:
-        """Return the request that asks for the state of one order. Raises `SigningFailed`."""
+    async def prepare(self, expected: Expected, *, endpoint_id: str, nonce: str, timestamp_s: int) -> PreparedRequest:
+        """Return the request that asks an endpoint for the state of one order. Raises `SigningFailed`."""
+        url = self.urls(endpoint_id)
         name, order_id = "client_orderid", expected.order_id
         encoded = EncodedBody(json.dumps({name: order_id}, ensure_ascii=False).encode(), ((name, order_id),))
         oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=nonce, timestamp_s=timestamp_s)
-        (signature,) = await self.signers.sign([base_string(self.profile, self.url, encoded, oauth)])
+        (signature,) = await self.signers.sign([base_string(self.profile, url, encoded, oauth)])
         return PreparedRequest(
-            url=self.url,
+            url=url,
             authorization=authorization(oauth, signature),
             body=encoded.body,
             body_sha256=hashlib.sha256(encoded.body).hexdigest(),
             nonce=nonce,
             timestamp_s=timestamp_s,
             purpose=None,
+            endpoint_id=endpoint_id,
             expected=expected,
         )
 

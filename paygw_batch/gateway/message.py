@@ -46,6 +46,7 @@ class PreparedRequest:
     nonce: str = field(repr=False)
     timestamp_s: int
     purpose: str | None
+    endpoint_id: str
     expected: Expected = field(repr=False)
 
 

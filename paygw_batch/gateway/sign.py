@@ -105,6 +105,7 @@ class Draft:
 
     attempt: Attempt
     url: str
+    endpoint_id: str
     own_urls: tuple[str, ...]
     encoded: EncodedBody
     oauth: tuple[tuple[str, str], ...] = field(repr=False)
@@ -122,6 +123,7 @@ class Draft:
             nonce=attempt.nonce,
             timestamp_s=attempt.timestamp_s,
             purpose=next((value for name, value in self.encoded.params if name == "purpose"), None),
+            endpoint_id=self.endpoint_id,
             expected=Expected(attempt.order_id, Decimal(instruction.amount), instruction.currency, self.own_urls),
         )
 
@@ -130,10 +132,11 @@ class Draft:
 class Signer:
     """Turns instructions into signed requests for one endpoint. Frozen, and safe to use from many threads at once.
 
-    `url` is the address of the operation (`operation_url`), exactly as it is sent and signed.
+    `url` is the address of the operation at that endpoint (`operation_url`), exactly as it is sent and signed.
     """
 
     url: str
+    endpoint_id: str
     consumer_key: str
     supplies: Supplies
     profile: SignatureProfile
@@ -151,7 +154,8 @@ class Signer:
         encoded = encode_body(rule, attempt.instruction, order_id=attempt.order_id, supplies=self.supplies)
         oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=attempt.nonce, timestamp_s=attempt.timestamp_s)
         own_urls = tuple([url for url in self.supplies.urls.values() if url])
-        return Draft(attempt, self.url, own_urls, encoded, oauth, base_string(self.profile, self.url, encoded, oauth))
+        text = base_string(self.profile, self.url, encoded, oauth)
+        return Draft(attempt, self.url, self.endpoint_id, own_urls, encoded, oauth, text)
 
     def base_string(self, encoded: EncodedBody, *, nonce: str, timestamp_s: int) -> str:
         """Return the text to sign for `encoded`, for a person to see."""

@@ -48,7 +48,7 @@ GROUP BY 1 ORDER BY 1
 -- name: known_as
 -- The instructions of every operation that use, or used, an order id, in the columns of `Candidate`.
 SELECT i.number, i.client_orderid, i.amount, i.currency, s.state, s.attempt, s.generation, s.possible_duplicate_of,
-    n.order_id, (s.first_sent IS NULL OR s.first_sent = s.intent) AND s.inherited_attempts = 0, n.at
+    n.order_id, (s.first_sent IS NULL OR s.first_sent = s.intent) AND s.inherited_attempts = 0, n.at, n.endpoint_id
 FROM instruction i {told} WHERE i.number IN (
     SELECT instruction FROM order_id
     WHERE operation IN (SELECT DISTINCT operation FROM batch) AND order_id = :order_id

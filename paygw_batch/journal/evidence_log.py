@@ -177,10 +177,8 @@ class EvidenceLog:
         return [one.document for one in orders if one.batch == batch]
 
     def names(self, identity: Identity) -> tuple[EndpointIdentity, ...]:
-        """Return every name by which the journal knows its endpoint, oldest first."""
-        first = replace(EndpointIdentity.from_name(identity.endpoint), consumer_key_sha256=identity.consumer_key_sha256)
-        noted = (one for one in self._notes(NoteKind.NAMED) if isinstance(one, Named))
-        return (first, *(EndpointIdentity(one.host, first.endpoint_id, one.consumer_key_sha256) for one in noted))
+        """Return the endpoints of the journal's merchant by every name that was noted, oldest first."""
+        return (identity.name, *(one.endpoint for one in self._notes(NoteKind.NAMED) if isinstance(one, Named)))
 
     def clock(self) -> ClockSeen | None:
         """Return the last note of our clock and the gateway's."""
@@ -234,20 +232,20 @@ class EvidenceLog:
     def _known_as(self, order_id: str) -> list[Candidate]:
         if "\0" in order_id or order_id.encode(errors="replace").decode() != order_id:
             return []  # half a surrogate pair, or NUL: not an order id of ours, and the database cannot look it up
+        known = self._run("known_as", order_id=order_id)
         return [
             Candidate(
                 number,
-                client_orderid,
+                own_id,
                 amount,
                 currency,
                 Standing(STATES[state], *standing),
-                sent_order_id,
-                has_left_once=bool(is_first),
-                intended_at=intended_at,
+                sent_id,
+                bool(is_first),
+                at,
+                endpoint,
             )
-            for number, client_orderid, amount, currency, state, *standing, sent_order_id, is_first, intended_at in (
-                self._run("known_as", order_id=order_id)
-            )
+            for number, own_id, amount, currency, state, *standing, sent_id, is_first, at, endpoint in known
         ]
 
 

@@ -70,8 +70,8 @@ SELECT count(*) FROM fact WHERE finding IS NOT NULL
 -- name: read_as_nothing
 -- The facts with a text that is hashed as a column that holds nothing: none is written.
 SELECT f.number FROM fact f WHERE (f.order_id = 'None' AND f.kind NOT IN ('intended', 'released')) OR 'None' IN (
-    f.nonce, f.purpose, f.gateway_status, f.gateway_reference, f.error_code, f.cause, f.source, f.finding, f.means, f.by, f.basis,
-    f.agreement, f.details
+    f.nonce, f.purpose, f.endpoint_id, f.gateway_status, f.gateway_reference, f.error_code, f.cause, f.source, f.finding, f.means,
+    f.by, f.basis, f.agreement, f.details
 ) ORDER BY 1 LIMIT 1
 
 -- name: count_beside

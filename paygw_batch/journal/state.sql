@@ -79,7 +79,7 @@ coalesce(s.order_id, i.client_orderid)
 -- Some instructions in the columns of `RowState`, after its row.
 SELECT i.number, s.attempt, i.client_orderid, i.country, i.currency, i.minor, s.state, s.attempt - s.inherited_attempts,
     n.order_id, n.purpose, {gateway_status}, {gateway_reference}, {http_status}, {error_code}, {marked_message},
-    s.possible_duplicate_of, {first_sent_at}, f.at, n.at, {quarantined_since}
+    s.possible_duplicate_of, {first_sent_at}, f.at, n.at, {quarantined_since}, n.endpoint_id
 FROM instruction i {told} WHERE i.number = ANY (:numbers)
 
 -- name: standings

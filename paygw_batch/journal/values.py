@@ -3,11 +3,12 @@
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum, StrEnum
 from typing import Any, NamedTuple
 
 from paygw_batch.core.batch import Instruction
+from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.evidence import EvidenceSource, Finding, Heard, SignedOrder
 from paygw_batch.core.lifecycle import Fact, Standing, State
 
@@ -274,6 +275,8 @@ class RowState:
     """Time of the latest intent."""
     quarantined_since: str | None = None
     """As in `Clash`."""
+    endpoint_id: str | None = None
+    """The id of the endpoint that the latest attempt was sent to; None also if that is not known."""
 
 
 LINE_COLUMNS = (
@@ -491,10 +494,9 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A further name of the endpoint: a host, and the SHA-256 of the consumer key. `by` is empty if a run noted it."""
+    """A further endpoint of the merchant, or a further name of one. `by` is empty if a run noted it."""
 
-    host: str
-    consumer_key_sha256: str
+    endpoint: EndpointIdentity
     by: str
 
 
@@ -704,7 +706,7 @@ class AcceptedRows:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a journal. `home` is the path of the file when a run last opened it."""
+    """The identity of a journal. `endpoint` is the first one; `home`, where the file was when a run last opened it."""
 
     journal_id: str
     endpoint: str
@@ -712,6 +714,11 @@ class Identity:
     home: str
     consumer_key_sha256: str = ""
     """Of the consumer key that it was made with; empty: of none."""
+
+    @property
+    def name(self) -> EndpointIdentity:
+        """The endpoint that it was made for."""
+        return replace(EndpointIdentity.from_name(self.endpoint), consumer_key_sha256=self.consumer_key_sha256)
 
     @property
     def start(self) -> Link:

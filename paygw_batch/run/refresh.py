@@ -44,8 +44,8 @@ SILENT_ROUNDS = 3
 """After this many rounds in a row without any reply, the gateway counts as unreachable."""
 OPEN_STATES = frozenset({State.ACCEPTED, State.IN_DOUBT})
 
-Ask = Callable[[Expected], Awaitable[EnquiryAnswer]]
-"""Asks about one order. Never raises because of the network."""
+Ask = Callable[[Expected, str | None], Awaitable[EnquiryAnswer]]
+"""Asks about one order at the endpoint with this id (None: not known). Never raises because of the network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +146,9 @@ class Refresh:
         for start in range(0, len(rows), at_once):
             if self._stopping.is_set():
                 return
-            group = [(row, self._expected(row)) for row in rows[start : start + at_once]]
-            answers = await asyncio.gather(*(self._asked(expected) for _, expected in group))
-            heard = [(row, answer) for (row, _), answer in zip(group, answers, strict=True) if answer is not None]
+            group = rows[start : start + at_once]
+            answers = await asyncio.gather(*map(self._asked, group))
+            heard = [(row, answer) for row, answer in zip(group, answers, strict=True) if answer is not None]
             replied += sum(answer.has_replied for _, answer in heard)
             self._keep(heard)
             for _, answer in heard:
@@ -161,14 +161,14 @@ class Refresh:
         amount = Decimal(from_minor(row.minor, minor_units=self._minor_units[row.currency]))
         return Expected(row.sent_orderid or row.client_orderid, amount, row.currency)
 
-    async def _asked(self, expected: Expected) -> EnquiryAnswer | None:
+    async def _asked(self, row: RowState) -> EnquiryAnswer | None:
         wait_s = self._rhythm.wait_s(self._clock.monotonic_s())
         self._rhythm.start(self._clock.monotonic_s())
         await self._wait(wait_s)
         if self._stopping.is_set():
             return None
         self.result.asked += 1
-        return await self._ask(expected)
+        return await self._ask(self._expected(row), row.endpoint_id)
 
     def _keep(self, heard: Sequence[tuple[RowState, EnquiryAnswer]]) -> None:
         """Record the answers that add something new."""
@@ -344,7 +344,8 @@ class FollowUp:
         self._rhythm.start(self._clock.monotonic_s())
         await self._clock.sleep(wait_s)
         at = timestamp(self._clock.now())
-        answer = await self._ask(Expected(order_id, Decimal(candidate.amount), candidate.currency))
+        expected = Expected(order_id, Decimal(candidate.amount), candidate.currency)
+        answer = await self._ask(expected, candidate.endpoint_id)
         self._heed(answer)
         claim = answer.claim
         if claim is None:

@@ -145,11 +145,11 @@ class Settings(Section):
         return self.payin.missing() if operation == "payin" else []
 
     def endpoint(self) -> str:
-        """Return the name of the endpoint whose order ids a journal keeps unique: `HOST[:PORT]/ENDPOINT_ID`."""
+        """Return the name of the endpoint that payments are sent to: `HOST[:PORT]/ENDPOINT_ID`."""
         return self.endpoint_identity().name
 
     def endpoint_identity(self) -> EndpointIdentity:
-        """Return the identity of the endpoint that journals are kept for: the same for every spelling of its host."""
+        """Return the identity of that endpoint: the same for every spelling of its host."""
         gateway = self.gateway
         port = None if self.uses_sandbox else _further_port(urlsplit(gateway.base_url or ""))
         return EndpointIdentity.of(self._host(), gateway.endpoint_id or "unset", gateway.consumer_key, port=port)
@@ -165,16 +165,17 @@ class Settings(Section):
         return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
 
     def journal_path(self) -> Path:
-        """Return the journal's path: the configured one, or one per endpoint under the user's state directory.
+        """Return the journal's path: the configured one, or one per merchant under the user's state directory.
 
         The port is not part of it, so that a configuration with another one finds the journal, which then refuses it.
         With `journal.url` there is no file at it; the inbox and other files of this host are beside it.
         """
         if self.journal.path is not None:
             return self.journal.path
-        endpoint = f"{self._host()}/{self.gateway.endpoint_id or 'unset'}"
-        readable = "".join(c if c.isalnum() or c in ".-" else "_" for c in endpoint)
-        folder = f"{readable}-{hashlib.sha256(endpoint.encode()).hexdigest()[:8]}"
+        host = self._host()
+        merchant = f"{host}/{self.gateway.consumer_key or 'unset'}"
+        readable = "".join(c if c.isalnum() or c in ".-" else "_" for c in host)
+        folder = f"{readable}-{hashlib.sha256(merchant.encode()).hexdigest()[:8]}"
         return state_directory() / folder / "journal.sqlite3"
 
     def known_journals_directory(self, journal: Path | None = None) -> Path:

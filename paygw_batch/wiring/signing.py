@@ -227,8 +227,10 @@ def signer_of(settings: Settings, rules: Rules, key: SigningKey, base_url: str, 
     Raises `ConfigurationError` for settings that are not complete.
     """
     gateway = settings.gateway
+    endpoint_id = gateway.endpoint_id or ""
     return Signer(
-        url=operation_url(base_url, operation_of(rules), gateway.endpoint_id or ""),
+        url=operation_url(base_url, operation_of(rules), endpoint_id),
+        endpoint_id=endpoint_id,
         consumer_key=gateway.consumer_key or "",
         supplies=supplies_of(settings, rules, environ),
         profile=SignatureProfile(gateway.signature_profile or ""),

@@ -145,11 +145,11 @@ def test_a_journal_that_is_none_is_refused(program: Program) -> None:
     refused(program, 7, "verify")
 
 
-def test_a_journal_of_another_endpoint_is_refused(program: Program) -> None:
+def test_a_journal_of_another_merchant_is_refused(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     program.json("submit", sheet)
     shutil.copy(program.config, program.home / "other.toml")
-    program.config.write_text(sandbox_toml(endpoint_id='"2000"'))
+    program.config.write_text(sandbox_toml(endpoint_id='"2000"', consumer_key='"another"'))
     result = program.run("submit", sheet)
     assert result.exit_code == 7
     assert len(program.record()) == 1

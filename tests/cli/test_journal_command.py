@@ -62,7 +62,7 @@ def test_the_same_sheet_under_another_spelling_place_or_state_directory_is_sent_
     program.config.write_text(gateway.configuration(host="localhost", journal="second.sqlite3"))
     told = refused(program, "submit", paid)
     assert f"There is no journal at {program.home}/second.sqlite3." in told
-    assert f"remembers another journal of the same endpoint: {known} at {program.journal}." in told
+    assert f"remembers another journal of the same merchant: {known} at {program.journal}." in told
     assert "paygw-batch journal new" in told
 
     program.config.write_text(gateway.configuration(journal="other/journal.sqlite3"))
@@ -202,7 +202,7 @@ def test_a_journal_is_made_once(program: Program, gateway: LoopbackGateway) -> N
     for host in ("127.0.0.1", "localhost", "127.0.0.2", "[::1]"):
         program.config.write_text(gateway.configuration(host=host))
         told = refused(program, "--journal", second, "journal", "new")
-        assert "This endpoint already has a journal." in told
+        assert "This merchant already has a journal." in told
         assert f"{made['journal']['id']} at {program.journal}" in told
         assert f"journal new --beside {made['journal']['id']}" in told
     assert not second.exists()
@@ -223,20 +223,33 @@ def test_another_port_of_the_host_is_refused_until_a_person_says_that_it_is_the_
     assert sorted(gateway.orders()) == PAID
 
 
-def test_another_name_with_the_same_endpoint_id_and_consumer_key_is_the_same_endpoint(
+def test_a_merchants_endpoints_share_the_journal(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+    text = gateway.configuration()
+    program.config.write_text(gateway.configuration(endpoint_id='"77"'))
+    assert program.json("submit", paid)["sent_this_run"] == 0
+    more = program.sheet(kenyan_rows(6), "more.csv")
+    assert program.json("submit", more)["sent_this_run"] == 1
+    (row,) = program.json("status", more)["needs_person"]
+    assert (row["client_orderid"], row["state"], row["endpoint_id"]) == ("PAY-6", "rejected", "77")
+    program.config.write_text(text)
+    assert program.json("retry", more)["states"] == {"paid": 6}
+    assert sorted(gateway.orders()) == [*PAID, "PAY-6-r2"]
+
+
+def test_another_host_with_the_same_id_and_key_is_the_same_merchant(
     program: Program, gateway: LoopbackGateway, paid: Path
 ) -> None:
     known = journal_id(program)
     text = gateway.configuration().replace(f"http://127.0.0.1:{gateway.port}", "https://gateway.invalid")
     program.config.write_text(text)
     told = refused(program, "submit", paid)
-    assert "same endpoint and consumer key under another name" in told
+    assert "same merchant at another host" in told
     assert "paygw-batch journal adopt" in told
     program.config.write_text(text.replace('"journal.sqlite3"', '"second.sqlite3"'))
     assert known in refused(program, "submit", paid)
     assert known in refused(program, "journal", "new")
     program.config.write_text(text.replace('consumer_key = "', 'consumer_key = "another-'))
-    assert "belongs to another endpoint" in refused(program, "submit", paid)
+    assert "belongs to another merchant" in refused(program, "submit", paid)
 
     program.config.write_text(text)
     assert program.run("journal", "adopt", "--yes").exit_code == 0

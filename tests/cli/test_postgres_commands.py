@@ -302,11 +302,16 @@ def test_a_clock_that_is_off_is_refused(
     assert cluster.run("submit", cluster.sheet(kenyan_rows(2))).exit_code == 0
 
 
-def test_a_database_of_another_endpoint_or_version_is_refused(cluster: ClusterProgram) -> None:
+def test_a_database_of_another_merchant_or_version_is_refused(cluster: ClusterProgram) -> None:
     cluster.run("submit", cluster.sheet(kenyan_rows(1), name="first.csv"))
     text = cluster.config.read_text()
-    cluster.config.write_text(text.replace('endpoint_id = "1000"', 'endpoint_id = "2000"'))
-    refused(cluster, 7, "belongs to another endpoint")
+    second = text.replace('endpoint_id = "1000"', 'endpoint_id = "2000"')
+    cluster.config.write_text(second.replace('consumer_key = "', 'consumer_key = "another-'))
+    refused(cluster, 7, "belongs to another merchant")
+    cluster.config.write_text(second)
+    assert cluster.json("submit", cluster.sheet(kenyan_rows(1), name="first.csv"))["sent_this_run"] == 0
+    cluster.config.write_text(second.replace('consumer_key = "', 'consumer_key = "another-'))
+    assert cluster.run("status").exit_code == 0, "the second endpoint was noted"
     cluster.config.write_text(text)
     with psycopg.connect(url_of(cluster), autocommit=True) as connection:
         connection.execute("INSERT INTO paygw.migration VALUES (99, 'now')")

@@ -43,17 +43,35 @@ def test_what_is_no_host_name_is_compared_as_it_is_written() -> None:
     assert canonical_host(odd) == odd
 
 
-def test_an_endpoint_is_the_same_by_host_or_by_consumer_key_and_only_with_the_same_id() -> None:
-    ours = EndpointIdentity.of("gateway.example", "1234", "merchant")
-    assert ours.is_same_as(EndpointIdentity.of("Gateway.Example.", "1234", "another login"))
-    assert ours.is_same_as(EndpointIdentity.of("pay.example.net", "1234", "merchant"))
-    assert not ours.is_same_as(EndpointIdentity.of("pay.example.net", "1234", "another login"))
-    assert not ours.is_same_as(EndpointIdentity.of("gateway.example", "1235", "merchant"))
+OURS = EndpointIdentity.of("gateway.example", "1234", "merchant")
+
+
+@pytest.mark.parametrize(
+    ("other", "is_same"),
+    [
+        (EndpointIdentity.of("Gateway.Example.", "1234", "another login"), True),
+        (EndpointIdentity.of("pay.example.net", "1234", "merchant"), True),
+        (EndpointIdentity.of("gateway.example", "1235", "merchant"), True),
+        (EndpointIdentity.of("pay.example.net", "1234", "another login"), False),
+        (EndpointIdentity.of("gateway.example", "1235", "another login"), False),
+        (EndpointIdentity.of("pay.example.net", "1235", "merchant"), False),
+        (EndpointIdentity.of("gateway.example", "1235", None), False),
+    ],
+)
+def test_two_of_three_say_whose_an_endpoint_is(other: EndpointIdentity, is_same: bool) -> None:
+    assert OURS.is_of_same_merchant(other) == other.is_of_same_merchant(OURS) == is_same
+
+
+def test_each_name_may_differ_from_the_one_before_in_one_part() -> None:
+    names = [OURS, EndpointIdentity.of("gateway.example", "1235", "merchant")]
+    moved = EndpointIdentity.of("gateway.example", "1235", "another login")
+    assert moved.is_of_merchant(names)
+    assert not moved.is_of_merchant(names[:1])
 
 
 def test_an_unknown_consumer_key_is_no_ones() -> None:
     one, other = EndpointIdentity.of("a.example", "1", None), EndpointIdentity.of("b.example", "1", "")
-    assert not one.is_same_as(other)
+    assert not one.is_of_same_merchant(other)
 
 
 def test_the_consumer_key_is_kept_as_a_digest() -> None:
@@ -65,14 +83,14 @@ def test_the_consumer_key_is_kept_as_a_digest() -> None:
 def test_a_name_gives_the_endpoint_back_but_for_its_key() -> None:
     ours = EndpointIdentity.of("127.0.0.1", "12/34", "merchant")
     assert ours.name == "localhost/12/34"
-    assert EndpointIdentity.from_name("127.0.0.1/12/34").is_reached_like(ours)
+    assert EndpointIdentity.from_name("127.0.0.1/12/34").host == ours.host
     assert EndpointIdentity.from_name(ours.name) == EndpointIdentity("localhost", "12/34")
 
 
 @pytest.mark.parametrize("host", ["gateway.example", "127.0.0.1", "192.0.2.7", "2001:db8::1"])
-def test_another_port_is_the_same_endpoint_under_another_name(host: str) -> None:
+def test_another_port_is_the_same_gateway_by_another_name(host: str) -> None:
     own, moved = (EndpointIdentity.of(host, "1234", "merchant", port=port) for port in (None, 8443))
-    assert moved.is_same_as(own)
-    assert not moved.is_reached_like(own)
-    assert EndpointIdentity.from_name(moved.name).is_reached_like(moved)
-    assert not moved.is_same_as(EndpointIdentity.of("other.example", "1234", "another login", port=8443))
+    assert moved.is_of_same_merchant(own)
+    assert moved.host != own.host
+    assert EndpointIdentity.from_name(moved.name).host == moved.host
+    assert not moved.is_of_same_merchant(EndpointIdentity.of("other.example", "1234", "another login", port=8443))

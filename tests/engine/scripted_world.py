@@ -125,6 +125,7 @@ def unsigned(attempt: Attempt) -> PreparedRequest:
         nonce=attempt.nonce,
         timestamp_s=attempt.timestamp_s,
         purpose="WALLET",
+        endpoint_id="1234",
         expected=Expected(attempt.order_id, Decimal(attempt.instruction.amount), attempt.instruction.currency),
     )
 

@@ -77,7 +77,9 @@ def supplies(form: AmountForm = AmountForm.NUMBER, control: ControlProfile = PRO
 
 def prepared(key: PrivateKey, profile: SignatureProfile, country: str, form: AmountForm) -> PreparedRequest:
     """Return the golden request of `country`."""
-    signer = Signer(url=URL, consumer_key=CONSUMER_KEY, supplies=supplies(form), profile=profile, key=key)
+    signer = Signer(
+        url=URL, endpoint_id=ENDPOINT_ID, consumer_key=CONSUMER_KEY, supplies=supplies(form), profile=profile, key=key
+    )
     instruction = instruction_for(country)
     return signer.prepare(
         RULES[country], instruction, order_id=instruction.client_orderid, nonce=NONCE, timestamp_s=TIMESTAMP_S

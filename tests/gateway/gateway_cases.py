@@ -102,7 +102,9 @@ def throw_away_key(directory: Path) -> PrivateKey:
 
 def signer(key: PrivateKey, profile: SignatureProfile, *, url: str = URL) -> Signer:
     """Return a signer whose every other part is fixed."""
-    return Signer(url=url, consumer_key=CONSUMER_KEY, supplies=SUPPLIES, profile=profile, key=key)
+    return Signer(
+        url=url, endpoint_id=ENDPOINT_ID, consumer_key=CONSUMER_KEY, supplies=SUPPLIES, profile=profile, key=key
+    )
 
 
 def prepared(key: PrivateKey, profile: SignatureProfile, country: str) -> PreparedRequest:

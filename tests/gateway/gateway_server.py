@@ -193,6 +193,7 @@ def request_to(url: str, order_id: str = "PAY-1", body: bytes | None = None) -> 
         nonce="0",
         timestamp_s=0,
         purpose=None,
+        endpoint_id="1234",
         expected=Expected(order_id, Decimal(1), "KES"),
     )
 

@@ -157,6 +157,7 @@ def prepare_for(url: str) -> Any:
             nonce=attempt.nonce,
             timestamp_s=attempt.timestamp_s,
             purpose=None,
+            endpoint_id="1234",
             expected=Expected(attempt.order_id, Decimal(attempt.instruction.amount), attempt.instruction.currency),
         )
 

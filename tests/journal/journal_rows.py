@@ -83,7 +83,7 @@ def open_sheet(
 def intent(due: Due, when: str = AT) -> Entry:
     attempt = due.standing.attempt + 1
     nonce = f"{due.number:016x}{attempt:016x}"
-    return Entry(due.number, attempt, Intended(due.order_id, nonce, 1_795_000_000, "WALLET-KE"), when)
+    return Entry(due.number, attempt, Intended(due.order_id, nonce, 1_795_000_000, "WALLET-KE", "1234"), when)
 
 
 def outcome_of(number: int, attempt: int, kind: OutcomeKind, when: str = AT, **words: object) -> Entry:

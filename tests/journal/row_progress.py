@@ -49,6 +49,7 @@ class RowProgress(NamedTuple):
     inherited_attempts: int = 0
     sent_orderid: str | None = None
     purpose: str | None = None
+    endpoint_id: str | None = None
     gateway_status: str | None = None
     gateway_reference: str | None = None
     http_status: int | None = None
@@ -87,6 +88,7 @@ def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgre
                 inherited_attempts=before.inherited_attempts,
                 sent_orderid=fact.order_id,
                 purpose=fact.purpose,
+                endpoint_id=fact.endpoint_id,
                 intended_at=at,
                 first_sent_at=before.first_sent_at,
                 updated_at=at,
@@ -146,6 +148,7 @@ def _concluded(before: RowProgress, after: Standing, outcome: Outcome, at: str) 
         inherited_attempts=before.inherited_attempts,
         sent_orderid=before.sent_orderid,
         purpose=before.purpose,
+        endpoint_id=before.endpoint_id,
         gateway_status=_storable(outcome.gateway_status) or before.gateway_status,
         gateway_reference=_storable(outcome.gateway_reference) or before.gateway_reference,
         http_status=before.http_status if outcome.http_status is None else outcome.http_status,
@@ -232,6 +235,7 @@ def row_standing(
         updated_at=progress.updated_at,
         intended_at=progress.intended_at,
         quarantined_since=progress.quarantined_since,
+        endpoint_id=progress.endpoint_id,
     )
 
 
@@ -246,4 +250,5 @@ def candidate_of(number: int, client_orderid: str, amount: str, currency: str, p
         progress.sent_orderid,
         has_left_once=progress.first_sent_at in {None, progress.intended_at},
         intended_at=progress.intended_at,
+        endpoint_id=progress.endpoint_id,
     )

@@ -38,7 +38,7 @@ def given(found: StagedFacts, prefix: str) -> list[dict[str, Any]]:
 
 
 def intent_of(number: int, attempt: int = 1, when: str = "") -> Entry:
-    fact = Intended(f"ORD-{number}", f"nonce-{number}", 1_795_000_000, "WALLET-KE")
+    fact = Intended(f"ORD-{number}", f"nonce-{number}", 1_795_000_000, "WALLET-KE", "1234")
     return Entry(number, attempt, fact, when or at(5))
 
 
@@ -97,7 +97,7 @@ def test_intent_holds_no_personal_data() -> None:
     (fact,) = given(staged(intent_of(11, 2)), "f_")
     assert {name: fact[name] for name in fact if name != "hash"} == {
         "seq": 5, "at": at(5), "kind": "intended", "instruction": 11, "attempt": 2, "order_id": "ORD-11",
-        "nonce": "nonce-11", "timestamp_s": 1_795_000_000, "purpose": "WALLET-KE",
+        "nonce": "nonce-11", "timestamp_s": 1_795_000_000, "purpose": "WALLET-KE", "endpoint_id": "1234",
     }  # fmt: skip
     assert given(staged(intent_of(11)), "d_") == given(staged(intent_of(11)), "r_") == []
 

@@ -40,7 +40,7 @@ from tests.journal.journal_rows import (
 )
 
 RENAMED = EndpointIdentity.of("pay.example", "1234", "merchant")
-"""The same endpoint and consumer key under another host."""
+"""The same endpoint and consumer key at another host."""
 OTHER_ID = "f" * 32
 
 
@@ -150,12 +150,12 @@ def test_a_journal_under_another_name_of_the_endpoint_is_adopted_and_knows_it_th
     path = journal_path(place)
     message, hint = said_of(lambda: open_at(place, endpoint=RENAMED))
     assert message == (
-        f"The journal {path} belongs to the same endpoint and consumer key under another name: it has "
-        "gateway.example, but the configuration has pay.example."
+        f"The journal {path} belongs to the same merchant at another host: it has gateway.example, but the "
+        "configuration has pay.example."
     )
     assert hint == (
         "If both names belong to one gateway, confirm it with `paygw-batch journal adopt`; a journal in PostgreSQL "
-        "keeps the name it was made with. If not, correct gateway.base_url, or name a separate journal: [journal] path "
+        "keeps the host it was made with. If not, correct gateway.base_url, or name a separate journal: [journal] path "
         "or url, or --journal."
     )
     with closing(adoption(place, endpoint=RENAMED)) as found:
@@ -180,11 +180,14 @@ def test_names_that_the_registry_remembered_are_kept(place: Path) -> None:
     assert entry.path == str(journal_path(place))
 
 
-def test_a_journal_of_another_endpoint_is_not_adopted(place: Path) -> None:
+def test_a_journal_of_another_merchant_is_not_adopted(place: Path) -> None:
     unknown(place)
-    message, hint = said_of(lambda: adoption(place, endpoint=EndpointIdentity.of("gateway.example", "9", "merchant")))
-    assert message == f"The journal {journal_path(place)} belongs to another endpoint."
-    assert hint == "Name a separate journal for each endpoint: [journal] path or url, or --journal."
+    message, hint = said_of(lambda: adoption(place, endpoint=EndpointIdentity.of("gateway.example", "9", "other")))
+    assert message == f"The journal {journal_path(place)} belongs to another merchant, or to another gateway."
+    assert hint == (
+        "Name a separate journal for each merchant at a gateway: [journal] path or url, or --journal. A merchant is "
+        "known again by two of host, endpoint id and consumer key."
+    )
 
 
 def test_another_journal_of_the_endpoint_has_to_be_named(place: Path) -> None:
@@ -194,8 +197,8 @@ def test_another_journal_of_the_endpoint_has_to_be_named(place: Path) -> None:
     for beside in (None, "a" * 32):
         message, hint = said_of(lambda beside=beside: adoption(place, beside=beside))  # type: ignore[misc]  # mypy: lambda
         assert message == (
-            "This endpoint already has a journal. This user's state directory remembers other journals of the same "
-            f"endpoint: {'a' * 32} at /a.sqlite3, {'b' * 32} at /b.sqlite3."
+            "This merchant already has a journal. This user's state directory remembers other journals of the same "
+            f"merchant: {'a' * 32} at /a.sqlite3, {'b' * 32} at /b.sqlite3."
         )
         assert f"`paygw-batch journal adopt --beside {'b' * 32}`" in hint
     with closing(adoption(place, beside="b" * 32)) as found:
@@ -649,7 +652,7 @@ def test_no_journal_one_and_several_are_told_in_a_sentence() -> None:
     one = KnownJournal("a" * 32, (ENDPOINT,), "/a", AT)
     assert journal_list_sentence([]) == ""
     assert journal_list_sentence([one]) == (
-        f" This user's state directory remembers another journal of the same endpoint: {'a' * 32} at /a."
+        f" This user's state directory remembers another journal of the same merchant: {'a' * 32} at /a."
     )
 
 
@@ -679,7 +682,7 @@ def test_an_entry_that_is_damaged_says_how_it_comes_back(place: Path) -> None:
     path = place / "journals" / OTHER_ID / "journal.json"
     path.write_text("[]")
     message, hint = said_of(lambda: known(place).entries())
-    assert message == f"{path} is damaged. It records which endpoint each journal pays."
+    assert message == f"{path} is damaged. It records for whom each journal pays."
     assert hint == (
         "Put the file back from a backup. If there is none, move it away and run the next command with that journal: "
         "it is then written again."

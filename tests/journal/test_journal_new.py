@@ -207,7 +207,7 @@ def test_an_unknown_journal_at_its_default_place_counts(place: Path) -> None:
         make(place, "second.sqlite3")
 
 
-def test_other_endpoints_have_journals_of_their_own(place: Path) -> None:
+def test_other_merchants_have_journals_of_their_own(place: Path) -> None:
     make(place)
     for number, other in enumerate(("gateway.example/9", "other.example/1234")):
         assert make(place, f"{number}.sqlite3", endpoint=EndpointIdentity.from_name(other)) is not None
@@ -218,7 +218,7 @@ def test_an_entry_that_is_damaged_lets_nothing_be_made(place: Path) -> None:
     (path,) = (place / "journals").glob("*/journal.json")
     path.write_text(path.read_text()[:-20])
     for attempt in (partial(make, place, "second.sqlite3"), partial(opened, place)):
-        with pytest.raises(JournalError, match=r"is damaged\. It records which endpoint each journal pays") as found:
+        with pytest.raises(JournalError, match=r"is damaged\. It records for whom each journal pays") as found:
             attempt()
         assert "move it away" in found.value.hint
     path.unlink()

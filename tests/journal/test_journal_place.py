@@ -14,7 +14,7 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal.guards import location as places
 from tests.journal.journal_disk import failing_disk
-from tests.journal.journal_rows import file_place, journal_path, make_at, open_at, open_sheet, read_at
+from tests.journal.journal_rows import ENDPOINT, file_place, journal_path, make_at, open_at, open_sheet, read_at
 
 
 def mode(path: Path) -> int:
@@ -125,13 +125,23 @@ def test_another_programs_database_is_refused_and_left_as_it_is(place: Path) -> 
     assert path.read_bytes() == before
 
 
-def test_a_journal_of_another_endpoint_is_refused(place: Path) -> None:
+def test_a_journal_of_another_merchant_is_refused(place: Path) -> None:
     made(place)
-    other = EndpointIdentity.of("gateway.example", "9", "merchant")
-    with pytest.raises(JournalError, match="belongs to another endpoint"):
+    other = EndpointIdentity.of("gateway.example", "9", "another login")
+    with pytest.raises(JournalError, match="belongs to another merchant"):
         open_at(place, endpoint=other)
-    with pytest.raises(JournalError, match="belongs to another endpoint"):
+    with pytest.raises(JournalError, match="belongs to another merchant"):
         file_place(place, endpoint=other).open_to_read()
+
+
+def test_one_part_of_a_merchants_name_can_change_at_a_time(place: Path) -> None:
+    made(place)
+    second = EndpointIdentity.of("gateway.example", "9", "merchant")
+    third = EndpointIdentity.of("gateway.example", "9", "another login")
+    for endpoint in (second, third, ENDPOINT):
+        open_at(place, endpoint=endpoint).close()
+    (entry,) = file_place(place).known.entries()
+    assert set(entry.names) == {ENDPOINT, second, third}
 
 
 def test_an_empty_file_is_no_journal_and_one_can_be_made_in_its_place(place: Path) -> None:

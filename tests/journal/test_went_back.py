@@ -163,7 +163,7 @@ def test_a_journal_that_was_moved_goes_on_and_says_so(place: Path) -> None:
             journal.mark_interrupted(AT)
     assert notes == ()
     with pytest.raises(
-        JournalMissing, match=re.escape(f"remembers another journal of the same endpoint: {journal_id} at {moved}")
+        JournalMissing, match=re.escape(f"remembers another journal of the same merchant: {journal_id} at {moved}")
     ):
         open_at(place, makes=False)
 

@@ -92,7 +92,7 @@ class World:
             raise self.errors.pop()
         return self.candidates
 
-    async def _ask(self, expected: Expected) -> EnquiryAnswer:
+    async def _ask(self, expected: Expected, _endpoint_id: str | None) -> EnquiryAnswer:
         self.asked.append((self.now_s, expected))
         return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 

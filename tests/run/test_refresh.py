@@ -39,6 +39,7 @@ class World:
     def __init__(self, script: Script, rows: int = 2, kind: OutcomeKind = OutcomeKind.ACCEPTED) -> None:
         self.now_s = 0.0
         self.asked: list[tuple[float, str]] = []
+        self.endpoints = set[str | None]()
         self.journal = in_memory_journal()
         self.batch = self._sent(rows, kind)
         self._script = script
@@ -59,7 +60,7 @@ class World:
         )
         for due in self.journal.due(1, after_row=0, limit=100):
             at = "2026-11-21T07:00:01.000Z"
-            self.journal.append([Entry(due.number, 1, Intended(due.order_id, "n", 1, None), at)])
+            self.journal.append([Entry(due.number, 1, Intended(due.order_id, "n", 1, None, "1234"), at)])
             self.journal.append([Entry(due.number, 1, Concluded(Outcome(kind)), at)])
         return batch
 
@@ -67,8 +68,9 @@ class World:
         await asyncio.sleep(0)
         self.now_s += wait_s
 
-    async def _ask(self, expected: Expected) -> EnquiryAnswer:
+    async def _ask(self, expected: Expected, endpoint_id: str | None) -> EnquiryAnswer:
         self.asked.append((self.now_s, expected.order_id))
+        self.endpoints.add(endpoint_id)
         self._times[expected.order_id] = self._times.get(expected.order_id, 0) + 1
         came_back = self._script(expected.order_id, self._times[expected.order_id])
         return read_answer(came_back, expected, WORDS, OPERATION, not_found=["no-such-order"], now=START)
@@ -106,6 +108,7 @@ def test_rows_find_their_final_word_and_are_asked_after_no_more(kind: OutcomeKin
     done = world.run()
     assert world.states() == [State.PAID, State.REJECTED]
     assert (done.asked, done.stop_reason, done.interrupted) == (3, None, False)
+    assert world.endpoints == {"1234"}
     assert world.journal.messages().contradictions == []
 
 

@@ -310,6 +310,7 @@ def test_what_the_client_signs_is_what_the_sandbox_verifies(
     merchant = Merchant(merchant_key, profile)
     signer = Signer(
         url=f"http://127.0.0.1:8080{PATH}",
+        endpoint_id="1234",
         consumer_key=merchant.consumer_key,
         supplies=Supplies({"server_callback_url": "https://merchant.example/paygw?a=b&c=ü"}),
         profile=GatewayProfile(profile),

@@ -204,14 +204,15 @@ def test_misspelt_variables_are_found_and_the_passphrase_is_not_one(file: Path) 
     assert unknown_variables(environ, settings) == ["PAYGW_CONCURENCY"]
 
 
-def test_the_default_journal_is_one_per_endpoint_under_the_state_directory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_default_journal_is_one_per_merchant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     places = {
-        load_settings(None, environ={"PAYGW_BASE_URL": url, "PAYGW_ENDPOINT_ID": endpoint}).journal_path()
+        load_settings(
+            None, environ={"PAYGW_BASE_URL": url, "PAYGW_ENDPOINT_ID": endpoint, "PAYGW_CONSUMER_KEY": key}
+        ).journal_path()
         for url in ("https://a.example", "https://b.example")
         for endpoint in ("1", "2")
+        for key in ("one", "other")
     }
     assert len(places) == 4
     assert all(place.is_relative_to(state_directory()) for place in places)

@@ -29,7 +29,7 @@ async def refresh_rows(process: Process) -> int:
     journal = await hold(process)
     dates = DateWatch(world.now)
 
-    async def ask(expected: Expected) -> EnquiryAnswer:
+    async def ask(expected: Expected, _endpoint_id: str | None) -> EnquiryAnswer:
         await asyncio.sleep(world.rng.random())
         word = _word_about(world, expected.order_id)
         said = {"status": word, _ENQUIRY.reply.order_id[0]: expected.order_id}

@@ -116,6 +116,7 @@ def prepare(attempt: Attempt) -> PreparedRequest:
         nonce=attempt.nonce,
         timestamp_s=attempt.timestamp_s,
         purpose=None,
+        endpoint_id="1",
         expected=Expected(attempt.order_id, Decimal(attempt.instruction.amount), attempt.instruction.currency),
     )
 

@@ -1,4 +1,4 @@
-"""`paygw-batch journal`: create the journal of an endpoint, move it to a database, or adopt a copy of it."""
+"""`paygw-batch journal`: create the journal of a merchant, move it to a database, or adopt a copy of it."""
 
 import sys
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ _GONE = mark("Is this host gone for good, and has it stopped sending?")
 _LOST = mark("Is the newest data of the database lost for good, and has everyone stopped sending from it?")
 _QUESTION = mark("Is this the newest copy of the journal that is left, and is no one sending from another copy?")
 _beside_option = click.option(
-    "--beside", metavar="JOURNAL_ID", help="The endpoint's newest other journal, to confirm that you know of it."
+    "--beside", metavar="JOURNAL_ID", help="The merchant's newest other journal, to confirm that you know of it."
 )
 
 
@@ -50,21 +50,21 @@ _ABOUT = {
 
 @click.group("journal", cls=HelpGroup)
 def command() -> None:
-    """Create the journal of an endpoint, move it to a database, or adopt a copy as the newest one.
+    """Create the journal of a merchant, move it to a database, or adopt a copy as the newest one.
 
-    An endpoint has one journal. A journal knows only what was sent from it, so two journals would pay the same sheet
-    twice.
+    A merchant has one journal at a gateway, whatever its endpoints. A journal knows only what was sent from it, so two
+    journals would pay the same sheet twice.
     """
 
 
-@command.command("new", short_help="Create the journal, once for each endpoint.")
+@command.command("new", short_help="Create the journal, once for each merchant.")
 @_beside_option
 @click.option("--roles", is_flag=True, help="Also grant the database roles their permissions.")
 @click.pass_obj
 def new(invocation: Invocation, *, beside: str | None, roles: bool) -> None:
-    """Create the journal of the configured endpoint, at [journal] path, --journal or its default place.
+    """Create the journal of the configured merchant, at [journal] path, --journal or its default place.
 
-    Refused if your state directory already knows a journal of the endpoint, unless --beside names it. With --roles an
+    Refused if your state directory already knows a journal of the merchant, unless --beside names it. With --roles an
     existing journal is kept, and only permissions are granted.
     """
     screen = Screen(invocation)
@@ -83,13 +83,13 @@ def new(invocation: Invocation, *, beside: str | None, roles: bool) -> None:
             say("There is already a file at {path}, so no journal was created.", path=path)
             if settings.journal.url is None
             else say("There is already a journal at {path}, so none was created.", path=path),
-            hint=say("If it is this endpoint's journal, you need no other: `paygw-batch doctor` checks it."),
+            hint=say("If it is this merchant's journal, you need no other: `paygw-batch doctor` checks it."),
         )
     told, about = [], dict[str, object]()
     if made is not None:
         told.append(
             say(
-                "The journal {journal} of {endpoint} was created at {path}. Every run for this endpoint must "
+                "The journal {journal} of {endpoint} was created at {path}. Every run for this merchant must "
                 "use it, from every account.",
                 journal=made.journal_id,
                 endpoint=made.endpoint,
@@ -137,7 +137,7 @@ def move(invocation: Invocation, *, file: Path | None, by: str | None) -> None:
             ExitCode.DONE,
             say(
                 "The journal {journal_id} is at {place} now, with {facts:,} facts. Every run for "
-                "this endpoint must use it, from every host. Nothing is paid from the file any "
+                "this merchant must use it, from every host. Nothing is paid from the file any "
                 "more.",
                 journal_id=moved.identity.journal_id,
                 place=place,
@@ -374,7 +374,7 @@ def _show(screen: Screen, found: Adoption, settings: Settings) -> dict[str, obje
     for other in found.others:
         screen.say(
             say(
-                "This user's state directory also remembers {journal_id} at {path} for the endpoint.",
+                "This user's state directory also remembers {journal_id} at {path} for the merchant.",
                 journal_id=other.journal_id,
                 path=other.path,
             )

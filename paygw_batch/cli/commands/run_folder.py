@@ -102,8 +102,8 @@ def command(
     guard.check(reporting=True)
     require_complete(settings, rules, set())
     # Each operation claims its own sheets: what was begun as one must never continue as another.
-    endpoint = settings.endpoint_identity().name
-    owner = endpoint if operation == PAYOUT else f"{endpoint} {operation}"
+    journal_place = settings.journal_place()
+    owner = journal_place if operation == PAYOUT else f"{journal_place} {operation}"
     drop = Drop(folder, owner, guard, settle_s=settle_s, now=utc_now)
     with reported(settings, "run-folder", screen) as report:
         report.files = drop.counts()

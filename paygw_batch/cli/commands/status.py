@@ -402,6 +402,7 @@ def _row_told(one: RowStatus, payment: FoundPayment | None) -> dict[str, object]
         "row": row.row,
         "client_orderid": row.client_orderid,
         "sent_orderid": row.sent_orderid,
+        "endpoint_id": row.endpoint_id,
         "state": shown_state(row.state),
         "attempts": row.attempts,
         "payee": None if payee is None else payee.name,

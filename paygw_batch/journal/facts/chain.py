@@ -30,6 +30,7 @@ class Line(NamedTuple):
     nonce: str | None
     timestamp_s: int | None
     purpose: str | None
+    endpoint_id: str | None
     gateway_status: str | None
     gateway_reference: str | None
     http_status: int | None

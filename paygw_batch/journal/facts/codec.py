@@ -9,10 +9,11 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from enum import StrEnum
 from typing import Any, NamedTuple, assert_never
 
+from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.evidence import Heard, SignedOrder
 from paygw_batch.core.lifecycle import (
     Concluded,
@@ -77,6 +78,7 @@ class Told(NamedTuple):
     nonce: str | None = None
     timestamp_s: int | None = None
     purpose: str | None = None
+    endpoint_id: str | None = None
     gateway_status: str | None = None
     gateway_reference: str | None = None
     http_status: int | None = None
@@ -110,7 +112,8 @@ def columns_of(fact: Fact) -> tuple[Told, Said]:
     """Return a fact as it is stored. No text is empty, reads None, or has characters that a database cannot hold."""
     match fact:
         case Intended():
-            return Told(fact.order_id, fact.nonce, fact.timestamp_s, _word(fact.purpose)), _NOTHING
+            told = Told(fact.order_id, fact.nonce, fact.timestamp_s, _word(fact.purpose), _word(fact.endpoint_id))
+            return told, _NOTHING
         case Concluded():
             outcome = fact.outcome
             told = Told(
@@ -174,8 +177,8 @@ def _columns_of_note(fact: Note) -> tuple[str, Told, Said]:
         case Adopted():
             return NoteKind.ADOPTED.value, Told(by=_word(fact.by), details=canonical(fact.path)), _NOTHING
         case Named():
-            name = canonical([fact.host, fact.consumer_key_sha256])
-            return NoteKind.NAMED.value, Told(by=_word(fact.by), details=name), _NOTHING
+            details = canonical(astuple(fact.endpoint))
+            return NoteKind.NAMED.value, Told(by=_word(fact.by), details=details), _NOTHING
         case _:
             assert_never(fact)
 
@@ -207,8 +210,7 @@ def _note_of(kind: NoteKind, by: str | None, agreement: str | None, told: Any, t
         case NoteKind.ADOPTED:
             return Adopted(by or "", told)
         case NoteKind.NAMED:
-            host, key = told
-            return Named(host, key, by or "")
+            return Named(EndpointIdentity(*told), by or "")
         case _:
             assert_never(kind)
 

@@ -177,25 +177,27 @@ def _unescaped(point: str) -> str:
 
 
 def check_endpoint(names: Sequence[EndpointIdentity], endpoint: EndpointIdentity, place: str) -> None:
-    """Raise `JournalError` unless a journal at `place` knows its endpoint, which has `names`, under this name."""
-    if any(name.is_reached_like(endpoint) for name in names):
-        return
-    if not endpoint.is_one_of(names):
+    """Raise `JournalError` unless a journal at `place` knows its merchant, with `names`, at this gateway's host."""
+    if not endpoint.is_of_merchant(names):
         raise JournalError(
-            say("The journal {place} belongs to another endpoint.", place=place),
-            hint=say("Name a separate journal for each endpoint: [journal] path or url, or --journal."),
+            say("The journal {place} belongs to another merchant, or to another gateway.", place=place),
+            hint=say(
+                "Name a separate journal for each merchant at a gateway: [journal] path or url, or --journal. A "
+                "merchant is known again by two of host, endpoint id and consumer key."
+            ),
         )
-    raise JournalError(
-        say(
-            "The journal {place} belongs to the same endpoint and consumer key under another name: it has {known}, "
-            "but the configuration has {configured}.",
-            place=place,
-            known=names[0].host,
-            configured=endpoint.host,
-        ),
-        hint=say(
-            "If both names belong to one gateway, confirm it with `paygw-batch journal adopt`; a journal in PostgreSQL "
-            "keeps the name it was made with. If not, correct gateway.base_url, or name a separate journal: "
-            "[journal] path or url, or --journal."
-        ),
-    )
+    if not any(name.host == endpoint.host for name in names):
+        raise JournalError(
+            say(
+                "The journal {place} belongs to the same merchant at another host: it has {known}, but the "
+                "configuration has {configured}.",
+                place=place,
+                known=names[0].host,
+                configured=endpoint.host,
+            ),
+            hint=say(
+                "If both names belong to one gateway, confirm it with `paygw-batch journal adopt`; a journal in "
+                "PostgreSQL keeps the host it was made with. If not, correct gateway.base_url, or name a separate "
+                "journal: [journal] path or url, or --journal."
+            ),
+        )

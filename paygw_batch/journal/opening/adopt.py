@@ -58,7 +58,7 @@ class Adoption:
     @property
     def is_needed(self) -> bool:
         """Whether no run could use the journal without it."""
-        is_named = any(name.is_reached_like(self._place.endpoint) for name in self._found.names)
+        is_named = any(name.host == self._place.endpoint.host for name in self._found.names)
         return not is_known(self._place.known, self.journal_id) or bool(self.loss.commits) or not is_named
 
     @property
@@ -68,7 +68,7 @@ class Adoption:
 
     @property
     def names(self) -> Sequence[str]:
-        """The hosts under which the journal knows its endpoint."""
+        """The hosts at which the journal knows its merchant."""
         return sorted({name.host for name in self._found.names})
 
     def last_fact(self) -> tuple[int, str]:
@@ -107,7 +107,7 @@ class Adoption:
         lost.keep_unknown(record)
         notes = [Remark(Adopted(by, str(self.path)), at)]
         if endpoint not in self._found.names:
-            notes.append(Remark(Named(endpoint.host, endpoint.consumer_key_sha256, by), at))
+            notes.append(Remark(Named(endpoint, by), at))
         record(notes)
         fetch(self._connection, "UPDATE identity SET home = ?", (str(self.path),))
         names = evidence_in(self._connection).names(self._found.identity)

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import (
     ConfigurationError,
     HolderKind,
@@ -34,7 +35,7 @@ from paygw_batch.journal.guards.left import (
     noting_failed,
     writers,
 )
-from paygw_batch.journal.guards.location import check_directory, make_directory
+from paygw_batch.journal.guards.location import check_directory, check_endpoint, make_directory
 from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.lost import find_loss
 from paygw_batch.journal.opening.known_journals import KnownJournal, check_beside
@@ -42,7 +43,7 @@ from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.journal.port import GateState, LimitChange, SharedRun, SharedWork, TimetableJob, WorkerLife
 from paygw_batch.journal.sqlite.connect import unwritable
 from paygw_batch.journal.sqlite.inbox import InboxReader, check_inbox
-from paygw_batch.journal.values import AcceptedRows, Identity, KeptPlan, NewNotice, Withdrawal
+from paygw_batch.journal.values import AcceptedRows, Identity, KeptPlan, Named, NewNotice, Remark, Withdrawal
 from paygw_batch.language import say
 
 __all__ = ["DatabaseCopies", "MissingHost", "Server", "WorkerJournal"]
@@ -69,7 +70,6 @@ try:
     from paygw_batch.journal.postgres.jobs_schema import check_jobs, jobs_version_in, timetable_jobs
     from paygw_batch.journal.postgres.kept_plans import keep_plan, newest_plan, plans_of_payments
     from paygw_batch.journal.postgres.migrations import (
-        check_identity,
         check_version,
         identity_in,
         make_tables,
@@ -143,10 +143,11 @@ class DatabasePlace(JournalPlace):
             held.enter_context(known.held(now))
             check_beside(self._others(), beside, command="journal new")
             session = held.enter_context(self._session(write=True))
-            identity = Identity(secrets.token_hex(16), self.endpoint.name, now, self.server.place)
-            if not make_tables(session.connection, identity, self.endpoint):
+            key = self.endpoint.consumer_key_sha256
+            identity = Identity(secrets.token_hex(16), self.endpoint.name, now, self.server.place, key)
+            if not make_tables(session.connection, identity):
                 check_version(session.connection, self.server)
-                check_identity(session.connection, self.server, self.endpoint)
+                self._of_merchant(session)
                 return None
             known.take(KnownJournal(identity.journal_id, (self.endpoint,), identity.home, now))
         return identity
@@ -161,7 +162,7 @@ class DatabasePlace(JournalPlace):
         with self._session(write=True) as session:
             with suppress(JournalOutdated):
                 check_version(session.connection, self.server)
-            check_identity(session.connection, self.server, self.endpoint)
+            self._of_merchant(session)
             if role_of(session.connection) is not JournalRole.OWNER:
                 raise JournalError(
                     say(
@@ -446,7 +447,11 @@ class DatabasePlace(JournalPlace):
                     writer.has_desk = take_desk(session.connection, writer.process)
                     if not writer.has_desk:
                         raise desk_taken(session.connection)
-            self._remember(identity, now)
+                names = evidence_in(session.connection, identity).names(identity)
+                if not is_worker and self.endpoint not in names and self.endpoint.consumer_key_sha256:
+                    with writer.at_desk():
+                        writer.record([Remark(Named(self.endpoint, ""), now)])
+            self._remember(identity, (*names, self.endpoint), now)
             undo.pop_all()
         return journal(session, identity, writer, InboxReader(self.inbox))
 
@@ -481,8 +486,7 @@ class DatabasePlace(JournalPlace):
     def _identified(self, session: Session) -> Identity:
         """Return the journal's identity, once it is known to be the right one."""
         check_version(session.connection, self.server)
-        identity = identity_in(session.connection, self.server)
-        check_identity(session.connection, self.server, self.endpoint)
+        identity = self._of_merchant(session)
         check_moved(session.connection)
         for entry in self.known.entries():
             is_here = entry.path == identity.home and not entry.is_lost
@@ -491,6 +495,12 @@ class DatabasePlace(JournalPlace):
                     say("This is not the journal that this machine last sent rows from."),
                     hint=say("Nothing was sent. Bring the database back, or name the right one in [journal] url."),
                 )
+        return identity
+
+    def _of_merchant(self, session: Session) -> Identity:
+        """Return the journal's identity. Raises `JournalError` for another merchant's, or at another host."""
+        identity = identity_in(session.connection, self.server)
+        check_endpoint(evidence_in(session.connection, identity).names(identity), self.endpoint, self.server.place)
         return identity
 
     def _roll(self, identity: Identity) -> RollCall:
@@ -504,7 +514,7 @@ class DatabasePlace(JournalPlace):
         return folder
 
     def _others(self) -> list[KnownJournal]:
-        """Return the endpoint's known journals, except the one in this database."""
+        """Return the merchant's known journals, except the one in this database."""
         try:
             with closing(Session(self.server, write=False)) as session:
                 check_version(session.connection, self.server)
@@ -513,9 +523,10 @@ class DatabasePlace(JournalPlace):
             ours = ""
         return list(self.known.paying((self.endpoint,), but=ours))
 
-    def _remember(self, identity: Identity, now: str) -> None:
-        """Make the journal known to this user, so that no one creates a second one for its endpoint by mistake."""
-        wanted = KnownJournal(identity.journal_id, (self.endpoint,), identity.home, identity.created_at)
+    def _remember(self, identity: Identity, names: Sequence[EndpointIdentity], now: str) -> None:
+        """Make the journal known to this user, so that no one creates a second one for its merchant by mistake."""
+        names = tuple(dict.fromkeys(names))
+        wanted = KnownJournal(identity.journal_id, names, identity.home, identity.created_at)
         if self.known.entry(identity.journal_id) != wanted:
             with self.known.held(now):
                 self.known.write(wanted)

@@ -42,7 +42,7 @@ class Found:
     identity: Identity
     end: Link
     names: tuple[EndpointIdentity, ...]
-    """Every name by which it knows its endpoint, oldest first."""
+    """The endpoints of its merchant by every name that it knows, oldest first."""
 
     @property
     def noted(self) -> tuple[int, str, str]:
@@ -71,10 +71,10 @@ def look_at(
 ) -> Found | None:
     """Examine the database at `path` without changing it, and return its journal; None for an empty file.
 
-    A journal of the same endpoint under another host name is refused unless `is_any_name_fine`: a person confirms that
-    first. `left` returns the newest lines about what left of a journal; it is called before the end is read, so that a
-    run's next commit cannot look like a relapse. Raises `JournalError` if it is not a journal, pays another endpoint or
-    is from a newer version, `JournalCorrupt` if it is damaged, and `JournalWentBack` if more left than it holds.
+    A journal of the same merchant at another host is refused unless `is_any_name_fine`: a person confirms that first.
+    `left` returns the newest lines about what left of a journal; it is called before the end is read, so that a run's
+    next commit cannot look like a relapse. Raises `JournalError` if it is not a journal, is another merchant's or from
+    a newer version, `JournalCorrupt` if it is damaged, and `JournalWentBack` if more left than it holds.
     """
     try:
         version = version_of(connection, path)
@@ -84,7 +84,7 @@ def look_at(
         seen = left(identity)
         names = evidence_in(connection).names(identity)
         found = Found(version, identity, end_of(connection), names)
-        if not is_any_name_fine or not endpoint.is_one_of(names):
+        if not is_any_name_fine or not endpoint.is_of_merchant(names):
             check_endpoint(names, endpoint, str(path))
         if version == len(migrations()):
             check_tables(connection, path)

@@ -180,7 +180,7 @@ class FilePlace(JournalPlace):
         return self.path.parent.exists() and check_place(self.path)
 
     def _missing(self) -> JournalError:
-        """Return the error for a missing journal, naming the other journals of its endpoint."""
+        """Return the error for a missing journal, naming the other journals of its merchant."""
         if used := self._used_here():
             lost = used[-1].journal_id
             return JournalWentBack(
@@ -206,7 +206,7 @@ class FilePlace(JournalPlace):
             message,
             hint=say(
                 "Use that one: --journal, or [journal] path. `paygw-batch journal new` creates a journal once "
-                "for each endpoint: a second one does not know what the first one has sent."
+                "for each merchant: a second one does not know what the first one has sent."
             ),
         )
 
@@ -300,8 +300,7 @@ class FilePlace(JournalPlace):
         migrate(connection, found.version, now=now)
         connection.execute("UPDATE identity SET home = ?", (str(self.path),))
         if not is_name_noted:
-            name = Named(self.endpoint.host, self.endpoint.consumer_key_sha256, "")
-            record_last(connection, [Remark(name, now)])
+            record_last(connection, [Remark(Named(self.endpoint, ""), now)])
         connection.execute("COMMIT")
 
     def _make(self, identity: Identity) -> None:
@@ -321,7 +320,7 @@ def is_known(known: KnownJournals, journal_id: str) -> bool:
 
 
 def _remember(known: KnownJournals, path: Path, found: Found, now: str) -> None:
-    """Note where this journal is now, and under which names it knows its endpoint."""
+    """Note where this journal is now, and by which names it knows its merchant's endpoints."""
     identity = found.identity
     before = known.entry(identity.journal_id)
     # Keep what the entry knew: the journal may be an older copy that a person adopted.

@@ -1,4 +1,4 @@
-"""The journals that this user's state directory knows: which endpoint each pays, where it is, what left from here.
+"""The journals that this user's state directory knows: for whom each pays, where it is, what left from here.
 
 Each journal has a folder with its id: `journal.json`, written whole or not at all, and the lines of `left.py`. The
 folder is made before its journal exists, as an intention, so a journal that can be opened is always known. A writer of
@@ -34,7 +34,7 @@ _WAIT = LockWait(limit_s=30.0, is_any_holder=True)
 
 @dataclass(frozen=True, slots=True)
 class KnownJournal:
-    """A journal that is known: the endpoint it pays, under all its names, and its location.
+    """A journal that is known: the merchant it pays for, by the names of all endpoints, and its location.
 
     `is_intended`: its creation began and is not known to have finished. `is_lost`: a person made another one in its
     place. Should it turn up again, it has to be adopted.
@@ -48,8 +48,8 @@ class KnownJournal:
     is_lost: bool = False
 
     def pays(self, names: Sequence[EndpointIdentity]) -> bool:
-        """Whether it pays the endpoint that has any of `names`."""
-        return any(ours.is_same_as(other) for ours in self.names for other in names)
+        """Whether it pays for the merchant that is known by any of `names`."""
+        return any(one.is_of_merchant(self.names) for one in names)
 
 
 class KnownJournals:
@@ -96,7 +96,7 @@ class KnownJournals:
         return _read(path) if check_file(path) else None
 
     def paying(self, names: Sequence[EndpointIdentity], *, but: str = "") -> Sequence[KnownJournal]:
-        """Return the journals of an endpoint, oldest first, except the one with the id `but`.
+        """Return the journals of a merchant, oldest first, except the one with the id `but`.
 
         Includes journals at their default places even if their entries were lost.
         """
@@ -137,8 +137,7 @@ class KnownJournals:
         for path in sorted(self._directory.parent.glob("*/journal.sqlite3")):
             with suppress(PaygwError, apsw.Error, OSError), closing(connect(path, write=False)) as connection:
                 identity = identity_of(connection)
-                names = (EndpointIdentity.from_name(identity.endpoint),)
-                yield KnownJournal(identity.journal_id, names, str(path), identity.created_at)
+                yield KnownJournal(identity.journal_id, (identity.name,), str(path), identity.created_at)
 
 
 def _read(path: Path) -> KnownJournal:
@@ -149,7 +148,7 @@ def _read(path: Path) -> KnownJournal:
         return KnownJournal(names=names, **told)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise JournalError(
-            say("{path} is damaged. It records which endpoint each journal pays.", path=path),
+            say("{path} is damaged. It records for whom each journal pays.", path=path),
             hint=say(
                 "Put the file back from a backup. If there is none, move it away and run the "
                 "next command with that journal: it is then written again."
@@ -168,8 +167,8 @@ def journal_list_sentence(entries: Sequence[KnownJournal]) -> str:
     listed = ", ".join(say("{journal_id} at {path}", journal_id=entry.journal_id, path=entry.path) for entry in entries)
     return " " + say_count(
         len(entries),
-        "This user's state directory remembers another journal of the same endpoint: {journals}.",
-        "This user's state directory remembers other journals of the same endpoint: {journals}.",
+        "This user's state directory remembers another journal of the same merchant: {journals}.",
+        "This user's state directory remembers other journals of the same merchant: {journals}.",
         journals=listed,
     )
 
@@ -180,13 +179,13 @@ def check_beside(others: Sequence[KnownJournal], beside: str | None, *, command:
         return
     if not others:
         raise JournalError(
-            say("This user's state directory remembers no journal {beside} of this endpoint.", beside=beside),
+            say("This user's state directory remembers no journal {beside} of this merchant.", beside=beside),
             hint=say("Leave --beside out, or run the command as the user whose state directory knows it."),
         )
     newest = others[-1].journal_id
     if beside != newest:
         raise JournalError(
-            say("This endpoint already has a journal.{others}", others=journal_list_sentence(others)),
+            say("This merchant already has a journal.{others}", others=journal_list_sentence(others)),
             hint=say(
                 "Use that one: --journal, or [journal] path. A journal knows only what was sent from it, so a "
                 "second one would pay the same sheet again. Only if that one is lost for good, or you will "

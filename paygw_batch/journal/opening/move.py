@@ -16,7 +16,6 @@ from typing import Any
 
 import apsw
 
-from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalError, JournalMissing
 from paygw_batch.journal.facts.chain import Line
@@ -148,31 +147,15 @@ def _copied(
         counts = journal.verify()
         with closing(connect(file_place.path, write=False)) as file:
             fetch(file, "BEGIN")
-            _check_name(identity_of(file), place)
             process = (socket.gethostname(), machine(), os.getpid(), _COMMAND, "run", place.intent_lives_s)
             whole = _File(file)
-            copied = copy_journal(session.connection, whole, place.endpoint, process, at=now, by=by)
+            copied = copy_journal(session.connection, whole, process, at=now, by=by)
         if {name: counts[name] for name in counts.keys() & copied.keys()} != {
             name: copied[name] for name in counts.keys() & copied.keys()
         }:
             raise InternalError("the copy of a journal counts otherwise than the file")
         journal.mark_moved(place.server.place, whole.end)
     return copied
-
-
-def _check_name(identity: Identity, place: DatabasePlace) -> None:
-    """Raise `JournalError` if a journal in a database would not be found under the endpoint's present name."""
-    host, _, endpoint_id = identity.endpoint.partition("/")
-    if not EndpointIdentity(host, endpoint_id, place.endpoint.consumer_key_sha256).is_reached_like(place.endpoint):
-        raise JournalError(
-            say(
-                "The journal was made for {endpoint}, but the configuration has {name}: a journal in a database "
-                "keeps the name it was made with.",
-                endpoint=identity.endpoint,
-                name=place.endpoint.name,
-            ),
-            hint=say("Nothing was moved."),
-        )
 
 
 def _remember(place: DatabasePlace, identity: Identity, now: str) -> None:

@@ -43,10 +43,10 @@ class JournalPlace(ABC):
 
     @abstractmethod
     def make(self, command: str, *, beside: str | None = None) -> Identity | None:
-        """Create the endpoint's journal and return its identity; None if there is one already.
+        """Create the merchant's journal and return its identity; None if there is one already.
 
-        `beside` is the id of the endpoint's newest other journal, if there is one. Raises `JournalError` if another
-        journal of the endpoint is known and not named.
+        `beside` is the id of the merchant's newest other journal, if there is one. Raises `JournalError` if another
+        journal of the merchant is known and not named.
         """
 
     @abstractmethod

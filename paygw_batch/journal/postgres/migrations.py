@@ -10,10 +10,8 @@ from importlib import resources
 
 from psycopg import Connection, sql
 
-from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalMissing, JournalOutdated
 from paygw_batch.journal.facts.chain import text_in_sql
-from paygw_batch.journal.guards.location import check_endpoint
 from paygw_batch.journal.postgres.jobs_schema import bring_jobs_up, jobs_version_in, newest_jobs_version
 from paygw_batch.journal.postgres.session import SCHEMA, Row, Server, fetch, limited
 from paygw_batch.journal.tables import MOVE_LINES, with_triggers
@@ -43,17 +41,17 @@ def version_in(connection: Connection[Row]) -> int:
     return int(version)
 
 
-def make_tables(connection: Connection[Row], identity: Identity, endpoint: EndpointIdentity) -> bool:
+def make_tables(connection: Connection[Row], identity: Identity) -> bool:
     """Make the journal in one transaction, and return whether it was made: False if one is there already."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(7021)")  # two makers at the same moment: one makes it
         if version_in(connection):
             return False
-        fill_tables(connection, identity, endpoint)
+        fill_tables(connection, identity)
     return True
 
 
-def fill_tables(connection: Connection[Row], identity: Identity, endpoint: EndpointIdentity) -> None:
+def fill_tables(connection: Connection[Row], identity: Identity) -> None:
     """Make the tables of a journal, inside the open transaction, and write down which one it is."""
     connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(SCHEMA)))
     for number, script in enumerate(scripts(), start=1):
@@ -61,7 +59,7 @@ def fill_tables(connection: Connection[Row], identity: Identity, endpoint: Endpo
         fetch(connection, "INSERT INTO migration VALUES (%s, %s)", (number, identity.created_at))
     with connection.cursor() as cursor:
         cursor.executemany("INSERT INTO move VALUES (%s, %s, %s, %s, %s, %s, %s)", MOVE_LINES)
-    line = (identity.journal_id, identity.endpoint, endpoint.consumer_key_sha256, identity.created_at)
+    line = (identity.journal_id, identity.endpoint, identity.consumer_key_sha256, identity.created_at)
     fetch(connection, "INSERT INTO identity VALUES (1, %s, %s, %s, %s)", line)
     fetch(connection, "INSERT INTO gate (endpoint) VALUES (%s)", (identity.endpoint,))
     fetch(connection, "INSERT INTO roll_call VALUES (1, database_life(), 'the journal was made', true)")
@@ -126,15 +124,8 @@ def check_version(connection: Connection[Row], server: Server) -> None:
 
 def identity_in(connection: Connection[Row], server: Server) -> Identity:
     """Return which journal it is. Its home is the address of the database."""
-    found = fetch(connection, "SELECT journal_id, endpoint, created_at FROM identity")
+    found = fetch(connection, "SELECT journal_id, endpoint, created_at, consumer_key_sha256 FROM identity")
     if not found:
         raise JournalCorrupt(say("The journal does not have an id."))
-    ((journal_id, endpoint, created_at),) = found
-    return Identity(journal_id, endpoint, created_at, server.place)
-
-
-def check_identity(connection: Connection[Row], server: Server, endpoint: EndpointIdentity) -> None:
-    """Raise `JournalError` for a journal of another endpoint, or of the same one under another name."""
-    ((name, key),) = fetch(connection, "SELECT endpoint, consumer_key_sha256 FROM identity")
-    host, _, endpoint_id = name.partition("/")
-    check_endpoint((EndpointIdentity(host, endpoint_id, key),), endpoint, server.place)
+    ((journal_id, endpoint, created_at, key),) = found
+    return Identity(journal_id, endpoint, created_at, server.place, key)

@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 from psycopg import Connection, sql
 
-from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalError
 from paygw_batch.journal.facts.chain import Line, SaidLine
@@ -68,7 +67,6 @@ def move_step(connection: Connection[Row]) -> MoveStep | None:
 def copy_journal(
     connection: Connection[Row],
     moved: MovedJournal,
-    endpoint: EndpointIdentity,
     process: Sequence[Any],
     *,
     at: str,
@@ -90,7 +88,7 @@ def copy_journal(
                     hint=say("A database holds one journal. Name an empty one in [journal] url."),
                 )
             connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(SCHEMA)))
-        fill_tables(connection, moved.identity, endpoint)
+        fill_tables(connection, moved.identity)
         query = """INSERT INTO process (host, boot, pid, command, kind, intent_lives_s, ended_at, nonce, head_seq,
             head_hash, head_at) VALUES (%s, %s, %s, %s, %s, %s, now(), %s, %s, %s, %s)"""
         end = moved.end
@@ -100,8 +98,8 @@ def copy_journal(
                 for line in _stored(table, moved.lines(table)):
                     copy.write_row(line)
         fetch(connection, "SELECT setval('fact_number_seq', greatest(1, (SELECT max(number) FROM fact)))")
-        line = (COPIED, at, by, moved.identity.home, end.seq, end.hash, moved.identity.consumer_key_sha256)
-        fetch(connection, "INSERT INTO moved_here VALUES (%s, %s, %s, %s, %s, %s, %s)", line)
+        line = (COPIED, at, by, moved.identity.home, end.seq, end.hash)
+        fetch(connection, "INSERT INTO moved_here VALUES (%s, %s, %s, %s, %s, %s)", line)
         connection.execute("ANALYZE")
         return dict(verify_journal(connection, moved.identity, lambda _done, _rows: None))
 
@@ -116,8 +114,7 @@ def finish_move(connection: Connection[Row], journal_id: str, end: Link, *, at: 
     if (step.facts, step.hash) != (end.seq, end.hash):
         return False
     if step.step == COPIED:
-        query = """INSERT INTO moved_here SELECT %s, %s, %s, home, facts, hash, consumer_key_sha256
-            FROM moved_here WHERE step = %s
+        query = """INSERT INTO moved_here SELECT %s, %s, %s, home, facts, hash FROM moved_here WHERE step = %s
             ON CONFLICT DO NOTHING"""
         fetch(connection, query, (DONE, at, by, COPIED))
     return True

@@ -7,7 +7,7 @@ CREATE TABLE migration (
     applied_at text NOT NULL
 );
 
--- One line. `endpoint` is HOST/ENDPOINT_ID; the consumer key is only here as its SHA-256 (hex).
+-- One line. `endpoint` is HOST/ENDPOINT_ID, as the journal was made; the consumer key is only here as its SHA-256 (hex).
 CREATE TABLE identity (
     one                 integer PRIMARY KEY CHECK (one = 1),
     journal_id          text NOT NULL,
@@ -197,6 +197,7 @@ CREATE TABLE fact (
     nonce             text,
     timestamp_s       bigint,
     purpose           text,
+    endpoint_id       text,
     gateway_status    text,
     gateway_reference text,
     http_status       bigint,
@@ -297,16 +298,14 @@ CREATE TABLE gate (
 ) WITH (fillfactor = 20);
 
 -- A journal that was moved here from a file: `copied` when all of it is here, `done` when the file can pay nothing any more.
--- Without the second line nothing is paid from here. `facts` and `hash` are the end of the file's chain, which is that of process 1;
--- the consumer key that the file was made with is in its start.
+-- Without the second line nothing is paid from here. `facts` and `hash` are the end of the file's chain, which is that of process 1.
 CREATE TABLE moved_here (
     step  text PRIMARY KEY CHECK (step IN ('copied', 'done')),
     at    text NOT NULL,
     by    text NOT NULL,
     home  text NOT NULL,
     facts bigint NOT NULL,
-    hash  bytea NOT NULL CHECK (length(hash) = 32),
-    consumer_key_sha256 text NOT NULL
+    hash  bytea NOT NULL CHECK (length(hash) = 32)
 );
 
 -- Plans that wait for approvals, where every host sees them. Each approval is a version more: the whole document, signed. `code` is
@@ -650,7 +649,7 @@ END $$;
 CREATE FUNCTION check_writer(me process, lines fact[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     sent_by_workers constant text[] := '{intended,interrupted,not_sent,accepted,paid,rejected,unknown}';
-    of_journal constant text[] := '{heard,carried_out,clock,order,withdrawn,taken_in}';
+    of_journal constant text[] := '{heard,carried_out,clock,named,order,withdrawn,taken_in}';
     newest text := to_char((clock_timestamp() + interval '1 min') AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"');
     is_decided boolean; is_of_desk boolean; is_misplaced boolean; is_sending boolean; last_at text;
 BEGIN

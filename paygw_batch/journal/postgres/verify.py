@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 
@@ -79,20 +78,19 @@ def verify_journal(connection: Connection[Row], identity: Identity, progress: Ve
 
 def _follow_chains(connection: Connection[Row], identity: Identity) -> None:
     """Follow the chain of every process from its start to its end."""
-    moved = fetch(connection, "SELECT facts, hash, consumer_key_sha256 FROM moved_here")
+    moved = fetch(connection, "SELECT facts, hash FROM moved_here")
     query = "SELECT number, nonce, head_seq, head_hash FROM process ORDER BY number"
     groups = groupby(streamed(connection, _FACTS), key=itemgetter(0))
     current = next(groups, None)
     for number, nonce, *head in fetch(connection, query):
         is_moved = bool(moved) and number == MOVED_HERE
-        of_file = replace(identity, consumer_key_sha256=moved[0][2]) if is_moved else identity
-        end = of_file.start if is_moved else Link(0, _start_of(identity, number, nonce))
+        end = identity.start if is_moved else Link(0, _start_of(identity, number, nonce))
         if current is not None and current[0] == number:
             end = _followed(end, current[1], number)
             current = next(groups, None)
         if [end.seq, end.hash] != head:
             raise JournalCorrupt(say("The chain of process {number} does not end where its line says.", number=number))
-        if is_moved and set(moved) != {(end.seq, end.hash, of_file.consumer_key_sha256)}:
+        if is_moved and set(moved) != {(end.seq, end.hash)}:
             raise JournalCorrupt(say("The first chain is not that of the file that was moved here."))
     if current is not None:
         raise JournalCorrupt(

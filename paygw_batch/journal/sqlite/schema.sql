@@ -6,7 +6,7 @@ CREATE TABLE migration (
     applied_at TEXT NOT NULL
 ) STRICT;
 
--- One row. `endpoint` is HOST/ENDPOINT_ID; the consumer key is only here as its SHA-256 (hex). `home` is the path of the file when a run last opened it: a copy shows by standing somewhere else.
+-- One row. `endpoint` is HOST/ENDPOINT_ID, as the journal was made; the consumer key is only here as its SHA-256 (hex). `home` is the path of the file when a run last opened it: a copy shows by standing somewhere else.
 CREATE TABLE identity (
     one        INTEGER PRIMARY KEY CHECK (one = 1),
     journal_id TEXT NOT NULL,
@@ -133,6 +133,7 @@ CREATE TABLE fact (
     nonce             TEXT,
     timestamp_s       INTEGER,
     purpose           TEXT,
+    endpoint_id       TEXT,
     gateway_status    TEXT,
     gateway_reference TEXT,
     http_status       INTEGER,
