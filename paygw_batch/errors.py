@@ -305,15 +305,6 @@ class SessionsBroken(JournalError):
     )
 
 
-class OutboxBroken(JournalError):
-    """The outbox of notices cannot be read or written."""
-
-    default_hint = (
-        "Fix the disk (space, permissions), or move a damaged file away, with its -wal and -shm files if there are "
-        "any. Payments are in the journal and are not affected."
-    )
-
-
 class InboxUnwritable(JournalError):
     """The inbox of notifications can no longer be written."""
 

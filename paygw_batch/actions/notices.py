@@ -25,7 +25,6 @@ from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import JournalMissing, PaygwError
 from paygw_batch.gateway.signing.key import EXPIRY_WARNING_DAYS, SigningKey
 from paygw_batch.journal import BatchRecord, Journal, JournalReader, KeptNotice, NewNotice, Occasion, Outbox
-from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.language import say, speaking
 from paygw_batch.report.notice import mail_page, mail_text, notice_words, webhook_body
 from paygw_batch.run.approval import PlanDocument, needs_approval
@@ -362,15 +361,6 @@ def _told_apart(tell: Tell) -> Iterator[None]:
         tell(say("A notice could not be written, so no one is told: {reason}", reason=error.message))
 
 
-def move_notices(old: JournalPlace, new: JournalPlace) -> None:
-    """Copy the unsent notices of a moved journal to its new outbox."""
-    with old.outbox(write=False) as before:
-        waiting = [one for one in before.listed(limit=_AT_ONCE) if one.sent_at is None]
-    if waiting:
-        with new.outbox(write=True) as outbox:
-            outbox.take_over(reversed(waiting))
-
-
 def mail_trouble(channels: Channels) -> Trouble | None:
     """Return why the mail server cannot be used, or None, within the time that a command gives it at its end."""
     if (server := channels.mail) is None:
@@ -383,6 +373,7 @@ def mail_trouble(channels: Channels) -> Trouble | None:
 
 
 def listed_notices(settings: Settings, *, limit: int = 1_000) -> Sequence[KeptNotice]:
-    """Return the journal's newest notices, unsent ones first, without writing anything."""
-    with place_of(settings).outbox(write=False) as outbox:
+    """Return the journal's newest notices, unsent ones first, without writing anything; none without a journal."""
+    with suppress(JournalMissing), place_of(settings).outbox(write=False) as outbox:
         return outbox.listed(limit=limit)
+    return ()

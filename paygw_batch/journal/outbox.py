@@ -41,20 +41,13 @@ class Outbox(ABC):
 
     def add(self, notices: Iterable[NewNotice], at: str) -> None:
         """Make notices durable, at most one for each subject and recipient."""
-        with self._writing():
-            self._add(notices, at)
+        if kept := list(notices):  # before the transaction, which a run may wait for
+            with self._writing():
+                self._add(kept, at)
 
-    def take_over(self, notices: Iterable[KeptNotice]) -> None:
-        """Take over another outbox's unsent notices, with their ids; they are due now. Repeating this adds nothing."""
-        with self._writing():
-            for one in notices:
-                content = None if one.content is None else json.dumps(one.content)
-                about = {"id": one.id, "occasion": one.occasion.value, "subject": one.subject, "batch": one.batch}
-                self._run("add_notice", **about, recipient=one.recipient, at=one.written_at, content=content, run=None)
-
-    def due(self, now: datetime, *, limit: int) -> Sequence[KeptNotice]:
+    def due(self, now: datetime, *, limit: int) -> list[KeptNotice]:
         """Return up to `limit` notices that may be sent now, oldest first."""
-        return [_kept(line) for line in self._run("due", now=timestamp(now), limit=limit)]
+        return self._due(now, limit=limit)
 
     def claim(self, notice: KeptNotice, content: Mapping[str, Any], now: datetime) -> bool:
         """Record durably that a notice is being sent, with its text; return False if another process was faster.
@@ -102,10 +95,6 @@ class Outbox(ABC):
         return True
 
     @abstractmethod
-    def close(self) -> None:
-        """Close the outbox."""
-
-    @abstractmethod
     def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
         """Run a statement of `outbox.sql` and return all its rows."""
 
@@ -113,8 +102,11 @@ class Outbox(ABC):
     def _writing(self) -> AbstractContextManager[object]:
         """Run the block in one transaction, durable when the block ends."""
 
-    def _add(self, notices: Iterable[NewNotice], at: str, run: int | None = None) -> None:
-        """Add notices inside the open transaction; with `run`, they are due when that run is over."""
+    def _due(self, now: datetime, **limits: int) -> list[KeptNotice]:
+        return [_kept(line) for line in self._run("due", now=timestamp(now), **limits)]
+
+    def _add(self, notices: Iterable[NewNotice], at: str, process: int | None = None) -> None:
+        """Add notices inside the open transaction; with `process`, they are due when that one is over."""
         for one in notices:
             for recipient in one.recipients:
                 self._run(
@@ -126,7 +118,7 @@ class Outbox(ABC):
                     recipient=recipient,
                     at=at,
                     content=None if one.content is None else json.dumps(one.content),
-                    run=run,
+                    process=process,
                 )
 
 

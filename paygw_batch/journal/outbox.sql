@@ -1,5 +1,11 @@
 -- The statements of `outbox.py` that every store runs; `tables.py` says what each writes otherwise.
 
+-- name: add_notice
+-- Writes one notice, unless this recipient already has one of its subject. `process`: it is due when that one is over.
+INSERT INTO notice (id, occasion, subject, batch, recipient, written_at, content, process, next_at)
+VALUES (:id, :occasion, :subject, :batch, :recipient, :at, :content, :process, :at)
+ON CONFLICT (occasion, batch, subject, recipient) DO NOTHING
+
 -- name: claim
 -- Books the next try of a notice, if nobody has done so since it was read.
 UPDATE notice SET tries = tries + 1, tried_at = :now, next_at = :next_at, problem = '', content = coalesce(content, :content)

@@ -157,7 +157,7 @@ class Telling:
 
     def _kept(self) -> set[str]:
         """Return the ids of all notices in the outbox, read by another library than the program's own."""
-        path = self._machine.home / "journal.sqlite3.outbox"
+        path = self._machine.home / "journal.sqlite3"
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
             return {notice for (notice,) in connection.execute("SELECT id FROM notice")}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import standardwebhooks
@@ -18,6 +18,7 @@ import standardwebhooks
 from paygw_batch.actions import notices as actions
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalUnwritable
 from paygw_batch.gateway.signing.key import Custody, KeyKind, PrivateKey
 from paygw_batch.journal import Outbox
 from paygw_batch.journal.sqlite.writer import SqliteJournal
@@ -287,11 +288,28 @@ def test_what_cannot_be_sent_is_told_by_its_exit_code_and_by_doctor(
     assert [one["state"] for one in checks] == ["ok", "look"]
 
 
-def test_an_outbox_that_cannot_be_written_stops_no_payout(program: Program, posts: Posts) -> None:
+def test_a_notice_without_a_journal_is_told_and_stops_nothing(
+    program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     by_webhook(program, posts)
-    damaged = program.home / "journal.sqlite3.outbox"
-    damaged.touch(mode=0o600)
-    damaged.write_bytes(b"no database" * 1000)
+    monkeypatch.setenv("PAYGW_HOOK", SECRET)
+    monkeypatch.setattr(PrivateKey, "custody", Custody(KeyKind.FILE, "here", expires=utc_now().date()))
+    checked = program.run("doctor")
+    assert "A notice could not be written, so no one is told: There is no journal" in " ".join(checked.stderr.split())
+    assert not program.journal.exists()
+    program.json("submit", program.sheet(kenyan_rows(1)))
+    assert [json.loads(body)["type"] for _, body in posts.got] == ["run_ended", "runs_out"]
+
+
+def test_a_notice_that_cannot_be_kept_stops_no_payout(
+    program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_webhook(program, posts)
+
+    def full(*_: object, **__: object) -> NoReturn:
+        raise JournalUnwritable("The disk is full.")
+
+    monkeypatch.setattr(Outbox, "_add", full)
     summary = program.json("submit", program.sheet(kenyan_rows(1)), PAYGW_HOOK=SECRET)
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 1})
     assert posts.got == []
@@ -300,7 +318,6 @@ def test_an_outbox_that_cannot_be_written_stops_no_payout(program: Program, post
 def test_nobody_is_told_where_nothing_is_configured(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(1)))
     assert outbox(program) == []
-    assert not (program.home / "journal.sqlite3.outbox").exists()
 
 
 def test_who_may_not_send_says_nothing_of_it(program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -511,7 +528,6 @@ def test_with_a_database_runs_and_plans_are_told_from_it(cluster: ClusterProgram
         assert [one["occasion"] for one in outbox(cluster)] == ["run_ended", "plan_waits"]
         assert cluster.json("notices", "send")["sent"] == 0
         assert cluster.json("verify")["exit_code"] == 0
-    assert not list(cluster.home.glob("**/*.outbox"))
 
 
 def test_what_waits_moves_with_the_journal(program: Program, posts: Posts, postgres_server: PostgresServer) -> None:
@@ -526,6 +542,6 @@ def test_what_waits_moves_with_the_journal(program: Program, posts: Posts, postg
         user.write_url(postgres_server.url(name))
         assert user.json("journal", "move", program.journal, "--by", "Ada")["exit_code"] == 0
         posts.status = 204
-        assert user.json("notices", "send")["sent"] == 1
+        assert user.json("notices", "send", "--again")["sent"] == 1
     assert set(posts.ids()) == {waiting["id"]}
     postgres_server.drop_database(name)

@@ -11,7 +11,6 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalWentBack, OutputError
-from paygw_batch.journal.guards.location import outbox_path
 from paygw_batch.journal.sqlite import reader
 from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
 from paygw_batch.journal.values import InboxEnd, MoveResult, NewNotice, Occasion
@@ -145,7 +144,6 @@ def test_a_copy_carries_the_outbox_so_that_nobody_is_told_twice_and_nothing_is_l
         assert outbox.claim(sent, {}, now)
         outbox.note_sent(sent, AT)
         journal.backup(copy)
-    assert stat.S_IMODE(outbox_path(copy).stat().st_mode) == 0o600
     with file_place(place, copy).outbox(write=True) as restored:
         assert [one.id for one in restored.due(now, limit=9)] == [waits.id]
         restored.add([NewNotice(Occasion.PLAN_WAITS, "sent", "b1", ["ada@example.com"], {})], AT)

@@ -21,6 +21,7 @@ from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.known_journals import KnownJournals
 from paygw_batch.journal.opening.move import Move, move_journal
+from paygw_batch.journal.sqlite import connect
 from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
 from paygw_batch.journal.values import Amendment, CarriedOut, Entry, KeptReply, Known, Withdrawal, reply_sha256
 from tests.journal.journal_rows import (
@@ -183,7 +184,7 @@ class Killed(BaseException):
 STEPS = ("Session", "FilePlace.open_to_write", "copy_journal", "_File", "finish_move", "_remember", "KnownJournal")
 
 
-@pytest.mark.parametrize("step", [*STEPS, "SqliteJournal.mark_moved"])
+@pytest.mark.parametrize("step", [*STEPS, "SqliteJournal.moving"])
 @pytest.mark.parametrize(
     "is_after", [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.long)]
 )
@@ -225,23 +226,26 @@ def test_killed_at_any_step_exactly_one_journal_may_pay_in_the_end(
         other.verify()
 
 
-def test_move_that_lacks_a_withdrawal_is_made_again(
+def test_nobody_writes_a_file_that_is_being_moved(
     place: Path, empty_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
     real: Any = vars(move)["copy_journal"]
+    withdrawal = Withdrawal("1" * 64, "cleo", "{}", AT)
 
     def copied_before(*given: Any, **named: Any) -> Any:
         made = real(*given, **named)
-        file_place(place).withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))
+        file_place(place).withdraw(withdrawal)
         return made
 
     monkeypatch.setattr(move, "copy_journal", copied_before)
-    with pytest.raises(JournalHeld):
+    monkeypatch.setattr(connect, "_BUSY_TIMEOUT_MS", 1)
+    with pytest.raises(JournalHeld, match="is writing to the journal"):
         moved(place, empty_database)
     monkeypatch.undo()
     assert who_may_pay(place, empty_database) == ["file"]
+    file_place(place).withdraw(withdrawal)
     moved(place, empty_database)
     with closing(read_postgres(empty_database)) as reader:
         assert [one.sha256 for one in reader.withdrawals()] == ["1" * 64]

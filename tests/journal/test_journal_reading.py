@@ -202,6 +202,7 @@ def test_a_batch_that_the_journal_does_not_have_has_nothing() -> None:
 def test_a_journal_that_was_moved_says_where_and_is_opened_no_more(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
-        journal.mark_moved("the database of another machine", journal._end)
+        with journal.moving("the database of another machine"):
+            pass
     with pytest.raises(JournalError, match="the database of another machine"):
         open_at(place)

@@ -16,7 +16,7 @@ JOURNAL = ROOT / "paygw_batch" / "journal"
 OF_ONE_STORE = {
     "evidence.sql": {"left_in_flight", "lock_rows", "withdraw_in_turn"},
     "replay.sql": {"all_facts", "ends", "last_facts"},
-    "outbox.sql": {"newest_open", "close_open", "may_decide"},
+    "outbox.sql": {"newest_of_run", "end_runs", "may_decide"},
     "journal.sql": {
         *("add_spelling", "add_reference", "odd_ids", "odd_ids_from", "references", "spellings"),
         *("first_rows", "newest_fact_time", "chain_ends"),

@@ -11,17 +11,28 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import apsw
 import psycopg
 import pytest
 
 from paygw_batch.clock import timestamp
-from paygw_batch.errors import JournalError, OutboxBroken
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal import KeptNotice, NewNotice, Occasion, Outbox
-from paygw_batch.journal.guards.location import outbox_path
 from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.journal.outbox import FIRST_PAUSE, GIVEN_UP_AFTER, LONGEST_PAUSE, next_try
 from paygw_batch.journal.postgres.session import Server
-from tests.journal.journal_rows import file_place, journal_path, make_at, open_sheet
+from paygw_batch.journal.values import MoveResult
+from tests.journal.journal_rows import (
+    all_due,
+    file_place,
+    intent,
+    journal_path,
+    make_at,
+    open_at,
+    open_sheet,
+    outcome_of,
+)
 from tests.journal.postgres_rows import open_postgres, postgres_place
 from tests.journal.postgres_server import PostgresServer
 
@@ -286,31 +297,54 @@ def test_the_run_after_a_killed_one_lets_its_notice_be_due_and_keeps_its_own_bac
         assert [one.subject for one in due(outbox)] == ["killed"]
 
 
-def test_a_reader_sees_an_outbox_without_making_one(place: Path) -> None:
-    make_at(place)
-    with file_place(place).outbox(write=False) as outbox:
-        assert outbox.listed(limit=9) == []
-    assert not outbox_path(journal_path(place)).exists()
-
-
-@pytest.mark.parametrize("damage", [b"", b"not a database at all, but long enough to be one" * 40])
-def test_a_damaged_outbox_is_named(place: Path, damage: bytes) -> None:
-    make_at(place)
-    path = outbox_path(journal_path(place))
-    path.touch(mode=0o600)
-    path.write_bytes(damage)
-    with pytest.raises((OutboxBroken, JournalError)) as caught, file_place(place).outbox(write=True):
+@pytest.mark.parametrize("write", [False, True])
+def test_without_a_journal_there_is_no_outbox(place: Path, write: bool) -> None:
+    with pytest.raises(JournalMissing), file_place(place).outbox(write=write):
         pass
-    assert str(path) in caught.value.message
+    assert not journal_path(place).exists()
 
 
-def test_the_outbox_of_a_file_is_private_and_never_forgets(place: Path) -> None:
+def test_a_notice_in_a_file_is_never_removed(place: Path) -> None:
     make_at(place)
-    with file_place(place).outbox(write=True) as outbox:
+    with ExitStack() as opened:
+        outbox = opened.enter_context(file_place(place).outbox(write=True))
         added(outbox)
-        with pytest.raises(OutboxBroken), outbox._writing():
-            outbox._connection.execute("DELETE FROM notice")
-    assert outbox_path(journal_path(place)).stat().st_mode & 0o777 == 0o600
+        opened.enter_context(pytest.raises(apsw.ConstraintError, match="never removed"))
+        outbox._connection.execute("DELETE FROM notice")
+
+
+def test_a_run_waits_for_who_writes_a_notice(place: Path) -> None:
+    with closing(open_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
+        open_sheet(journal)
+        (due_row, *_) = all_due(journal, 1)
+        with outbox._writing():
+            outbox._add([NOTICE], timestamp(NOW))
+            appending = threading.Thread(target=lambda: journal.append([intent(due_row)]))
+            appending.start()
+            appending.join(0.3)
+            assert appending.is_alive()
+        appending.join()
+        assert journal.append([outcome_of(due_row.number, 1, OutcomeKind.PAID)]) == [MoveResult.MOVED]
+        assert [one.subject for one in due(outbox)] == ["a plan"]
+
+
+def test_what_the_journal_is_asked_delays_no_run(place: Path) -> None:
+    with closing(open_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
+
+        def found() -> Iterator[NewNotice]:
+            open_sheet(journal)
+            yield NOTICE
+
+        outbox.add(found(), timestamp(NOW))
+        assert [one.subject for one in due(outbox)] == ["a plan"]
+
+
+def test_a_journal_that_moved_takes_no_notice(place: Path) -> None:
+    with closing(open_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
+        with journal.moving("another place"):
+            pass
+        with pytest.raises(JournalError, match="was moved to the database"):
+            outbox.add([NOTICE], timestamp(NOW))
 
 
 # PostgreSQL alone.

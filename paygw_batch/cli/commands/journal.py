@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paygw_batch.actions.notices import move_notices
 from paygw_batch.cli.help_texts import HelpGroup
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import by_option, settings_of
@@ -130,7 +129,6 @@ def move(invocation: Invocation, *, file: Path | None, by: str | None) -> None:
     from paygw_batch.journal.opening.move import move_journal  # noqa: PLC0415 (psycopg)
 
     moved = move_journal(file_of(settings, file), database, settings.words(), who)
-    move_notices(file_of(settings, file), database)
     place = settings.journal_place()
     screen.finish(
         Summary(

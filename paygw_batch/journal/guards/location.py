@@ -94,11 +94,6 @@ def check_directory(directory: Path) -> None:
         )
 
 
-def outbox_path(journal: Path) -> Path:
-    """Return the path of a journal's outbox, which is beside the journal."""
-    return journal.with_name(f"{journal.name}.outbox")
-
-
 def audit_path(journal: Path) -> Path:
     """Return the path of a journal's audit trail, which is beside the journal."""
     return journal.with_name(f"{journal.name}.audit")

@@ -44,7 +44,7 @@ from paygw_batch.journal.sqlite.inbox import check_inbox, inbox_path
 from paygw_batch.journal.sqlite.outbox import FileOutbox
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import record_last
-from paygw_batch.journal.sqlite.schema import end_of, identity_of, make_tables, migrate, migrations, version_of
+from paygw_batch.journal.sqlite.schema import end_of, identity_of, make_tables, migrate, migrations, written_beside
 from paygw_batch.journal.sqlite.tables import evidence_in
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import Identity, Named, Remark, Withdrawal
@@ -143,27 +143,35 @@ class FilePlace(JournalPlace):
 
     @contextmanager
     def outbox(self, *, write: bool) -> Iterator[FileOutbox]:
-        """Open the outbox (see `JournalPlace`). Notices of finished runs become due."""
-        with closing(FileOutbox(self.path, write=write)) as outbox:
-            if write:
-                outbox.close_over()
-            yield outbox
+        """Open the outbox (see `JournalPlace`)."""
+        with self._beside_run(write=write) as connection:
+            yield FileOutbox(connection, self.path)
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
         """Record a withdrawal durably (see `JournalPlace`).
 
-        This is the only write made beside the process that holds the lock. It adds a fact that moves no row; SQLite
+        This is the only fact that is written beside the process that holds the lock, and it moves no row; SQLite
         orders it before or after the run's transaction that opens a batch. It is noted as left before this returns.
-        Raises `JournalHeld` if that transaction takes too long, and `JournalUnwritable`.
         """
-        self.open_to_read(must_be_known=True).close()
-        with closing(connect(self.path, write=True)) as connection:
+        with self._beside_run(must_be_known=True) as connection, written_beside(connection, self.path):
+            evidence_in(connection).keep(partial(record_last, connection), withdrawal)
+            identity, end = identity_of(connection), end_of(connection)
+        try:
+            note_beside(self.known.folder(identity.journal_id), end.seq, end.hash.hex(), end.at)
+        except OSError as error:
+            raise JournalUnwritable(unwritable(self.path, noting_failed(error))) from None
+
+    @contextmanager
+    def _beside_run(self, *, write: bool = True, must_be_known: bool = False) -> Iterator[apsw.Connection]:
+        """Open the journal without its lock.
+
+        Raises what `open_to_read` raises; `JournalHeld` if a transaction of the run takes too long, and
+        `JournalUnwritable`.
+        """
+        self.open_to_read(must_be_known=must_be_known).close()
+        with closing(connect(self.path, write=write)) as connection:
             try:
-                connection.execute("BEGIN IMMEDIATE")
-                version_of(connection, self.path)  # it raises if the journal was moved away since
-                evidence_in(connection).keep(partial(record_last, connection), withdrawal)
-                identity, end = identity_of(connection), end_of(connection)
-                connection.execute("COMMIT")
+                yield connection
             except apsw.BusyError:
                 raise JournalHeld(
                     say("A run is writing to the journal {path}.", path=self.path),
@@ -171,10 +179,6 @@ class FilePlace(JournalPlace):
                 ) from None
             except apsw.Error as error:
                 raise JournalUnwritable(unwritable(self.path, reason_of(error))) from None
-        try:
-            note_beside(self.known.folder(identity.journal_id), end.seq, end.hash.hex(), end.at)
-        except OSError as error:
-            raise JournalUnwritable(unwritable(self.path, noting_failed(error))) from None
 
     def _is_there(self) -> bool:
         return self.path.parent.exists() and check_place(self.path)

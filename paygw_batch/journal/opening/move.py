@@ -52,6 +52,8 @@ _QUERIES = {
     "fact": f"SELECT number, {', '.join(Line._fields[1:])} FROM fact ORDER BY number",  # noqa: S608 - constants of ours
     "said": "SELECT fact, salt, text, customer_url, reply_sha256 FROM said ORDER BY 1",
     "reply": "SELECT fact, instruction, head, body FROM reply ORDER BY fact",
+    "notice": """SELECT id, occasion, subject, batch, recipient, written_at, content, process, tries, tried_at, next_at,
+        sent_at, problem FROM notice ORDER BY number""",
     "forgetting": f"SELECT batch, number - 1 FROM fact WHERE {_FORGETS} ORDER BY number",  # noqa: S608 - a constant of ours
 }
 """The lines of each table, as a journal in PostgreSQL has them."""
@@ -144,17 +146,16 @@ def _copied(
     with closing(file_place.open_to_write(_COMMAND)) as journal:
         journal.mark_interrupted(now)
         journal.drain_inbox(words, at=now)
-        counts = journal.verify()
-        with closing(connect(file_place.path, write=False)) as file:
+        with journal.moving(place.server.place), closing(connect(file_place.path, write=False)) as file:
             fetch(file, "BEGIN")
+            counts = journal.verify()
             process = (socket.gethostname(), machine(), os.getpid(), _COMMAND, "run", place.intent_lives_s)
             whole = _File(file)
             copied = copy_journal(session.connection, whole, process, at=now, by=by)
-        if {name: counts[name] for name in counts.keys() & copied.keys()} != {
-            name: copied[name] for name in counts.keys() & copied.keys()
-        }:
-            raise InternalError("the copy of a journal counts otherwise than the file")
-        journal.mark_moved(place.server.place, whole.end)
+            if {name: counts[name] for name in counts.keys() & copied.keys()} != {
+                name: copied[name] for name in counts.keys() & copied.keys()
+            }:
+                raise InternalError("the copy of a journal counts otherwise than the file")
     return copied
 
 

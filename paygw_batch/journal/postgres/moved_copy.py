@@ -53,9 +53,13 @@ _TABLES = {
     "fact": f"process, seq, number, {', '.join(Line._fields[1:])}",
     "said": ", ".join(("fact", *SaidLine._fields[1:])),
     "reply": "fact, instruction, head, body",
+    "notice": "id, occasion, subject, batch, recipient, written_at, content, process, tries, tried_at, next_at, "
+    "sent_at, problem",
     "forgetting": "batch, after",
 }
-"""The tables that are copied, in this order, with their columns. Facts move the rows here as they did there."""
+"""The tables that are copied, in this order, with their columns. Facts move the rows here as they did there.
+
+`notice`: process 1, of those of runs, is here the one whose chain is that of the file, and it has ended."""
 
 
 def move_step(connection: Connection[Row]) -> MoveStep | None:

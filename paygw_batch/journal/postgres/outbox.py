@@ -23,15 +23,12 @@ class PostgresOutbox(Outbox):
     def add_for_run(self, notices: Iterable[NewNotice], at: str, process: int) -> None:
         """Make the notices of a run durable that begins: they are due when `process` and the run have ended."""
         with self._writing():
-            self._add(notices, at, run=process)
+            self._add(notices, at, process)
 
     @property
     def may_send(self) -> bool:
         """Whether the login is that of people: a worker may not mark a notice as sent."""
         return self._run("may_decide") == [(True,)]
-
-    def close(self) -> None:
-        """Do nothing: the connection is its place's."""
 
     def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
         return fetch(self._connection, _QUERIES[name], values)

@@ -1,11 +1,5 @@
 -- The statements of `outbox.py` for PostgreSQL.
 
--- name: add_notice
--- Writes one notice, unless its subject was told this recipient before. `run`: it is due when that process has ended.
-INSERT INTO notice (id, occasion, subject, batch, recipient, written_at, content, process, next_at)
-VALUES (:id, :occasion, :subject, :batch, :recipient, :at, :content, :run, :at)
-ON CONFLICT (occasion, batch, subject, recipient) DO NOTHING
-
 -- name: due
 -- The notices that may be sent now, oldest first. That of a run waits for who started it, and for the workers.
 SELECT {notice} FROM notice n WHERE sent_at IS NULL AND next_at <= :now

@@ -1,19 +1,14 @@
 -- The statements of `outbox.py` for SQLite.
 
--- name: add_notice
--- Writes one notice, unless this recipient already has one of its subject. `run`: it is due when its run is over.
-INSERT INTO notice (id, occasion, subject, batch, recipient, written_at, content, is_open, next_at)
-VALUES (:id, :occasion, :subject, :batch, :recipient, :at, :content, :run IS NOT NULL, :at)
-ON CONFLICT (occasion, batch, subject, recipient) DO NOTHING
-
 -- name: due
--- The notices that may be sent now, oldest first.
-SELECT {notice} FROM notice WHERE sent_at IS NULL AND NOT is_open AND next_at <= :now ORDER BY number LIMIT :limit
+-- The notices that may be sent now, oldest first: of those of runs, up to the number `over`.
+SELECT {notice} FROM notice WHERE sent_at IS NULL AND (process IS NULL OR number <= :over) AND next_at <= :now
+ORDER BY number LIMIT :limit
 
--- name: newest_open
+-- name: newest_of_run
 -- The number of the newest notice whose run is not known to be over.
-SELECT max(number) FROM notice WHERE is_open
+SELECT max(number) FROM notice WHERE process IS NOT NULL
 
--- name: close_open
--- The runs of all notices up to this one are over.
-UPDATE notice SET is_open = 0 WHERE is_open AND number <= :number
+-- name: end_runs
+-- The runs of all notices are over.
+UPDATE notice SET process = NULL WHERE process IS NOT NULL

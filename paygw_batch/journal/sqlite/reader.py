@@ -11,7 +11,7 @@ import apsw
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import HolderKind, JournalCorrupt, JournalError, OutputError
 from paygw_batch.files import sync_directory, unfinished
-from paygw_batch.journal.guards.location import audit_path, check_file, outbox_path
+from paygw_batch.journal.guards.location import audit_path, check_file
 from paygw_batch.journal.guards.lock import LockHolder, journal_holder
 from paygw_batch.journal.journal import JournalReader
 from paygw_batch.journal.port import RowBeingSent, VerifyProgress
@@ -53,7 +53,7 @@ class SqliteReader(JournalReader):
         return holder if holder is not None and holder.kind is HolderKind.RUN else None
 
     def backup(self, path: Path) -> None:
-        """Write a copy of the journal as it is now to `path`, with its inbox, outbox and audit trail beside it.
+        """Write a copy of the journal as it is now to `path`, with its inbox and audit trail beside it.
 
         Safe during a run. The copy is for safekeeping and for `verify`: a run refuses it while the original is still
         there, or if the original has moved on. Raises `OutputError` if the copy cannot be written or `path` exists.
@@ -63,9 +63,9 @@ class SqliteReader(JournalReader):
             inbox = undo.enter_context(closing(InboxReader(inbox_path(self.path))))
             if (connection := inbox.connection()) is not None:
                 sources[inbox_path(path)] = connection
-            for beside, what in ((audit_path, mark("audit trail")), (outbox_path, mark("outbox"))):
-                if check_file(there := beside(self.path)):
-                    sources[beside(path)] = undo.enter_context(closing(connect(there, write=False, what=what)))
+            if check_file(there := audit_path(self.path)):
+                what = mark("audit trail")
+                sources[audit_path(path)] = undo.enter_context(closing(connect(there, write=False, what=what)))
             write_backup(sources)
 
     def close(self) -> None:

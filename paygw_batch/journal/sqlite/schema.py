@@ -1,6 +1,7 @@
 """Creates and migrates a journal's tables, and reads its identity and the end of its chain."""
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple
 from functools import cache
 from importlib import resources
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import apsw
 
-from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld
+from paygw_batch.errors import JournalCorrupt, JournalError
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.tables import MOVE_LINES, with_triggers
 from paygw_batch.journal.values import Identity, Link
@@ -87,19 +88,43 @@ def moved_to(connection: apsw.Connection) -> str:
     return identity_of(connection).home if connection.pragma("user_version") == MOVED else ""
 
 
-def mark_moved(connection: apsw.Connection, place: str, end: Link) -> None:
-    """Record durably that the journal, which ends at `end`, was moved to `place`: no run can use it from now on.
+@contextmanager
+def moving(connection: apsw.Connection, place: str) -> Iterator[None]:
+    """Keep all others from writing while the block copies the journal; then record durably that it moved to `place`.
 
-    Raises `JournalHeld` if something was withdrawn since.
+    No run can use it from then on, and nobody writes beside one.
     """
     connection.execute("BEGIN IMMEDIATE")
-    if end_of(connection) != end:
-        connection.execute("ROLLBACK")
-        raise JournalHeld(say("Something was withdrawn meanwhile."), hint=say("Run the same command again."))
-    connection.execute("UPDATE identity SET home = ?", (place,))
-    connection.pragma("user_version", MOVED)
-    connection.execute("COMMIT")
+    try:
+        yield
+        connection.execute("UPDATE identity SET home = ?", (place,))
+        connection.pragma("user_version", MOVED)
+        connection.execute("COMMIT")
+    finally:
+        _roll_back(connection)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+@contextmanager
+def written_beside(connection: apsw.Connection, path: Path) -> Iterator[None]:
+    """Write in one durable transaction beside the process that holds the journal: SQLite orders the two.
+
+    Raises `JournalError` if the journal was moved away since.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version_of(connection, path)
+        yield
+        connection.execute("COMMIT")
+    finally:
+        _roll_back(connection)
+
+
+def _roll_back(connection: apsw.Connection) -> None:
+    """Discard the transaction if it is still open."""
+    if connection.in_transaction:
+        with suppress(apsw.Error):
+            connection.execute("ROLLBACK")
 
 
 def check_tables(connection: apsw.Connection, path: Path) -> None:

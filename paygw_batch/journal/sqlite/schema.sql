@@ -283,6 +283,29 @@ CREATE TRIGGER reply_is_never_changed BEFORE UPDATE ON reply
 CREATE TRIGGER reply_is_never_removed BEFORE DELETE ON reply
     BEGIN SELECT RAISE(ABORT, 'replies are never removed'); END;
 
+-- What people are to be told: each line is one message to one recipient. That of a run has 1 as its `process`, and is due when no run
+-- holds the file. `next_at` is when it may be tried; null: it was given up.
+CREATE TABLE notice (
+    number     INTEGER PRIMARY KEY,
+    id         TEXT NOT NULL UNIQUE,
+    occasion   TEXT NOT NULL,
+    subject    TEXT NOT NULL,
+    batch      TEXT NOT NULL,
+    recipient  TEXT NOT NULL,
+    written_at TEXT NOT NULL,
+    content    TEXT,
+    process    INTEGER,
+    tries      INTEGER NOT NULL DEFAULT 0,
+    tried_at   TEXT,
+    next_at    TEXT,
+    sent_at    TEXT,
+    problem    TEXT NOT NULL DEFAULT '',
+    UNIQUE (occasion, batch, subject, recipient)
+) STRICT;
+
+CREATE TRIGGER notice_is_never_removed BEFORE DELETE ON notice
+    BEGIN SELECT RAISE(ABORT, 'notices are never removed'); END;
+
 -- Payments are found by the payee's name and numbers. Derived from the instructions: `verify` makes it again. The fields are
 -- those of the forms: what names a payee ends with one of these words.
 CREATE VIEW payment_text AS

@@ -14,7 +14,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -36,7 +36,7 @@ from paygw_batch.journal.sqlite import schema
 from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of, unwritable
 from paygw_batch.journal.sqlite.forget import index_again, scrub, unguarded
 from paygw_batch.journal.sqlite.lookups import add_spellings
-from paygw_batch.journal.sqlite.outbox import add_for_run
+from paygw_batch.journal.sqlite.outbox import FileOutbox
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import add_facts, store_batch
 from paygw_batch.journal.values import (
@@ -123,9 +123,8 @@ class SqliteJournal(SqliteReader, Journal):
             yield given
 
     def expect_end(self, notices: Sequence[NewNotice], at: str) -> None:
-        """Make this run's notices durable beside the journal. A journal in memory keeps none."""
-        if self.path.is_file():
-            add_for_run(self.path, notices, at)
+        """Make this run's notices durable."""
+        FileOutbox(self._connection, self.path, self._writing).add_for_run(notices, at)
 
     def scrub(self) -> OldPages:
         """Remove every byte of forgotten people from the file, its log and its inbox."""
@@ -136,9 +135,9 @@ class SqliteJournal(SqliteReader, Journal):
             is_clean = self._inbox.forget_taken(self._evidence.inbox_end()) and is_clean
         return OldPages.NOWHERE if is_clean else OldPages.IN_LOG
 
-    def mark_moved(self, place: str, end: Link) -> None:
-        """Retire this journal for good: it was moved to `place`, up to `end`. Raises `JournalHeld` if it went on."""
-        schema.mark_moved(self._connection, place, end)
+    def moving(self, place: str) -> AbstractContextManager[None]:
+        """Keep every other process from writing while the block copies the file to `place`; then retire it for good."""
+        return schema.moving(self._connection, place)
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
