@@ -281,19 +281,8 @@ class InboxDamaged(JournalError):
     )
 
 
-class AuditDamaged(JournalError):
-    """The audit trail of the console is damaged."""
-
-    default_hint = (
-        "Move the file away and keep it, with its -wal and -shm files if there are any. The console then starts a "
-        "new trail. Payments are in the journal and are not affected."
-    )
-
-
 class AuditUnwritable(JournalError):
     """The audit trail of the console can no longer be written."""
-
-    default_hint = "Fix the disk (space, permissions). The console does nothing without a trail."
 
 
 class SessionsBroken(JournalError):

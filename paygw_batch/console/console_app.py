@@ -46,7 +46,7 @@ from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.web_server import LOOPBACK, LocalServer, bounded, listen_on_loopback
-from paygw_batch.wiring.journal import open_trail
+from paygw_batch.wiring.journal import journal_for_document
 from paygw_batch.wiring.operations import rules_of
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -143,7 +143,8 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
     given = ["--config", str(config.absolute())]
     if settings.journal.url is None:  # only the configuration names a journal in a database
         given += ["--journal", str(settings.journal_path())]
-    trail = open_trail(settings)  # creates the sandbox's journal
+    with journal_for_document(settings, "console", must_be_known=False):  # creates the sandbox's journal
+        pass
     kept = KeptSessions(settings.journal_path())
     access = passkey_access(settings, members, kept)
     is_secure = public is not None and public.startswith("https:")
@@ -155,7 +156,6 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
         rules=rules_of(settings, PAYOUT),
         members=members,
         access=access,
-        trail=trail,
         sessions=WebSessions(
             kept,
             members=members,

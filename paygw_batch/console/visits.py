@@ -42,10 +42,10 @@ from paygw_batch.journal import (
     JournalReader,
     make_directory,
 )
-from paygw_batch.journal.sqlite.audit_trail import AuditTrail
 from paygw_batch.language import language, mark, mark_all, say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.columns import columns_of_operation
+from paygw_batch.wiring.journal import place_of
 
 _MAX_ROW_DIGITS = 10
 _SECRETS = frozenset({"token"})
@@ -95,7 +95,6 @@ class Console:
     rules: Rules
     members: tuple[Member, ...]
     access: PasskeyAccess
-    trail: AuditTrail
     sessions: WebSessions
     counts: PayoutCounts
     memories: CheckMemories
@@ -108,7 +107,6 @@ class Console:
 
     def close(self) -> None:
         """Close the open files."""
-        self.trail.close()
         self.sessions.close()
 
     @property
@@ -201,7 +199,7 @@ class Visit:
         """Record an action of the person (or `who`) in the audit trail before it is done. Raises `AuditUnwritable`."""
         name = "" if self.session is None else self.session.member.name
         note = AuditNote(name if who is None else who, act, thing, result, said)
-        self.console.trail.note(note, timestamp(self.console.now()))
+        place_of(self.console.settings).note_act(note, timestamp(self.console.now()))
 
     @property
     def thing(self) -> str:

@@ -21,6 +21,7 @@ from paygw_batch.core.text import differ_by_damage_alone, spelled_alike
 from paygw_batch.errors import InternalError, RowsMoved
 from paygw_batch.journal.batch_part import BatchPart, record_of
 from paygw_batch.journal.evidence_log import EvidenceLog
+from paygw_batch.journal.facts.audit_chain import AuditEntry
 from paygw_batch.journal.facts.codec import PeopleFact, history_of
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.inbox_chain import InboxEntry
@@ -78,6 +79,8 @@ _AT_ONCE = 10_000
 """The number of instructions that one transaction releases."""
 _NOTIFICATIONS_AT_ONCE = 200
 """The number of notifications that one transaction records."""
+NO_ENTRY = 2**63 - 1
+"""A number after that of every entry of the audit trail."""
 _OVER = frozenset({State.PAID, State.RETURNED, State.REPLACED, State.REJECTED})
 """The states of rows in a batch that is over."""
 
@@ -321,6 +324,10 @@ class JournalReader(ABC):
     def history(self, batch: int) -> Sequence[HistoryEntry]:
         """Return the acts of people on a batch and on the rows it covers, oldest first."""
         return [entry for line in self._run("history", batch=batch) for entry in history_of(PeopleFact(*line))]
+
+    def acts(self, *, before: int = NO_ENTRY, limit: int) -> Sequence[AuditEntry]:
+        """Return up to `limit` entries of the audit trail before entry `before`, newest first."""
+        return [AuditEntry(*line) for line in self._run("trail", before=before, limit=limit)]
 
     def find_payments(self, search: PaymentSearch, *, limit: int) -> Sequence[FoundPayment]:
         """Return up to `limit` payments of all batches that match a search, newest first."""

@@ -70,6 +70,22 @@ SELECT {acts} FROM fact f INDEXED BY fact_of_people
 WHERE f.kind >= 'rel' AND f.kind < 's'
 ORDER BY 1
 
+-- part: entry
+-- The columns of an entry of the audit trail.
+number, at, who, act, thing, result, said, hash
+
+-- name: trail
+-- The newest entries of the audit trail before one, newest first.
+SELECT {entry} FROM audit WHERE number < :before ORDER BY number DESC LIMIT :limit
+
+-- name: whole_trail
+-- All entries of the audit trail, oldest first.
+SELECT {entry} FROM audit ORDER BY number
+
+-- name: add_entry
+-- Adds an entry to the audit trail.
+INSERT INTO audit ({entry}) VALUES (:number, :at, :who, :act, :thing, :result, :said, :hash)
+
 -- name: customer_urls
 -- Where the customers of a batch pay, for the latest attempts: from the pages to their rows.
 SELECT c.row, d.customer_url FROM said d INDEXED BY said_of_customer_page

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from paygw_batch.core.lifecycle import MOVES, FactKind, IllegalMove, Standing, State, step
 from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal.facts.audit_chain import AuditEntry, follow_trail
 from paygw_batch.journal.facts.codec import (
     BATCH_OPENED,
     Said,
@@ -112,6 +113,11 @@ def check_moves(tables: Tables) -> None:
     """Raise `JournalCorrupt` unless the tables move rows as `core/lifecycle.py` says."""
     if set(tables.run("moves")) != set(MOVE_LINES):
         raise JournalCorrupt(say("The state machine of the journal was altered."))
+
+
+def check_trail(tables: Tables) -> int:
+    """Return the number of entries of the audit trail. Raises `JournalCorrupt` at one that does not follow."""
+    return follow_trail((AuditEntry(*line) for line in tables.stream("whole_trail")), tables.identity.journal_id)
 
 
 def check_heard(tables: Tables, forgotten: Sequence[BatchForgotten]) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.shown_states import counted_finding
 from paygw_batch.errors import HolderKind, InboxDamaged, JournalHeld, JournalMissing, UsageError
-from paygw_batch.journal import AuditEnd, AuditEntry, BatchRecord, Journal, JournalReader
+from paygw_batch.journal import BatchRecord, Journal, JournalReader
 from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.opening.place import JournalPlace
-from paygw_batch.journal.sqlite.audit_trail import AuditTrail, audit_entries, verify_audit_trail
 from paygw_batch.journal.sqlite.inbox import inbox_path
 from paygw_batch.language import say, say_count
 from paygw_batch.run.quarantine_clock import JournalClock
@@ -134,11 +133,11 @@ def journal_for_planning(settings: Settings) -> Iterator[JournalReader]:
 
 
 @contextmanager
-def journal_for_document(settings: Settings, command: str) -> Iterator[JournalReader]:
+def journal_for_document(settings: Settings, command: str, *, must_be_known: bool = True) -> Iterator[JournalReader]:
     """Look into the journal that a document is to name. The sandbox makes its own first, if it has none yet."""
     if _must_be_made(settings):
         open_to_write(settings, command).close()
-    with journal_to_read(settings, must_be_known=True) as journal:
+    with journal_to_read(settings, must_be_known=must_be_known) as journal:
         yield journal
 
 
@@ -272,25 +271,3 @@ def _patiently(hold: Callable[[], T], tell: Tell, *, wait: bool) -> T:
                 tell(say("Waiting: {message}", message=held.message))
                 has_told = True
             time.sleep(WAIT_EVERY_S / 10 if is_moment else WAIT_EVERY_S)
-
-
-def open_trail(settings: Settings) -> AuditTrail:
-    """Open the audit trail of the configured journal, and begin it if there is none.
-
-    The sandbox makes its journal first. Any other must be there, and need not be known to this user: nothing is sent.
-    """
-    if settings.uses_sandbox and not settings.journal_path().exists():
-        open_to_write(settings, "console").close()
-    with journal_to_read(settings) as journal:
-        journal_id = journal.head().journal_id
-    return AuditTrail(settings.journal_path(), journal_id)
-
-
-def newest_entries(settings: Settings, *, before: int | None = None, limit: int) -> Sequence[AuditEntry]:
-    """Return up to `limit` entries before entry `before` (None: the newest), newest first."""
-    return audit_entries(settings.journal_path(), before=before, limit=limit)
-
-
-def verify_trail(settings: Settings, journal: JournalReader) -> AuditEnd | None:
-    """Check the whole trail; return its end, or None if there is none. Raises `AuditDamaged`."""
-    return verify_audit_trail(settings.journal_path(), journal.head().journal_id)

@@ -7,8 +7,9 @@ import pytest
 
 from paygw_batch.journal import AuditNote, AuditResult
 from paygw_batch.settings.configuration import Settings, load_settings
-from paygw_batch.wiring.journal import newest_entries, open_trail
+from paygw_batch.wiring.journal import place_of
 from tests.cli.program import Program, kenyan_rows
+from tests.console.people import newest_entries
 
 
 def settings_in(program: Program) -> Settings:
@@ -19,19 +20,16 @@ def settings_in(program: Program) -> Settings:
 def noted(program: Program) -> Program:
     """A journal with one batch, and a trail with two entries."""
     program.json("submit", program.sheet(kenyan_rows(1)))
-    with closing(open_trail(settings_in(program))) as trail:
-        for act, result in (("sign in", AuditResult.DONE), ("approve", AuditResult.REFUSED)):
-            end = trail.note(
-                AuditNote("Ada Wanjiru", act, "batch 0123456789abcdef", result), "2026-11-22T08:00:00.000Z"
-            )
-    assert end.number == 2
+    for act, result in (("sign in", AuditResult.DONE), ("approve", AuditResult.REFUSED)):
+        note = AuditNote("Ada Wanjiru", act, "batch 0123456789abcdef", result)
+        place_of(settings_in(program)).note_act(note, "2026-11-22T08:00:00.000Z")
     return program
 
 
-def test_without_a_console_verify_says_nothing_of_a_trail(program: Program) -> None:
+def test_without_a_console_the_trail_is_empty(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(1)))
     told = program.json("verify")
-    assert "audit_entries" not in told["checked"]
+    assert told["checked"]["audit_entries"] == 0
     assert "trail" not in told["message"]
 
 
@@ -43,9 +41,11 @@ def test_verify_checks_the_trail_and_tells_its_end(noted: Program) -> None:
 
 
 def test_verify_finds_a_changed_entry(noted: Program) -> None:
-    with closing(sqlite3.connect(f"{noted.journal}.audit")) as database:
-        database.execute("DROP TRIGGER entry_is_never_changed")
-        database.execute("UPDATE entry SET result = 'done' WHERE number = 2")
+    with closing(sqlite3.connect(noted.journal)) as database:
+        ((guard,),) = database.execute("SELECT sql FROM sqlite_schema WHERE name = 'audit_is_never_changed'")
+        database.execute("DROP TRIGGER audit_is_never_changed")
+        database.execute("UPDATE audit SET result = 'done' WHERE number = 2")
+        database.execute(guard)
         database.commit()
     told = noted.json("verify")
     assert told["exit_code"] == 7

@@ -288,7 +288,7 @@ def test_what_cannot_be_sent_is_told_by_its_exit_code_and_by_doctor(
     assert [one["state"] for one in checks] == ["ok", "look"]
 
 
-def test_a_notice_without_a_journal_is_told_and_stops_nothing(
+def test_a_notice_without_a_journal_stops_nothing(
     program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_webhook(program, posts)
@@ -301,9 +301,7 @@ def test_a_notice_without_a_journal_is_told_and_stops_nothing(
     assert [json.loads(body)["type"] for _, body in posts.got] == ["run_ended", "runs_out"]
 
 
-def test_a_notice_that_cannot_be_kept_stops_no_payout(
-    program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notice_not_kept_stops_no_payout(program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch) -> None:
     by_webhook(program, posts)
 
     def full(*_: object, **__: object) -> NoReturn:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,7 +15,9 @@ from httpx import ASGITransport, AsyncClient, Response
 from paygw_batch.actions import payout_folder
 from paygw_batch.console.console_app import console_app, console_of
 from paygw_batch.console.pages import check_page
-from paygw_batch.settings.configuration import load_settings
+from paygw_batch.journal import AuditEntry
+from paygw_batch.settings.configuration import Settings, load_settings
+from paygw_batch.wiring.journal import journal_to_read
 from tests.cli.program import Program, sandbox_toml
 
 MAKER, APPROVER, AUDITOR, ADMINISTRATOR = "Ada Wanjiru", "Ben Okello", "Grace Njeri", "Tom Mutua"
@@ -85,6 +88,12 @@ def forms_of(page: str) -> list[tuple[str, dict[str, str]]]:
 
     Reader().feed(page)
     return found
+
+
+def newest_entries(settings: Settings, *, limit: int) -> Sequence[AuditEntry]:
+    """Return the newest entries of the audit trail, newest first."""
+    with journal_to_read(settings) as journal:
+        return journal.acts(limit=limit)
 
 
 @dataclass

@@ -3,14 +3,13 @@
 import pytest
 
 from paygw_batch.errors import AuditUnwritable
-from paygw_batch.journal import AuditEntry
-from paygw_batch.wiring.journal import newest_entries
-from tests.console.people import AUDITOR, MAKER, ORIGIN, House
+from paygw_batch.journal.opening.place import JournalPlace
+from tests.console.people import AUDITOR, MAKER, ORIGIN, House, newest_entries
 
 
 def trail_of(house: House) -> list[tuple[str, str, str, str]]:
     """Return the entries, oldest first: who, act, thing, result."""
-    found: list[AuditEntry] = list(newest_entries(house.console.settings, limit=100))
+    found = newest_entries(house.console.settings, limit=100)
     return [(one.who, one.act, one.thing, one.result) for one in reversed(found)]
 
 
@@ -54,7 +53,7 @@ def test_where_no_trace_can_be_left_nothing_is_done(house: House, monkeypatch: p
         raise AuditUnwritable("The audit trail cannot be written. Nothing was done.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(house.console.trail), "note", full)
+        patched.setattr(JournalPlace, "note_act", full)
         answer = person.post("/sign-out", csrf=token)
         assert (answer.status_code, "Nothing was done" in answer.text) == (409, True)
         assert (

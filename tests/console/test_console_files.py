@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from paygw_batch.wiring.journal import newest_entries
 from tests.cli.program import Program
-from tests.console.people import ADMINISTRATOR, AUDITOR, MAKER, House, set_up
+from tests.console.people import ADMINISTRATOR, AUDITOR, MAKER, House, newest_entries, set_up
 
 
 def paid(program: Program) -> str:

@@ -15,8 +15,7 @@ from paygw_batch.errors import SheetError
 from paygw_batch.run.approval import read_plan
 from paygw_batch.run.approval_keys import read_public_key
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.journal import newest_entries
-from tests.console.people import APPROVER, AUDITOR, MAKER, House, Person
+from tests.console.people import APPROVER, AUDITOR, MAKER, House, Person, newest_entries
 from tests.console.test_console_preparation import digest, finished, sheet, signed, to_pay, uploaded
 from tests.patience import PATIENCE_S
 

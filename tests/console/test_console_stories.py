@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import unescape
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
+from paygw_batch.actions.notices import listed_notices
 from paygw_batch.actions.payout_folder import PayoutFolder
 from paygw_batch.console.console_app import ROUTES
 from paygw_batch.run.approval import PlanDocument, read_plan
@@ -287,11 +287,13 @@ def both_started(ada: Person, ben: Person, places: Sequence[str]) -> None:
 # 16
 
 
-def kept(home: Path) -> Mapping[str, str]:
-    """Return a digest of each file of an installation, but the audit trail and the sessions."""
-    asking = re.compile(r"\.(audit|sessions)")
-    files = (path for path in home.rglob("*") if path.is_file() and not asking.search(path.name))
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+def kept(house: House) -> Mapping[str, str]:
+    """Return a digest of each file of an installation but the sessions; of the journal the facts and the notices."""
+    settings, asking = house.console.settings, re.compile(r"\.(sqlite3(-\w+)?$|sessions)")
+    files = (path for path in house.program.home.rglob("*") if path.is_file() and not asking.search(path.name))
+    digests = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    with journal_to_read(settings) as journal:
+        return {**digests, "facts": journal.head().hash, "notices": str(listed_notices(settings))}
 
 
 def test_story_16_the_auditor_can_change_nothing(house: House, ada: Person) -> None:
@@ -299,7 +301,7 @@ def test_story_16_the_auditor_can_change_nothing(house: House, ada: Person) -> N
     signed(ada, waits)
     number = waits.rpartition("/")[2]
     grace = house.person(AUDITOR)
-    before = kept(house.program.home)
+    before = kept(house)
     changing = [one for one in ROUTES if one.method == "POST" and one.act is not None and one.path != "/sign-out"]
     assert len(changing) > 10
     for route in changing:
@@ -316,7 +318,7 @@ def test_story_16_the_auditor_can_change_nothing(house: House, ada: Person) -> N
         assert "254712345" not in page.text, path
     assert grace.get(opened).status_code == 403  # a sheet in preparation has accounts in it
     assert grace.get(f"{waits}/marked").status_code == 403
-    assert kept(house.program.home) == before
+    assert kept(house) == before
 
 
 def digest_of(house: House, place: str) -> str:

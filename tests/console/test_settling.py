@@ -75,7 +75,7 @@ def house(tmp_path: Path) -> Iterator[House]:
     config.write_text(config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]"))
     house = House(house.program)
     yield house
-    house.console.trail.close()
+    house.console.close()
 
 
 def paid(house: House, *amounts: str) -> str:
@@ -627,7 +627,7 @@ def test_a_journal_in_postgresql_is_settled_by_the_same_pages(tmp_path: Path, po
     assert ada.get(order).headers["location"] == f"/payouts/{batch}"
     assert [line["client_orderid"] for line in program.record()][-1] == "P-3-r2"
     assert kept_orders(house) == 2
-    house.console.trail.close()
+    house.console.close()
     postgres_server.drop_database(database)
 
 
@@ -651,7 +651,7 @@ def house_with_proof(house: House) -> Iterator[House]:
     config.write_text(config.read_text() + evidence)
     found = House(house.program)
     yield found
-    found.console.trail.close()
+    found.console.close()
 
 
 def declined(house: House, batch: str) -> bytes:

@@ -6,11 +6,10 @@ from socket import socket
 import pytest
 
 from paygw_batch.settings.configuration import load_settings
-from paygw_batch.wiring.journal import newest_entries
 from tests.cli.program import Program
 from tests.console.browsers import Desk
 from tests.console.passkey_people import at_origin, origin_of, own_line, use_passkey
-from tests.console.people import APPROVER, House
+from tests.console.people import APPROVER, House, newest_entries
 from tests.console.serving import served
 
 NewDesk = Callable[..., Desk]

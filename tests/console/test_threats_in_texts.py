@@ -16,11 +16,10 @@ from paygw_batch.console.pages import people_page
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATIC
 from paygw_batch.run.signed_document import in_groups
-from paygw_batch.wiring.journal import newest_entries
 from tests.checkout import ROOT
 from tests.console.checking import checked_here
 from tests.console.keyed_people import KEYS, PasskeyHouse, value
-from tests.console.people import APPROVER, MAKER, ORIGIN, House, set_up
+from tests.console.people import APPROVER, MAKER, ORIGIN, House, newest_entries, set_up
 from tests.console.test_console_access import NAMES, address
 from tests.console.test_console_files import paid
 from tests.console.test_console_preparation import digest, finished, sheet, signed, uploaded

@@ -83,5 +83,5 @@ def test_the_page_shows_a_worker(tmp_path: Path, postgres_server: PostgresServer
     worker.terminate()
     worker.communicate(timeout=PATIENCE_S)
     assert worker.returncode == 0
-    house.console.trail.close()
+    house.console.close()
     postgres_server.drop_database(database)

@@ -1,18 +1,28 @@
-"""The audit trail: what was noted is kept, in order, and any change of it is found."""
+"""The audit trail, in both stores: what was noted is kept, in order, and any change of it is found."""
 
 import sqlite3
-from collections.abc import Iterator
+import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from paygw_batch.errors import AuditDamaged, AuditUnwritable, JournalError
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import AuditUnwritable, JournalCorrupt
 from paygw_batch.journal import AuditNote, AuditResult
-from paygw_batch.journal.sqlite.audit_trail import AuditTrail, audit_entries, verify_audit_trail
+from paygw_batch.journal.opening.database_place import DatabasePlace
+from paygw_batch.journal.opening.file_place import FilePlace
+from paygw_batch.journal.opening.move import move_journal
+from paygw_batch.journal.opening.place import JournalPlace
+from paygw_batch.journal.postgres.session import Server
+from paygw_batch.journal.sqlite import connect
 from tests.journal.journal_disk import failing_disk
+from tests.journal.journal_rows import all_due, file_place, intent, journal_path, make_at, open_at, open_sheet, send
+from tests.journal.postgres_rows import postgres_place
+from tests.journal.postgres_server import PostgresServer
 
-JOURNAL_ID = "a" * 32
 AT = "2026-11-22T08:00:00.000Z"
 
 
@@ -20,113 +30,220 @@ def note(act: str, *, who: str = "Ben Okello", said: str = "") -> AuditNote:
     return AuditNote(who, act, "batch 0123456789abcdef", AuditResult.DONE, said)
 
 
-@pytest.fixture
-def journal(place: Path) -> Path:
-    return place / "journal.sqlite3"
+@pytest.fixture(params=["file", "postgres"])
+def journal_place(request: pytest.FixtureRequest, place: Path) -> JournalPlace:
+    """The place of an empty journal, in each store."""
+    if request.param == "postgres":
+        return postgres_place(request.getfixturevalue("database"), place)
+    make_at(place)
+    return file_place(place)
 
 
-@pytest.fixture
-def trail(journal: Path) -> Iterator[AuditTrail]:
-    with closing(AuditTrail(journal, JOURNAL_ID)) as one:
-        yield one
+def note_all(place: JournalPlace, *acts: str) -> None:
+    for act in acts:
+        place.note_act(note(act), AT)
 
 
-def tampered(journal: Path, statement: str) -> None:
-    """Change the trail as another program could, its triggers put aside."""
-    with closing(sqlite3.connect(f"{journal}.audit")) as database:
-        for trigger in ("entry_is_never_changed", "entry_is_never_removed"):
-            database.execute(f"DROP TRIGGER {trigger}")
+def acts_of(place: JournalPlace) -> list[tuple[int, str]]:
+    """Return the numbers and acts of all entries, oldest first; all of them follow."""
+    with closing(place.open_to_read()) as journal:
+        entries = journal.acts(limit=1_000)
+        assert journal.verify()["audit_entries"] == len(entries)
+    return [(one.number, one.act) for one in reversed(entries)]
+
+
+def change(place: JournalPlace, statement: str) -> None:
+    """Change the trail as another program could, its triggers put aside for as long."""
+    if isinstance(place, DatabasePlace):
+        with psycopg.connect(place.server.url, options="-c search_path=paygw") as owner:
+            owner.execute("ALTER TABLE audit DISABLE TRIGGER never_changed")
+            owner.execute(statement.encode())
+            owner.execute("ALTER TABLE audit ENABLE ALWAYS TRIGGER never_changed")
+        return
+    assert isinstance(place, FilePlace)
+    with closing(sqlite3.connect(place.path)) as database:
+        guards = database.execute("SELECT name, sql FROM sqlite_schema WHERE name LIKE 'audit_is_never_%'").fetchall()
+        for name, _ in guards:
+            database.execute(f"DROP TRIGGER {name}")
         database.execute(statement)
+        for _, sql in guards:
+            database.execute(sql)
         database.commit()
 
 
-def test_what_is_noted_is_read_newest_first_by_pages(journal: Path, trail: AuditTrail) -> None:
-    for act in ("sign in", "approve", "download"):
-        end = trail.note(note(act), AT)
-    assert verify_audit_trail(journal, JOURNAL_ID) == end
-    assert [(one.number, one.act) for one in audit_entries(journal, limit=2)] == [(3, "download"), (2, "approve")]
-    (first,) = audit_entries(journal, before=2, limit=2)
+def test_acts_are_read_newest_first_by_pages(journal_place: JournalPlace) -> None:
+    note_all(journal_place, "sign in", "approve", "download")
+    with closing(journal_place.open_to_read()) as journal:
+        assert [(one.number, one.act) for one in journal.acts(limit=2)] == [(3, "download"), (2, "approve")]
+        (first,) = journal.acts(before=2, limit=2)
     assert first[:-1] == (1, AT, "Ben Okello", "sign in", "batch 0123456789abcdef", "done", "")
+    assert acts_of(journal_place) == [(1, "sign in"), (2, "approve"), (3, "download")]
 
 
-def test_where_nothing_was_noted_there_is_no_trail(journal: Path) -> None:
-    assert verify_audit_trail(journal, JOURNAL_ID) is None
-    assert list(audit_entries(journal, limit=10)) == []
+def test_where_nothing_was_noted_there_is_no_entry(journal_place: JournalPlace) -> None:
+    assert acts_of(journal_place) == []
 
 
-def test_a_trail_goes_on_where_it_ended_and_two_processes_may_note(journal: Path, trail: AuditTrail) -> None:
-    trail.note(note("approve"), AT)
-    with closing(AuditTrail(journal, JOURNAL_ID)) as other:
-        other.note(note("start"), AT)
-    assert trail.note(note("pause"), AT).number == 3
-    assert verify_audit_trail(journal, JOURNAL_ID) is not None
+def test_an_act_is_noted_while_a_run_sends(journal_place: JournalPlace) -> None:
+    assert isinstance(journal_place, FilePlace | DatabasePlace)
+    with closing(journal_place.open_to_write("a test")) as journal:
+        open_sheet(journal)
+        (due, *_) = all_due(journal, 1)
+        note_all(journal_place, "pause")
+        journal.append([intent(due)])
+        note_all(journal_place, "continue")
+        send(journal, 1, OutcomeKind.PAID)
+    assert acts_of(journal_place) == [(1, "pause"), (2, "continue")]
+
+
+def test_all_that_note_at_once_write_one_trail(journal_place: JournalPlace) -> None:
+    start = threading.Barrier(4)
+
+    def noting(who: str) -> None:
+        start.wait()
+        for number in range(5):
+            journal_place.note_act(note(f"{who} {number}"), AT)
+
+    threads = [threading.Thread(target=noting, args=[who]) for who in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    entries = acts_of(journal_place)
+    assert {act for _, act in entries} == {f"{who} {number}" for who in "abcd" for number in range(5)}
+    assert [number for number, _ in entries] == [*range(1, 21)]
 
 
 CHANGES = [
-    "UPDATE entry SET at = '2026-11-22T08:00:00.001Z' WHERE number = 2",
-    "UPDATE entry SET who = 'Ada Wanjiru' WHERE number = 2",
-    "UPDATE entry SET act = 'download' WHERE number = 2",
-    "UPDATE entry SET thing = '' WHERE number = 2",
-    "UPDATE entry SET result = 'refused' WHERE number = 2",
-    "UPDATE entry SET said = ' ' WHERE number = 2",
-    "UPDATE entry SET hash = replace(hash, substr(hash, 1, 1), 'z') WHERE number = 2",
-    "UPDATE entry SET number = 9 WHERE number = 3",
-    "DELETE FROM entry WHERE number = 2",
-    "DELETE FROM entry WHERE number = 1",
-    "UPDATE entry SET who = (SELECT act FROM entry WHERE number = 2), act = who WHERE number = 2",
+    "UPDATE audit SET at = '2026-11-22T08:00:00.001Z' WHERE number = 2",
+    "UPDATE audit SET who = 'Ada Wanjiru' WHERE number = 2",
+    "UPDATE audit SET act = 'download' WHERE number = 2",
+    "UPDATE audit SET thing = '' WHERE number = 2",
+    "UPDATE audit SET result = 'refused' WHERE number = 2",
+    "UPDATE audit SET said = ' ' WHERE number = 2",
+    "UPDATE audit SET hash = replace(hash, substr(hash, 1, 1), 'z') WHERE number = 2",
+    "UPDATE audit SET number = 9 WHERE number = 3",
+    "DELETE FROM audit WHERE number = 2",
+    "DELETE FROM audit WHERE number = 1",
+    "UPDATE audit SET who = (SELECT act FROM audit WHERE number = 2), act = who WHERE number = 2",
 ]
 
 
 @pytest.mark.parametrize("statement", CHANGES)
-def test_a_changed_or_missing_entry_is_found(journal: Path, trail: AuditTrail, statement: str) -> None:
-    for act in ("sign in", "approve", "download"):
-        trail.note(note(act), AT)
-    tampered(journal, statement)
-    with pytest.raises(AuditDamaged, match="audit trail"):
-        verify_audit_trail(journal, JOURNAL_ID)
+def test_a_changed_or_missing_entry_is_found(journal_place: JournalPlace, statement: str) -> None:
+    note_all(journal_place, "sign in", "approve", "download")
+    change(journal_place, statement)
+    with closing(journal_place.open_to_read()) as journal, pytest.raises(JournalCorrupt, match="audit trail"):
+        journal.verify()
 
 
-def test_the_trail_of_another_journal_is_found(journal: Path, trail: AuditTrail) -> None:
-    trail.note(note("approve"), AT)
-    with pytest.raises(AuditDamaged, match="another journal"):
-        verify_audit_trail(journal, "b" * 32)
+def test_the_trail_of_another_journal_is_found(place: Path, database: str) -> None:
+    make_at(place)
+    note_all(file_place(place), "approve")
+    with closing(file_place(place).open_to_read()) as journal:
+        (entry,) = journal.acts(limit=1)
+    there = postgres_place(database, place)
+    change(there, f"INSERT INTO audit VALUES {tuple(entry)}")  # noqa: S608 - a test's own
+    with closing(there.open_to_read()) as journal, pytest.raises(JournalCorrupt, match="another journal"):
+        journal.verify()
 
 
-def test_entries_are_neither_changed_nor_removed_by_mistake(journal: Path, trail: AuditTrail) -> None:
-    trail.note(note("approve"), AT)
-    with closing(sqlite3.connect(f"{journal}.audit")) as database:
-        for statement in ("UPDATE entry SET who = ''", "DELETE FROM entry"):
-            with pytest.raises(sqlite3.IntegrityError, match="never"):
-                database.execute(statement)
+def test_entries_are_neither_changed_nor_removed_by_mistake(journal_place: JournalPlace) -> None:
+    note_all(journal_place, "approve")
+    for statement in ("UPDATE audit SET who = ''", "DELETE FROM audit"):
+        if isinstance(journal_place, DatabasePlace):
+            options = "-c search_path=paygw -c session_replication_role=replica"
+            with (
+                psycopg.connect(journal_place.server.url, options=options) as owner,
+                pytest.raises(psycopg.errors.RaiseException, match="never"),
+            ):
+                owner.execute(statement)
+            continue
+        assert isinstance(journal_place, FilePlace)
+        with (
+            closing(sqlite3.connect(journal_place.path)) as database,
+            pytest.raises(sqlite3.IntegrityError, match="never"),
+        ):
+            database.execute(statement)
 
 
-def test_a_text_is_kept_on_one_line_and_within_bounds(journal: Path, trail: AuditTrail) -> None:
-    trail.note(note("send back", said="a\nb\x1b[31m\udcff" + "x" * 1000), AT)
-    (entry,) = audit_entries(journal, limit=1)
-    assert entry.said.startswith("a b [31m x")
+def test_a_text_is_kept_short_on_one_line(journal_place: JournalPlace) -> None:
+    journal_place.note_act(note("send back", said="a\nb\x1b[31m\udcff\0" + "x" * 1000), AT)
+    with closing(journal_place.open_to_read()) as journal:
+        (entry,) = journal.acts(limit=1)
+        assert journal.verify()["audit_entries"] == 1
+    assert entry.said.startswith("a b [31m  x")
     assert len(entry.said) == 500
-    assert verify_audit_trail(journal, JOURNAL_ID) is not None
 
 
-def test_on_a_full_disk_nothing_is_noted_and_it_says_that_nothing_was_done(journal: Path) -> None:
-    with failing_disk() as disk, closing(AuditTrail(journal, JOURNAL_ID)) as trail:
-        trail.note(note("sign in"), AT)
+def test_what_cannot_be_noted_is_not_done(place: Path) -> None:
+    make_at(place)
+    note_all(file_place(place), "sign in")
+    with failing_disk() as disk:
         disk.fail_at = disk.operations + 1
         with pytest.raises(AuditUnwritable, match="Nothing was done"):
-            trail.note(note("approve"), AT)
-        assert trail.note(note("approve"), AT).number == 2
-    assert verify_audit_trail(journal, JOURNAL_ID) is not None
+            note_all(file_place(place), "approve")
+    note_all(file_place(place), "approve")
+    assert acts_of(file_place(place)) == [(1, "sign in"), (2, "approve")]
 
 
-def test_a_trail_that_others_may_read_or_that_is_another_file_is_refused(journal: Path) -> None:
-    audit = Path(f"{journal}.audit")
-    audit.write_bytes(b"no database")
-    audit.chmod(0o600)
-    with pytest.raises(AuditDamaged, match="kind of file"):
-        AuditTrail(journal, JOURNAL_ID)
-    audit.unlink()
-    AuditTrail(journal, JOURNAL_ID).close()
-    assert audit.stat().st_mode & 0o777 == 0o600
-    audit.chmod(0o644)
-    with pytest.raises(JournalError, match="read or written by others"):
-        AuditTrail(journal, JOURNAL_ID)
+def test_without_a_journal_nothing_is_noted(place: Path) -> None:
+    with pytest.raises(AuditUnwritable, match=r"no journal at .*Nothing was done"):
+        note_all(file_place(place), "sign in")
+    assert not journal_path(place).exists()
+
+
+def test_nothing_is_noted_beside_a_commit_without_end(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "_BUSY_TIMEOUT_MS", 1)
+    with (
+        closing(open_at(place)) as journal,
+        journal._writing(),
+        pytest.raises(AuditUnwritable, match="A run is writing"),
+    ):
+        note_all(file_place(place), "approve")
+    assert acts_of(file_place(place)) == []
+
+
+def test_a_copy_has_the_trail(place: Path) -> None:
+    copy = place / "copy.sqlite3"
+    with closing(open_at(place)) as journal:
+        note_all(file_place(place), "approve")
+        journal.backup(copy)
+    assert acts_of(file_place(place, copy)) == [(1, "approve")]
+
+
+def test_the_trail_moves_with_the_journal(place: Path, postgres_server: PostgresServer) -> None:
+    name = postgres_server.new_database()
+    there = postgres_place(postgres_server.url(name), place)
+    make_at(place)
+    note_all(file_place(place), "sign in", "approve")
+    move_journal(file_place(place), there, {}, "amina")
+    note_all(there, "download")
+    assert acts_of(there) == [(1, "sign in"), (2, "approve"), (3, "download")]
+    with pytest.raises(AuditUnwritable, match="was moved to the database"):
+        note_all(file_place(place), "late")
+    postgres_server.drop_database(name)
+
+
+def test_hosts_share_one_trail_and_workers_see_none(
+    database: str, place: Path, postgres_server: PostgresServer
+) -> None:
+    there = postgres_place(database, place)
+    name = database.rpartition("/")[2]
+    there.give_rights()
+    for role in ("desk", "worker", "reader"):
+        postgres_server.execute(f"CREATE ROLE {name}_{role}_1 LOGIN IN ROLE {name}_{role}")
+
+    def host(number: int, role: str) -> DatabasePlace:
+        theirs = postgres_place(postgres_server.url(name, user=f"{name}_{role}_1"), place / f"host {number}")
+        return replace(theirs, server=Server(theirs.server.url))
+
+    note_all(host(1, "desk"), "approve")
+    note_all(host(2, "desk"), "start")
+    for role in ("worker", "reader"):
+        with pytest.raises(AuditUnwritable, match="is not allowed"):
+            note_all(host(3, role), "forged")
+    for place_of_host in (there, host(2, "desk"), host(3, "reader")):
+        assert acts_of(place_of_host) == [(1, "approve"), (2, "start")]
+    with closing(host(3, "worker").open_to_read()) as journal:
+        assert "audit_entries" not in journal.verify()

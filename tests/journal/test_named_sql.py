@@ -19,7 +19,7 @@ OF_ONE_STORE = {
     "outbox.sql": {"newest_of_run", "end_runs", "may_decide"},
     "journal.sql": {
         *("add_spelling", "add_reference", "odd_ids", "odd_ids_from", "references", "spellings"),
-        *("first_rows", "newest_fact_time", "chain_ends"),
+        *("first_rows", "newest_fact_time", "chain_ends", "note_in_turn"),
     },
 }
 """What the other store has no use for."""

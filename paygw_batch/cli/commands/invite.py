@@ -1,7 +1,6 @@
 """`paygw-batch invite`: a link with which one person creates a passkey for the console."""
 
 import secrets
-from contextlib import closing
 
 import click
 
@@ -20,7 +19,7 @@ from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.approval_keys import plain_name
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.approvals import person, required_line
-from paygw_batch.wiring.journal import open_trail
+from paygw_batch.wiring.journal import journal_for_document, place_of
 
 
 @click.command("invite", cls=HelpCommand)
@@ -41,8 +40,9 @@ def command(invocation: Invocation, *, name: str) -> None:
         )
     member = _member(settings, required_line(name, "NAME"))
     token = secrets.token_urlsafe(RANDOM_BYTES)
-    with closing(open_trail(settings)) as trail:
-        trail.note(AuditNote(person(None), "invite", "", AuditResult.DONE), timestamp(utc_now()))
+    with journal_for_document(settings, "invite", must_be_known=False):
+        note = AuditNote(person(None), "invite", "", AuditResult.DONE)
+        place_of(settings).note_act(note, timestamp(utc_now()))
     invitation = Invitations(invitation_folder(settings)).invite(member.name, token, utc_now())
     link = f"{settings.console.origin}/invitation/{token}"
     screen.finish(

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,10 +14,10 @@ from paygw_batch.console.permissions import Member
 from paygw_batch.console.rendering import Page, PageLink, page_links
 from paygw_batch.console.visits import PageNotFound, Visit, called_in, parts_of
 from paygw_batch.errors import PaygwError
-from paygw_batch.journal import AuditEntry, AuditResult, JournalReader, LockHolder, make_directory
+from paygw_batch.journal import NO_ENTRY, AuditEntry, AuditResult, JournalReader, LockHolder, make_directory
 from paygw_batch.language import mark, mark_all, say
 from paygw_batch.sheet.columns import label_of
-from paygw_batch.wiring.journal import database_of, file_of, journal_for_planning, newest_entries
+from paygw_batch.wiring.journal import database_of, file_of, journal_to_read
 
 ENTRIES_A_PAGE = 50
 _CHECKS: Mapping[str, str] = {
@@ -173,18 +172,15 @@ def people_and_health(visit: Visit) -> Response:
     keys: dict[Member, list[str]] = defaultdict(list)
     for key, owner in console.access.keys.items():
         keys[owner].append(key.fingerprint)
-    before = visit.query_number("before") or None
-    entries: list[AuditEntry] = []
-    trouble = ""
+    before = visit.query_number("before") or NO_ENTRY
+    health, acts, trouble = None, list[ShownAct](), ""
     try:
-        entries = list(newest_entries(settings, before=before, limit=ENTRIES_A_PAGE))
+        with journal_to_read(settings) as journal:
+            head, about = journal.head(), _about(visit, journal)
+            health = JournalHealth(head.seq, head.newest_time, None if head.clock is None else head.clock.ahead_s)
+            acts = [_shown_act(one, about) for one in journal.acts(before=before, limit=ENTRIES_A_PAGE)]
     except PaygwError as error:
         trouble = error.message
-    health, acts = None, []
-    with suppress(PaygwError), journal_for_planning(settings) as journal:
-        head, about = journal.head(), _about(visit, journal)
-        health = JournalHealth(head.seq, head.newest_time, None if head.clock is None else head.clock.ahead_s)
-        acts = [_shown_act(one, about) for one in entries]
     is_file = database_of(settings) is None
     return visit.page(
         PeopleAndHealthPage(
@@ -197,10 +193,10 @@ def people_and_health(visit: Visit) -> Response:
             is_file=is_file,
             copied_at=file_of(settings).copied_at() if is_file else None,
             checks=[_own_check(visit, name) for name in _CHECKS],
-            entries=acts or [_shown_act(one, lambda _: "") for one in entries],
+            entries=acts,
             pages=page_links(
                 "before",
-                {say("Older entries"): entries[-1].number if len(entries) == ENTRIES_A_PAGE else None},
+                {say("Older entries"): acts[-1].entry.number if len(acts) == ENTRIES_A_PAGE else None},
             ),
             trouble=trouble,
         )

@@ -5,17 +5,18 @@ journal's id: a trail belongs to one journal.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from paygw_batch.errors import AuditDamaged
+from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.values import canonical
-from paygw_batch.language import say
+from paygw_batch.language import mark, say
 
 MAX_AUDIT_TEXT = 500
 """The maximum length of a text in an entry. A longer one is cut, so that no request can fill the trail."""
+_HINT = mark("Find out who can write the journal. Payments are in the chain of facts, which is intact.")
 
 
 class AuditResult(StrEnum):
@@ -54,49 +55,41 @@ class AuditEntry(NamedTuple):
     hash: str
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEnd:
-    """The end of the trail: the number of its last entry (0: none), and its hash in hex."""
-
-    number: int
-    hash: str
+def start_of_trail(journal_id: str) -> AuditEntry:
+    """Return what the first entry of a journal follows."""
+    digest = hashlib.sha256(f"paygw-batch audit trail 1\n{journal_id}".encode()).hexdigest()
+    return AuditEntry(0, "", "", "", "", "", "", digest)
 
 
-def start_of_trail(journal_id: str) -> AuditEnd:
-    """Return the end of the trail of a journal before its first entry."""
-    return AuditEnd(0, hashlib.sha256(f"paygw-batch audit trail 1\n{journal_id}".encode()).hexdigest())
-
-
-def next_audit_entry(end: AuditEnd, note: AuditNote, at: str) -> AuditEntry:
-    """Return the entry for a note, after `end`."""
+def next_audit_entry(last: AuditEntry, note: AuditNote, at: str) -> AuditEntry:
+    """Return the entry for a note, after `last`."""
     who, act, thing, said = (_shortened(text) for text in (note.who, note.act, note.thing, note.said))
-    return _hashed(end, AuditEntry(end.number + 1, at, who, act, thing, note.result.value, said, ""))
+    return _hashed(last, AuditEntry(last.number + 1, at, who, act, thing, note.result.value, said, ""))
 
 
-def follow_trail(entries: Iterable[AuditEntry], journal_id: str, path: str) -> Iterator[AuditEnd]:
-    """Yield the end after each entry, from the first. Raises `AuditDamaged` at an entry that does not follow."""
-    end = start_of_trail(journal_id)
+def follow_trail(entries: Iterable[AuditEntry], journal_id: str) -> int:
+    """Return the number of entries. Raises `JournalCorrupt` at one that does not follow."""
+    last = start_of_trail(journal_id)
     for entry in entries:
-        if entry.number != end.number + 1:
-            raise AuditDamaged(
-                say("Entry {value} is missing from the audit trail {path}.", value=end.number + 1, path=path)
-            )
-        if _hashed(end, entry) != entry:
-            raise AuditDamaged(
+        if entry.number != last.number + 1:
+            missing = say("Entry {number} is missing from the audit trail.", number=last.number + 1)
+            raise JournalCorrupt(missing, hint=say(_HINT))
+        if _hashed(last, entry) != entry:
+            raise JournalCorrupt(
                 say(
-                    "Entry {number} of the audit trail {path} does not follow the one before it: one of them "
-                    "was changed, or the trail belongs to another journal.",
+                    "Entry {number} of the audit trail does not follow the one before it: one of them was changed, or "
+                    "the trail belongs to another journal.",
                     number=entry.number,
-                    path=path,
-                )
+                ),
+                hint=say(_HINT),
             )
-        end = AuditEnd(entry.number, entry.hash)
-        yield end
+        last = entry
+    return last.number
 
 
-def _hashed(end: AuditEnd, entry: AuditEntry) -> AuditEntry:
+def _hashed(last: AuditEntry, entry: AuditEntry) -> AuditEntry:
     text = canonical(list(entry[:-1]))
-    return entry._replace(hash=hashlib.sha256(f"{end.hash}{text}".encode()).hexdigest())
+    return entry._replace(hash=hashlib.sha256(f"{last.hash}{text}".encode()).hexdigest())
 
 
 def _shortened(text: str) -> str:

@@ -94,11 +94,6 @@ def check_directory(directory: Path) -> None:
         )
 
 
-def audit_path(journal: Path) -> Path:
-    """Return the path of a journal's audit trail, which is beside the journal."""
-    return journal.with_name(f"{journal.name}.audit")
-
-
 def copied_path(journal: Path) -> Path:
     """Return the path of the file beside a journal that has the time of its last backup."""
     return journal.with_name(f"{journal.name}.copied")

@@ -96,7 +96,7 @@ try:
         limited,
         translating_errors,
     )
-    from paygw_batch.journal.postgres.tables import evidence_in
+    from paygw_batch.journal.postgres.tables import PostgresTables, evidence_in, tables_on
 except ModuleNotFoundError as error:
     if error.name not in {"psycopg", "procrastinate"}:
         raise
@@ -226,6 +226,14 @@ class DatabasePlace(JournalPlace):
         """Open the outbox (see `JournalPlace`)."""
         with self._known(write=write) as (session, _):
             yield PostgresOutbox(session.connection)
+
+    @contextmanager
+    def _noting(self) -> "Iterator[PostgresTables]":
+        with self._known(write=True) as (session, identity), limited(session.connection, self.server.commit_limit_s):
+            tables = tables_on(session.connection, identity)
+            with session.connection.transaction():
+                tables.run("note_in_turn")
+                yield tables
 
     @contextmanager
     def only_one(self, name: str) -> Iterator[None]:

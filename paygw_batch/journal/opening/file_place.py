@@ -45,7 +45,7 @@ from paygw_batch.journal.sqlite.outbox import FileOutbox
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import record_last
 from paygw_batch.journal.sqlite.schema import end_of, identity_of, make_tables, migrate, migrations, written_beside
-from paygw_batch.journal.sqlite.tables import evidence_in
+from paygw_batch.journal.sqlite.tables import SqliteTables, evidence_in
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import Identity, Named, Remark, Withdrawal
 from paygw_batch.language import say
@@ -160,6 +160,11 @@ class FilePlace(JournalPlace):
             note_beside(self.known.folder(identity.journal_id), end.seq, end.hash.hex(), end.at)
         except OSError as error:
             raise JournalUnwritable(unwritable(self.path, noting_failed(error))) from None
+
+    @contextmanager
+    def _noting(self) -> Iterator[SqliteTables]:
+        with self._beside_run() as connection, written_beside(connection, self.path):
+            yield SqliteTables(connection)
 
     @contextmanager
     def _beside_run(self, *, write: bool = True, must_be_known: bool = False) -> Iterator[apsw.Connection]:

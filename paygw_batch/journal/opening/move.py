@@ -18,6 +18,7 @@ import apsw
 
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalError, JournalMissing
+from paygw_batch.journal.facts.audit_chain import AuditEntry
 from paygw_batch.journal.facts.chain import Line
 from paygw_batch.journal.facts.codec import BATCH_FORGOTTEN
 from paygw_batch.journal.guards.lock import RunLock, lock_path
@@ -54,6 +55,7 @@ _QUERIES = {
     "reply": "SELECT fact, instruction, head, body FROM reply ORDER BY fact",
     "notice": """SELECT id, occasion, subject, batch, recipient, written_at, content, process, tries, tried_at, next_at,
         sent_at, problem FROM notice ORDER BY number""",
+    "audit": f"SELECT {', '.join(AuditEntry._fields)} FROM audit ORDER BY number",  # noqa: S608 - constants of ours
     "forgetting": f"SELECT batch, number - 1 FROM fact WHERE {_FORGETS} ORDER BY number",  # noqa: S608 - a constant of ours
 }
 """The lines of each table, as a journal in PostgreSQL has them."""

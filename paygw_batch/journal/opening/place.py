@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
-from paygw_batch.errors import HolderKind
+from paygw_batch.errors import AuditUnwritable, HolderKind, PaygwError
+from paygw_batch.journal.facts.audit_chain import AuditEntry, AuditNote, next_audit_entry, start_of_trail
 from paygw_batch.journal.guards.location import canonical_path
 from paygw_batch.journal.guards.lock import LockHolder
-from paygw_batch.journal.journal import Journal, JournalReader
+from paygw_batch.journal.journal import NO_ENTRY, Journal, JournalReader
 from paygw_batch.journal.opening.known_journals import KnownJournals
 from paygw_batch.journal.outbox import Outbox
+from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import Identity, Withdrawal
+from paygw_batch.language import say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,24 @@ class JournalPlace(ABC):
     @abstractmethod
     def outbox(self, *, write: bool) -> AbstractContextManager[Outbox]:
         """Open the journal's outbox for the block, even while a run holds the journal."""
+
+    def note_act(self, note: AuditNote, at: str) -> None:
+        """Add an act to the audit trail durably, even while a run holds the journal.
+
+        Raises `AuditUnwritable`, and then the act must not be done.
+        """
+        try:
+            with self._noting() as tables:
+                lines = tables.run("trail", before=NO_ENTRY, limit=1)
+                last = AuditEntry(*lines[0]) if lines else start_of_trail(tables.identity.journal_id)
+                tables.run("add_entry", **next_audit_entry(last, note, at)._asdict())
+        except PaygwError as error:
+            sentence = f"{error.message} {say('Nothing was done.')}"
+            raise AuditUnwritable(sentence, hint=error.hint, for_terminal=True) from None
+
+    @abstractmethod
+    def _noting(self) -> AbstractContextManager[Tables]:
+        """Run the block in one durable transaction; no other process adds to the audit trail meanwhile."""
 
     @abstractmethod
     def withdraw(self, withdrawal: Withdrawal) -> None:

@@ -88,3 +88,7 @@ SELECT {newest_fact}, (SELECT max(number) FROM batch), (SELECT max(number) FROM 
 -- name: add_order_id
 -- Writes an order id.
 INSERT INTO order_id VALUES (:operation, :order_id, :instruction, :spelling)
+
+-- name: note_in_turn
+-- Lets no other transaction add to the audit trail until the open one ends.
+SELECT pg_advisory_xact_lock(7024)

@@ -8,6 +8,7 @@ from psycopg import Connection, sql
 
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalError
+from paygw_batch.journal.facts.audit_chain import AuditEntry
 from paygw_batch.journal.facts.chain import Line, SaidLine
 from paygw_batch.journal.postgres.batch_rows import payee_words_of
 from paygw_batch.journal.postgres.migrations import fill_tables, version_in
@@ -55,6 +56,7 @@ _TABLES = {
     "reply": "fact, instruction, head, body",
     "notice": "id, occasion, subject, batch, recipient, written_at, content, process, tries, tried_at, next_at, "
     "sent_at, problem",
+    "audit": ", ".join(AuditEntry._fields),
     "forgetting": "batch, after",
 }
 """The tables that are copied, in this order, with their columns. Facts move the rows here as they did there.

@@ -45,14 +45,18 @@ _WORKERS = (
 )
 _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
     JournalRole.READER: (*_EVERYBODY, "GRANT EXECUTE ON FUNCTION is_alive, is_left, is_free, may_decide TO {role}"),
-    JournalRole.WORKER: (*_WORKERS, "GRANT EXECUTE ON FUNCTION is_alive, is_left, is_free, may_decide TO {role}"),
+    JournalRole.WORKER: (
+        *_WORKERS,
+        "GRANT EXECUTE ON FUNCTION is_alive, is_left, is_free, may_decide TO {role}",
+        "REVOKE SELECT ON audit FROM {role}",
+    ),
     JournalRole.DESK: (
         *_WORKERS,
         "GRANT INSERT ON batch, page, instruction, known, order_id, payee_words TO {role}",
         "GRANT INSERT (instruction, batch, country, currency, minor) ON state TO {role}",
         "GRANT INSERT ON run TO {role}",
         "GRANT UPDATE (is_urgent) ON run TO {role}",
-        "GRANT INSERT ON plan_document TO {role}",
+        "GRANT INSERT ON plan_document, audit TO {role}",
         "GRANT INSERT, UPDATE (content, tries, tried_at, next_at, sent_at, problem) ON notice TO {role}",
         "GRANT UPDATE (instruction) ON order_id TO {role}",
         "GRANT EXECUTE ON FUNCTION is_alive, is_left, is_free, may_decide TO {role}",

@@ -342,6 +342,19 @@ CREATE TABLE notice (
     UNIQUE (occasion, batch, subject, recipient)
 );
 
+-- The audit trail: who did what at the console of any host, or was refused. `hash` is SHA-256 over the hash before it and every other
+-- column.
+CREATE TABLE audit (
+    number bigint PRIMARY KEY,
+    at     text NOT NULL,
+    who    text NOT NULL,
+    act    text NOT NULL,
+    thing  text NOT NULL,
+    result text NOT NULL,
+    said   text NOT NULL,
+    hash   text NOT NULL
+);
+
 -- Who set which limits, and when. The newest line is in force; null: as configured.
 CREATE TABLE limit_change (
     number      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -360,7 +373,7 @@ DO $$
 DECLARE name text;
 BEGIN
     FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
-        'fact', 'said', 'contradiction', 'move', 'reply', 'limit_change', 'moved_here', 'plan_document'] LOOP
+        'fact', 'said', 'contradiction', 'move', 'reply', 'limit_change', 'moved_here', 'plan_document', 'audit'] LOOP
         EXECUTE format('CREATE TRIGGER never_changed BEFORE UPDATE OR DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
     END LOOP;
     FOREACH name IN ARRAY ARRAY['order_id', 'state', 'process', 'desk', 'run', 'notice'] LOOP
@@ -368,7 +381,7 @@ BEGIN
     END LOOP;
     FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
         'fact', 'said', 'contradiction', 'move', 'reply', 'limit_change', 'moved_here', 'plan_document', 'order_id', 'state',
-        'process', 'desk', 'run', 'notice'] LOOP
+        'process', 'desk', 'run', 'notice', 'audit'] LOOP
         EXECUTE format('CREATE TRIGGER never_emptied BEFORE TRUNCATE ON %I EXECUTE FUNCTION refuse_change()', name);
         -- ALWAYS: a session that plays the part of a replica is refused as well.
         EXECUTE format('ALTER TABLE %I ENABLE ALWAYS TRIGGER never_changed', name);

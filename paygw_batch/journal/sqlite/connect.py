@@ -68,8 +68,6 @@ class SideDatabase:
     tables: str
     damaged: type[JournalError]
     unwritable: type[JournalError]
-    then: str = ""
-    """A second sentence for the error that the database cannot be written."""
     version: int = 1
 
     def make(self, path: Path, fill: Callable[[apsw.Connection], object] | None = None) -> None:
@@ -125,11 +123,14 @@ class SideDatabase:
             yield
             fetch(connection, "COMMIT")
         except apsw.Error as error:
-            sentence = say(
-                "Cannot write to {path} ({what}): {reason}.", path=path, what=say(self.what), reason=reason_of(error)
-            )
-            sentence = f"{sentence} {say(self.then)}" if self.then else sentence
-            raise self.unwritable(sentence) from None
+            raise self.unwritable(
+                say(
+                    "Cannot write to {path} ({what}): {reason}.",
+                    path=path,
+                    what=say(self.what),
+                    reason=reason_of(error),
+                )
+            ) from None
         finally:
             if connection.in_transaction:
                 with suppress(apsw.Error):

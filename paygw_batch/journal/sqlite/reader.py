@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,17 @@ import apsw
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import HolderKind, JournalCorrupt, JournalError, OutputError
 from paygw_batch.files import sync_directory, unfinished
-from paygw_batch.journal.guards.location import audit_path, check_file
 from paygw_batch.journal.guards.lock import LockHolder, journal_holder
 from paygw_batch.journal.journal import JournalReader
 from paygw_batch.journal.port import RowBeingSent, VerifyProgress
-from paygw_batch.journal.sqlite.connect import connect, fetch
+from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 from paygw_batch.journal.sqlite.lookups import search_expression
 from paygw_batch.journal.sqlite.schema import end_of
 from paygw_batch.journal.sqlite.tables import SqliteTables
 from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.journal.values import PaymentSearch
-from paygw_batch.language import mark, say
+from paygw_batch.language import say
 
 
 class SqliteReader(JournalReader):
@@ -53,19 +52,15 @@ class SqliteReader(JournalReader):
         return holder if holder is not None and holder.kind is HolderKind.RUN else None
 
     def backup(self, path: Path) -> None:
-        """Write a copy of the journal as it is now to `path`, with its inbox and audit trail beside it.
+        """Write a copy of the journal as it is now to `path`, with its inbox beside it.
 
         Safe during a run. The copy is for safekeeping and for `verify`: a run refuses it while the original is still
         there, or if the original has moved on. Raises `OutputError` if the copy cannot be written or `path` exists.
         """
-        with self._translating_errors(), ExitStack() as undo:
+        with self._translating_errors(), closing(InboxReader(inbox_path(self.path))) as inbox:
             sources = {path: self._connection}
-            inbox = undo.enter_context(closing(InboxReader(inbox_path(self.path))))
             if (connection := inbox.connection()) is not None:
                 sources[inbox_path(path)] = connection
-            if check_file(there := audit_path(self.path)):
-                what = mark("audit trail")
-                sources[audit_path(path)] = undo.enter_context(closing(connect(there, write=False, what=what)))
             write_backup(sources)
 
     def close(self) -> None:

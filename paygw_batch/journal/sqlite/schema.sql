@@ -306,6 +306,23 @@ CREATE TABLE notice (
 CREATE TRIGGER notice_is_never_removed BEFORE DELETE ON notice
     BEGIN SELECT RAISE(ABORT, 'notices are never removed'); END;
 
+-- The audit trail: who did what at the console, or was refused. `hash` is SHA-256 over the hash before it and every other column.
+CREATE TABLE audit (
+    number INTEGER PRIMARY KEY,
+    at     TEXT NOT NULL,
+    who    TEXT NOT NULL,
+    act    TEXT NOT NULL,
+    thing  TEXT NOT NULL,
+    result TEXT NOT NULL,
+    said   TEXT NOT NULL,
+    hash   TEXT NOT NULL
+) STRICT;
+
+CREATE TRIGGER audit_is_never_changed BEFORE UPDATE ON audit
+    BEGIN SELECT RAISE(ABORT, 'entries of the audit trail are never changed'); END;
+CREATE TRIGGER audit_is_never_removed BEFORE DELETE ON audit
+    BEGIN SELECT RAISE(ABORT, 'entries of the audit trail are never removed'); END;
+
 -- Payments are found by the payee's name and numbers. Derived from the instructions: `verify` makes it again. The fields are
 -- those of the forms: what names a payee ends with one of these words.
 CREATE VIEW payment_text AS

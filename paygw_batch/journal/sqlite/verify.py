@@ -22,7 +22,7 @@ from paygw_batch.journal.facts.codec import (
     HEARD,
 )
 from paygw_batch.journal.port import VerifyProgress, unwatched
-from paygw_batch.journal.replay import RowReplay, check_batches, check_moves, check_said
+from paygw_batch.journal.replay import RowReplay, check_batches, check_moves, check_said, check_trail
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.lookups import check_spellings, check_words
 from paygw_batch.journal.sqlite.schema import check_tables, end_of, hash_at, identity_of, versions
@@ -78,7 +78,7 @@ def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mappi
     totals = check_batches(tables)
     counts = RowReplay(tables, progress).run()
     ((facts,),), ((heard,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_heard")
-    return {**counts, **totals, "facts": facts, "evidence": heard}
+    return {**counts, **totals, "facts": facts, "evidence": heard, "audit_entries": check_trail(tables)}
 
 
 def _check_derived(connection: apsw.Connection) -> None:
