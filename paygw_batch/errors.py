@@ -204,12 +204,6 @@ class JournalHeld(JournalError):
     holder: HolderKind = HolderKind.RUN
 
 
-class ListenerHeld(JournalHeld):
-    """Another listener receives for this journal."""
-
-    default_hint = "One listener is enough: it takes as much as the rate limit allows."
-
-
 class RowsMoved(JournalError):
     """A row was moved by another process at the same moment; nothing was written."""
 
@@ -252,7 +246,7 @@ class LeftDamaged(JournalError):
 
     default_hint = (
         "Nothing was sent. Put the newest files back. Only if they are lost, and you know that the journal is the "
-        "newest one: remove them (left-* and withdrawn.*), and confirm it with `paygw-batch journal adopt`. For a "
+        "newest one: remove them (left-* and beside.*), and confirm it with `paygw-batch journal adopt`. For a "
         "journal in PostgreSQL remove nothing, and run `paygw-batch journal roll-call --accept-loss`."
     )
 
@@ -272,15 +266,6 @@ class JournalUnwritable(JournalError):
     default_hint = "Fix the disk (space, permissions), then run again. Rows in flight will be in doubt."
 
 
-class InboxDamaged(JournalError):
-    """The inbox of notifications is damaged."""
-
-    default_hint = (
-        "To receive notifications again, move the file away and keep it, with its -wal and -shm files if there are "
-        "any. Ask the gateway about notifications that the journal had not recorded."
-    )
-
-
 class AuditUnwritable(JournalError):
     """The audit trail of the console can no longer be written."""
 
@@ -292,9 +277,3 @@ class SessionsBroken(JournalError):
         "Fix the disk (space, permissions). While the console is off, you can remove a damaged file, with its -wal "
         "and -shm files if there are any. Everyone then signs in again."
     )
-
-
-class InboxUnwritable(JournalError):
-    """The inbox of notifications can no longer be written."""
-
-    default_hint = "Fix the disk (space, permissions), then start the listener again."

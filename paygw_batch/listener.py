@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from paygw_batch.core.evidence import Claim, Proof
-from paygw_batch.errors import InboxUnwritable
+from paygw_batch.errors import JournalError
 from paygw_batch.gateway.message import Received
 from paygw_batch.gateway.notification import headers_that_matter
 from paygw_batch.journal import Notification, encode_notification
-from paygw_batch.journal.sqlite.inbox import Inbox
 from paygw_batch.language import say
 from paygw_batch.web_server import LocalServer, bounded, listen_on_loopback
 
@@ -66,7 +65,7 @@ class ListenerApp:
     """The ASGI callable. `path` is the one path that is listened on, its secret token included.
 
     `read` returns what a notification says, or why it cannot be read; `keep` makes a line durable, and raises
-    `InboxUnwritable`. `counts` says what happened so far, by words of ours. `header` is the one that could prove a
+    `JournalError`. `counts` says what happened so far, by words of ours. `header` is the one that could prove a
     notification; `follow_up` is given what one says that nothing proves, once it is kept.
     """
 
@@ -131,7 +130,7 @@ class ListenerApp:
                 return 400
         try:
             await self._keep(encode_notification(self._notice(received, said)))
-        except InboxUnwritable:
+        except JournalError:
             return 503
         self.counts["kept"] += 1
         if isinstance(said, Claim) and said.proof is not Proof.PROVEN:
@@ -197,17 +196,17 @@ async def _answer(send: Send, status: int) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-class InboxWriter:
-    """Appends to the inbox off the event loop. Every notification that waits shares the next write."""
+class InGroups:
+    """Keeps notifications off the event loop, by `keep_all`. Every one that waits shares the next write."""
 
-    def __init__(self, inbox: Inbox) -> None:
-        self._inbox = inbox
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="inbox")
+    def __init__(self, keep_all: Callable[[Sequence[str]], None]) -> None:
+        self._keep_all = keep_all
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="notifications")
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
         self._writing: asyncio.Task[None] | None = None
 
     async def keep(self, content: str) -> None:
-        """Return once `content` is durable. Raises `InboxUnwritable`."""
+        """Return once `content` is durable. Raises `JournalError`."""
         loop = asyncio.get_running_loop()
         durable: asyncio.Future[None] = loop.create_future()
         self._waiting.append((content, durable))
@@ -231,7 +230,7 @@ class InboxWriter:
         contents = [content for content, _ in group]
         failure: Exception | None = None
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._inbox.append, contents)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._keep_all, contents)
         except Exception as error:  # noqa: BLE001 (everyone who waits must hear of any error)
             failure = error
         for _, durable in group:

@@ -263,7 +263,7 @@ def test_each_heavy_library_stays_in_its_room(path: Path) -> None:
             assert any(within(place, folder) for folder in rooms), f"{name} has no business in {place}"
 
 
-DOORS_OF_THE_JOURNAL = {"opening", "sqlite.inbox", "sqlite.connect"}
+DOORS_OF_THE_JOURNAL = {"opening", "sqlite.connect"}
 """What others import of the journal beside its values, which load no library: its places, and the files beside it."""
 
 

@@ -23,7 +23,7 @@ from paygw_batch.run.quarantine_clock import DateWatch
 from paygw_batch.run.refresh import OPEN_STATES, Ask, Clock, FollowUp, Politeness, Refresh, Refreshed
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.gateway import GatewayAccess, gateway_of, transport_settings
-from paygw_batch.wiring.journal import drain_inbox, journal_to_read, place_of
+from paygw_batch.wiring.journal import journal_to_read, judge_arrivals, place_of
 from paygw_batch.wiring.operations import as_answered, minor_units_of, rules_of
 
 
@@ -132,7 +132,7 @@ async def _run(task: SendJob, tell: Callable[[str], None], watch: Callable[[Refr
             minor_units=minor_units_of(task.rules),
             politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
             clock=Clock(time.monotonic, asyncio.sleep, utc_now),
-            take_in=lambda: drain_inbox(task.settings, task.journal, tell, is_quiet=True),
+            take_in=lambda: judge_arrivals(task.settings, task.journal, tell, is_quiet=True),
         )
         watch(one)
         refreshed = await one.run()

@@ -23,7 +23,7 @@ from paygw_batch.engine.engine import Engine, Judge, RunEnd
 from paygw_batch.engine.pacing import Pace
 from paygw_batch.engine.ports import Prepare, Progress, World
 from paygw_batch.engine.shared_pacing import SharedPacing, stop_sentence
-from paygw_batch.errors import InboxDamaged, InternalError, JournalError
+from paygw_batch.errors import InternalError, JournalError
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.signing.signers import signed_ahead, signers_at_work
@@ -42,7 +42,7 @@ from paygw_batch.processes import gc_paused
 from paygw_batch.run.quarantine_clock import MAX_AHEAD_S, DateWatch, JournalClock
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.gateway import GatewayAccess
-from paygw_batch.wiring.journal import drain_inbox
+from paygw_batch.wiring.journal import judge_arrivals
 from paygw_batch.wiring.operations import as_answered, operation_of, require_complete
 
 LOOK_EVERY_S = 0.5
@@ -227,7 +227,7 @@ def send(
     dates = DateWatch(utc_now)
     end = send_rows(task, due_rows, progress, watch, dates, wait_for_room=wait_for_room)
     dates.note_in(task.journal)
-    drain_inbox(task.settings, task.journal, progress.note)
+    judge_arrivals(task.settings, task.journal, progress.note)
     return end
 
 
@@ -386,24 +386,19 @@ async def _run(
             signed_ahead=signed_ahead(task.connection.signing.signer.key),
         )
         watch(engine)
-        taking = asyncio.create_task(_take_in_at_intervals(journal, task.settings.words(), progress.note))
+        taking = asyncio.create_task(_take_in_at_intervals(journal, task.settings.words()))
         try:
             return await engine.run(task.batch.number)
         finally:
             taking.cancel()
 
 
-async def _take_in_at_intervals(
-    journal: EngineJournal, words: Mapping[str, OutcomeKind], tell: Callable[[str], None]
-) -> None:
+async def _take_in_at_intervals(journal: EngineJournal, words: Mapping[str, OutcomeKind]) -> None:
     """Record notifications while the run lasts. If the journal cannot write, the engine fails too."""
     with suppress(JournalError):
         while True:
             await asyncio.sleep(TAKE_IN_EVERY_S)
-            try:
-                await journal.drain_inbox(words, at=timestamp(utc_now()))
-            except InboxDamaged as error:
-                tell(say("Note: {sentence}", sentence=f"{error.message} {error.hint}"))
+            await journal.judge_arrivals(words, at=timestamp(utc_now()))
 
 
 def _judge(settings: Settings, operation: Operation, dates: DateWatch) -> Judge:

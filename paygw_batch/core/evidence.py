@@ -164,7 +164,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A claim as it is kept: `content` is the whole message, as text. `spooled` is its number in the inbox.
+    """A claim as it is kept: `content` is the whole message, as text. `arrival` is the fact that it arrived by, if any.
 
     `lasting` is what stays of it after its people are forgotten, as canonical JSON; empty: nothing.
     """
@@ -172,8 +172,7 @@ class Evidence:
     source: EvidenceSource
     claim: Claim
     content: str
-    spooled: int | None = None
-    spool_hash: str | None = None
+    arrival: int | None = None
     lasting: str = ""
 
 

@@ -29,12 +29,19 @@ SELECT details, at FROM (
     WHERE f.kind = 'carried_out' AND f.instruction IS NULL AND f.batch IS NULL AND strpos(f.details, :sha256) > 0
 ) read_before ORDER BY number
 
--- name: taken_in_before_forgetting
--- How far the inbox had been recorded when people were forgotten last.
-SELECT f.details FROM fact f INDEXED BY fact_of_journal
-WHERE f.kind = 'taken_in' AND f.instruction IS NULL AND f.batch IS NULL AND f.number < (
-    SELECT max(g.number) FROM fact g INDEXED BY fact_of_batch WHERE g.batch IS NOT NULL AND g.kind = 'batch_forgotten'
-) ORDER BY f.number DESC LIMIT 1
+-- part: last_taken_in
+-- The fact by which the last notification arrived that was judged.
+coalesce((SELECT CAST(t.details AS BIGINT) FROM fact t INDEXED BY fact_of_journal
+    WHERE t.kind = 'taken_in' AND t.instruction IS NULL AND t.batch IS NULL ORDER BY t.number DESC LIMIT 1), 0)
+
+-- name: taken_in
+-- The same, or 0.
+SELECT {last_taken_in}
+
+-- name: arrivals
+-- The notifications that wait to be judged, oldest first.
+SELECT f.number, d.text FROM fact f INDEXED BY fact_of_journal JOIN said d ON d.fact = f.number
+WHERE f.kind = 'arrived' AND f.instruction IS NULL AND f.batch IS NULL AND f.number > {last_taken_in} ORDER BY f.number LIMIT :limit
 
 -- name: newest_time
 -- The newest time of the facts.

@@ -34,10 +34,11 @@ from paygw_batch.journal.values import (
     FirstReading,
     Hold,
     Identity,
-    InboxEnd,
     Messages,
     Named,
+    NotedBeside,
     Remark,
+    TakenIn,
     WaitingEvidence,
     Withdrawal,
 )
@@ -67,16 +68,16 @@ class EvidenceLog:
         """Record evidence in order, up to the first about a row in flight; return the findings."""
         findings: list[Finding] = []
         waiting: list[Entry | Remark] = []
-        before = taken_in = self.inbox_end() if any(one.spooled is not None for one in evidence) else InboxEnd()
+        before = taken_in = self.taken_in() if any(one.arrival is not None for one in evidence) else 0
         for one in evidence:
-            if one.spooled is not None and one.spooled <= taken_in.number:
+            if one.arrival is not None and one.arrival <= taken_in:
                 raise InternalError("a notification was about to be recorded twice")
             ruling = rule(one.claim, self._locked_candidates(one.claim.order_id), words)
             if isinstance(ruling, Waits):
                 break
             findings.append(ruling.finding)
-            if one.spooled is not None:
-                taken_in = InboxEnd(one.spooled, one.spool_hash or "")
+            if one.arrival is not None:
+                taken_in = one.arrival
             waiting += _facts_of(one, ruling, at)
             if ruling.outcome is not None:  # the next claim is judged by where this one leads
                 *_, (_, _, has_moved) = record(waiting)
@@ -84,7 +85,7 @@ class EvidenceLog:
                     raise InternalError("evidence moved what it should not, or did not move what it should")
                 waiting = []
         if taken_in != before:
-            waiting.append(Remark(taken_in, at))
+            waiting.append(Remark(TakenIn(taken_in), at))
         if waiting:
             record(waiting)
         return findings
@@ -103,7 +104,7 @@ class EvidenceLog:
         if not all(has_moved for _, _, has_moved in record(answers)):
             raise RowsMoved
 
-    def keep(self, record: Record, *notes: CarriedOut | ClockSeen | SignedOrder | Withdrawal | None) -> None:
+    def keep(self, record: Record, *notes: CarriedOut | ClockSeen | SignedOrder | NotedBeside | None) -> None:
         """Keep notes about the whole journal. Raises `DocumentWithdrawn` for an order that was withdrawn."""
         kept = [one for one in notes if one is not None]
         for order in kept:
@@ -184,19 +185,19 @@ class EvidenceLog:
         """Return the last note of our clock and the gateway's."""
         return next((one for one in self._notes(NoteKind.CLOCK, newest=1) if isinstance(one, ClockSeen)), None)
 
-    def inbox_end(self) -> InboxEnd:
-        """Return the last place of the inbox whose notifications were recorded."""
-        return next((one for one in self._notes(NoteKind.TAKEN_IN, newest=1) if isinstance(one, InboxEnd)), InboxEnd())
+    def taken_in(self) -> int:
+        """Return the fact by which the last notification arrived that was judged; 0: none was."""
+        ((number,),) = self._run("taken_in")
+        return int(number)
+
+    def arrivals(self, limit: int) -> list[tuple[int, str]]:
+        """Return up to `limit` notifications that wait to be judged, oldest first, each with the fact it arrived by."""
+        return self._run("arrivals", limit=limit)
 
     def newest_time(self) -> str:
         """Return the newest time of the journal: no fact is later."""
         ((newest,),) = self._run("newest_time")
         return newest or ""
-
-    def newest_forgotten_notification(self) -> int | None:
-        """Return the inbox number up to which notifications may be forgotten, or None."""
-        found = self._run("taken_in_before_forgetting")
-        return json.loads(found[0][0])[0] if found else None
 
     def contested(self, numbers: Iterable[int]) -> frozenset[int]:
         """Return those of these instructions that evidence holds."""

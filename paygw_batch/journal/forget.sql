@@ -22,9 +22,10 @@ SELECT f.number, f.details, d.text FROM fact f INDEXED BY fact_of_journal JOIN s
 WHERE f.kind = 'order' AND f.instruction IS NULL AND f.batch IS NULL ORDER BY f.number
 
 -- part: heard_to_forget
--- The evidence about no instruction from before a time, and some orders.
+-- The evidence about no instruction from before a time, notifications that were judged, and some orders.
 SELECT f.number FROM fact f INDEXED BY fact_of_journal WHERE f.instruction IS NULL AND f.batch IS NULL
-    AND (f.kind = 'heard' AND f.at < :before AND f.source <> 'witness' OR f.kind = 'order' AND f.number = ANY (:orders))
+    AND (f.kind = 'heard' AND f.at < :before AND f.source <> 'witness' OR f.kind = 'order' AND f.number = ANY (:orders)
+        OR f.kind = 'arrived' AND f.number <= {last_taken_in})
 
 -- name: rows_of
 -- The rows of a batch (by its id) that are the given instructions.

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from paygw_batch.core.evidence import Candidate, Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Released, Replaced, State
@@ -24,7 +24,6 @@ from paygw_batch.journal.evidence_log import EvidenceLog
 from paygw_batch.journal.facts.audit_chain import AuditEntry
 from paygw_batch.journal.facts.codec import PeopleFact, history_of
 from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.facts.inbox_chain import InboxEntry
 from paygw_batch.journal.facts.standing import (
     STATES,
     RowStanding,
@@ -37,7 +36,7 @@ from paygw_batch.journal.forget import forget_heard, forget_payees, forgettable
 from paygw_batch.journal.kept_notification import evidence_of
 from paygw_batch.journal.lost import hold_lost_orders
 from paygw_batch.journal.port import EngineJournal, Gate, RowBeingSent, RunOfWorkers, VerifyProgress, unwatched
-from paygw_batch.journal.states import due_rows, find_rows, tallies
+from paygw_batch.journal.states import NO_LIMIT, due_rows, find_rows, tallies
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import (
     Amendment,
@@ -55,7 +54,6 @@ from paygw_batch.journal.values import (
     Head,
     HistoryEntry,
     Hold,
-    InboxEnd,
     KeptReply,
     Known,
     LookAlike,
@@ -85,40 +83,16 @@ _OVER = frozenset({State.PAID, State.RETURNED, State.REPLACED, State.REJECTED})
 """The states of rows in a batch that is over."""
 
 
-class WaitingInbox(Protocol):
-    """This host's inbox: the notifications that the journal has not recorded yet."""
-
-    def after(self, taken: InboxEnd, *, limit: int) -> Sequence[InboxEntry]:
-        """Return up to `limit` notifications that follow `taken`."""
-        ...
-
-    def verify(self, taken: InboxEnd) -> int:
-        """Check all of it; return the number of notifications that follow `taken`."""
-        ...
-
-    def holds_before(self, number: int, taken: InboxEnd) -> bool:
-        """Whether it still has a notification up to `number` that was already recorded (up to `taken`)."""
-        ...
-
-    def forget_taken(self, taken: InboxEnd) -> bool:
-        """Forget the notifications up to `taken`; return False if another program keeps its log from being emptied."""
-        ...
-
-    def close(self) -> None:
-        """Close the inbox. It is reopened when needed."""
-        ...
-
-
 class JournalReader(ABC):
     """The journal of one endpoint, opened for reading: one snapshot of it, even while a run writes it.
 
     Every method raises `JournalCorrupt` for damage, and `JournalError` for a read that fails.
     """
 
-    def __init__(self, tables: Tables, inbox: WaitingInbox, notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, tables: Tables, notes: tuple[str, ...] = ()) -> None:
         self.notes = notes
         """Sentences about the whole journal for a person to read; they stop nothing."""
-        self._tables, self._inbox = tables, inbox
+        self._tables = tables
         self._evidence = EvidenceLog(tables)
 
     def head(self) -> Head:
@@ -126,7 +100,7 @@ class JournalReader(ABC):
         with self._snapshot():
             facts, digest = self._chain_end()
             found = self._evidence
-            marks = found.newest_time(), found.inbox_end(), found.clock()
+            marks = found.newest_time(), found.taken_in(), found.clock()
             return Head(self._tables.identity.journal_id, facts, digest, *marks)
 
     def clock(self) -> tuple[str, ClockSeen | None]:
@@ -390,13 +364,17 @@ class JournalReader(ABC):
         return [AttemptReply(attempt, at, KeptReply(head.decode(), body)) for attempt, at, head, body in found]
 
     def verify(self, progress: VerifyProgress = unwatched) -> Mapping[str, int]:
-        """Replay the whole journal, and check its inbox; return the counts by name.
+        """Replay the whole journal; return the counts by name.
 
-        Raises `JournalCorrupt` or `InboxDamaged`, naming the first wrong place.
+        Raises `JournalCorrupt`, naming the first wrong place.
         """
         with self._snapshot():
-            counts, taken = self._verify(progress), self._evidence.inbox_end()
-        return {**counts, "notifications_waiting": self._inbox.verify(taken)}
+            return {**self._verify(progress), "notifications_waiting": len(self._evidence.arrivals(NO_LIMIT))}
+
+    def has_arrivals(self) -> bool:
+        """Whether notifications wait to be judged."""
+        with self._translating_errors():
+            return bool(self._evidence.arrivals(1))
 
     @abstractmethod
     def close(self) -> None:
@@ -484,19 +462,20 @@ class Journal(JournalReader):
         with self._writing():
             return self._evidence.record_evidence(evidence, words, self._record, at)
 
-    def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None) -> Counter[Finding]:
-        """Record the notifications that wait in the inbox (all, or about `at_most`), each once; count the findings.
+    def judge_arrivals(
+        self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
+    ) -> Counter[Finding]:
+        """Judge the notifications that wait (all, or about `at_most`), each once; count the findings.
 
-        Stops before the first about a row in flight. Raises `InboxDamaged`; what was recorded by then stays.
+        Stops before the first about a row in flight.
         """
         findings: Counter[Finding] = Counter()
         while at_most is None or findings.total() < at_most:
             with self._translating_errors():
-                taken = self._evidence.inbox_end()
-            waiting = self._inbox.after(taken, limit=_NOTIFICATIONS_AT_ONCE)
+                waiting = self._evidence.arrivals(_NOTIFICATIONS_AT_ONCE)
             if not waiting:
                 break
-            found = self.record_evidence([evidence_of(one) for one in waiting], words, at=at)
+            found = self.record_evidence([evidence_of(*one) for one in waiting], words, at=at)
             findings.update(found)
             if len(found) < len(waiting):
                 break
@@ -604,18 +583,6 @@ class Journal(JournalReader):
             self._record([Remark(fact, at, batch=batch) for batch, fact in said.items()])
             self._evidence.keep(self._record, order)
         return self.scrub()
-
-    def clear_inbox(self) -> bool:
-        """Clear this host's inbox of messages that were forgotten elsewhere; return whether there were any.
-
-        `forget` on another host cannot reach it.
-        """
-        with self._translating_errors():
-            taken, newest = self._evidence.inbox_end(), self._evidence.newest_forgotten_notification()
-        if newest is None or not self._inbox.holds_before(newest, taken):
-            return False
-        self._inbox.forget_taken(taken)
-        return True
 
     @abstractmethod
     def scrub(self) -> OldPages:

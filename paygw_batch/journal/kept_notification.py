@@ -1,4 +1,4 @@
-"""Encodes a notification for the inbox: the exact bytes received, and the claim read from them.
+"""Encodes a notification that waits to be judged: the exact bytes received, and the claim read from them.
 
 The answer to an enquiry caused by a notification is stored in the same way, with a separate source.
 """
@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, Span, StatedTimes
-from paygw_batch.errors import InboxDamaged
-from paygw_batch.journal.facts.inbox_chain import InboxEntry
+from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.values import canonical
 from paygw_batch.language import say
 
@@ -49,7 +48,7 @@ def encode_notification(notification: Notification) -> str:
 
 
 def decode_notification(text: str) -> Notification:
-    """Return the notification encoded in `text`. Raises `InboxDamaged` if there is none."""
+    """Return the notification encoded in `text`. Raises `JournalCorrupt` if there is none."""
     try:
         fields = json.loads(text)
         said = fields.pop("said")
@@ -62,13 +61,13 @@ def decode_notification(text: str) -> Notification:
         }
         return Notification(**{**fields, **read})
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise InboxDamaged(say("A notification in the inbox cannot be read.")) from None
+        raise JournalCorrupt(say("A notification that was received cannot be read.")) from None
 
 
-def evidence_of(entry: InboxEntry) -> Evidence:
-    """Return a notification of the inbox as evidence. Raises `InboxDamaged` if it is unreadable."""
-    kept = decode_notification(entry.content)
-    return Evidence(kept.source, kept.claim, entry.content, entry.number, entry.hash)
+def evidence_of(arrival: int, content: str) -> Evidence:
+    """Return a notification that arrived as evidence. Raises `JournalCorrupt` if it is unreadable."""
+    kept = decode_notification(content)
+    return Evidence(kept.source, kept.claim, content, arrival)
 
 
 def _times(stated: Mapping[str, Any]) -> StatedTimes:

@@ -23,7 +23,7 @@ from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import LeftDamaged
 from paygw_batch.journal.evidence_log import EvidenceLog, Record
 from paygw_batch.journal.facts.standing import RowStanding, row_standing
-from paygw_batch.journal.guards.left import WITHDRAWN, LeftLine, lines, writers
+from paygw_batch.journal.guards.left import BESIDE, LeftLine, lines, writers
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import AcceptedRows, Entry, Remark, canonical
 
@@ -67,7 +67,7 @@ def find_loss(folder: Path, has: Has) -> Loss:
     for writer in writers(folder):
         lost, is_known = _lost_of(folder, writer, has)
         # Before the first line more may have left, if it is not the one of a new journal. No withdrawal leaves.
-        is_whole = is_whole and (is_known or writer == WITHDRAWN)
+        is_whole = is_whole and (is_known or writer == BESIDE)
         commits += len(lost)
         for line in lost:
             name = f"a lost commit {line.number}.{line.hash[:16]}"

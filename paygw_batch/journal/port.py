@@ -46,8 +46,8 @@ class EngineJournal(Protocol):
         """
         ...
 
-    async def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Record the notifications that wait, as `Journal.drain_inbox` does."""
+    async def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+        """Judge the notifications that wait, as `Journal.judge_arrivals` does."""
         ...
 
 

@@ -48,10 +48,12 @@ SELECT count(reply_sha256) FROM said
 
 -- name: unsaid
 -- The facts whose words about people are gone although nobody forgot these. Those about no instruction are forgotten if they were
--- heard before a time, and orders with the rows that they name.
+-- heard before a time, notifications once they were judged, and orders with the rows that they name.
 SELECT f.number FROM fact f LEFT JOIN instruction i ON i.number = f.instruction
 WHERE f.said_sha256 IS NOT NULL AND NOT EXISTS (SELECT 1 FROM said d WHERE d.fact = f.number) AND NOT CASE
     WHEN f.instruction IS NULL THEN f.kind = 'heard' AND f.source <> 'witness' AND f.at < :before OR f.number = ANY (:orders)
+        OR f.kind = 'arrived' AND f.number <= {last_taken_in} AND EXISTS (
+            SELECT 1 FROM fact g INDEXED BY fact_of_batch WHERE g.batch IS NOT NULL AND g.kind = 'batch_forgotten' AND g.number > f.number)
     ELSE i.salt IS NULL AND EXISTS (
         SELECT 1 FROM fact g WHERE g.batch = i.batch AND g.kind = 'batch_forgotten' AND g.number > f.number) END
 ORDER BY 1 LIMIT 1

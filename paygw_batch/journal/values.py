@@ -28,13 +28,6 @@ class ClockSeen:
     behind_until: str = ""
 
 
-class InboxEnd(NamedTuple):
-    """A position in the inbox: the number of the last notification up to it (0: none), and the hash of its group."""
-
-    number: int = 0
-    hash: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Head:
     """The journal and its head: the number of its last fact (0: none) and the fact's hash, in hex."""
@@ -45,8 +38,8 @@ class Head:
     hash: str
     newest_time: str
     """No fact and no evidence is later."""
-    inbox: InboxEnd
-    """How far the inbox's notifications have been recorded."""
+    taken_in: int
+    """The fact by which the last notification arrived that was judged; 0: none was."""
     clock: ClockSeen | None
     """The last recorded difference between our clock and the gateway's; None: no reply had a `Date`."""
 
@@ -500,7 +493,24 @@ class Named:
     by: str
 
 
-Note = CarriedOut | ClockSeen | SignedOrder | Withdrawal | InboxEnd | Adopted | Named
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A notification that waits to be judged, as `encode_notification` writes it."""
+
+    content: str = field(repr=False)
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakenIn:
+    """All notifications were judged that had arrived up to this fact."""
+
+    number: int
+
+
+NotedBeside = Withdrawal | Arrived
+"""What is recorded beside a run that holds the journal."""
+Note = CarriedOut | ClockSeen | SignedOrder | NotedBeside | TakenIn | Adopted | Named
 """A fact about the whole journal."""
 
 

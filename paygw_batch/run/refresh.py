@@ -5,8 +5,8 @@ and the question is repeated.
 
 Also asks the gateway at once about an order in an unproven notification.
 
-The notification moves nothing by itself; the answer to the enquiry is evidence, as in `refresh`. It waits in the inbox
-like a notification, because a run may hold the journal, and the holder records it.
+The notification moves nothing by itself; the answer to the enquiry is evidence, as in `refresh`. It arrives in the
+journal like a notification, because a run may hold it, and the holder judges it.
 """
 
 import asyncio
@@ -256,8 +256,8 @@ class _Doubt:
 class FollowUp:
     """Asks about orders in the background of the listener's event loop, politely, and keeps the answers.
 
-    `look` returns the journal's instructions for an order id, and is called in a thread. `keep` makes a line of the
-    inbox durable. `words` is the operator's `[outcomes]`.
+    `look` returns the journal's instructions for an order id, and is called in a thread. `keep` makes an
+    answer durable. `words` is the operator's `[outcomes]`.
     """
 
     def __init__(
@@ -375,7 +375,7 @@ class FollowUp:
 
 
 def _kept(claim: Claim, at: str) -> Notification:
-    """Return the answer to an enquiry in the form of the inbox."""
+    """Return the answer to an enquiry in the form of a notification."""
     return Notification(
         received_at=at,
         method="",

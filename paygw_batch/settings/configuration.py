@@ -168,7 +168,7 @@ class Settings(Section):
         """Return the journal's path: the configured one, or one per merchant under the user's state directory.
 
         The port is not part of it, so that a configuration with another one finds the journal, which then refuses it.
-        With `journal.url` there is no file at it; the inbox and other files of this host are beside it.
+        With `journal.url` there is no file at it; other files of this host are beside it.
         """
         if self.journal.path is not None:
             return self.journal.path

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.shown_states import counted_finding
-from paygw_batch.errors import HolderKind, InboxDamaged, JournalHeld, JournalMissing, UsageError
+from paygw_batch.errors import HolderKind, JournalHeld, JournalMissing, UsageError
 from paygw_batch.journal import BatchRecord, Journal, JournalReader
 from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.opening.place import JournalPlace
-from paygw_batch.journal.sqlite.inbox import inbox_path
 from paygw_batch.language import say, say_count
 from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.settings.configuration import Settings
@@ -54,7 +53,6 @@ def database_of(settings: Settings) -> "DatabasePlace | None":
     assert section.replication is not None  # noqa: S101 - the settings ask for it beside `url`
     return DatabasePlace(
         Server(section.url, section.replication),
-        inbox_path(settings.journal_path()),
         section.intent_lives_s,
         endpoint=settings.endpoint_identity(),
         known_dir=settings.known_journals_directory(),
@@ -213,23 +211,22 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
                     "{count:,} rows were in flight when the last run ended. They are in doubt now.",
                 )
             )
-        drain_inbox(settings, journal, tell)
+        judge_arrivals(settings, journal, tell)
         yield journal
     finally:
         journal.close()
 
 
-def drain_inbox(settings: Settings, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
-    """Record the waiting notifications, and clear those about people who were forgotten on another host.
+def require_journal(settings: Settings, command: str) -> None:
+    """Raise `JournalError` unless something can be recorded in the journal; the sandbox makes its own first."""
+    if settings.uses_sandbox and not place_of(settings).may_exist():
+        open_to_write(settings, command).close()
+    place_of(settings).open_to_read(must_be_known=True).close()
 
-    A damaged inbox is reported and stops nothing: payouts do not need it.
-    """
-    try:
-        journal.clear_inbox()
-        findings = journal.drain_inbox(settings.words(), at=timestamp(utc_now()))
-    except InboxDamaged as error:
-        tell(say("Note: {sentence}", sentence=f"{error.message} {error.hint}"))
-        return
+
+def judge_arrivals(settings: Settings, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
+    """Judge the waiting notifications."""
+    findings = journal.judge_arrivals(settings.words(), at=timestamp(utc_now()))
     if findings and not is_quiet:
         told = ", ".join(counted_finding(count, finding) for finding, count in sorted(findings.items()))
         tell(

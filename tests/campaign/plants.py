@@ -5,7 +5,7 @@ import sys
 import tempfile
 import time
 from asyncio.selector_events import BaseSelectorEventLoop
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+import apsw
 import polars as pl
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -33,7 +34,7 @@ from paygw_batch.gateway.signing import key, signers
 from paygw_batch.journal import Forgettable, OldPages, outbox
 from paygw_batch.journal.guards import left
 from paygw_batch.journal.opening import file_place
-from paygw_batch.journal.sqlite import connect, inbox, reader
+from paygw_batch.journal.sqlite import connect, reader
 from paygw_batch.notices import webhook
 from paygw_batch.run import signed_document
 from paygw_batch.run.kept_documents import is_kept
@@ -65,15 +66,16 @@ class _WithoutSync:
         """Say that it is done."""
 
 
-def inbox_not_synced() -> None:
+def notifications_not_synced() -> None:
     """Answer notifications that are written, and not on stable storage."""
-    append = inbox.Inbox.append
 
-    def careless(self: inbox.Inbox, contents: Sequence[str]) -> int:
-        self._connection.pragma("synchronous", 0)
-        return append(self, contents)
+    def careless(path: Path, *, write: bool) -> apsw.Connection:
+        connection = connect.connect(path, write=write)
+        if write:
+            connection.pragma("synchronous", 0)
+        return connection
 
-    _put(inbox.Inbox, "append", careless)
+    _put(file_place, "connect", careless)
 
 
 def left_not_synced() -> None:

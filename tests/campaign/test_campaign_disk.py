@@ -86,7 +86,7 @@ def test_a_power_cut_takes_nothing_back_that_a_command_said_or_answered(in_memor
 @pytest.mark.parametrize(
     ("story", "planted", "what"),
     [
-        ("listen", "plants:inbox_not_synced", "were answered with 200"),
+        ("listen", "plants:notifications_not_synced", "were answered with 200"),
         long("resolve", "plants:synchronous_off", "was called paid|does not open|fact"),
         long("retry", "plants:left_not_synced", "it is noted"),
         long("approve", "plants:plan_in_place", "no plan any more|approvals"),

@@ -99,7 +99,7 @@ def test_the_sheet_is_known_by_whatever_name(paid: Program, by: str) -> None:
     "name",
     [
         *("journal.sqlite3", "journal.sqlite3-wal", "journal.sqlite3-shm", "journal.sqlite3-journal"),
-        *("journal.sqlite3.lock", "journal.sqlite3.inbox", "journal.sqlite3.inbox.lock"),
+        "journal.sqlite3.lock",
         *("JOURNAL.sqlite3-WAL", "known.journal.sqlite3/new", "state/paygw-batch/journals/new"),
         *(
             "sandbox-merchant.pem",

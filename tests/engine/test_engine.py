@@ -399,7 +399,7 @@ def test_a_row_that_evidence_came_to_hold_after_it_was_signed_is_not_sent_and_th
         async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> RawReply | TransportFault:
             if not self.arrived:  # all are signed by now: the gateway says that it has the last one, from elsewhere
                 claim = Claim("PAY-41", "100.00", "KES", "approved", proof=Proof.PROVEN)
-                evidence = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1, "1")
+                evidence = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1)
                 assert journal.record_evidence([evidence], {"approved": OutcomeKind.PAID}, at=AT) == [
                     Finding.CONTRADICTING
                 ]

@@ -155,7 +155,7 @@ class ModelJournal:
             if isinstance(ruling, Waits):
                 break
             self.evidence += 1 + len(ruling.others)
-            taken_in |= one.spooled is not None
+            taken_in |= one.arrival is not None
             if ruling.outcome is not None and ruling.instruction is not None and ruling.attempt is not None:
                 if self._record(Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at)):
                     row = self.instruction(ruling.instruction)

@@ -14,7 +14,6 @@ from tests.journal.journal_rows import AT, ENDPOINT
 def postgres_place(url: str, place: Path, **more: float) -> DatabasePlace:
     return DatabasePlace(
         Server(url),
-        place / "state" / "journal.inbox",
         endpoint=ENDPOINT,
         known_dir=place / "journals",
         now=lambda: AT,

@@ -40,7 +40,7 @@ class WrittenFacts:
         assert batch == BATCH
         return [one for one in self.rows if one.row > after_row][:limit]
 
-    def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+    def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
         assert words == WORDS
         self.taken_in.append(at)
         return Counter({Finding.MOVED: 1})
@@ -120,5 +120,5 @@ def test_the_writer_says_what_may_leave() -> None:
 def test_notifications_are_taken_in_by_the_journal() -> None:
     facts = WrittenFacts(1)
     with closing(OwnRun(facts, lambda _: True)) as journal:
-        assert asyncio.run(journal.drain_inbox(WORDS, at=AT)) == {Finding.MOVED: 1}
+        assert asyncio.run(journal.judge_arrivals(WORDS, at=AT)) == {Finding.MOVED: 1}
     assert facts.taken_in == [AT]

@@ -8,16 +8,16 @@ from pathlib import Path
 import apsw
 import pytest
 
-from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, SignedOrder
+from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Resolution, Resolved, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
+from paygw_batch.journal.kept_notification import Notification, encode_notification
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import (
     Amendment,
+    Arrived,
     Entry,
-    InboxEnd,
     KeptReply,
     Known,
     NewInstruction,
@@ -177,6 +177,7 @@ FORGERIES = [
     "UPDATE fact SET details = 'x' WHERE kind = 'heard'",
     "DELETE FROM said WHERE fact = (SELECT number FROM fact WHERE kind = 'order' ORDER BY number DESC)",
     "DELETE FROM said WHERE fact = (SELECT max(number) FROM fact WHERE instruction = 1)",
+    "DELETE FROM said WHERE text = 'waits'",
     "UPDATE fact SET finding = 'moved' WHERE finding = 'unknown_order'",
     "UPDATE state SET state = 'paid' WHERE instruction = 1",
     "INSERT INTO page VALUES (1, 0, x'00')",
@@ -192,6 +193,8 @@ def test_a_change_after_the_forgetting_is_found(kept: SqliteJournal, place: Path
     forgotten(kept)
     said_later = Evidence(EvidenceSource.NOTIFICATION, Claim("A-1", "1", "KES", "approved"), "later")
     kept.record_evidence([said_later], {}, at=LATER)
+    with file_place(place).beside() as keep:
+        keep([Arrived("waits", LATER)])
     kept.close()
     with closing(apsw.Connection(str(journal_path(place)))) as connection:
         guards = list(connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'"))
@@ -309,27 +312,16 @@ def test_orders_that_name_a_forgotten_row_go_and_others_stay(kept: SqliteJournal
     assert ([len(kept.signed_orders(one.batch)) for one in kept.batches()]) == [0, 0, 1]
 
 
-def test_the_inbox_forgets_what_the_journal_took_in_and_goes_on(place: Path) -> None:
-    with closing(open_at(place)) as journal:
+def test_what_arrived_is_forgotten_once_it_was_judged(place: Path) -> None:
+    with closing(open_at(place)) as journal, file_place(place).beside() as keep:
         of_january(journal)
-        with closing(Inbox(inbox_path(journal.path), taken=InboxEnd(), now=at(0))) as inbox:
-            inbox.append(['{"about": "Zephyrine"}', "{}"])
-            taken = inbox.end
-            claim = Claim(None)
-            journal.record_evidence(
-                [
-                    Evidence(EvidenceSource.NOTIFICATION, claim, "{}", number, taken.hash)
-                    for number in range(1, taken.number + 1)
-                ],
-                {},
-                at=at(6),
-            )
-            inbox.append(['{"about": "someone else"}'])
-            forgotten(journal)
-            assert found_in(place) == []
-            assert journal.verify()["notifications_waiting"] == 1
-            inbox.append(["{}"])
-            assert journal.verify()["notifications_waiting"] == 2
+        said = encode_notification(Notification(at(0), "POST", "", "", b"Zephyrine", 9, "", Claim("nobody-knows-this")))
+        keep([Arrived(said, at(0))])
+        assert journal.judge_arrivals({}, at=at(6)) == {Finding.UNKNOWN_ORDER: 1}
+        keep([Arrived("someone else", at(7))])
+        forgotten(journal)
+        assert found_in(place) == []
+        assert journal.verify()["notifications_waiting"] == 1
 
 
 def test_a_reader_that_keeps_the_log_is_told_and_a_second_call_empties_it(

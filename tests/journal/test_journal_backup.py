@@ -12,8 +12,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalWentBack, OutputError
 from paygw_batch.journal.sqlite import reader
-from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
-from paygw_batch.journal.values import InboxEnd, MoveResult, NewNotice, Occasion
+from paygw_batch.journal.values import Arrived, MoveResult, NewNotice, Occasion
 from tests.journal.journal_disk import failing_disk
 from tests.journal.journal_rows import (
     AT,
@@ -55,49 +54,24 @@ def test_the_run_itself_can_make_a_copy_and_goes_on(place: Path) -> None:
         assert {row.state for row in reader.rows(1)} == {State.READY}
 
 
-def test_a_copy_carries_the_inbox_with_what_was_not_taken_in_yet(place: Path) -> None:
+def test_a_copy_has_what_arrived_and_waits(place: Path) -> None:
     copy = place / "copy.sqlite3"
-    with closing(open_at(place)) as journal, closing(inbox_at(place)) as inbox:
-        open_sheet(journal)
-        inbox.append(["a", "b"])
+    with closing(open_at(place)) as journal, file_place(place).beside() as keep:
+        keep([Arrived("a", AT), Arrived("b", AT)])
         journal.backup(copy)
-        inbox.append(["c"])
-    assert stat.S_IMODE(inbox_path(copy).stat().st_mode) == 0o600
-    with closing(InboxReader(inbox_path(copy))) as reader:
-        assert [one.content for one in reader.after(InboxEnd(), limit=9)] == ["a", "b"]
-        assert reader.verify(InboxEnd()) == 2
+        keep([Arrived("c", AT)])
+    with closing(file_place(place, copy).open_to_read()) as reader:
+        assert reader.verify()["notifications_waiting"] == 2
 
 
-def test_a_copy_of_the_inbox_never_replaces_a_file(place: Path) -> None:
-    copy = place / "copy.sqlite3"
-    inbox_path(copy).write_text("precious")
-    with closing(open_at(place)) as journal, closing(inbox_at(place)):
-        open_sheet(journal)
-        with pytest.raises(OutputError, match="already exists"):
-            journal.backup(copy)
-    assert inbox_path(copy).read_text() == "precious"
-    assert not copy.exists()
-
-
-@pytest.mark.parametrize("failing", ["journal", "inbox"])
-def test_a_copy_without_its_inbox_is_not_made(place: Path, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = reader._copy
-
-    def copied(source: apsw.Connection, path: Path) -> None:
-        if ("inbox" in Path(source.filename).name) is (failing == "inbox"):
-            raise apsw.FullError("database or disk is full")
-        whole(source, path)
+def test_a_copy_that_cannot_be_whole_is_not_made(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def copied(*_: object) -> None:
+        raise apsw.FullError("database or disk is full")
 
     monkeypatch.setattr(reader, "_copy", copied)
-    with closing(open_at(place)) as journal, closing(inbox_at(place)) as inbox:
-        inbox.append(["a"])
-        with pytest.raises(OutputError, match="cannot be written"):
-            journal.backup(place / "copy.sqlite3")
+    with closing(open_at(place)) as journal, pytest.raises(OutputError, match="cannot be written"):
+        journal.backup(place / "copy.sqlite3")
     assert sorted(path.name for path in place.iterdir()) == ["journals", "state"]
-
-
-def inbox_at(place: Path) -> Inbox:
-    return Inbox(inbox_path(journal_path(place)), taken=InboxEnd(), now=AT)
 
 
 def test_a_copy_never_replaces_a_file(place: Path) -> None:

@@ -40,7 +40,7 @@ def says(
     amount: str = "1500.50",
 ) -> Evidence:
     claim = Claim(order_id, amount, "KES", status, "ref", proof)
-    return Evidence(EvidenceSource.NOTIFICATION, claim, json.dumps([order_id, status]), number, f"{number:064}")
+    return Evidence(EvidenceSource.NOTIFICATION, claim, json.dumps([order_id, status]), number)
 
 
 def accepted(journal: Journal) -> None:
@@ -75,7 +75,7 @@ def test_a_proven_word_moves_its_row_and_a_repeated_one_changes_nothing(journal:
     row = next(iter(journal.rows(1)))
     assert (row.gateway_status, row.gateway_reference) == ("approved", "ref")
     assert json.loads(row.message or "") == ["notification", journal.head().seq - 3]
-    assert journal.head().inbox == (3, f"{3:064}")
+    assert journal.head().taken_in == 3
     assert journal.message_counts() == {"moved": 1, "repeated": 1, "late": 1}
     assert journal.message_counts(1) == journal.message_counts()
     assert list(journal.messages().contradictions) == []
@@ -99,7 +99,7 @@ def test_forged_unknown_and_unlisted_evidence_is_kept_and_moves_nothing(journal:
         says(2, order_id="NOT-OURS"),
         says(3, "limbo"),
         says(4, amount="1"),
-        Evidence(EvidenceSource.NOTIFICATION, Claim(None), "{", 5, "5"),
+        Evidence(EvidenceSource.NOTIFICATION, Claim(None), "{", 5),
         says(6, order_id="half a pair \ud800"),
     ]
     assert list(journal.record_evidence(given, WORDS, at=at(5))) == [
@@ -111,7 +111,7 @@ def test_forged_unknown_and_unlisted_evidence_is_kept_and_moves_nothing(journal:
         Finding.UNKNOWN_ORDER,
     ]
     after = journal.head()
-    assert after.seq == head.seq + 7, "what was heard, and how far the inbox was read"
+    assert after.seq == head.seq + 7, "what was heard, and how far was judged"
     assert states(journal) == [State.ACCEPTED] * 3
     assert journal.verify()["evidence"] == 6
 
@@ -165,7 +165,7 @@ def test_intake_ends_before_the_first_row_in_flight_and_goes_on_later(journal: J
     journal.append([outcome_of(second.number, 1, OutcomeKind.ACCEPTED)])
     given = [says(1, order_id="ORD-3"), says(2), says(3, order_id="ORD-3", status="processing")]
     assert list(journal.record_evidence(given, WORDS, at=at(5))) == [Finding.MOVED]
-    assert journal.head().inbox[0] == 1
+    assert journal.head().taken_in == 1
     journal.append([outcome_of(first.number, 1, OutcomeKind.UNKNOWN, at(6))])
     assert list(journal.record_evidence(given[1:], WORDS, at=at(7))) == [Finding.MOVED, Finding.LATE]
     assert states(journal) == [State.PAID, State.PAID, State.READY]
@@ -276,7 +276,7 @@ def test_of_an_accepted_payout_and_collection_of_one_id_and_amount_neither_comes
     accepted(journal)
     open_sheet(journal, operation="payin", batch="other")
     send(journal, 2, OutcomeKind.ACCEPTED)
-    journal.record_evidence([replace(says(1, word), source=source, spooled=None)], WORDS, at=at(5))
+    journal.record_evidence([replace(says(1, word), source=source, arrival=None)], WORDS, at=at(5))
     for batch in (1, 2):
         assert [one.state for one in journal.rows(batch)] == [State.ACCEPTED] * 3
         assert [(one.row, one.finding) for one in journal.messages(batch).waiting] == [(2, Finding.AMBIGUOUS)]

@@ -22,8 +22,7 @@ from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.known_journals import KnownJournals
 from paygw_batch.journal.opening.move import Move, move_journal
 from paygw_batch.journal.sqlite import connect
-from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
-from paygw_batch.journal.values import Amendment, CarriedOut, Entry, KeptReply, Known, Withdrawal, reply_sha256
+from paygw_batch.journal.values import Amendment, Arrived, CarriedOut, Entry, KeptReply, Known, Withdrawal, reply_sha256
 from tests.journal.journal_rows import (
     AT,
     all_due,
@@ -76,9 +75,10 @@ def half_done(place: Path) -> None:
         rejected = new_instruction(3, "ORD-9", amount="99.00")
         open_sheet(journal, "b2", [new_instruction(2, "Ünïcode-1"), rejected], known=[Known(4, 1, State.PAID)],
                    amendments=[Amendment(3, 8, "")])  # fmt: skip
-        with closing(Inbox(inbox_path(journal_path(place)), taken=journal.head().inbox, now=AT)) as inbox:
+        with file_place(place).beside() as keep:
             claim = Claim("ORD-3", "1500.50", "KES", "approved", None, Proof.PROVEN, is_current=True)
-            inbox.append([encode_notification(Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim))])
+            said = encode_notification(Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim))
+            keep([Arrived(said, AT)])
 
 
 def seen_of(journal: JournalReader) -> list[object]:
@@ -101,7 +101,7 @@ def seen_of(journal: JournalReader) -> list[object]:
         ),
         journal.orders("ORD-9"),
         journal.head().newest_time,
-        journal.head().inbox,
+        journal.head().taken_in,
         journal.head().seq,
     ]
 
@@ -112,7 +112,7 @@ def test_all_that_a_file_knows_is_in_the_database_and_the_chain_is_the_same(
     half_done(place)
     with closing(open_at(place)) as journal:
         journal.mark_interrupted(AT)
-        journal.drain_inbox(WORDS, at=AT)
+        journal.judge_arrivals(WORDS, at=AT)
         before, counts, head = seen_of(journal), journal.verify(), journal.head()
     result = moved(place, empty_database)
     assert (result.identity.journal_id, result.facts) == (head.journal_id, head.seq)

@@ -13,11 +13,10 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError
 from paygw_batch.journal import states
 from paygw_batch.journal.kept_notification import Notification, encode_notification
-from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
 from paygw_batch.journal.values import (
+    Arrived,
     AttemptReply,
     Hold,
-    InboxEnd,
     KeptReply,
     Known,
     RowState,
@@ -29,8 +28,8 @@ from tests.journal.journal_rows import (
     AT,
     all_due,
     at,
+    file_place,
     intent,
-    journal_path,
     memory,
     new_instruction,
     open_at,
@@ -117,11 +116,11 @@ def test_a_held_row_names_the_latest_evidence_against_it(journal: Journal) -> No
     open_sheet(journal, new=2)
     for number in (1, 2):
         claim = Claim("ORD-3", "1500.50", "KES", "approved", proof=Proof.PROVEN)
-        one = Evidence(EvidenceSource.ENQUIRY, claim, "{}", number, f"{number:064}")
+        one = Evidence(EvidenceSource.ENQUIRY, claim, "{}", number)
         assert list(journal.record_evidence([one], WORDS, at=at(number))) == [Finding.CONTRADICTING]
     (latest,) = (hold.number for hold in journal.holds(1).values())
     assert dict(journal.holds(1)) == {3: Hold(latest, EvidenceSource.ENQUIRY, "paid", at(2))}
-    assert latest == journal.head().seq - 1, "the inbox's place comes last"
+    assert latest == journal.head().seq - 1, "how far was judged comes last"
     assert [(one.count, one.minor) for one in journal.tallies(1, kind=TallyKind.DUE)] == [(1, 150050)]
     assert [due.row for due in all_due(journal, 1)] == [2]
 
@@ -175,20 +174,20 @@ def notification(order_id: str) -> str:
     return encode_notification(Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim))
 
 
-def test_what_waits_in_the_inbox_is_taken_in_once_and_no_further_than_a_row_in_flight(place: Path) -> None:
+def test_what_arrived_is_judged_once_up_to_a_row_in_flight(place: Path) -> None:
     with closing(open_at(place)) as journal:
         sent(journal, *[(OutcomeKind.ACCEPTED, 1)] * 3)
         open_sheet(journal, "b2", [new_instruction(2, "FLYING")], opened_at=at(2))
         (flying,) = all_due(journal, 2)
         journal.append([intent(flying, at(3))])
-        with closing(Inbox(inbox_path(journal_path(place)), taken=InboxEnd(), now=AT)) as inbox:
-            inbox.append([notification(order_id) for order_id in ("ORD-2", "ORD-3", "FLYING", "ORD-4")])
-        assert journal.drain_inbox(WORDS, at=at(4), at_most=1) == {Finding.MOVED: 2}
-        assert journal.drain_inbox(WORDS, at=at(4)) == {}
+        with file_place(place).beside() as keep:
+            keep([Arrived(notification(order_id), AT) for order_id in ("ORD-2", "ORD-3", "FLYING", "ORD-4")])
+        assert journal.judge_arrivals(WORDS, at=at(4), at_most=1) == {Finding.MOVED: 2}
+        assert journal.judge_arrivals(WORDS, at=at(4)) == {}
         assert [row.state for row in journal.rows(1)] == [State.PAID, State.PAID, State.ACCEPTED]
         assert row_of(journal, 1, 2).updated_at == at(4)
         journal.append([outcome_of(flying.number, 1, OutcomeKind.UNKNOWN, at(5))])
-        assert journal.drain_inbox(WORDS, at=at(6)) == {Finding.MOVED: 2}
+        assert journal.judge_arrivals(WORDS, at=at(6)) == {Finding.MOVED: 2}
         assert {row.state for batch in (1, 2) for row in journal.rows(batch)} == {State.PAID}
         assert journal.verify()["notifications_waiting"] == 0
 

@@ -14,8 +14,8 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalWentBack, LeftDamaged
 from paygw_batch.journal.guards import left
 from paygw_batch.journal.guards.left import (
+    BESIDE,
     RUN,
-    WITHDRAWN,
     Left,
     LeftLine,
     Noted,
@@ -225,28 +225,28 @@ def test_a_full_disk_is_told_before_anything_leaves(tmp_path: Path, monkeypatch:
 def test_each_writer_has_private_files_of_its_own(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        for name in (RUN, "left-12", WITHDRAWN, left.INBOX):
+        for name in (RUN, "left-12", BESIDE):
             note_all(tmp_path, [[]], name=name)
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
-    assert writers(tmp_path) == [RUN, "left-12", WITHDRAWN]
+    assert writers(tmp_path) == [BESIDE, RUN, "left-12"]
 
 
 def test_a_late_note_takes_nothing_back(tmp_path: Path) -> None:
     """Two withdrawals are recorded one after the other; the process of the first is the last to note its own."""
     for number in (2, 1, 3, 2):
         note_beside(tmp_path, number, digest(number), AT)
-    assert [line.number for line in lines(tmp_path, WITHDRAWN)] == [3, 2]
+    assert [line.number for line in lines(tmp_path, BESIDE)] == [3, 2]
 
 
 def test_after_an_accepted_loss_lines_go_on(tmp_path: Path) -> None:
     note_all(tmp_path, [[Noted(1, 1, "A")]])
-    note_all(tmp_path, [[Noted(2, 1, "B")]], name=WITHDRAWN)
-    (tmp_path / f"{WITHDRAWN}.1").write_bytes(b"x\n" * 100)
-    note_accepted(tmp_path, [RUN, WITHDRAWN], lambda: (9, digest(9), AT))
+    note_all(tmp_path, [[Noted(2, 1, "B")]], name=BESIDE)
+    (tmp_path / f"{BESIDE}.1").write_bytes(b"x\n" * 100)
+    note_accepted(tmp_path, [RUN, BESIDE], lambda: (9, digest(9), AT))
     assert [line.number for line in lines(tmp_path, RUN)] == [9, 1, 0]
-    (end,) = (line for line in lines(tmp_path, WITHDRAWN))
+    (end,) = (line for line in lines(tmp_path, BESIDE))
     assert end.number == 9
     assert len(list(tmp_path.glob("damaged-*"))) == 1
 

@@ -9,17 +9,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, SignedOrder
+from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalWentBack, RowsMoved
-from paygw_batch.journal.guards.location import make_directory
 from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.opening.move import move_journal
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.session import Server
-from paygw_batch.journal.sqlite.inbox import Inbox
-from paygw_batch.journal.values import InboxEnd, OldPages, Withdrawal
+from paygw_batch.journal.values import OldPages, Withdrawal
 from tests.journal.journal_rows import (
     OPERATION,
     all_due,
@@ -45,7 +43,6 @@ from tests.journal.test_forgetting import (
     secret_row,
     told,
 )
-from tests.journal.test_forgetting import found_in as in_files
 
 PLAN = '{"document": "plan", "content": {"operation": "payout", "batch": "%s", "names": ["Zephyrine Quillfeather"]}}'
 
@@ -334,33 +331,6 @@ def test_a_batch_that_goes_on_since_it_was_looked_at_is_not_forgotten(journal: P
     assert journal.verify()["instructions"] == 5
 
 
-# Other hosts.
-
-
-def of_another_host(place: DatabasePlace) -> DatabasePlace:
-    home = place.inbox.parent.parent / "other"
-    home.mkdir(mode=0o700, exist_ok=True)
-    return replace(place, inbox=home / place.inbox.name, known_dir=home / "journals")
-
-
-def test_the_inbox_of_another_host_is_cleared_there_and_what_is_not_forgotten_stays(place_in: DatabasePlace) -> None:
-    there = of_another_host(place_in)
-    make_directory(there.inbox.parent)
-    with closing(Inbox(there.inbox, taken=InboxEnd(), now=at(0))) as inbox:
-        inbox.append(['{"about": "Zephyrine"}'])
-        with closing(open_postgres(place_in)) as journal:
-            heard = Evidence(EvidenceSource.NOTIFICATION, Claim("nobody-knows-this"), "{}", 1, inbox.end.hash)
-            journal.record_evidence([heard], {}, at=at(0))
-            of_january(journal)
-            forgotten(journal)
-        assert in_files(there.inbox.parent) == ["Zephyrine"]
-        inbox.append(['{"about": "Amani"}'])
-    with closing(open_postgres(there)) as other:
-        assert [other.clear_inbox(), other.clear_inbox()] == [True, False]
-        assert in_files(there.inbox.parent) == []
-        assert other.verify()["notifications_waiting"] == 1
-
-
 def test_a_journal_that_is_moved_takes_what_was_forgotten_along(place_in: DatabasePlace, place: Path) -> None:
     ran(place_in, "DROP SCHEMA paygw CASCADE")
     with closing(open_at(place)) as kept:
@@ -369,7 +339,7 @@ def test_a_journal_that_is_moved_takes_what_was_forgotten_along(place_in: Databa
         open_sheet(kept, "again", [new_instruction(2, "E-1")], opened_at=LATER)
         send(kept, 4, OutcomeKind.PAID, LATER)
         counts = kept.verify()
-    elsewhere = of_another_host(place_in)
+    elsewhere = replace(place_in, known_dir=place / "other" / "journals")
     moved = move_journal(file_place(place), elsewhere, {}, "amina")
     assert {**moved.counts, "notifications_waiting": 0} == counts
     paid = secret_row(2, "B-1")

@@ -33,8 +33,7 @@ from paygw_batch.journal.postgres.fact_writer import FactWriter, StagedFacts, st
 from paygw_batch.journal.postgres.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.session import Row, Server
-from paygw_batch.journal.sqlite.inbox import Inbox
-from paygw_batch.journal.values import Amendment, Entry, Link, MoveResult, Withdrawal
+from paygw_batch.journal.values import Amendment, Arrived, Entry, Link, MoveResult, Withdrawal
 from tests.journal.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of, send
 from tests.journal.postgres_rows import fall_silent, make_postgres, open_postgres, postgres_place, read_postgres
 from tests.journal.postgres_server import PostgresServer, own_server
@@ -645,21 +644,48 @@ def test_what_cannot_be_noted_ends_the_run(at_database: DatabasePlace, monkeypat
         assert journal.mark_interrupted(AT) == 1
 
 
-def test_notifications_that_wait_on_this_host_are_taken_in_once(at_database: DatabasePlace) -> None:
-    at_database.inbox.parent.mkdir(mode=0o700)
+def notification() -> Arrived:
     claim = Claim("ORD-2", "1500.50", "KES", "approved", None, Proof.PROVEN, is_current=True)
-    kept = Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim)
-    with closing(open_postgres(at_database)) as journal:
+    return Arrived(encode_notification(Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim)), AT)
+
+
+def test_notifications_from_several_hosts_are_judged_once(at_database: DatabasePlace) -> None:
+    with closing(open_postgres(at_database)) as journal, at_database.beside() as here, at_database.beside() as there:
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.ACCEPTED)
-        with closing(Inbox(at_database.inbox, taken=journal.head().inbox, now=AT)) as inbox:
-            inbox.append([encode_notification(kept), encode_notification(kept)])
+        here([notification()])
+        there([notification()])
+        here([notification()])
         words = {"approved": OutcomeKind.PAID}
-        assert journal.drain_inbox(words, at=AT) == Counter({Finding.MOVED: 1, Finding.REPEATED: 1})
-        assert journal.drain_inbox(words, at=AT) == Counter()
+        assert journal.judge_arrivals(words, at=AT) == Counter({Finding.MOVED: 1, Finding.REPEATED: 2})
+        assert journal.judge_arrivals(words, at=AT) == Counter()
         assert states(journal) == [State.PAID]
-        assert journal.head().inbox.number == 2
-        assert journal.verify()["evidence"] == 2
+        assert (journal.verify()["evidence"], journal.has_arrivals()) == (3, False)
+
+
+_END_OTHERS = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE pid <> pg_backend_pid() AND datname = current_database()"""
+
+
+def test_a_lost_connection_loses_no_notification(at_database: DatabasePlace) -> None:
+    with at_database.beside() as keep:
+        keep([notification()])
+        with psycopg.connect(at_database.server.url, autocommit=True) as connection:
+            connection.execute(_END_OTHERS)
+        keep([notification()])
+    with closing(open_postgres(at_database)) as journal:
+        assert journal.verify()["notifications_waiting"] == 2
+
+
+def test_notifications_are_numbered_in_the_order_of_their_commits(at_database: DatabasePlace) -> None:
+    """Else one that commits late would have a number that the judge has passed."""
+    with at_database.beside() as keep, psycopg.connect(at_database.server.url) as other, ThreadPoolExecutor(1) as pool:
+        other.execute("SELECT pg_advisory_xact_lock(7025)")
+        later = pool.submit(keep, [notification()])
+        with pytest.raises(TimeoutError):
+            later.result(0.3)
+        other.rollback()
+        later.result(PATIENCE_S)
 
 
 def test_facts_of_a_chain_do_not_change_places(at_database: DatabasePlace) -> None:

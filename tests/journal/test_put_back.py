@@ -13,18 +13,17 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, SignedOrder
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import DocumentWithdrawn, InboxUnwritable, JournalUnwritable, JournalWentBack
-from paygw_batch.journal.guards.left import WITHDRAWN, Left, newest
+from paygw_batch.errors import DocumentWithdrawn, JournalUnwritable, JournalWentBack
+from paygw_batch.journal.guards.left import BESIDE, Left, newest
 from paygw_batch.journal.kept_notification import Notification, encode_notification
 from paygw_batch.journal.opening.adopt import Adoption
 from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.sqlite.connect import connect
-from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import record_last
 from paygw_batch.journal.sqlite.tables import QUERIES
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import Adopted, CarriedOut, ClockSeen, MoveResult, Remark, Withdrawal
+from paygw_batch.journal.values import Adopted, Arrived, CarriedOut, ClockSeen, MoveResult, Remark, Withdrawal
 from tests.journal.journal_rows import (
     AT,
     all_due,
@@ -76,6 +75,16 @@ def withdraw_beside(place: Path, sha256: str) -> None:
     file_place(place).withdraw(withdrawal(sha256))
 
 
+def notification() -> str:
+    claim = Claim("ORD-2", "1500.50", "KES", "approved", "ref", Proof.PROVEN)
+    return encode_notification(Notification(AT, "POST", "", "", b"", 0, "", claim))
+
+
+def keep_beside(place: Path) -> None:
+    with file_place(place).beside() as keep:
+        keep([Arrived(notification(), AT)])
+
+
 def copied(place: Path, name: str) -> Path:
     """Copy the journal as it is, while whoever writes has it open."""
     path = journal_path(place)
@@ -108,6 +117,10 @@ def written(place: Path) -> Iterator[Path]:
             yield copied(place, name)
         withdraw_beside(place, "5" * 64)
         yield copied(place, "withdrawn beside the run")
+        keep_beside(place)
+        yield copied(place, "a notification beside the run")
+        journal.judge_arrivals(WORDS, at=AT)
+        yield copied(place, "a notification that was judged")
     with closing(Adoption(file_place(place, endpoint=OTHER_NAME), beside=None)) as adoption:
         adoption.carry_out("ada")
     yield copied(place, "adopted under another name")
@@ -237,63 +250,12 @@ def test_a_torn_note_beside_a_run_leaves_the_one_before(place: Path) -> None:
     open_at(place).close()
     for digit in "12":
         withdraw_beside(place, digit * 64)
-    (path,) = (place / "journals").glob(f"*/{WITHDRAWN}.1")
+    (path,) = (place / "journals").glob(f"*/{BESIDE}.1")
     content = path.read_bytes().rstrip(bytes(1))
     path.write_bytes(content[:-20] + os.urandom(10) + content[-10:])
-    seen = newest(path.parent, WITHDRAWN)
+    seen = newest(path.parent, BESIDE)
     assert seen is not None
     assert seen.number == 1
-    open_at(place).close()
-
-
-def listening(place: Path) -> Inbox:
-    with closing(read_at(place)) as journal:
-        head = journal.head()
-    folder = file_place(place).known.folder(head.journal_id)
-    return Inbox(inbox_path(journal_path(place)), taken=head.inbox, now=AT, folder=folder)
-
-
-def copied_inbox(place: Path, name: str) -> Path:
-    kept = place / "copies" / name
-    kept.mkdir(parents=True)
-    for file in journal_path(place).parent.glob("*.inbox*"):
-        if not file.name.endswith((".lock", "-shm")):
-            shutil.copy(file, kept)
-    return kept
-
-
-def put_inbox_back(place: Path, copy: Path) -> None:
-    for file in journal_path(place).parent.glob("*.inbox*"):
-        file.unlink()
-    for file in copy.iterdir():
-        shutil.copy(file, journal_path(place).parent)
-        (journal_path(place).parent / file.name).chmod(0o600)
-
-
-def notification() -> str:
-    claim = Claim("ORD-2", "1500.50", "KES", "approved", "ref", Proof.PROVEN)
-    return encode_notification(Notification(AT, "POST", "", "", b"", 0, "", claim))
-
-
-def test_an_inbox_that_lacks_what_was_acknowledged_is_refused(place: Path) -> None:
-    with closing(open_at(place)) as journal:
-        open_sheet(journal)
-    none = copied_inbox(place, "none")
-    with closing(listening(place)) as inbox:
-        empty = copied_inbox(place, "empty")
-        inbox.append([notification()])
-        whole = copied_inbox(place, "whole")
-    for copy in (none, empty):
-        put_inbox_back(place, copy)
-        for open_it in (open_at, listening):
-            with pytest.raises(JournalWentBack):
-                open_it(place)
-    put_inbox_back(place, whole)
-    with closing(open_at(place)) as journal:
-        journal.drain_inbox(WORDS, at=AT)
-        assert journal.holds(1)
-    put_inbox_back(place, none)  # all that was in it is recorded
-    listening(place).close()
     open_at(place).close()
 
 
@@ -303,12 +265,13 @@ def test_a_notification_is_noted_before_it_is_acknowledged(place: Path, monkeypa
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    with closing(listening(place)) as inbox, monkeypatch.context() as cut:
-        cut.setattr(Left, "note", fail)
-        with pytest.raises(InboxUnwritable):
-            inbox.append([notification()])
-    with closing(listening(place)) as inbox:
-        assert inbox.append([notification()]) == 2
+    with monkeypatch.context() as cut:
+        cut.setattr("paygw_batch.journal.opening.file_place.note_beside", fail)
+        with pytest.raises(JournalUnwritable):
+            keep_beside(place)
+    keep_beside(place)
+    with closing(open_at(place)) as journal:
+        assert journal.verify()["notifications_waiting"] == 2
 
 
 def test_a_journal_with_a_withdrawal_alone_is_not_replaced_in_silence(place: Path) -> None:

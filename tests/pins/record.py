@@ -170,10 +170,8 @@ def be_killed(recording: Recording) -> None:
                     notify(port, f"status={status}&client_orderid={order}&amount={amount}&currency=KES")
                 listener.send_signal(signal.SIGKILL)
         run.send_signal(signal.SIGKILL)
-    for database in ("journal.sqlite3", "journal.sqlite3.inbox"):
-        if (recording.home / database).exists():
-            with closing(sqlite3.connect(recording.home / database)) as connection:
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with closing(sqlite3.connect(recording.home / "journal.sqlite3")) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def in_flight(journal: Path) -> bool:

@@ -141,7 +141,7 @@ def test_the_order_of_a_held_row_that_never_left_names_its_hold_and_no_order_id(
 
 def hold(journal: SqliteJournal, number: int, order_id: str = "ORD-2") -> None:
     claim = Claim(order_id, "1500.50", "KES", "approved", proof=Proof.PROVEN)
-    evidence = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", number, f"{number:064}")
+    evidence = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", number)
     journal.record_evidence([evidence], {"approved": OutcomeKind.PAID}, at=at(3))
 
 

@@ -99,7 +99,7 @@ def test_what_may_be_said_is_checked_row_by_row_and_all_that_is_wrong_is_told() 
 def test_a_ready_row_may_be_settled_while_evidence_holds_it() -> None:
     journal = journal_of(None)
     claim = Claim("ORD-2", "1500.50", "KES", "approved", proof=Proof.PROVEN)
-    held = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1, "0" * 64)
+    held = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1)
     journal.record_evidence([held], {"approved": OutcomeKind.PAID}, at=at(3))
     check(journal, word(2, Resolution.PAID))
 
@@ -242,7 +242,7 @@ def test_a_row_called_rejected_that_never_left_may_leave_now() -> None:
 def test_a_held_row_that_a_person_called_rejected_before_it_ever_left_waits_for_nothing() -> None:
     journal = journal_of(None)
     claim = Claim("ORD-2", "1500.50", "KES", "approved", proof=Proof.PROVEN)
-    held = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1, "0" * 64)
+    held = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1)
     journal.record_evidence([held], {"approved": OutcomeKind.PAID}, at=at(3))
     write(journal, word(2), now=LEFT + timedelta(hours=1))
     releasable(journal, 2, now=LEFT + timedelta(hours=2))

@@ -30,7 +30,7 @@ from paygw_batch.journal.sqlite.rows import record_last
 from paygw_batch.journal.sqlite.schema import check_tables, end_of
 from paygw_batch.journal.sqlite.tables import SqliteTables
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import Adopted, BatchRecord, Identity, Remark
+from paygw_batch.journal.values import Adopted, BatchRecord, Identity, NotedBeside, Remark
 from tests.simulation.judge import row_of
 
 if TYPE_CHECKING:
@@ -128,6 +128,22 @@ class Disk:
         self.left = [*(self.left or ()), LeftLine(len(self.left or ()) + 1, end.seq, end.hash.hex(), at)]
         self.last_known = self.last_fact
         return is_known
+
+    def keep_beside(self, note: NotedBeside, at: str) -> int | None:
+        """Record a note as a process beside a run does; return its fact, or None while the run writes."""
+        connection = self._connection
+        if connection is None or self._is_replaced:
+            connection = self._connected(None)
+        if connection.in_transaction and connection.process in self.holders:
+            return None
+        connection.begin_beside()
+        record_last(connection, [Remark(note, at)])
+        end = end_of(connection)
+        connection.execute("COMMIT")
+        self.stored(connection)
+        self.last_known = self.last_fact
+        self.left = [*(self.left or ()), LeftLine(len(self.left or ()) + 1, end.seq, end.hash.hex(), at)]
+        return end.seq
 
     def states_by_row(self) -> dict[int, State]:
         """Return the states of rows, by the numbers by which the judge knows them."""
@@ -235,9 +251,16 @@ class Disk:
         return self.reader().batches()
 
     def kept_notifications(self) -> int:
-        """Return how many notifications are in the journal on the disk."""
+        """Return how many notifications were judged in the journal on the disk."""
         ((count,),) = self._connected(None).execute(_KEPT)
         return int(count)
+
+    def arrived(self) -> list[tuple[int, str]]:
+        """Return the notifications in the journal on the disk: their facts, and how each came."""
+        query = (
+            "SELECT f.number, d.text FROM fact f JOIN said d ON d.fact = f.number WHERE f.kind = 'arrived' ORDER BY 1"
+        )
+        return list(self._connected(None).execute(query))
 
     def state_of(self, instruction: int) -> State:
         """Return the state of one instruction."""
@@ -270,6 +293,13 @@ class SimConnection(apsw.Connection):
         self.deserialize("main", disk.image)
         configure(self)
         self.is_checked = False
+
+    def begin_beside(self) -> None:
+        """Begin a transaction of no process that is simulated, once what a dead one had not committed is undone."""
+        if self.in_transaction:
+            super().execute("ROLLBACK")
+        self._is_writing = False
+        super().execute("BEGIN")
 
     def last_numbers(self) -> tuple[int, int]:
         """Return the numbers of the last fact and of the last batch."""

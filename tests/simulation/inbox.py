@@ -1,17 +1,14 @@
-"""The inbox of the simulated machine: the one that ships, on real files, and what the gateway puts into it."""
+"""The notifications of the simulated machine: kept beside whatever run is on, judged by whoever holds the journal."""
 
-from contextlib import closing
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.journal.kept_notification import Notification, encode_notification
-from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import InboxEnd
+from paygw_batch.journal.values import Arrived
 from tests.simulation.judge import row_of
 from tests.simulation.words import MEANS, WORDS
 
@@ -21,8 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Notified:
-    """A notification that was answered with 200, by its number in the inbox."""
+    """A notification that was answered with 200, by its fact."""
 
+    number: int
     order_id: str
     word: str
     is_about_ready: bool
@@ -30,30 +28,34 @@ class Notified:
 
 
 class SimulatedInbox:
-    """Notifications: received by a listener, kept in the inbox, taken in by whoever holds the journal."""
+    """Notifications: kept by a listener, and taken in by whoever holds the journal."""
 
     def __init__(self, world: "SimWorld") -> None:
         self._world = world
-        self._journal_path: Path | None = None
-        self._inbox: Inbox | None = None
-        self._reader: InboxReader | None = None
         self.heard: list[Notified] = []
+        """Those in the journal on the disk, as they arrived."""
+        self._ever: dict[str, Notified] = {}
         self.untrue: set[int] = set()
         """The rows of which something was said that is not true."""
 
     def hear(self, order_id: str, amount: str, word: str, *, is_about_ready: bool = False) -> None:
         """Receive a notification, put it on stable storage, answer it with 200."""
-        if self._inbox is None:
-            self._journal_path = path = self._world.directory() / "journal.sqlite3"
-            self._inbox = self._world.undo.enter_context(
-                closing(Inbox(inbox_path(path), taken=InboxEnd(), now=self._world.at()))
-            )
-            self._reader = InboxReader(inbox_path(path))
-            self._world.undo.callback(self._reader.close)
+        world = self._world
+        if world.disk.left is None:
+            return  # nobody has adopted this journal: it is not answered with 200
         claim = Claim(order_id, amount, "KES", word, None, Proof.PROVEN)
-        notice = Notification(self._world.at(), "POST", "application/json", "", b"{}", 2, "", claim)
-        self._inbox.append([encode_notification(notice)])
-        self.heard.append(Notified(order_id, word, is_about_ready))
+        body = f"{len(self._ever)}".encode()
+        said = encode_notification(Notification(world.at(), "POST", "application/json", "", body, len(body), "", claim))
+        number = world.disk.keep_beside(Arrived(said, world.at()), world.at())
+        if number is None:
+            world.later(0.01, lambda: self.hear(order_id, amount, word, is_about_ready=is_about_ready))
+            return
+        self._ever[said] = Notified(number, order_id, word, is_about_ready)
+        self.heard.append(self._ever[said])
+
+    def look_again(self) -> None:
+        """Know what is in a copy that was put in the place of the journal: what came since is lost with it."""
+        self.heard = [replace(self._ever[said], number=number) for number, said in self._world.disk.arrived()]
 
     def surprise(self, journal: SqliteJournal) -> None:
         """Hear that the gateway has a row which is ready: it was released, or never sent."""
@@ -85,14 +87,12 @@ class SimulatedInbox:
 
     def take_in(self, journal: SqliteJournal) -> None:
         """Take in what waits, as a run does when it opens the journal and every two seconds."""
-        if self._reader is None:
-            return
-        journal._inbox = self._reader
         judge = self._world.judge
-        before = journal.head().inbox[0]
-        for one in self.heard[before:]:  # what is in the inbox may be shown, whenever it gets into the journal
-            judge.tell(row_of(one.order_id), MEANS[one.word])
-        journal.drain_inbox(WORDS, at=self._world.at())
-        for one in self.heard[before : journal.head().inbox[0]]:
-            if one.is_about_ready and one is self.heard[-1]:
-                judge.held.add(row_of(one.order_id))
+        before = journal.head().taken_in
+        for one in self.heard:  # what has arrived may be shown, whenever it is judged
+            if one.number > before:
+                judge.tell(row_of(one.order_id), MEANS[one.word])
+        journal.judge_arrivals(WORDS, at=self._world.at())
+        after = journal.head().taken_in
+        if self.heard and self.heard[-1].is_about_ready and before < self.heard[-1].number <= after:
+            judge.held.add(row_of(self.heard[-1].order_id))

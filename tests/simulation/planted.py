@@ -33,14 +33,11 @@ from paygw_batch.gateway.message import (
 from paygw_batch.journal import journal as journal_of_all
 from paygw_batch.journal.batch_part import BatchPart, InstructionRows, NewInstructions
 from paygw_batch.journal.evidence_log import EvidenceLog
-from paygw_batch.journal.facts.inbox_chain import InboxEntry
 from paygw_batch.journal.sqlite import tables, writer
-from paygw_batch.journal.sqlite.inbox import InboxReader
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import (
     Due,
     Entry,
-    InboxEnd,
     Known,
     Link,
     MoveResult,
@@ -288,23 +285,22 @@ def journal(kind: type[SqliteJournal]) -> Callable[[SimWorld], None]:
     return plant
 
 
-# The inbox.
+# Notifications.
 
 
-def _reading(look: Callable[[Sequence[InboxEntry]], Sequence[InboxEntry]]) -> Callable[[SimWorld], None]:
-    after = InboxReader.after
-
-    def reading(self: InboxReader, taken: InboxEnd, *, limit: int) -> Sequence[InboxEntry]:
-        return look(after(self, taken, limit=limit))
-
-    return patched(InboxReader, "after", reading)
+Arrivals = list[tuple[int, str]]
 
 
-def first_is_skipped(found: Sequence[InboxEntry]) -> Sequence[InboxEntry]:
+def _reading(look: Callable[[Arrivals], Arrivals]) -> Callable[[SimWorld], None]:
+    arrivals = EvidenceLog.arrivals
+    return patched(EvidenceLog, "arrivals", lambda self, limit: look(arrivals(self, limit)))
+
+
+def first_is_skipped(found: Arrivals) -> Arrivals:
     return found[1:] if len(found) > 1 else found
 
 
-def last_alone(found: Sequence[InboxEntry]) -> Sequence[InboxEntry]:
+def last_alone(found: Arrivals) -> Arrivals:
     return found[-1:]
 
 

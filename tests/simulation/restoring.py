@@ -36,6 +36,7 @@ def adopt(world: "SimWorld", copy: Copy) -> None:
     copy has ready may: only what the gateway has may not. The people have asked it, after the quarantine.
     """
     is_known = world.disk.adopt(copy, world.at())
+    world.inbox.look_again()
     judge = world.judge
     judge.lied |= world.inbox.untrue  # what was untrue of a row that was decided may be believed of an older copy
     judge.held.clear()  # what was heard since is lost, but for what the gateway says again

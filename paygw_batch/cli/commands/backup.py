@@ -24,8 +24,6 @@ def command(invocation: Invocation, *, file: Path) -> None:
 
     A journal in PostgreSQL is copied by pg_dump, in the format that pg_restore reads.
 
-    The notifications that `listen` received are copied to FILE.inbox.
-
     The copy is for safekeeping. No run sends from it while the original exists, or if the original was used since: rows
     could be paid twice.
     """

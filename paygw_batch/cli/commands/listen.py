@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from functools import partial
 
@@ -22,16 +22,16 @@ from paygw_batch.core.evidence import Finding
 from paygw_batch.countries.load import load_operation
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.gateway.notification import read_notification
-from paygw_batch.journal import InboxEnd, make_directory
-from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
+from paygw_batch.journal import Arrived
+from paygw_batch.journal.opening.place import KeepBeside
 from paygw_batch.language import say
-from paygw_batch.listener import InboxWriter, Limits, ListenerApp, serve
+from paygw_batch.listener import InGroups, Limits, ListenerApp, serve
 from paygw_batch.report.metrics import EndedRun
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.web_server import LOOPBACK
 from paygw_batch.wiring.gateway import GatewayAccess, gateway_of
-from paygw_batch.wiring.journal import journal_to_read, open_to_write, place_of
+from paygw_batch.wiring.journal import open_to_write, place_of, require_journal
 from paygw_batch.wiring.notifications import authenticity, field_names, listener_path
 from paygw_batch.wiring.operations import rules_of
 
@@ -60,9 +60,11 @@ def command(invocation: Invocation, *, port: int | None) -> None:
     names = field_names(settings, load_operation(PAYOUT))
     check = authenticity(settings, names, os.environ)
     section = settings.notifications
+    require_journal(settings, "listen")
+    taking = _Taking(settings, screen)
     with (
-        closing(_open_inbox(settings)) as inbox,
-        closing(InboxWriter(inbox)) as keeper,
+        place_of(settings).beside() as keep,
+        closing(InGroups(partial(_keep, keep, taking))) as keeper,
         _way_to_ask(settings) as connection,
     ):
         app = ListenerApp(
@@ -74,12 +76,11 @@ def command(invocation: Invocation, *, port: int | None) -> None:
             monotonic_s=time.monotonic,
             header=section.header,
         )
-        taking = _Taking(settings, inbox, screen)
         screen.notes(list(_notes(settings, is_checked=check is not None)))
 
         def ready(port: int) -> None:
-            where = {"host": LOOPBACK, "port": port, "path": inbox_path(settings.journal_path())}
-            screen.say(say("Listening on {host}:{port}. Notifications are stored in {path}.", **where))
+            where = {"host": LOOPBACK, "port": port, "journal": settings.journal_place()}
+            screen.say(say("Listening on {host}:{port}. Notifications are stored in the journal {journal}.", **where))
 
         async def receive() -> None:
             async with AsyncExitStack() as stack:
@@ -134,28 +135,22 @@ def _notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
         yield say("No authenticity check is configured, so a person must confirm each notification.")
 
 
-def _open_inbox(settings: Settings) -> Inbox:
-    taken, folder = InboxEnd(), None
-    if settings.uses_sandbox and not place_of(settings).may_exist():  # the first run creates it, and records what waits
-        make_directory(settings.journal_path().parent)
-    else:
-        with journal_to_read(settings, must_be_known=True) as journal:
-            head = journal.head()
-        taken, folder = head.inbox, place_of(settings).known.folder(head.journal_id)
-        make_directory(folder)
-        make_directory(settings.journal_path().parent)  # beside a database it may not exist
-    return Inbox(inbox_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()), folder=folder)
+def _keep(keep: KeepBeside, taking: "_Taking", contents: Sequence[str]) -> None:
+    """Record notifications in the journal, as they came."""
+    at = timestamp(utc_now())
+    keep([Arrived(content, at) for content in contents])
+    taking.are_waiting = True
 
 
 class _Taking:
-    """Records notifications while no run holds the journal, only briefly each time, so that a run can always start."""
+    """Judges notifications while no run holds the journal, only briefly each time, so that a run can always start."""
 
-    def __init__(self, settings: Settings, inbox: Inbox, screen: Screen) -> None:
+    def __init__(self, settings: Settings, screen: Screen) -> None:
         self.findings: Counter[Finding] = Counter()
+        self.are_waiting = True
+        """Whether some may not be judged yet."""
         self._settings = settings
-        self._inbox = inbox
         self._screen = screen
-        self._taken = -1
         self._told = ""
         self._is_measured = True
         self._measured_s = -METRICS_EVERY_S
@@ -174,10 +169,10 @@ class _Taking:
                 await asyncio.sleep(AFTER_TROUBLE_S)
 
     def take_what_is_left(self) -> None:
-        """Record the waiting notifications when the listener ends, if the journal is free."""
+        """Judge the waiting notifications when the listener ends, if the journal is free."""
         before = -1
-        while before != self._taken and self._take_for_a_moment():
-            before = self._taken
+        while self.are_waiting and before != self.findings.total() and self._take_for_a_moment():
+            before = self.findings.total()
 
     def _take_and_measure(self) -> bool:
         is_well = self._take_for_a_moment()
@@ -194,17 +189,19 @@ class _Taking:
             self._note_once(failure)
 
     def _take_for_a_moment(self) -> bool:
-        """Record some waiting notifications; return whether the journal is usable, even if busy."""
-        if self._inbox.end.number <= self._taken or not place_of(self._settings).may_exist():
+        """Judge some waiting notifications; return whether the journal is usable, even if busy."""
+        if not self.are_waiting:
             return True
         try:
             with closing(open_to_write(self._settings, "listen", HolderKind.LISTENER)) as journal:
                 journal.mark_interrupted(timestamp(utc_now()))
                 now = timestamp(utc_now())
-                self.findings += journal.drain_inbox(self._settings.words(), at=now, at_most=AT_ONCE)
-                self._taken, _ = journal.head().inbox
-                journal.clear_inbox()
-            self._is_measured = False
+                self.are_waiting = False  # one that arrives from here on says otherwise
+                found = journal.judge_arrivals(self._settings.words(), at=now, at_most=AT_ONCE)
+                self.findings += found
+                if journal.has_arrivals():
+                    self.are_waiting = True
+            self._is_measured &= not found
         except JournalHeld:
             return True
         except JournalError as error:

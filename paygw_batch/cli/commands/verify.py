@@ -38,7 +38,7 @@ def _counted_words(what: str) -> str:
 @click.command("verify", cls=HelpCommand)
 @click.pass_obj
 def command(invocation: Invocation) -> None:
-    """Replay the whole journal: hash chains, states, totals, signed orders, the inbox and the audit trail.
+    """Replay the whole journal: hash chains, states, totals, signed orders, and the audit trail.
 
     If something is damaged, the command says where and ends with exit code 7.
     """

@@ -30,15 +30,16 @@ from paygw_batch.core.recorded_words import code_of, kept, kept_text
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.values import (
     Adopted,
+    Arrived,
     BatchForgotten,
     BatchOpened,
     CarriedOut,
     ClockSeen,
     HistoryEntry,
-    InboxEnd,
     Named,
     Note,
     OfBatch,
+    TakenIn,
     Withdrawal,
     canonical,
 )
@@ -58,15 +59,18 @@ class NoteKind(StrEnum):
     """The kinds of facts about the whole journal."""
 
     ADOPTED = "adopted"
+    ARRIVED = "arrived"
     CARRIED_OUT = "carried_out"
     CLOCK = "clock"
     NAMED = "named"
     ORDER = "order"
     TAKEN_IN = "taken_in"
-    """So much of the inbox is among the facts."""
+    """All was judged that had arrived by then."""
     WITHDRAWN = "withdrawn"
 
 
+KINDS_BESIDE = (NoteKind.WITHDRAWN.value, NoteKind.ARRIVED.value)
+"""The kinds of facts that are recorded beside a run which holds the journal (`values.NotedBeside`)."""
 NewSalt = Callable[[], bytes]
 """Returns a salt."""
 
@@ -172,8 +176,10 @@ def _columns_of_note(fact: Note) -> tuple[str, Told, Said]:
         case Withdrawal():
             told = Told(by=_word(fact.by), agreement=_word(fact.sha256))
             return NoteKind.WITHDRAWN.value, told, Said(_text(fact.document))
-        case InboxEnd():
-            return NoteKind.TAKEN_IN.value, Told(details=canonical(fact)), _NOTHING
+        case Arrived():
+            return NoteKind.ARRIVED.value, Told(), Said(_text(fact.content))
+        case TakenIn():
+            return NoteKind.TAKEN_IN.value, Told(details=canonical(fact.number)), _NOTHING
         case Adopted():
             return NoteKind.ADOPTED.value, Told(by=_word(fact.by), details=canonical(fact.path)), _NOTHING
         case Named():
@@ -204,9 +210,8 @@ def _note_of(kind: NoteKind, by: str | None, agreement: str | None, told: Any, t
             return SignedOrder(told, text or "")
         case NoteKind.WITHDRAWN:
             return Withdrawal(agreement or "", by or "", text or "", at)
-        case NoteKind.TAKEN_IN:
-            number, digest = told
-            return InboxEnd(number, digest)
+        case NoteKind.ARRIVED | NoteKind.TAKEN_IN:  # statements of their own read these
+            raise ValueError(kind)
         case NoteKind.ADOPTED:
             return Adopted(by or "", told)
         case NoteKind.NAMED:

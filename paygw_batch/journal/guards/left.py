@@ -31,8 +31,8 @@ from paygw_batch.language import say
 MAX_BYTES = 32 << 20
 """At 26 bytes an attempt in groups of 64 and 150 alone: 200,000 to 1.2 million in each of the two files."""
 _STEP = 256 << 10
-RUN, WITHDRAWN, INBOX = "left-1", "withdrawn", "inbox"
-"""The writers: a run (further processes of a host have further numbers), whoever withdraws beside one, a listener."""
+RUN, BESIDE = "left-1", "beside"
+"""The writers: a run (further processes of a host have further numbers), and whoever records something beside one."""
 
 
 class Noted(NamedTuple):
@@ -140,16 +140,16 @@ def noted_of(entries: Sequence[Entry | Remark]) -> list[Noted]:
 def note_beside(folder: Path, number: int, digest: str, at: str) -> None:
     """Note a fact that was written beside a run, unless a newer one is noted. Raises `OSError`."""
     with alone_in(folder):
-        known = newest(folder, WITHDRAWN)
+        known = newest(folder, BESIDE)
         if known is None or known.number < number:
-            with closing(Left(folder, WITHDRAWN, (number, digest, at))):
+            with closing(Left(folder, BESIDE, (number, digest, at))):
                 pass
 
 
 def note_accepted(folder: Path, names: Collection[str], end: Callable[[], tuple[int, str, str]]) -> None:
     """Add a line with the end of the journal for each of these writers, after a loss was accepted.
 
-    Damaged files are renamed first. `end` is called under the lock that withdrawals take. Raises `OSError`.
+    Damaged files are renamed first. `end` is called under the lock of those beside a run. Raises `OSError`.
     """
     with alone_in(folder):
         for name in names:
@@ -173,8 +173,8 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def writers(folder: Path) -> list[str]:
-    """Return who wrote in a folder, but for listeners."""
-    return sorted({path.stem for pattern in ("left-*.[12]", f"{WITHDRAWN}.[12]") for path in folder.glob(pattern)})
+    """Return who wrote in a folder."""
+    return sorted({path.stem for pattern in ("left-*.[12]", f"{BESIDE}.[12]") for path in folder.glob(pattern)})
 
 
 def newest(folder: Path, name: str) -> LeftLine | None:
@@ -184,7 +184,7 @@ def newest(folder: Path, name: str) -> LeftLine | None:
 
 
 def newest_lines(folder: Path) -> list[LeftLine]:
-    """Return the newest line of each writer but for listeners. Raises `LeftDamaged`."""
+    """Return the newest line of each writer. Raises `LeftDamaged`."""
     return [line for name in writers(folder) if (line := newest(folder, name)) is not None]
 
 

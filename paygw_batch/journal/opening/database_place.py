@@ -28,7 +28,7 @@ from paygw_batch.errors import (
 from paygw_batch.extras import install_command
 from paygw_batch.files import create_once
 from paygw_batch.journal.guards.left import (
-    WITHDRAWN,
+    BESIDE,
     NothingLeft,
     note_accepted,
     note_beside,
@@ -39,11 +39,10 @@ from paygw_batch.journal.guards.location import check_directory, check_endpoint,
 from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.lost import find_loss
 from paygw_batch.journal.opening.known_journals import KnownJournal, check_beside
-from paygw_batch.journal.opening.place import JournalPlace
+from paygw_batch.journal.opening.place import JournalPlace, KeepBeside
 from paygw_batch.journal.port import GateState, LimitChange, SharedRun, SharedWork, TimetableJob, WorkerLife
 from paygw_batch.journal.sqlite.connect import unwritable
-from paygw_batch.journal.sqlite.inbox import InboxReader, check_inbox
-from paygw_batch.journal.values import AcceptedRows, Identity, KeptPlan, Named, NewNotice, Remark, Withdrawal
+from paygw_batch.journal.values import AcceptedRows, Identity, KeptPlan, Named, NewNotice, NotedBeside, Remark
 from paygw_batch.language import say
 
 __all__ = ["DatabaseCopies", "MissingHost", "Server", "WorkerJournal"]
@@ -57,7 +56,7 @@ try:
         write_accepted,
         write_retired,
     )
-    from paygw_batch.journal.postgres.fact_writer import FactWriter, take_desk, write_withdrawal
+    from paygw_batch.journal.postgres.fact_writer import BesideWriter, FactWriter, take_desk
     from paygw_batch.journal.postgres.gate import read_gate, set_limits
     from paygw_batch.journal.postgres.guarded_session import GuardedSession
     from paygw_batch.journal.postgres.host_files import (
@@ -126,10 +125,9 @@ class AcceptedLoss:
 
 @dataclass(frozen=True, slots=True)
 class DatabasePlace(JournalPlace):
-    """The place of a journal on `server`. Notifications for this host wait in the file `inbox`."""
+    """The place of a journal on `server`."""
 
     server: Server
-    inbox: Path
     intent_lives_s: float = 30.0
 
     def may_exist(self) -> bool:
@@ -198,7 +196,7 @@ class DatabasePlace(JournalPlace):
         except BaseException:
             session.close()
             raise
-        return PostgresReader(session, identity, InboxReader(self.inbox))
+        return PostgresReader(session, identity)
 
     def holder(self) -> LockHolder | None:
         """Return the process that holds the desk or, if there is none, one that sends."""
@@ -265,15 +263,40 @@ class DatabasePlace(JournalPlace):
         with self._session(write=False) as session:
             return check_jobs(session.connection, self.server)
 
-    def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Record a withdrawal durably (see `JournalPlace`). It is noted on this host before this returns."""
+    @contextmanager
+    def beside(self) -> Iterator[KeepBeside]:
+        """Give what records notes without the desk (see `JournalPlace`). A connection that is lost is opened again."""
+        with ExitStack() as opened:
+            keepers: list[KeepBeside] = []
+
+            def keep(notes: Sequence[NotedBeside]) -> None:
+                if keepers:
+                    with suppress(JournalError):
+                        keepers[0](notes)
+                        return
+                    keepers.clear()
+                    opened.close()
+                keepers.append(opened.enter_context(self._beside_once()))
+                keepers[0](notes)
+
+            yield keep
+
+    @contextmanager
+    def _beside_once(self) -> Iterator[KeepBeside]:
+        """Give the same on one connection."""
         with self._known(write=True) as (session, identity):
             folder = self._folder(identity)
-            number, end = write_withdrawal(session.connection, identity, withdrawal, self.intent_lives_s)
-            try:
-                note_beside(folder, number, end.hash.hex(), end.at)
-            except OSError as error:
-                raise JournalUnwritable(unwritable(self.server.place, noting_failed(error))) from None
+            with closing(BesideWriter(session.connection, identity, self.intent_lives_s)) as writer:
+
+                def keep(notes: Sequence[NotedBeside]) -> None:
+                    with translating_errors(self.server):
+                        noted = writer.keep(notes)
+                    try:
+                        note_beside(folder, *noted)
+                    except OSError as error:
+                        raise JournalUnwritable(unwritable(self.server.place, noting_failed(error))) from None
+
+                yield keep
 
     def limits(self) -> GateState:
         """Return the limits over all workers, and each worker's share of them."""
@@ -422,7 +445,7 @@ class DatabasePlace(JournalPlace):
                 return AcceptedLoss(0, AcceptedRows(), is_guess=False, missing=roll.missing(session.connection))
             folder = self._folder(identity)
             for name in writers(folder):
-                if name != WITHDRAWN:
+                if name != BESIDE:
                     undo.callback(hold_lines(folder, name, now=now, command="journal roll-call").close)
             loss = find_loss(folder, partial(present_in, session.connection))
             is_guess = not loss.is_whole or roll.is_older(session.connection)
@@ -443,9 +466,6 @@ class DatabasePlace(JournalPlace):
                 identity = self._identified(session)
                 roll = self._roll(identity)
                 roll.answer(session.connection)
-                if not is_worker:
-                    taken = evidence_in(session.connection, identity).inbox_end()
-                    check_inbox(self.inbox, self._folder(identity), taken)
                 left = LeftOfProcess(self._folder(identity), roll.life, now=now, command=command)
                 undo.callback(left.close)
                 guarded = GuardedSession(session, identity, left, roll)
@@ -461,7 +481,7 @@ class DatabasePlace(JournalPlace):
                         writer.record([Remark(Named(self.endpoint, ""), now)])
             self._remember(identity, (*names, self.endpoint), now)
             undo.pop_all()
-        return journal(session, identity, writer, InboxReader(self.inbox))
+        return journal(session, identity, writer)
 
     def _writer(self, guarded: GuardedSession, identity: Identity, command: str, kind: HolderKind) -> FactWriter:
         own = enrol(guarded.connection, command=command, kind=kind, intent_lives_s=self.intent_lives_s)

@@ -38,19 +38,20 @@ from paygw_batch.journal.opening.known_journals import (
     check_beside,
     journal_list_sentence,
 )
-from paygw_batch.journal.opening.place import JournalPlace
+from paygw_batch.journal.opening.place import JournalPlace, KeepBeside
 from paygw_batch.journal.sqlite.connect import connect, leave_untouched, reason_of, unwritable
-from paygw_batch.journal.sqlite.inbox import check_inbox, inbox_path
 from paygw_batch.journal.sqlite.outbox import FileOutbox
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import record_last
 from paygw_batch.journal.sqlite.schema import end_of, identity_of, make_tables, migrate, migrations, written_beside
 from paygw_batch.journal.sqlite.tables import SqliteTables, evidence_in
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import Identity, Named, Remark, Withdrawal
+from paygw_batch.journal.values import Identity, Named, NotedBeside, Remark
 from paygw_batch.language import say
 
 _MAX_TIME_BYTES = 100
+_WAITS_FOR_OTHERS_MS = 60_000
+"""How long a run waits for a process that writes beside it, and may be frozen. The others wait less for the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +148,19 @@ class FilePlace(JournalPlace):
         with self._beside_run(write=write) as connection:
             yield FileOutbox(connection, self.path)
 
-    def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Record a withdrawal durably (see `JournalPlace`).
+    @contextmanager
+    def beside(self) -> Iterator[KeepBeside]:
+        """Give what records notes beside the process that holds the lock (see `JournalPlace`)."""
+        yield self._keep_beside
 
-        This is the only fact that is written beside the process that holds the lock, and it moves no row; SQLite
-        orders it before or after the run's transaction that opens a batch. It is noted as left before this returns.
+    def _keep_beside(self, notes: Sequence[NotedBeside]) -> None:
+        """Record notes, as facts that move no row, and note them as left.
+
+        SQLite orders this before or after each transaction of a run. The file is opened anew each time: another one may
+        have been put in its place.
         """
         with self._beside_run(must_be_known=True) as connection, written_beside(connection, self.path):
-            evidence_in(connection).keep(partial(record_last, connection), withdrawal)
+            evidence_in(connection).keep(partial(record_last, connection), *notes)
             identity, end = identity_of(connection), end_of(connection)
         try:
             note_beside(self.known.folder(identity.journal_id), end.seq, end.hash.hex(), end.at)
@@ -279,11 +285,11 @@ class FilePlace(JournalPlace):
         with closing(connect(path, write=False)) as connection:
             found = self._look_at(connection, self._left_if_home)
             self._require_known(found)
-            folder, taken = self.known.folder(found.identity.journal_id), evidence_in(connection).inbox_end()
-            check_inbox(inbox_path(path), folder, taken)
+        folder = self.known.folder(found.identity.journal_id)
         check_directory(folder)
         connection = connect(path, write=True)
         undo.callback(connection.close)
+        connection.set_busy_timeout(_WAITS_FOR_OTHERS_MS)
         home, notes = found.identity.home, list[str]()
         if home != str(path):
             notes.append(say("The journal was moved here from {home}.", home=home))

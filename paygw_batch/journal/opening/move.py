@@ -147,7 +147,7 @@ def _copied(
     """Copy the journal while no run can hold it, and mark the file; return the counts of the copy."""
     with closing(file_place.open_to_write(_COMMAND)) as journal:
         journal.mark_interrupted(now)
-        journal.drain_inbox(words, at=now)
+        journal.judge_arrivals(words, at=now)
         with journal.moving(place.server.place), closing(connect(file_place.path, write=False)) as file:
             fetch(file, "BEGIN")
             counts = journal.verify()

@@ -1,7 +1,7 @@
 """Declares the place of a journal: a file on one machine, or a database shared by several hosts."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,10 @@ from paygw_batch.journal.journal import NO_ENTRY, Journal, JournalReader
 from paygw_batch.journal.opening.known_journals import KnownJournals
 from paygw_batch.journal.outbox import Outbox
 from paygw_batch.journal.tables import Tables
-from paygw_batch.journal.values import Identity, Withdrawal
+from paygw_batch.journal.values import Identity, NotedBeside, Withdrawal
 from paygw_batch.language import say
+
+KeepBeside = Callable[[Sequence[NotedBeside]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,5 +97,13 @@ class JournalPlace(ABC):
         """Run the block in one durable transaction; no other process adds to the audit trail meanwhile."""
 
     @abstractmethod
+    def beside(self) -> AbstractContextManager[KeepBeside]:
+        """Give what records notes durably while a run may hold the journal, all or none, in a call each.
+
+        It raises `JournalHeld` if a write of the run takes too long, and `JournalError`.
+        """
+
     def withdraw(self, withdrawal: Withdrawal) -> None:
         """Record the withdrawal of a signed plan or order durably, even while a run holds the journal."""
+        with self.beside() as keep:
+            keep([withdrawal])

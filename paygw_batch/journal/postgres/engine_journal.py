@@ -31,8 +31,8 @@ class SendingJournal(Protocol):
         """Return the next rows of a batch that may be sent."""
         ...
 
-    def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Record the notifications that wait in the inbox."""
+    def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+        """Judge the notifications that wait."""
         ...
 
 
@@ -56,10 +56,10 @@ class OwnRun:
         async with self._turn:
             return await self._thread.call(partial(self._appended, entries))
 
-    async def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Record the notifications that wait in the inbox."""
+    async def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+        """Judge the notifications that wait."""
         async with self._turn:
-            return await self._thread.call(partial(self._journal.drain_inbox, words, at=at))
+            return await self._thread.call(partial(self._journal.judge_arrivals, words, at=at))
 
     def close(self) -> None:
         """End the thread."""

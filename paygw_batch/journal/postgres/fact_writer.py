@@ -32,7 +32,7 @@ from paygw_batch.journal.postgres.processes import (
 from paygw_batch.journal.postgres.session import Row, fetch, limited, reason_of_failure
 from paygw_batch.journal.postgres.tables import PostgresTables, evidence_in
 from paygw_batch.journal.salts import new_salt
-from paygw_batch.journal.values import Entry, Identity, Link, MoveResult, Remark, Withdrawal
+from paygw_batch.journal.values import Entry, Identity, Link, MoveResult, NotedBeside, Remark
 from paygw_batch.language import say
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ _MAX_DEADLOCKS = 10
 _AFTER_DEADLOCK_S = 0.02
 """The pause before the first try after a deadlock; it grows with each. The server took a second to find it."""
 _AT_ONCE = 1_000
-_WITHDRAWING = "withdraw"
+_BESIDE = "beside a run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,27 +390,30 @@ def take_desk(connection: Connection[Row], process: int) -> bool:
     return fetch(connection, query, (process, dead_processes(connection))) == [(True,)]
 
 
-def write_withdrawal(
-    connection: Connection[Row], identity: Identity, withdrawal: Withdrawal, intent_lives_s: float
-) -> tuple[int, Link]:
-    """Record a withdrawal without the desk, which a run may hold for hours.
+class BesideWriter:
+    """Writes notes without the desk, which a run may hold for hours, on one chain. After an error it is of no use."""
 
-    Return the number of the fact, and the end of its chain.
-    """
-    own = enrol(connection, command=_WITHDRAWING, kind=HolderKind.RUN, intent_lives_s=intent_lives_s)
-    added: list[tuple[int, Link]] = []
+    def __init__(self, connection: Connection[Row], identity: Identity, intent_lives_s: float) -> None:
+        self._connection, self._evidence = connection, evidence_in(connection, identity)
+        own = enrol(connection, command=_BESIDE, kind=HolderKind.LISTENER, intent_lives_s=intent_lives_s)
+        self._process, self._number, self.end = own.number, 0, own.end
 
-    def record(entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
-        staged = stage_facts(entries, own.end)
-        ((_, number, at, has_moved),) = fetch(connection, CALL, (own.number, *staged.values))
-        added.append((number, staged.end))
-        return [(number, at, has_moved)]
+    def keep(self, notes: Sequence[NotedBeside]) -> tuple[int, str, str]:
+        """Record notes in one transaction; return number, hash and time of the last one."""
+        with self._connection.transaction():
+            self._evidence.keep(self._record, *notes)
+        return self._number, self.end.hash.hex(), self.end.at
 
-    with connection.transaction():
-        evidence_in(connection, identity).keep(record, withdrawal)
-    with suppress(psycopg.Error):  # it falls silent
-        end_life(connection, own.number)
-    return added[0]
+    def close(self) -> None:
+        """Sign off."""
+        with suppress(psycopg.Error):  # it falls silent
+            end_life(self._connection, self._process)
+
+    def _record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
+        staged = stage_facts(entries, self.end)
+        added = [line[1:] for line in fetch(self._connection, CALL, (self._process, *staged.values))]
+        self._number, self.end = added[-1][0], staged.end
+        return added
 
 
 def _repeated(entries: Iterable[Entry]) -> Iterator[int]:

@@ -19,7 +19,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.batch_part import BatchPart
 from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.journal import Journal, WaitingInbox
+from paygw_batch.journal.journal import Journal
 from paygw_batch.journal.port import SharedRun
 from paygw_batch.journal.postgres.batch_rows import copy_batch
 from paygw_batch.journal.postgres.engine_journal import ClaimedRows, OwnRun
@@ -68,10 +68,9 @@ class PostgresJournal(PostgresReader, Journal):
         session: Session,
         identity: Identity,
         writer: FactWriter,
-        inbox: WaitingInbox,
         notes: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(session, identity, inbox, notes)
+        super().__init__(session, identity, notes)
         self.writer = writer
 
     def open_batch(
@@ -137,9 +136,8 @@ class PostgresJournal(PostgresReader, Journal):
         return PostgresGate(self._session.server, self.writer.process)
 
     def scrub(self) -> OldPages:
-        """Clear the inbox of this host; old lines of tables go when their owner writes these again."""
-        is_clean = self._inbox.forget_taken(self._evidence.inbox_end())
-        return OldPages.IN_DATABASE if is_clean else OldPages.IN_LOG
+        """Do nothing: old lines of tables go when their owner writes these again."""
+        return OldPages.IN_DATABASE
 
     def close(self) -> None:
         """Close the journal, and sign off. It can be reopened."""
@@ -246,7 +244,7 @@ class WorkerJournal(PostgresJournal):
         """Let no worker start another row of a run. The first reason counts."""
         self.writer.ask(partial(stop_run, number=run.number, reason=reason))
 
-    def drain_inbox(
+    def judge_arrivals(
         self,
         words: Mapping[str, OutcomeKind],  # noqa: ARG002 (see below)
         *,

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from psycopg import Connection, IsolationLevel
 from psycopg.pq import TransactionStatus
 
-from paygw_batch.journal.journal import JournalReader, WaitingInbox
+from paygw_batch.journal.journal import JournalReader
 from paygw_batch.journal.port import RowBeingSent, RunNow, SharedRun, VerifyProgress, WorkerLife
 from paygw_batch.journal.postgres.lines import words_of
 from paygw_batch.journal.postgres.processes import rows_being_sent
@@ -28,10 +28,9 @@ class PostgresReader(JournalReader):
         self,
         session: Session,
         identity: Identity,
-        inbox: WaitingInbox,
         notes: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(PostgresTables(lambda: session.connection, identity), inbox, notes)
+        super().__init__(PostgresTables(lambda: session.connection, identity), notes)
         self._session = session
         self._identity = identity
 
@@ -54,7 +53,6 @@ class PostgresReader(JournalReader):
 
     def close(self) -> None:
         """Close the journal. It can be reopened."""
-        self._inbox.close()
         self._session.close()
 
     def _chain_end(self) -> tuple[int, str]:

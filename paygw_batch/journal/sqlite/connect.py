@@ -29,7 +29,7 @@ _JOURNAL = mark("journal")
 def connect(
     path: Path, *, write: bool, what: str = _JOURNAL, damaged: type[JournalError] = JournalError
 ) -> apsw.Connection:
-    """Open the database at `path`, a journal or an inbox, which must exist. Raises `JournalError`."""
+    """Open the database at `path`, a journal or another one of ours, which must exist. Raises `JournalError`."""
     _check_version()
     flags = apsw.SQLITE_OPEN_NOFOLLOW | apsw.SQLITE_OPEN_EXRESCODE
     flags |= apsw.SQLITE_OPEN_READWRITE if write else apsw.SQLITE_OPEN_READONLY

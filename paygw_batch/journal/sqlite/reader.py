@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from paygw_batch.journal.guards.lock import LockHolder, journal_holder
 from paygw_batch.journal.journal import JournalReader
 from paygw_batch.journal.port import RowBeingSent, VerifyProgress
 from paygw_batch.journal.sqlite.connect import fetch
-from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 from paygw_batch.journal.sqlite.lookups import search_expression
 from paygw_batch.journal.sqlite.schema import end_of
 from paygw_batch.journal.sqlite.tables import SqliteTables
@@ -28,7 +27,7 @@ class SqliteReader(JournalReader):
     """A journal on disk, opened for reading."""
 
     def __init__(self, connection: apsw.Connection, path: Path, notes: tuple[str, ...] = ()) -> None:
-        super().__init__(SqliteTables(connection), InboxReader(inbox_path(path)), notes)
+        super().__init__(SqliteTables(connection), notes)
         self.path = path
         self._connection = connection
 
@@ -52,20 +51,31 @@ class SqliteReader(JournalReader):
         return holder if holder is not None and holder.kind is HolderKind.RUN else None
 
     def backup(self, path: Path) -> None:
-        """Write a copy of the journal as it is now to `path`, with its inbox beside it.
+        """Write a copy of the journal as it is now to `path`, for its owner alone, whole or not at all.
 
         Safe during a run. The copy is for safekeeping and for `verify`: a run refuses it while the original is still
-        there, or if the original has moved on. Raises `OutputError` if the copy cannot be written or `path` exists.
+        there, or if the original has moved on. SQLite's own backup is used: copying the file of a database in use would
+        miss the rows in its log. Raises `OutputError` if the copy cannot be written or `path` exists.
         """
-        with self._translating_errors(), closing(InboxReader(inbox_path(self.path))) as inbox:
-            sources = {path: self._connection}
-            if (connection := inbox.connection()) is not None:
-                sources[inbox_path(path)] = connection
-            write_backup(sources)
+        if os.path.lexists(path):
+            raise OutputError(
+                say("{path} already exists.", path=path), hint=say("Name a file that does not exist yet.")
+            )
+        try:
+            temporary = unfinished(path)
+            try:
+                _copy(self._connection, temporary)
+                os.link(temporary, path)  # unlike a rename, this never replaces a file
+                sync_directory(path.parent)
+            finally:
+                temporary.unlink(missing_ok=True)
+        except (OSError, apsw.FullError, apsw.CantOpenError, apsw.ReadOnlyError) as error:
+            raise OutputError(
+                say("The copy {journal} cannot be written: {error}.", journal=path, error=error)
+            ) from None
 
     def close(self) -> None:
         """Close the journal. It can be reopened."""
-        self._inbox.close()
         # Every commit is already durable. If the log cannot be emptied now, the next run does it.
         with suppress(apsw.Error):
             self._connection.close()
@@ -107,34 +117,6 @@ class SqliteReader(JournalReader):
             raise JournalError(
                 say("The journal {path} cannot be read: {error}.", path=self.path, error=error)
             ) from None
-
-
-def write_backup(sources: Mapping[Path, apsw.Connection]) -> None:
-    """Copy databases to new files for their owner alone: each from one snapshot, and either all of them or none.
-
-    They are copied in order and named in reverse, so once the first has its name, all are complete. SQLite's own
-    backup is used: copying the file of a database in use would miss the rows in its log.
-    """
-    (journal, *_) = sources
-    for path in sources:
-        if os.path.lexists(path):
-            raise OutputError(
-                say("{path} already exists.", path=path), hint=say("Name a file that does not exist yet.")
-            )
-    made: dict[Path, Path] = {}
-    try:
-        for path, source in sources.items():
-            temporary = unfinished(path)
-            made[temporary] = path
-            _copy(source, temporary)
-        for temporary, path in reversed(made.items()):
-            os.link(temporary, path)  # unlike a rename, this never replaces a file
-            sync_directory(path.parent)
-    except (OSError, apsw.FullError, apsw.CantOpenError, apsw.ReadOnlyError) as error:
-        raise OutputError(say("The copy {journal} cannot be written: {error}.", journal=journal, error=error)) from None
-    finally:
-        for temporary in made:
-            temporary.unlink(missing_ok=True)
 
 
 def _copy(source: apsw.Connection, path: Path) -> None:

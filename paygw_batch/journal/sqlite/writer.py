@@ -26,7 +26,7 @@ from paygw_batch.core.lifecycle import Intended, Interrupted, Released, Replaced
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.journal.batch_part import BatchPart
-from paygw_batch.journal.facts.codec import NoteKind
+from paygw_batch.journal.facts.codec import KINDS_BESIDE
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.guards.left import LeftWriter, Noted, noted_of, noting_failed
 from paygw_batch.journal.guards.lock import WriteLock
@@ -127,12 +127,11 @@ class SqliteJournal(SqliteReader, Journal):
         FileOutbox(self._connection, self.path, self._writing).add_for_run(notices, at)
 
     def scrub(self) -> OldPages:
-        """Remove every byte of forgotten people from the file, its log and its inbox."""
+        """Remove every byte of forgotten people from the file and its log."""
         if not self.path.is_file():
             return OldPages.NOWHERE
         with self._translating_errors():
             is_clean = scrub(self._connection, self.path)
-            is_clean = self._inbox.forget_taken(self._evidence.inbox_end()) and is_clean
         return OldPages.NOWHERE if is_clean else OldPages.IN_LOG
 
     def moving(self, place: str) -> AbstractContextManager[None]:
@@ -228,12 +227,15 @@ class SqliteJournal(SqliteReader, Journal):
             self._commit()
 
     def _begin(self) -> None:
-        """Begin a transaction. Raises `JournalUnwritable` if another process has written facts, but for withdrawals."""
+        """Begin a transaction. Raises `JournalUnwritable` if others have written facts, but for those beside a run."""
         self._connection.execute("BEGIN IMMEDIATE")
         if fetch(self._connection, "SELECT max(number) FROM fact") == [(self._end.seq or None,)]:
             return
-        end, others = schema.end_of(self._connection), "SELECT 1 FROM fact WHERE number > ? AND kind <> ? LIMIT 1"
-        if end.seq < self._end.seq or fetch(self._connection, others, (self._end.seq, NoteKind.WITHDRAWN.value)):
+        end, others = (
+            schema.end_of(self._connection),
+            "SELECT 1 FROM fact WHERE number > ? AND kind NOT IN (?, ?) LIMIT 1",
+        )
+        if end.seq < self._end.seq or fetch(self._connection, others, (self._end.seq, *KINDS_BESIDE)):
             self._roll_back()
             raise self._give_up(say("another process has written to it"))
         self._end = end
@@ -343,10 +345,10 @@ class SqliteEngineJournal:
         """Whether no write has failed. This process keeps the lock as long as it lives, even while it is frozen."""
         return self._journal.can_write()
 
-    async def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Record the notifications that wait in the inbox."""
+    async def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+        """Judge the notifications that wait."""
         async with self._turn:
-            return await self._thread.call(partial(self._journal.drain_inbox, words, at=at))
+            return await self._thread.call(partial(self._journal.judge_arrivals, words, at=at))
 
     def close(self) -> None:
         """End the thread."""
