@@ -3,25 +3,29 @@
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import apsw
+
 from paygw_batch.console.permissions import Member
-from paygw_batch.errors import SessionsBroken
-from paygw_batch.journal.sqlite.connect import SideDatabase
-from paygw_batch.language import mark
+from paygw_batch.errors import JournalError, SessionsBroken
+from paygw_batch.files import create_once
+from paygw_batch.journal.guards.location import check_file
+from paygw_batch.journal.sqlite.connect import connect, fetch
+from paygw_batch.language import say
 from paygw_batch.run.approval_keys import PublicKey
 
 SECRET_BYTES = 32
 _MAX_SESSIONS = 1_000
 """The maximum number of sessions; a new one ends the oldest."""
 _TABLES = """
-CREATE TABLE session (
+CREATE TABLE IF NOT EXISTS session (
     digest     BLOB PRIMARY KEY,
     person     TEXT NOT NULL,
     way        TEXT NOT NULL,
@@ -30,17 +34,15 @@ CREATE TABLE session (
     started_s  REAL NOT NULL,
     seen_s     REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE used_sign_in (
+CREATE TABLE IF NOT EXISTS used_sign_in (
     digest BLOB PRIMARY KEY,
     at_s   REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE secret (
+CREATE TABLE IF NOT EXISTS secret (
     value BLOB NOT NULL
 ) STRICT;
 """
 """`secret` proves that a sign-in was begun here. It opens no session, and signs nothing for anyone."""
-_PAYS = 0x70617973
-_SESSIONS = SideDatabase(mark("file of sessions"), _PAYS, _TABLES, SessionsBroken, SessionsBroken)
 _OLDEST = "DELETE FROM session WHERE digest NOT IN (SELECT digest FROM session ORDER BY started_s DESC LIMIT ?)"
 
 
@@ -68,17 +70,25 @@ class KeptSessions:
     def __init__(self, journal: Path) -> None:
         self._path = journal.with_name(f"{journal.name}.sessions")
         self._lock = Lock()
-        _SESSIONS.make(
-            self._path,
-            lambda new: new.execute("INSERT INTO secret VALUES (?)", (secrets.token_bytes(SECRET_BYTES),)),
-        )
-        self._connection = _SESSIONS.open(self._path, write=True)
-        with _SESSIONS.reading(self._path):
+        is_there = check_file(self._path)
+        try:
+            if not is_there:
+                create_once(self._path, b"")
+            self._connection = connect(self._path, write=True)
+        except OSError as error:
+            raise self._broken(say(str(error.strerror))) from None
+        except JournalError as error:
+            raise SessionsBroken(error.message) from None
+        with self._transaction():
+            self._connection.execute(_TABLES)
+            self._run(
+                "INSERT INTO secret SELECT ? WHERE NOT EXISTS (SELECT 1 FROM secret)", secrets.token_bytes(SECRET_BYTES)
+            )
             self.secret: bytes = self._run("SELECT value FROM secret")[0][0]
 
     def begin(self, digest: bytes, session: KeptSession, *, instead_of: bytes) -> None:
         """Store a new session, and end the session `instead_of`, which it replaces."""
-        with self._lock, _SESSIONS.writing(self._connection, self._path):
+        with self._transaction():
             self._run("DELETE FROM session WHERE digest = ?", instead_of)
             self._run("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", digest, *astuple(session))
             self._run(_OLDEST, _MAX_SESSIONS)
@@ -86,31 +96,31 @@ class KeptSessions:
     def session(self, digest: bytes) -> KeptSession | None:
         """Return the session whose id has this digest; None if there is none."""
         query = "SELECT person, way, key, credential, started_s, seen_s FROM session WHERE digest = ?"
-        with self._lock, _SESSIONS.reading(self._path):
+        with self._transaction():
             found = self._run(query, digest)
         return KeptSession(*found[0]) if found else None
 
     def use(self, digest: bytes, at_s: float) -> None:
         """Record that a session was used."""
-        with self._lock, _SESSIONS.writing(self._connection, self._path):
+        with self._transaction():
             self._run("UPDATE session SET seen_s = ? WHERE digest = ?", at_s, digest)
 
     def end(self, digest: bytes) -> None:
         """End a session."""
-        with self._lock, _SESSIONS.writing(self._connection, self._path):
+        with self._transaction():
             self._run("DELETE FROM session WHERE digest = ?", digest)
 
     def end_all(self, is_over: Callable[[KeptSession], bool]) -> None:
         """End every session for which `is_over` is true."""
         query = "SELECT digest, person, way, key, credential, started_s, seen_s FROM session"
-        with self._lock, _SESSIONS.writing(self._connection, self._path):
+        with self._transaction():
             for digest, *kept in self._run(query):
                 if is_over(KeptSession(*kept)):
                     self._run("DELETE FROM session WHERE digest = ?", digest)
 
     def end_sign_in(self, digest: bytes, at_s: float, *, forget_before_s: float) -> bool:
         """Record that a sign-in was used; return whether this is the first time. Old ones are removed."""
-        with self._lock, _SESSIONS.writing(self._connection, self._path):
+        with self._transaction():
             self._run("DELETE FROM used_sign_in WHERE at_s < ?", forget_before_s)
             self._run("INSERT OR IGNORE INTO used_sign_in VALUES (?, ?)", digest, at_s)
             return self._connection.changes() == 1
@@ -119,8 +129,28 @@ class KeptSessions:
         """Close the file."""
         self._connection.close()
 
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Run the block in one durable transaction, alone; roll back if it fails."""
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield
+                self._connection.execute("COMMIT")
+            except apsw.Error as error:
+                raise self._broken(str(error)) from None
+            finally:
+                if self._connection.in_transaction:
+                    with suppress(apsw.Error):
+                        self._connection.execute("ROLLBACK")
+
+    def _broken(self, reason: str) -> SessionsBroken:
+        return SessionsBroken(
+            say("The sessions of the console in {path} cannot be used: {reason}.", path=self._path, reason=reason)
+        )
+
     def _run(self, statement: str, *bindings: object) -> list[tuple[Any, ...]]:
-        return _SESSIONS.run(self._connection, statement, *bindings)
+        return fetch(self._connection, statement, bindings)
 
 
 _BYTES = 32

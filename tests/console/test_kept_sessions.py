@@ -188,7 +188,7 @@ def test_on_a_full_disk_nobody_signs_in_and_people_look_on(journal: Path, clock:
             sessions.sign_in(ADA, "", SignInWay.LIST)
 
 
-@pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + b"x" * 4096, b"nothing of ours " * 300])
+@pytest.mark.parametrize("content", [b"SQLite format 3\0" + b"x" * 4096, b"nothing of ours " * 300])
 def test_a_damaged_file_is_a_sentence_that_says_how_to_go_on(journal: Path, content: bytes) -> None:
     path = journal.with_name(f"{journal.name}.sessions")
     path.write_bytes(content)

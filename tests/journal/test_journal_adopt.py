@@ -583,7 +583,7 @@ def test_a_first_page_that_is_none_is_said_to_be_damaged(place: Path) -> None:
     path = journal_path(place)
     path.write_text("client_orderid;amount\n" * 500)
     message, _ = said_of(lambda: adoption(place))
-    assert message == f"{path} is damaged, or not the expected kind of file (journal)."
+    assert message == f"{path} is damaged, or not the expected kind of file."
 
 
 def test_a_journal_whose_pages_are_damaged_is_named(place: Path) -> None:

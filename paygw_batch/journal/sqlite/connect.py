@@ -1,18 +1,15 @@
 """Opens databases whose commits are durable, and checks that every setting took effect."""
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import apsw
 
 from paygw_batch.errors import InternalError, JournalError
-from paygw_batch.files import create_once
-from paygw_batch.journal.guards.location import check_file
-from paygw_batch.language import mark, say
+from paygw_batch.language import say
 
 OLDEST_SQLITE = (3, 51, 3)
 """In older versions, two writing connections can corrupt the write-ahead log (the "WAL-reset" bug)."""
@@ -23,132 +20,30 @@ STATEMENTS_KEPT = 256
 """The number of compiled statements that a connection keeps. Compiling one takes longer than running it."""
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 _SYNCHRONOUS_FULL = 2
-_JOURNAL = mark("journal")
 
 
-def connect(
-    path: Path, *, write: bool, what: str = _JOURNAL, damaged: type[JournalError] = JournalError
-) -> apsw.Connection:
-    """Open the database at `path`, a journal or another one of ours, which must exist. Raises `JournalError`."""
+def connect(path: Path, *, write: bool) -> apsw.Connection:
+    """Open the database at `path`, which must exist. Raises `JournalError`."""
     _check_version()
     flags = apsw.SQLITE_OPEN_NOFOLLOW | apsw.SQLITE_OPEN_EXRESCODE
     flags |= apsw.SQLITE_OPEN_READWRITE if write else apsw.SQLITE_OPEN_READONLY
     try:
         connection = apsw.Connection(str(path), flags=flags, statementcachesize=STATEMENTS_KEPT)
     except apsw.Error as error:
-        raise JournalError(
-            say("Cannot open {path} ({what}): {reason}.", path=path, what=say(what), reason=error)
-        ) from None
+        raise JournalError(say("{path} cannot be opened: {reason}.", path=path, reason=error)) from None
     try:
         configure(connection)
         _configure_file(connection, write=write)
     except (apsw.NotADBError, apsw.CorruptError):
         connection.close()
-        raise damaged(
-            say("{path} is damaged, or not the expected kind of file ({what}).", path=path, what=say(what))
-        ) from None
+        raise JournalError(say("{path} is damaged, or not the expected kind of file.", path=path)) from None
     except apsw.Error as error:
         connection.close()
-        raise JournalError(
-            say("Cannot use {path} ({what}): {reason}.", path=path, what=say(what), reason=error)
-        ) from None
+        raise JournalError(say("{path} cannot be used: {reason}.", path=path, reason=error)) from None
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-@dataclass(frozen=True, slots=True)
-class SideDatabase:
-    """A kind of database kept beside a journal: its name, its tables, and its errors."""
-
-    what: str
-    mark: int
-    """SQLite's application_id; a file with another one is refused."""
-    tables: str
-    damaged: type[JournalError]
-    unwritable: type[JournalError]
-    version: int = 1
-
-    def make(self, path: Path, fill: Callable[[apsw.Connection], object] | None = None) -> None:
-        """Create the database at `path`, whole or not at all, unless it exists. `fill` writes its first lines."""
-        if check_file(path):
-            return
-        log = path.with_name(f"{path.name}-wal")
-        if log.exists() and log.stat().st_size > 0:  # SQLite would replay it into the new one
-            raise self.damaged(
-                say(
-                    "{path} ({what}) is missing, but its log {log} still has the newest data.",
-                    path=path,
-                    what=say(self.what),
-                    log=log,
-                )
-            )
-        with closing(apsw.Connection(":memory:")) as connection:
-            fetch(connection, "BEGIN")
-            connection.execute(self.tables)
-            if fill is not None:
-                fill(connection)
-            connection.pragma("application_id", self.mark)
-            connection.pragma("user_version", self.version)
-            fetch(connection, "COMMIT")
-            image = connection.serialize("main")
-        try:
-            create_once(path, image)
-        except OSError as error:
-            raise self.unwritable(
-                say(
-                    "Cannot create {path} ({what}): {reason}.",
-                    path=path,
-                    what=say(self.what),
-                    reason=say(str(error.strerror)),
-                )
-            ) from None
-
-    def open(self, path: Path, *, write: bool) -> apsw.Connection:
-        """Open the database at `path`, which must exist. Raises `JournalError`."""
-        connection = connect(path, write=write, what=self.what, damaged=self.damaged)
-        if (connection.pragma("application_id"), connection.pragma("user_version")) != (self.mark, self.version):
-            connection.close()
-            raise self.damaged(
-                say("This version of the program cannot read {path} ({what}).", path=path, what=say(self.what))
-            )
-        return connection
-
-    @contextmanager
-    def writing(self, connection: apsw.Connection, path: Path) -> Iterator[None]:
-        """Run the block in one durable transaction; roll back if it fails. Raises `unwritable`."""
-        try:
-            fetch(connection, "BEGIN IMMEDIATE")
-            yield
-            fetch(connection, "COMMIT")
-        except apsw.Error as error:
-            raise self.unwritable(
-                say(
-                    "Cannot write to {path} ({what}): {reason}.",
-                    path=path,
-                    what=say(self.what),
-                    reason=reason_of(error),
-                )
-            ) from None
-        finally:
-            if connection.in_transaction:
-                with suppress(apsw.Error):
-                    fetch(connection, "ROLLBACK")
-
-    @contextmanager
-    def reading(self, path: Path) -> Iterator[None]:
-        """Turn SQLite errors raised in the block into `damaged`."""
-        try:
-            yield
-        except apsw.Error as error:
-            raise self.damaged(
-                say("Cannot read {path} ({what}): {reason}.", path=path, what=say(self.what), reason=error)
-            ) from None
-
-    def run(self, connection: apsw.Connection, statement: str, *bindings: Any) -> list[tuple[Any, ...]]:
-        """Run one statement inside `reading` or `writing`, and return all its rows."""
-        return fetch(connection, statement, bindings)
 
 
 def configure(connection: apsw.Connection) -> None:
