@@ -281,3 +281,13 @@ def test_a_journal_with_a_withdrawal_alone_is_not_replaced_in_silence(place: Pat
         file.unlink()
     with pytest.raises(JournalWentBack):
         open_at(place, makes=False)
+
+
+def test_a_listener_writes_into_no_file_that_was_replaced(place: Path) -> None:
+    open_at(place).close()
+    copy = copied(place, "copy")
+    with file_place(place).beside() as keep:
+        keep([Arrived(notification(), AT)])
+        put_back(place, copy)
+        with pytest.raises(JournalWentBack):
+            keep([Arrived(notification(), AT)])

@@ -264,26 +264,8 @@ class DatabasePlace(JournalPlace):
             return check_jobs(session.connection, self.server)
 
     @contextmanager
-    def beside(self) -> Iterator[KeepBeside]:
-        """Give what records notes without the desk (see `JournalPlace`). A connection that is lost is opened again."""
-        with ExitStack() as opened:
-            keepers: list[KeepBeside] = []
-
-            def keep(notes: Sequence[NotedBeside]) -> None:
-                if keepers:
-                    with suppress(JournalError):
-                        keepers[0](notes)
-                        return
-                    keepers.clear()
-                    opened.close()
-                keepers.append(opened.enter_context(self._beside_once()))
-                keepers[0](notes)
-
-            yield keep
-
-    @contextmanager
     def _beside_once(self) -> Iterator[KeepBeside]:
-        """Give the same on one connection."""
+        """Give what records notes without the desk, on one chain (see `JournalPlace`)."""
         with self._known(write=True) as (session, identity):
             folder = self._folder(identity)
             with closing(BesideWriter(session.connection, identity, self.intent_lives_s)) as writer:

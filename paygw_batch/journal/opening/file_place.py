@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from os.path import samestat
 from pathlib import Path
 
 import apsw
@@ -149,23 +150,24 @@ class FilePlace(JournalPlace):
             yield FileOutbox(connection, self.path)
 
     @contextmanager
-    def beside(self) -> Iterator[KeepBeside]:
-        """Give what records notes beside the process that holds the lock (see `JournalPlace`)."""
-        yield self._keep_beside
+    def _beside_once(self) -> Iterator[KeepBeside]:
+        """Give what records notes beside the process that holds the lock (see `JournalPlace`).
 
-    def _keep_beside(self, notes: Sequence[NotedBeside]) -> None:
-        """Record notes, as facts that move no row, and note them as left.
-
-        SQLite orders this before or after each transaction of a run. The file is opened anew each time: another one may
-        have been put in its place.
+        They are facts that move no row. SQLite orders this before or after each transaction of a run.
         """
-        with self._beside_run(must_be_known=True) as connection, written_beside(connection, self.path):
-            evidence_in(connection).keep(partial(record_last, connection), *notes)
-            identity, end = identity_of(connection), end_of(connection)
-        try:
-            note_beside(self.known.folder(identity.journal_id), end.seq, end.hash.hex(), end.at)
-        except OSError as error:
-            raise JournalUnwritable(unwritable(self.path, noting_failed(error))) from None
+        with self._beside_run(must_be_known=True) as connection:
+            there, folder = self.path.stat(), self.known.folder(identity_of(connection).journal_id)
+
+            def keep(notes: Sequence[NotedBeside]) -> None:
+                with self._translating_errors():
+                    if not samestat(there, self.path.stat()):
+                        raise self._missing()  # another file has been put in its place
+                    with written_beside(connection, self.path):
+                        evidence_in(connection).keep(partial(record_last, connection), *notes)
+                        end = end_of(connection)
+                    note_beside(folder, end.seq, end.hash.hex(), end.at)
+
+            yield keep
 
     @contextmanager
     def _noting(self) -> Iterator[SqliteTables]:
@@ -180,16 +182,21 @@ class FilePlace(JournalPlace):
         `JournalUnwritable`.
         """
         self.open_to_read(must_be_known=must_be_known).close()
-        with closing(connect(self.path, write=write)) as connection:
-            try:
-                yield connection
-            except apsw.BusyError:
-                raise JournalHeld(
-                    say("A run is writing to the journal {path}.", path=self.path),
-                    hint=say("Run the same command again."),
-                ) from None
-            except apsw.Error as error:
-                raise JournalUnwritable(unwritable(self.path, reason_of(error))) from None
+        with closing(connect(self.path, write=write)) as connection, self._translating_errors():
+            yield connection
+
+    @contextmanager
+    def _translating_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.BusyError:
+            raise JournalHeld(
+                say("A run is writing to the journal {path}.", path=self.path), hint=say("Run the same command again.")
+            ) from None
+        except apsw.Error as error:
+            raise JournalUnwritable(unwritable(self.path, reason_of(error))) from None
+        except OSError as error:
+            raise JournalUnwritable(unwritable(self.path, noting_failed(error))) from None
 
     def _is_there(self) -> bool:
         return self.path.parent.exists() and check_place(self.path)

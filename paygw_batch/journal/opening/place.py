@@ -1,13 +1,13 @@
 """Declares the place of a journal: a file on one machine, or a database shared by several hosts."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
-from paygw_batch.errors import AuditUnwritable, HolderKind, PaygwError
+from paygw_batch.errors import AuditUnwritable, HolderKind, JournalError, PaygwError
 from paygw_batch.journal.facts.audit_chain import AuditEntry, AuditNote, next_audit_entry, start_of_trail
 from paygw_batch.journal.guards.location import canonical_path
 from paygw_batch.journal.guards.lock import LockHolder
@@ -96,12 +96,31 @@ class JournalPlace(ABC):
     def _noting(self) -> AbstractContextManager[Tables]:
         """Run the block in one durable transaction; no other process adds to the audit trail meanwhile."""
 
-    @abstractmethod
-    def beside(self) -> AbstractContextManager[KeepBeside]:
+    @contextmanager
+    def beside(self) -> Iterator[KeepBeside]:
         """Give what records notes durably while a run may hold the journal, all or none, in a call each.
 
-        It raises `JournalHeld` if a write of the run takes too long, and `JournalError`.
+        A connection that is of no use any more is opened again. It raises `JournalHeld` if a write of the run takes too
+        long, and `JournalError`.
         """
+        with ExitStack() as opened:
+            keepers: list[KeepBeside] = []
+
+            def keep(notes: Sequence[NotedBeside]) -> None:
+                if keepers:
+                    with suppress(JournalError):
+                        keepers[0](notes)
+                        return
+                    keepers.clear()
+                    opened.close()
+                keepers.append(opened.enter_context(self._beside_once()))
+                keepers[0](notes)
+
+            yield keep
+
+    @abstractmethod
+    def _beside_once(self) -> AbstractContextManager[KeepBeside]:
+        """Give the same on one connection, which may fail at any call."""
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
         """Record the withdrawal of a signed plan or order durably, even while a run holds the journal."""
