@@ -3,10 +3,15 @@
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import apsw
 
 from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.sqlite.writer import SqliteEngineJournal, SqliteJournal
 from paygw_batch.journal.values import Entry, MoveResult
+from tests.journal.journal_rows import all_due, intent, journal_path, open_at, open_sheet
 
 QUICK_S, SLOW_S = 0.0002, 0.005
 
@@ -58,3 +63,22 @@ def test_commits_are_made_in_the_event_loop_only_while_the_disk_is_quick() -> No
 
     asyncio.run(story())
     given.close()
+
+
+def test_a_process_that_writes_beside_holds_no_event_loop_up(place: Path) -> None:
+    """It may be frozen in its transaction: the run goes on with the answers that come, and commits once it may."""
+    with closing(open_at(place)) as journal, closing(apsw.Connection(str(journal_path(place)))) as other:
+        open_sheet(journal)
+        due = all_due(journal, 1)[0]
+        other.execute("BEGIN IMMEDIATE")
+
+        async def story() -> Sequence[MoveResult]:
+            with closing(SqliteEngineJournal(journal)) as given:
+                append = asyncio.create_task(given.append([intent(due)]))
+                done, _ = await asyncio.wait([append], timeout=0.3)
+                assert not done
+                other.execute("ROLLBACK")
+                return await append
+
+        assert list(asyncio.run(story())) == [MoveResult.MOVED]
+        journal.verify()

@@ -46,13 +46,11 @@ from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import record_last
 from paygw_batch.journal.sqlite.schema import end_of, identity_of, make_tables, migrate, migrations, written_beside
 from paygw_batch.journal.sqlite.tables import SqliteTables, evidence_in
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.writer import WAITS_FOR_OTHERS_MS, SqliteJournal
 from paygw_batch.journal.values import Identity, Named, NotedBeside, Remark
 from paygw_batch.language import say
 
 _MAX_TIME_BYTES = 100
-_WAITS_FOR_OTHERS_MS = 60_000
-"""How long a run waits for a process that writes beside it, and may be frozen. The others wait less for the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +294,7 @@ class FilePlace(JournalPlace):
         check_directory(folder)
         connection = connect(path, write=True)
         undo.callback(connection.close)
-        connection.set_busy_timeout(_WAITS_FOR_OTHERS_MS)
+        connection.set_busy_timeout(WAITS_FOR_OTHERS_MS)
         home, notes = found.identity.home, list[str]()
         if home != str(path):
             notes.append(say("The journal was moved here from {home}.", home=home))

@@ -14,7 +14,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -109,6 +109,17 @@ class SqliteJournal(SqliteReader, Journal):
             return results
 
         return commit
+
+    def may_begin(self, *, wait: bool) -> bool:
+        """Begin the transaction of the next `stage`, unless another process is writing and we do not `wait`."""
+        self._require_writable()
+        self._connection.set_busy_timeout(WAITS_FOR_OTHERS_MS if wait else 0)
+        try:
+            with self._whole(self._end) if wait else suppress(apsw.Error):
+                self._connection.execute("BEGIN IMMEDIATE")
+        finally:
+            self._connection.set_busy_timeout(WAITS_FOR_OTHERS_MS)
+        return self._connection.in_transaction
 
     def mark_interrupted(self, at: str) -> int:
         """Put every in-flight instruction in doubt, and return their number."""
@@ -228,7 +239,8 @@ class SqliteJournal(SqliteReader, Journal):
 
     def _begin(self) -> None:
         """Begin a transaction. Raises `JournalUnwritable` if others have written facts, but for those beside a run."""
-        self._connection.execute("BEGIN IMMEDIATE")
+        if not self._connection.in_transaction:  # `may_begin` did so
+            self._connection.execute("BEGIN IMMEDIATE")
         if fetch(self._connection, "SELECT max(number) FROM fact") == [(self._end.seq or None,)]:
             return
         end, others = (
@@ -309,6 +321,8 @@ def _in_turn(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 
 T = TypeVar("T")
 
+WAITS_FOR_OTHERS_MS = 60_000
+"""How long a run waits for a process that writes beside it, and may be frozen. The others wait less for the run."""
 QUICK_S = 0.001
 """A disk is fast if its recent commits take less than this on average."""
 _COMMITS_AVERAGED = 16
@@ -338,6 +352,9 @@ class SqliteEngineJournal:
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Stage facts now; commit them here if the disk is fast, otherwise in the thread."""
         async with self._turn:
+            # A process that writes beside the run may be frozen, and the event loop must not be.
+            if entries and not self._journal.may_begin(wait=False):
+                await self._thread.call(partial(self._journal.may_begin, wait=True))
             commit = partial(self._timed, self._journal.stage(entries))
             return commit() if self._commit_s < QUICK_S else await self._thread.call(commit)
 
