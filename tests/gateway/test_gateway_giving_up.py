@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from paygw_batch.errors import InternalError
+from paygw_batch.gateway.http.connection import Connection
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind
 from tests.gateway.gateway_server import (
@@ -208,5 +209,17 @@ def test_sixty_four_at_once_each_get_their_own_reply(channel: Channel) -> None:
                 )
             assert [summary(result) for result in results] == [str(number).encode() for number in range(64)]
             assert len(server.peers) == 64
+
+    play(scenario())
+
+
+def test_closing_the_transport_waits_for_no_connection_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On uvloop, one that times out in the turn in which it is made is never said to be gone."""
+    monkeypatch.setattr("paygw_batch.gateway.http.transport.CLOSED_WITHIN_S", 0.01)
+
+    async def scenario() -> None:
+        transport = PayoutTransport(settings_for("http://127.0.0.1:1"))
+        transport._living.add(Connection(asyncio.get_running_loop(), set()))
+        await transport.aclose()
 
     play(scenario())

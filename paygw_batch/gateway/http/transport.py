@@ -8,6 +8,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -67,6 +68,8 @@ def _is_address(host: str) -> bool:
     return True
 
 
+CLOSED_WITHIN_S = 2.0
+"""How long a transport waits for cut connections: uvloop never says that one is gone which timed out as it was made."""
 MAX_QUIET_S = 1.0
 """A connection idle for longer is not used again: servers close such connections, perhaps just as we send."""
 
@@ -135,8 +138,10 @@ class PayoutTransport:
         self._idle.clear()
         for connection in list(self._living):
             connection.abort()
-        for connection in list(self._living):
-            await connection.gone.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSED_WITHIN_S):
+                for connection in list(self._living):
+                    await connection.gone.wait()
 
     async def _send(self, request: bytes, may_leave: MayLeave) -> RawReply | TransportFault:
         """Send one request over a connection that is fit for it."""
