@@ -145,7 +145,7 @@ class Claimed:
 
 
 class Drop:
-    """The drop folder `folder` as seen by runs with the journal at the place `journal`.
+    """The drop folder `folder` as seen by runs with the journal that has the id `journal`.
 
     `guard` knows the program's own files, which are never touched. Raises `UsageError` unless a person has adopted the
     folder, and `ConfigurationError` if one of our subfolders is a link, or others may write to it.

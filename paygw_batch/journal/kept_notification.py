@@ -65,8 +65,11 @@ def decode_notification(text: str) -> Notification:
 
 
 def evidence_of(arrival: int, content: str) -> Evidence:
-    """Return a notification that arrived as evidence. Raises `JournalCorrupt` if it is unreadable."""
-    kept = decode_notification(content)
+    """Return a notification that arrived as evidence. What we cannot have written says nothing, and stops no other."""
+    try:
+        kept = decode_notification(content)
+    except JournalCorrupt:
+        return Evidence(EvidenceSource.NOTIFICATION, Claim(None), content, arrival)
     return Evidence(kept.source, kept.claim, content, arrival)
 
 

@@ -275,6 +275,9 @@ class RunOfWorkers(Protocol):
 
 T = TypeVar("T")
 
+JUDGED_AT_ONCE = 1_000
+"""About how many notifications a run judges before it goes on."""
+
 
 class JournalThread:
     """Makes an engine's calls to a journal, one after the other, in the same thread."""

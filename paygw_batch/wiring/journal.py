@@ -217,11 +217,15 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
         journal.close()
 
 
-def require_journal(settings: Settings, command: str) -> None:
-    """Raise `JournalError` unless something can be recorded in the journal; the sandbox makes its own first."""
+def require_journal(settings: Settings, command: str) -> str:
+    """Return the id of a journal in which something can be recorded; the sandbox makes its own first.
+
+    Raises `JournalError`.
+    """
     if settings.uses_sandbox and not place_of(settings).may_exist():
         open_to_write(settings, command).close()
-    place_of(settings).open_to_read(must_be_known=True).close()
+    with journal_to_read(settings, must_be_known=True) as journal:
+        return journal.head().journal_id
 
 
 def judge_arrivals(settings: Settings, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:

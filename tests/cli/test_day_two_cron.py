@@ -189,6 +189,23 @@ def test_a_sheet_begun_with_one_journal_continues_with_no_other(program: Program
     assert program.json("run-folder", folder)["sheets"] == []
 
 
+def test_a_sheet_that_was_begun_goes_on_where_its_journal_goes(program: Program, folder: Path) -> None:
+    slow(program, 0.05)
+    dropped(program, kenyan_rows(60))
+    process = program.start("run-folder", folder)
+    wait_for_first_payment(program, process)
+    process.kill()
+    process.communicate()
+    for ending in ("", "-wal"):
+        program.journal.with_name(f"journal.sqlite3{ending}").rename(program.home / f"moved.sqlite3{ending}")
+    (program.home / "known.journal.sqlite3").rename(program.home / "known.moved.sqlite3")
+    program.config.write_text(program.config.read_text().replace('"journal.sqlite3"', '"moved.sqlite3"'))
+    (sheet,) = program.json("run-folder", folder)["sheets"]
+    assert sum(sheet["states"].values()) == 60
+    orders = [line["client_orderid"] for line in program.record()]
+    assert len(orders) == len(set(orders)) == 60
+
+
 # What a run tells the house
 
 

@@ -40,8 +40,11 @@ class WrittenFacts:
         assert batch == BATCH
         return [one for one in self.rows if one.row > after_row][:limit]
 
-    def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+    def judge_arrivals(
+        self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
+    ) -> Counter[Finding]:
         assert words == WORDS
+        assert at_most is not None
         self.taken_in.append(at)
         return Counter({Finding.MOVED: 1})
 

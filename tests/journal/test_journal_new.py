@@ -207,6 +207,15 @@ def test_an_unknown_journal_at_its_default_place_counts(place: Path) -> None:
         make(place, "second.sqlite3")
 
 
+def test_an_unknown_journal_counts_by_every_name(place: Path) -> None:
+    made, renamed = make(place), EndpointIdentity.of("gateway.example", "9", "merchant")
+    assert made is not None
+    file_place(place, endpoint=renamed).open_to_write("a test").close()
+    shutil.rmtree(place / "journals")
+    with pytest.raises(JournalError, match=made.journal_id):
+        make(place, "second.sqlite3", endpoint=EndpointIdentity.of("gateway.example", "9", "another login"))
+
+
 def test_other_merchants_have_journals_of_their_own(place: Path) -> None:
     make(place)
     for number, other in enumerate(("gateway.example/9", "other.example/1234")):

@@ -5,6 +5,7 @@ import shutil
 import stat
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
@@ -142,6 +143,19 @@ def test_one_part_of_a_merchants_name_can_change_at_a_time(place: Path) -> None:
         open_at(place, endpoint=endpoint).close()
     (entry,) = file_place(place).known.entries()
     assert set(entry.names) == {ENDPOINT, second, third}
+
+
+def test_no_new_name_makes_two_merchants_one(place: Path) -> None:
+    """Of what the one was paid, the journal of the other knows nothing."""
+    made(place)
+    other = EndpointIdentity.of("gateway.example", "9", "another login")
+    second = replace(file_place(place, place / "second.sqlite3"), endpoint=other)
+    second.make("a test")
+    between = EndpointIdentity.of("gateway.example", ENDPOINT.endpoint_id, "another login")
+    for at_place in (second, file_place(place)):
+        with pytest.raises(JournalError, match="already has a journal"):
+            replace(at_place, endpoint=between).open_to_write("a test")
+    second.open_to_write("a test").close()
 
 
 def test_an_empty_file_is_no_journal_and_one_can_be_made_in_its_place(place: Path) -> None:

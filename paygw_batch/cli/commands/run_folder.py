@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
@@ -24,7 +25,15 @@ from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.sheet_answers import SheetAnswers
 from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import ApprovalError, Asked, ConfigurationError, PaygwError, ReferenceLookAlike, SheetError
+from paygw_batch.errors import (
+    ApprovalError,
+    Asked,
+    ConfigurationError,
+    JournalError,
+    PaygwError,
+    ReferenceLookAlike,
+    SheetError,
+)
 from paygw_batch.journal import Journal
 from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary, worst
@@ -34,7 +43,7 @@ from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.profiles import read_profile
 from paygw_batch.wiring.approvals import person
 from paygw_batch.wiring.gateway import gateway_of
-from paygw_batch.wiring.journal import hold_again, only_one, run_journal
+from paygw_batch.wiring.journal import hold_again, only_one, require_journal, run_journal
 from paygw_batch.wiring.operations import operation_of, require_complete, rules_of
 from paygw_batch.wiring.outputs import OutputGuard
 from paygw_batch.wiring.sheet import read_options, require_as_stated, validated_sheet
@@ -102,8 +111,10 @@ def command(
     guard.check(reporting=True)
     require_complete(settings, rules, set())
     # Each operation claims its own sheets: what was begun as one must never continue as another.
-    journal_place = settings.journal_place()
-    owner = journal_place if operation == PAYOUT else f"{journal_place} {operation}"
+    journal_id = ""
+    with suppress(JournalError):  # the run says what is wrong
+        journal_id = require_journal(settings, "run-folder")
+    owner = journal_id if operation == PAYOUT else f"{journal_id} {operation}"
     drop = Drop(folder, owner, guard, settle_s=settle_s, now=utc_now)
     with reported(settings, "run-folder", screen) as report:
         report.files = drop.counts()

@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import secrets
+import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -31,6 +32,7 @@ from paygw_batch.language import say
 MAX_BYTES = 32 << 20
 """At 26 bytes an attempt in groups of 64 and 150 alone: 200,000 to 1.2 million in each of the two files."""
 _STEP = 256 << 10
+_ALONE_WITHIN_S = 30.0
 RUN, BESIDE = "left-1", "beside"
 """The writers: a run (further processes of a host have further numbers), and whoever records something beside one."""
 
@@ -163,10 +165,18 @@ def note_accepted(folder: Path, names: Collection[str], end: Callable[[], tuple[
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Keep every other process that asks for it out of a folder. Raises `OSError`."""
+    """Keep every other process that asks for it out of a folder. Raises `OSError`, also if one is frozen in there."""
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        give_up_s = time.monotonic() + _ALONE_WITHIN_S
+        while True:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > give_up_s:
+                    raise
+            time.sleep(0.01)
         yield
     finally:
         os.close(held)

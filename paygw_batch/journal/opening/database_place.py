@@ -267,11 +267,12 @@ class DatabasePlace(JournalPlace):
     def _beside_once(self) -> Iterator[KeepBeside]:
         """Give what records notes without the desk, on one chain (see `JournalPlace`)."""
         with self._known(write=True) as (session, identity):
+            self._roll(identity).missing(session.connection)  # it names this host, which a later roll-call then asks
             folder = self._folder(identity)
             with closing(BesideWriter(session.connection, identity, self.intent_lives_s)) as writer:
 
                 def keep(notes: Sequence[NotedBeside]) -> None:
-                    with translating_errors(self.server):
+                    with translating_errors(self.server), limited(session.connection, self.server.commit_limit_s):
                         noted = writer.keep(notes)
                     try:
                         note_beside(folder, *noted)
@@ -446,6 +447,8 @@ class DatabasePlace(JournalPlace):
             undo.callback(session.close)
             with translating_errors(self.server), limited(session.connection, self.server.commit_limit_s):
                 identity = self._identified(session)
+                names = evidence_in(session.connection, identity).names(identity)
+                is_new = self._require_own(identity.journal_id, names)
                 roll = self._roll(identity)
                 roll.answer(session.connection)
                 left = LeftOfProcess(self._folder(identity), roll.life, now=now, command=command)
@@ -457,8 +460,7 @@ class DatabasePlace(JournalPlace):
                     writer.has_desk = take_desk(session.connection, writer.process)
                     if not writer.has_desk:
                         raise desk_taken(session.connection)
-                names = evidence_in(session.connection, identity).names(identity)
-                if not is_worker and self.endpoint not in names and self.endpoint.consumer_key_sha256:
+                if is_new and not is_worker:
                     with writer.at_desk():
                         writer.record([Remark(Named(self.endpoint, ""), now)])
             self._remember(identity, (*names, self.endpoint), now)

@@ -313,7 +313,7 @@ class FilePlace(JournalPlace):
 
     def _migrate(self, connection: apsw.Connection, found: Found, now: str) -> None:
         """Upgrade the tables and record the journal's present place and name, in one transaction."""
-        is_name_noted = self.endpoint in found.names or not self.endpoint.consumer_key_sha256
+        is_name_noted = not self._require_own(found.identity.journal_id, found.names)
         if found.version == len(migrations()) and found.identity.home == str(self.path) and is_name_noted:
             return
         connection.execute("BEGIN IMMEDIATE")

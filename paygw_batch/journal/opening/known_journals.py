@@ -23,6 +23,7 @@ from paygw_batch.journal.guards.location import check_directory, check_file, mak
 from paygw_batch.journal.guards.lock import LockWait, RunLock
 from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.schema import identity_of
+from paygw_batch.journal.sqlite.tables import evidence_in
 from paygw_batch.language import say, say_count
 
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -137,7 +138,8 @@ class KnownJournals:
         for path in sorted(self._directory.parent.glob("*/journal.sqlite3")):
             with suppress(PaygwError, apsw.Error, OSError), closing(connect(path, write=False)) as connection:
                 identity = identity_of(connection)
-                yield KnownJournal(identity.journal_id, (identity.name,), str(path), identity.created_at)
+                names = evidence_in(connection).names(identity)
+                yield KnownJournal(identity.journal_id, names, str(path), identity.created_at)
 
 
 def _read(path: Path) -> KnownJournal:

@@ -1,7 +1,7 @@
 """Declares the place of a journal: a file on one machine, or a database shared by several hosts."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from paygw_batch.journal.facts.audit_chain import AuditEntry, AuditNote, next_au
 from paygw_batch.journal.guards.location import canonical_path
 from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.journal import NO_ENTRY, Journal, JournalReader
-from paygw_batch.journal.opening.known_journals import KnownJournals
+from paygw_batch.journal.opening.known_journals import KnownJournals, check_beside
 from paygw_batch.journal.outbox import Outbox
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import Identity, NotedBeside, Withdrawal
@@ -77,6 +77,16 @@ class JournalPlace(ABC):
     @abstractmethod
     def outbox(self, *, write: bool) -> AbstractContextManager[Outbox]:
         """Open the journal's outbox for the block, even while a run holds the journal."""
+
+    def _require_own(self, journal_id: str, names: Collection[EndpointIdentity]) -> bool:
+        """Return whether our endpoint is new to a journal that knows its merchant by `names`.
+
+        Raises `JournalError` if another journal of this user pays for it: the new name would make two merchants one.
+        """
+        if self.endpoint in names or not self.endpoint.consumer_key_sha256:
+            return False
+        check_beside(self.known.paying((self.endpoint,), but=journal_id), None, command="journal new")
+        return True
 
     def note_act(self, note: AuditNote, at: str) -> None:
         """Add an act to the audit trail durably, even while a run holds the journal.

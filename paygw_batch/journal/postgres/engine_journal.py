@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.port import JournalThread
+from paygw_batch.journal.port import JUDGED_AT_ONCE, JournalThread
 from paygw_batch.journal.values import Due, Entry, MoveResult
 
 T = TypeVar("T")
@@ -31,7 +31,9 @@ class SendingJournal(Protocol):
         """Return the next rows of a batch that may be sent."""
         ...
 
-    def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+    def judge_arrivals(
+        self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
+    ) -> Counter[Finding]:
         """Judge the notifications that wait."""
         ...
 
@@ -59,7 +61,7 @@ class OwnRun:
     async def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
         """Judge the notifications that wait."""
         async with self._turn:
-            return await self._thread.call(partial(self._journal.judge_arrivals, words, at=at))
+            return await self._thread.call(partial(self._journal.judge_arrivals, words, at=at, at_most=JUDGED_AT_ONCE))
 
     def close(self) -> None:
         """End the thread."""

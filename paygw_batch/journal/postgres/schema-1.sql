@@ -664,20 +664,20 @@ DECLARE
     sent_by_workers constant text[] := '{intended,interrupted,not_sent,accepted,paid,rejected,unknown}';
     of_journal constant text[] := '{heard,carried_out,clock,named,order,withdrawn,arrived,taken_in}';
     newest text := to_char((clock_timestamp() + interval '1 min') AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"');
-    is_decided boolean; is_of_desk boolean; is_arriving boolean; is_misplaced boolean; is_sending boolean; last_at text;
+    is_decided boolean; is_of_desk boolean; is_beside boolean; is_misplaced boolean; is_sending boolean; last_at text;
 BEGIN
-    SELECT bool_or(l.is_decided), bool_or(l.is_decided AND l.kind NOT IN ('withdrawn', 'arrived')), bool_or(l.kind = 'arrived'),
+    SELECT bool_or(l.is_decided), bool_or(l.is_decided AND l.kind NOT IN ('withdrawn', 'arrived')), bool_or(l.kind IN ('withdrawn', 'arrived')),
             bool_or(CASE WHEN l.instruction IS NOT NULL THEN l.batch IS NOT NULL OR i.number IS NULL
                 ELSE (l.batch IS NULL) IS DISTINCT FROM (l.kind = ANY (of_journal)) END),
             bool_or(l.kind = 'intended'), max(l.at)
-        INTO is_decided, is_of_desk, is_arriving, is_misplaced, is_sending, last_at
+        INTO is_decided, is_of_desk, is_beside, is_misplaced, is_sending, last_at
         FROM (SELECT u.*, u.instruction IS NULL OR num_nonnulls(u.source, u.finding, u.means, u.details) > 0
                 OR (u.kind = ANY (sent_by_workers)) IS NOT TRUE AS is_decided FROM unnest(lines) u) l
             LEFT JOIN instruction i ON i.number = l.instruction;
     IF is_decided OR last_at > greatest(newest, me.head_at) THEN
         PERFORM require_desk();
     END IF;
-    IF is_arriving THEN  -- notifications are numbered in the order of their commits: who judges one has seen all before it
+    IF is_beside THEN  -- numbered in the order of their commits: who judges one, or notes one as left, has seen all before it
         PERFORM pg_advisory_xact_lock(7025);
     END IF;
     IF is_of_desk THEN

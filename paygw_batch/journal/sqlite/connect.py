@@ -125,6 +125,8 @@ def reason_of(error: apsw.Error) -> str:
     code = getattr(error, "extendedresult", 0)  # every error has it, though the stubs do not say so
     if code == apsw.SQLITE_CONSTRAINT_PRIMARYKEY:
         return say("another process has written to it")
+    if code & 0xFF == apsw.SQLITE_BUSY:
+        return say("another process is writing to it, and does not end")
     return str(error)
 
 

@@ -31,7 +31,7 @@ from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.guards.left import LeftWriter, Noted, noted_of, noting_failed
 from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.journal import Journal
-from paygw_batch.journal.port import JournalThread
+from paygw_batch.journal.port import JUDGED_AT_ONCE, JournalThread
 from paygw_batch.journal.sqlite import schema
 from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of, unwritable
 from paygw_batch.journal.sqlite.forget import index_again, scrub, unguarded
@@ -365,7 +365,7 @@ class SqliteEngineJournal:
     async def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
         """Judge the notifications that wait."""
         async with self._turn:
-            return await self._thread.call(partial(self._journal.judge_arrivals, words, at=at))
+            return await self._thread.call(partial(self._journal.judge_arrivals, words, at=at, at_most=JUDGED_AT_ONCE))
 
     def close(self) -> None:
         """End the thread."""
