@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from paygw_batch.core.money import parse_amount, to_minor
@@ -220,6 +220,7 @@ def test_every_row_comes_back_once_valid_or_with_a_reason(rules: Rules, rows: li
 )
 def test_amounts_are_read_as_the_core_reads_them(rules: Rules, whole: int, decimals: str, country: str) -> None:
     text = f"{whole}.{decimals}" if decimals else str(whole)
+    assume(len(text.replace(".", "").lstrip("0")) <= 15)  # of more digits the rest is what a formula left
     units = rules[country].minor_units
     amount = parse_amount(text, minor_units=units)
     digits = rules[country].numbers.dialling_code + rules[country].numbers.example

@@ -30,7 +30,7 @@ from paygw_batch.journal.sqlite.rows import record_last
 from paygw_batch.journal.sqlite.schema import check_tables, end_of
 from paygw_batch.journal.sqlite.tables import SqliteTables
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import Adopted, BatchRecord, Identity, NotedBeside, Remark
+from paygw_batch.journal.values import Adopted, BatchRecord, Identity, Link, NotedBeside, Remark
 from tests.simulation.judge import row_of
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ class Disk:
         self.last_known = self.last_fact
         return is_known
 
-    def keep_beside(self, note: NotedBeside, at: str) -> int | None:
-        """Record a note as a process beside a run does; return its fact, or None while the run writes."""
+    def keep_beside(self, note: NotedBeside, at: str) -> Link | None:
+        """Record a note as a process beside a run does; return the chain's end, or None while the run writes."""
         connection = self._connection
         if connection is None or self._is_replaced:
             connection = self._connected(None)
@@ -143,7 +143,7 @@ class Disk:
         self.stored(connection)
         self.last_known = self.last_fact
         self.left = [*(self.left or ()), LeftLine(len(self.left or ()) + 1, end.seq, end.hash.hex(), at)]
-        return end.seq
+        return end
 
     def states_by_row(self) -> dict[int, State]:
         """Return the states of rows, by the numbers by which the judge knows them."""
@@ -255,12 +255,10 @@ class Disk:
         ((count,),) = self._connected(None).execute(_KEPT)
         return int(count)
 
-    def arrived(self) -> list[tuple[int, str]]:
-        """Return the notifications in the journal on the disk: their facts, and how each came."""
-        query = (
-            "SELECT f.number, d.text FROM fact f JOIN said d ON d.fact = f.number WHERE f.kind = 'arrived' ORDER BY 1"
-        )
-        return list(self._connected(None).execute(query))
+    def arrived(self) -> list[bytes]:
+        """Return the notifications in the journal on the disk, by the hashes of their facts."""
+        found = self._connected(None).execute("SELECT hash FROM fact WHERE kind = 'arrived' ORDER BY number")
+        return [digest for (digest,) in found]
 
     def state_of(self, instruction: int) -> State:
         """Return the state of one instruction."""

@@ -1,6 +1,6 @@
 """The notifications of the simulated machine: kept beside whatever run is on, judged by whoever holds the journal."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paygw_batch.core.evidence import Claim, Proof
@@ -34,7 +34,7 @@ class SimulatedInbox:
         self._world = world
         self.heard: list[Notified] = []
         """Those in the journal on the disk, as they arrived."""
-        self._ever: dict[str, Notified] = {}
+        self._ever: dict[bytes, Notified] = {}
         self.untrue: set[int] = set()
         """The rows of which something was said that is not true."""
 
@@ -44,18 +44,17 @@ class SimulatedInbox:
         if world.disk.left is None:
             return  # nobody has adopted this journal: it is not answered with 200
         claim = Claim(order_id, amount, "KES", word, None, Proof.PROVEN)
-        body = f"{len(self._ever)}".encode()
-        said = encode_notification(Notification(world.at(), "POST", "application/json", "", body, len(body), "", claim))
-        number = world.disk.keep_beside(Arrived(said, world.at()), world.at())
-        if number is None:
+        said = encode_notification(Notification(world.at(), "POST", "application/json", "", b"{}", 2, "", claim))
+        end = world.disk.keep_beside(Arrived(said, world.at()), world.at())
+        if end is None:
             world.later(0.01, lambda: self.hear(order_id, amount, word, is_about_ready=is_about_ready))
             return
-        self._ever[said] = Notified(number, order_id, word, is_about_ready)
-        self.heard.append(self._ever[said])
+        self._ever[end.hash] = Notified(end.seq, order_id, word, is_about_ready)
+        self.heard.append(self._ever[end.hash])
 
     def look_again(self) -> None:
         """Know what is in a copy that was put in the place of the journal: what came since is lost with it."""
-        self.heard = [replace(self._ever[said], number=number) for number, said in self._world.disk.arrived()]
+        self.heard = [self._ever[digest] for digest in self._world.disk.arrived()]
 
     def surprise(self, journal: SqliteJournal) -> None:
         """Hear that the gateway has a row which is ready: it was released, or never sent."""
