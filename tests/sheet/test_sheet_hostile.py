@@ -96,9 +96,21 @@ def test_any_bytes_below_a_header_get_a_clean_verdict(tmp_path: Path, rules: Rul
 printable = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=12)
 
 
+def _unguarded(cell: str) -> str:
+    after = cell[1:2]
+    is_guard = cell[:1] == "'" and (after in {*"0123456789"} or unicodedata.normalize("NFKC", after)[:1] in {*"=@+-"})
+    return cell[1:] if is_guard else cell
+
+
+unchanged = st.text(
+    st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"], exclude_characters="٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹"), max_size=12
+)
+"""Text in which no digit is read as ours."""
+
+
 @hostile
 @given(
-    rows=st.lists(st.lists(printable, min_size=8, max_size=8), min_size=1, max_size=8),
+    rows=st.lists(st.lists(unchanged, min_size=8, max_size=8), min_size=1, max_size=8),
     delimiter=st.sampled_from(",;\t|"),
     quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
     end=st.sampled_from(["\n", "\r\n"]),
@@ -111,14 +123,8 @@ def test_what_another_program_writes_is_read_to_the_letter(
         [[*HEADER.split(","), "note"], *rows]
     )
     sheet = verdict(tmp_path / "pay.csv", text.getvalue().encode(), rules)
-    # A plain apostrophe before what a spreadsheet would run is our own guard, and is taken off.
-    expected = [
-        [
-            cell[1:] if cell[:1] == "'" and unicodedata.normalize("NFKC", cell[1:2])[:1] in {*"=@+-"} else cell or None
-            for cell in row
-        ]
-        for row in rows
-    ]
+    # A plain apostrophe before what a spreadsheet would run, or show as a number, is a guard, and is taken off.
+    expected = [[_unguarded(cell) or None for cell in row] for row in rows]
     seen = [
         (number, *row)
         for number, row in enumerate(expected, start=2)
