@@ -32,7 +32,7 @@ STEPS = (
     ("plan", "paygw_batch.actions.submit_sheet.plan_sheet", "after"),
     ("read and judge again, insert", "paygw_batch.journal.sqlite.writer.store_batch", "after"),
     ("spellings", "paygw_batch.journal.sqlite.writer.add_spellings", "after"),
-    ("opening fact", "paygw_batch.journal.sqlite.writer.SqliteJournal._add", "after"),
+    ("opening fact", "paygw_batch.journal.sqlite.writer.SqliteJournal._record", "after"),
     ("commit", "paygw_batch.journal.sqlite.writer.SqliteJournal.open_batch", "after"),
     ("first request", "paygw_batch.gateway.http.transport.PayoutTransport.deliver", "before"),
 )
