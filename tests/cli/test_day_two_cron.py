@@ -177,7 +177,7 @@ def test_an_interrupted_sheet_is_continued_by_the_next_run_before_any_other(prog
         assert len(gateway.orders()) == 41
 
 
-def test_a_sheet_begun_with_one_journal_continues_with_no_other(program: Program, folder: Path) -> None:
+def test_a_claimed_sheet_continues_with_no_other_journal(program: Program, folder: Path) -> None:
     slow(program, 0.2)
     dropped(program, kenyan_rows(60))
     process = program.start("run-folder", folder)
@@ -189,7 +189,7 @@ def test_a_sheet_begun_with_one_journal_continues_with_no_other(program: Program
     assert program.json("run-folder", folder)["sheets"] == []
 
 
-def test_a_sheet_that_was_begun_goes_on_where_its_journal_goes(program: Program, folder: Path) -> None:
+def test_a_claimed_sheet_follows_its_journal(program: Program, folder: Path) -> None:
     slow(program, 0.05)
     dropped(program, kenyan_rows(60))
     process = program.start("run-folder", folder)

@@ -123,7 +123,7 @@ def test_a_signal_after_the_summary_changes_nothing_any_more(program: Program, n
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_whose_exception_is_lost_ends_a_run_that_waits(program: Program, number: signal.Signals) -> None:
+def test_a_lost_signal_still_ends_a_waiting_run(program: Program, number: signal.Signals) -> None:
     sheet = program.sheet(kenyan_rows(3))
     program.json("submit", sheet)
     now = "2026-11-22T00:00:00.000Z"

@@ -117,7 +117,7 @@ def test_without_a_profile_a_notification_is_evidence_that_a_person_confirms(pro
     assert program.json("status", sheet)["exit_code"] == 0
 
 
-def test_what_was_answered_with_200_outlives_a_killed_listener(program: Program) -> None:
+def test_acknowledged_notifications_outlive_a_killed_listener(program: Program) -> None:
     port = set_up(program)
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     with started(program, "listen", config=program.config) as listener:

@@ -62,7 +62,7 @@ def test_two_of_three_say_whose_an_endpoint_is(other: EndpointIdentity, is_same:
     assert OURS.is_of_same_merchant(other) == other.is_of_same_merchant(OURS) == is_same
 
 
-def test_each_name_may_differ_from_the_one_before_in_one_part() -> None:
+def test_names_may_differ_in_one_part_each() -> None:
     names = [OURS, EndpointIdentity.of("gateway.example", "1235", "merchant")]
     moved = EndpointIdentity.of("gateway.example", "1235", "another login")
     assert moved.is_of_merchant(names)
@@ -88,7 +88,7 @@ def test_a_name_gives_the_endpoint_back_but_for_its_key() -> None:
 
 
 @pytest.mark.parametrize("host", ["gateway.example", "127.0.0.1", "192.0.2.7", "2001:db8::1"])
-def test_another_port_is_the_same_gateway_by_another_name(host: str) -> None:
+def test_another_port_is_the_same_gateway(host: str) -> None:
     own, moved = (EndpointIdentity.of(host, "1234", "merchant", port=port) for port in (None, 8443))
     assert moved.is_of_same_merchant(own)
     assert moved.host != own.host

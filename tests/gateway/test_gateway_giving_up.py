@@ -213,7 +213,7 @@ def test_sixty_four_at_once_each_get_their_own_reply(channel: Channel) -> None:
     play(scenario())
 
 
-def test_closing_the_transport_waits_for_no_connection_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_the_transport_always_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """On uvloop, one that times out in the turn in which it is made is never said to be gone."""
     monkeypatch.setattr("paygw_batch.gateway.http.transport.CLOSED_WITHIN_S", 0.01)
 

@@ -65,7 +65,7 @@ def test_commits_are_made_in_the_event_loop_only_while_the_disk_is_quick() -> No
     given.close()
 
 
-def test_a_process_that_writes_beside_holds_no_event_loop_up(place: Path) -> None:
+def test_a_writer_beside_blocks_no_event_loop(place: Path) -> None:
     """It may be frozen in its transaction: the run goes on with the answers that come, and commits once it may."""
     with closing(open_at(place)) as journal, closing(apsw.Connection(str(journal_path(place)))) as other:
         open_sheet(journal)

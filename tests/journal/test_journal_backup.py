@@ -64,7 +64,7 @@ def test_a_copy_has_what_arrived_and_waits(place: Path) -> None:
         assert reader.verify()["notifications_waiting"] == 2
 
 
-def test_a_copy_that_cannot_be_whole_is_not_made(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_half_copy_is_made(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def copied(*_: object) -> None:
         raise apsw.FullError("database or disk is full")
 

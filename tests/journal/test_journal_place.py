@@ -135,7 +135,7 @@ def test_a_journal_of_another_merchant_is_refused(place: Path) -> None:
         file_place(place, endpoint=other).open_to_read()
 
 
-def test_one_part_of_a_merchants_name_can_change_at_a_time(place: Path) -> None:
+def test_one_part_of_a_name_can_change(place: Path) -> None:
     made(place)
     second = EndpointIdentity.of("gateway.example", "9", "merchant")
     third = EndpointIdentity.of("gateway.example", "9", "another login")

@@ -174,7 +174,7 @@ def notification(order_id: str) -> str:
     return encode_notification(Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim))
 
 
-def test_what_arrived_is_judged_once_up_to_a_row_in_flight(place: Path) -> None:
+def test_arrivals_are_judged_up_to_a_flying_row(place: Path) -> None:
     with closing(open_at(place)) as journal:
         sent(journal, *[(OutcomeKind.ACCEPTED, 1)] * 3)
         open_sheet(journal, "b2", [new_instruction(2, "FLYING")], opened_at=at(2))

@@ -677,7 +677,7 @@ def test_a_lost_connection_loses_no_notification(at_database: DatabasePlace) -> 
         assert journal.verify()["notifications_waiting"] == 2
 
 
-def test_notifications_are_numbered_in_the_order_of_their_commits(at_database: DatabasePlace) -> None:
+def test_notifications_are_numbered_as_they_commit(at_database: DatabasePlace) -> None:
     """Else one that commits late would have a number that the judge has passed."""
     with at_database.beside() as keep, psycopg.connect(at_database.server.url) as other, ThreadPoolExecutor(1) as pool:
         other.execute("SELECT pg_advisory_xact_lock(7025)")

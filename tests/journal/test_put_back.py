@@ -283,7 +283,7 @@ def test_a_journal_with_a_withdrawal_alone_is_not_replaced_in_silence(place: Pat
         open_at(place, makes=False)
 
 
-def test_a_listener_writes_into_no_file_that_was_replaced(place: Path) -> None:
+def test_a_listener_writes_into_no_replaced_file(place: Path) -> None:
     open_at(place).close()
     copy = copied(place, "copy")
     with file_place(place).beside() as keep:

@@ -56,7 +56,7 @@ class AuditEntry(NamedTuple):
 
 
 def start_of_trail(journal_id: str) -> AuditEntry:
-    """Return what the first entry of a journal follows."""
+    """Return the line before the first entry of a journal: it has a hash alone."""
     digest = hashlib.sha256(f"paygw-batch audit trail 1\n{journal_id}".encode()).hexdigest()
     return AuditEntry(0, "", "", "", "", "", "", digest)
 
