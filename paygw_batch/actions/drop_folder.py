@@ -145,18 +145,20 @@ class Claimed:
 
 
 class Drop:
-    """The drop folder `folder` as seen by runs with the journal that has the id `journal`.
+    """The drop folder `folder` as seen by runs with the journal whose id `journal` returns.
 
     `guard` knows the program's own files, which are never touched. Raises `UsageError` unless a person has adopted the
     folder, and `ConfigurationError` if one of our subfolders is a link, or others may write to it.
     """
 
-    def __init__(self, folder: Path, journal: str, guard: OutputGuard, *, settle_s: float, now: Now) -> None:
+    def __init__(
+        self, folder: Path, journal: Callable[[], str], guard: OutputGuard, *, settle_s: float, now: Now
+    ) -> None:
         self._folder = _drop_folder(folder)
         self._guard = guard
         if not _is_adopted(self._folder):
             _refuse_own_state(self._folder, guard)
-        mark = hashlib.sha256(journal.encode()).hexdigest()[:8]
+        mark = hashlib.sha256(journal().encode()).hexdigest()[:8]
         self._working = self._folder / f"working-{mark}"
         self._places = (self._working, self._folder / "done", self._folder / "refused")
         self._settle = timedelta(seconds=settle_s)

@@ -11,14 +11,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import apsw
-
 from paygw_batch.console.permissions import Member
 from paygw_batch.errors import JournalError, SessionsBroken
-from paygw_batch.files import create_once
-from paygw_batch.journal.guards.location import check_file
-from paygw_batch.journal.sqlite.connect import connect, fetch
-from paygw_batch.language import say
+from paygw_batch.journal.sqlite.connect import connect_beside, fetch, transaction
 from paygw_batch.run.approval_keys import PublicKey
 
 SECRET_BYTES = 32
@@ -70,17 +65,11 @@ class KeptSessions:
     def __init__(self, journal: Path) -> None:
         self._path = journal.with_name(f"{journal.name}.sessions")
         self._lock = Lock()
-        is_there = check_file(self._path)
         try:
-            if not is_there:
-                create_once(self._path, b"")
-            self._connection = connect(self._path, write=True)
-        except OSError as error:
-            raise self._broken(say(str(error.strerror))) from None
+            self._connection = connect_beside(self._path, _TABLES)
         except JournalError as error:
             raise SessionsBroken(error.message) from None
         with self._transaction():
-            self._connection.execute(_TABLES)
             self._run(
                 "INSERT INTO secret SELECT ? WHERE NOT EXISTS (SELECT 1 FROM secret)", secrets.token_bytes(SECRET_BYTES)
             )
@@ -131,23 +120,12 @@ class KeptSessions:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Run the block in one durable transaction, alone; roll back if it fails."""
-        with self._lock:
-            try:
-                self._connection.execute("BEGIN IMMEDIATE")
+        """Run the block in one durable transaction, alone."""
+        try:
+            with self._lock, transaction(self._connection):
                 yield
-                self._connection.execute("COMMIT")
-            except apsw.Error as error:
-                raise self._broken(str(error)) from None
-            finally:
-                if self._connection.in_transaction:
-                    with suppress(apsw.Error):
-                        self._connection.execute("ROLLBACK")
-
-    def _broken(self, reason: str) -> SessionsBroken:
-        return SessionsBroken(
-            say("The sessions of the console in {path} cannot be used: {reason}.", path=self._path, reason=reason)
-        )
+        except JournalError as error:
+            raise SessionsBroken(error.message) from None
 
     def _run(self, statement: str, *bindings: object) -> list[tuple[Any, ...]]:
         return fetch(self._connection, statement, bindings)

@@ -110,12 +110,7 @@ def command(
     guard = guard_of(invocation, settings)
     guard.check(reporting=True)
     require_complete(settings, rules, set())
-    # Each operation claims its own sheets: what was begun as one must never continue as another.
-    journal_id = ""
-    with suppress(JournalError):  # the run says what is wrong
-        journal_id = require_journal(settings, "run-folder")
-    owner = journal_id if operation == PAYOUT else f"{journal_id} {operation}"
-    drop = Drop(folder, owner, guard, settle_s=settle_s, now=utc_now)
+    drop = Drop(folder, partial(_owner, settings, operation), guard, settle_s=settle_s, now=utc_now)
     with reported(settings, "run-folder", screen) as report:
         report.files = drop.counts()
         signer_key(settings, os.environ)
@@ -129,6 +124,14 @@ def command(
         report.files = drop.counts()
         report.summary = _told(sheets, _name_left(drop, screen))
     screen.finish(report.summary)
+
+
+def _owner(settings: Settings, operation: str) -> str:
+    """Return whose the claimed sheets are: what was begun with a journal as one operation never continues otherwise."""
+    journal_id = ""
+    with suppress(JournalError):  # the run says what is wrong
+        journal_id = require_journal(settings, "run-folder")
+    return journal_id if operation == PAYOUT else f"{journal_id} {operation}"
 
 
 def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:

@@ -2,13 +2,15 @@
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import apsw
 
 from paygw_batch.errors import InternalError, JournalError
+from paygw_batch.files import create_once
+from paygw_batch.journal.guards.location import check_file
 from paygw_batch.language import say
 
 OLDEST_SQLITE = (3, 51, 3)
@@ -44,6 +46,37 @@ def connect(path: Path, *, write: bool) -> apsw.Connection:
         connection.close()
         raise
     return connection
+
+
+def connect_beside(path: Path, tables: str) -> apsw.Connection:
+    """Open a private database beside a journal, made with these tables if it is missing. Raises `JournalError`."""
+    try:
+        if not check_file(path):
+            create_once(path, b"")
+        connection = connect(path, write=True)
+        with transaction(connection):
+            connection.execute(tables)
+    except OSError as error:
+        raise JournalError(
+            say("{path} cannot be used: {reason}.", path=path, reason=say(str(error.strerror)))
+        ) from None
+    return connection
+
+
+@contextmanager
+def transaction(connection: apsw.Connection) -> Iterator[None]:
+    """Run the block in one durable transaction, or roll it back. Raises `JournalError`."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("COMMIT")
+    except apsw.Error as error:
+        path = connection.filename
+        raise JournalError(say("{path} cannot be used: {reason}.", path=path, reason=reason_of(error))) from None
+    finally:
+        if connection.in_transaction:
+            with suppress(apsw.Error):
+                connection.execute("ROLLBACK")
 
 
 def configure(connection: apsw.Connection) -> None:
