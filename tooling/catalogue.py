@@ -120,21 +120,18 @@ def fresh(language: str) -> Catalog:
         creation_date=old.creation_date, revision_date=old.revision_date,
         last_translator=old.last_translator, language_team=old.language_team,
     )  # fmt: skip
-    places: dict[Message, dict[str, None]] = {}
-    for message, place in messages():
-        places.setdefault(message, {})[place] = None
-    for message, found in places.items():
+    for message in dict.fromkeys(message for message, _ in messages()):
         known = old.get(message if isinstance(message, str) else message[0])
         string = "" if known is None or known.pluralizable is isinstance(message, str) else known.string
         flags = ["fuzzy"] if known is not None and known.fuzzy else []
-        new.add(message, string or "", locations=[(place, 0) for place in found], flags=flags)
+        new.add(message, string or "", flags=flags)
     return new
 
 
 def as_po(catalog: Catalog) -> bytes:
-    """Return the text of a .po file, sorted, with the files of each sentence and no line numbers."""
+    """Return the text of a .po file, sorted."""
     file = io.BytesIO()
-    write_po(file, catalog, width=120, sort_output=True, include_lineno=False)
+    write_po(file, catalog, width=120, sort_output=True)
     return file.getvalue()
 
 
