@@ -18,8 +18,8 @@ from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.sign import SignatureProfile, Signer
 from paygw_batch.gateway.signing.key import load_private_key
-from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.journal import Journal
+from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.values import BatchRecord, NewBatch, NewInstruction
 from paygw_batch.settings.configuration import Settings, load_settings
 

@@ -30,17 +30,17 @@ STEPS = (
     ("start", "paygw_batch.cli.commands.submit.validated_sheet", "before"),
     ("read and validate", "paygw_batch.cli.commands.submit.validated_sheet", "after"),
     ("plan", "paygw_batch.actions.submit_sheet.plan_sheet", "after"),
-    ("read and judge again, insert", "paygw_batch.journal.sqlite.writer.store_batch", "after"),
-    ("spellings", "paygw_batch.journal.sqlite.writer.add_spellings", "after"),
-    ("opening fact", "paygw_batch.journal.sqlite.writer.SqliteJournal._record", "after"),
-    ("commit", "paygw_batch.journal.sqlite.writer.SqliteJournal.open_batch", "after"),
+    ("read and judge again, insert", "paygw_batch.journal.sqlite.sqlite_journal.store_batch", "after"),
+    ("spellings", "paygw_batch.journal.sqlite.sqlite_journal.add_spellings", "after"),
+    ("opening fact", "paygw_batch.journal.sqlite.sqlite_journal.SqliteJournal._record", "after"),
+    ("commit", "paygw_batch.journal.sqlite.sqlite_journal.SqliteJournal.open_batch", "after"),
     ("first request", "paygw_batch.gateway.http.transport.PayoutTransport.deliver", "before"),
 )
 """The steps in their order: each ends where a function is entered or left. Work beside it is counted in it."""
 BESIDE = {
     "contract": "paygw_batch.sheet.check.contract.ContractGate.hold",
     "pages": "paygw_batch.sheet.instructions.Pager.take",
-    "digest": "paygw_batch.journal.facts.digest.OpeningDigests.instructions",
+    "digest": "paygw_batch.journal.new_batch.OpeningDigests.instructions",
 }
 """Parts of steps: the processor time of the threads that do them, without that of polars beside them."""
 

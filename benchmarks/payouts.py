@@ -31,10 +31,9 @@ from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.sign import Preparer
 from paygw_batch.gateway.signing.signers import signed_ahead, signers_for
+from paygw_batch.journal.file_place import FilePlace, in_memory_journal
 from paygw_batch.journal.journal import Journal
-from paygw_batch.journal.opening.file_place import FilePlace
-from paygw_batch.journal.opening.in_memory import in_memory_journal
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Due
 from paygw_batch.processes import gc_paused
 

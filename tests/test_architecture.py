@@ -102,17 +102,9 @@ FLOORS = {
     ),
     "gateway": ("signing", "*", "http"),
     "journal": (
-        "values batch_part port outbox",
-        *(
-            "facts",
-            "guards",
-            "kept_notification tables salts",
-            "evidence_log forget states",
-            "lost",
-            "journal replay",
-            "sqlite postgres",
-            "opening",
-        ),
+        "values lock port audit facts left new_batch outbox tables",
+        *("states forget evidence replay lost", "journal", "sqlite postgres", "known_journals place"),
+        *("file_place database_place", "adopt"),
     ),
     "console": (
         "permissions web_sessions passkey_access web_guard payout_counts",
@@ -142,9 +134,9 @@ ROOMS_OF_LIBRARIES = {
     "pandera": {"sheet/check"},
     "openpyxl": {"sheet/write"},
     "xlsxwriter": {"sheet/write", "report/workbook.py"},
-    "apsw": {"journal/sqlite", "journal/opening"},
-    "psycopg": {"journal/postgres", "journal/opening/database_place.py", "jobs"},
-    "procrastinate": {"journal/postgres/jobs_schema.py", "jobs"},
+    "apsw": {"journal/sqlite", "journal/file_place.py", "journal/adopt.py", "journal/known_journals.py"},
+    "psycopg": {"journal/postgres", "journal/database_place.py", "jobs"},
+    "procrastinate": {"journal/postgres/schema.py", "jobs"},
     "croniter": {"settings/sections.py", "jobs"},
     "click": {"cli"},
     "rich": {"cli"},
@@ -263,7 +255,7 @@ def test_each_heavy_library_stays_in_its_room(path: Path) -> None:
             assert any(within(place, folder) for folder in rooms), f"{name} has no business in {place}"
 
 
-DOORS_OF_THE_JOURNAL = {"opening", "sqlite.connect"}
+DOORS_OF_THE_JOURNAL = {"place", "file_place", "database_place", "known_journals", "adopt", "sqlite.connect"}
 """What others import of the journal beside its values, which load no library: its places, and the files beside it."""
 
 
@@ -284,10 +276,10 @@ def test_the_stores_of_the_journal_are_blind_to_each_other() -> None:
 
 
 def test_the_facts_of_the_journal_are_pure_and_know_no_store() -> None:
-    for path in sorted((PACKAGE / "journal" / "facts").glob("*.py")):
+    for path in (PACKAGE / "journal" / "facts.py", PACKAGE / "journal" / "audit.py"):
         assert {name.split(".")[0] for name in imported(path)} <= PURE_FACTS, path
         for parts in own_imports(path):
-            is_ours = parts[:2] in {("journal", "facts"), ("journal", "values"), ("journal", "batch_part")}
+            is_ours = parts[:2] == ("journal", "values")
             assert is_ours or parts[0] in {"core", "errors", "language"}, f"{path.name} imports {'.'.join(parts)}"
 
 

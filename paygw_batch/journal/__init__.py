@@ -1,11 +1,10 @@
-"""The values and interfaces of journals. `opening` has the places where one is; nothing here loads a database."""
+"""The values and interfaces of journals. `file_place` and `database_place` open one; nothing here loads a database."""
 
-from paygw_batch.journal.batch_part import BatchPart
-from paygw_batch.journal.facts.audit_chain import AuditEntry, AuditNote, AuditResult
-from paygw_batch.journal.guards.location import make_directory
-from paygw_batch.journal.guards.lock import LockHolder
+from paygw_batch.journal.audit import AuditEntry, AuditNote, AuditResult
+from paygw_batch.journal.evidence import Notification, decode_notification, encode_notification
 from paygw_batch.journal.journal import NO_ENTRY, Journal, JournalReader
-from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
+from paygw_batch.journal.lock import LockHolder, make_directory
+from paygw_batch.journal.new_batch import BatchPart
 from paygw_batch.journal.outbox import Outbox
 from paygw_batch.journal.port import (
     JOBS_SCHEMA,

@@ -1,4 +1,4 @@
--- The statements of `evidence_log.py` that every store runs; `tables.py` says what each writes otherwise.
+-- The statements of `evidence.py` that every store runs; `tables.py` says what each writes otherwise.
 
 -- part: notes_of_kind
 -- The facts of one kind about the whole journal, in the columns of `note_of`, but for those whose words were forgotten.

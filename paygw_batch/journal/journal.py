@@ -19,24 +19,25 @@ from paygw_batch.core.lifecycle import Released, Replaced, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.text import differ_by_damage_alone, spelled_alike
 from paygw_batch.errors import InternalError, RowsMoved
-from paygw_batch.journal.batch_part import BatchPart, record_of
-from paygw_batch.journal.evidence_log import EvidenceLog
-from paygw_batch.journal.facts.audit_chain import AuditEntry
-from paygw_batch.journal.facts.codec import PeopleFact, history_of
-from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.facts.standing import (
+from paygw_batch.journal.audit import AuditEntry
+from paygw_batch.journal.evidence import EvidenceLog, evidence_of
+from paygw_batch.journal.facts import PeopleFact, history_of
+from paygw_batch.journal.forget import forget_heard, forget_payees, forgettable
+from paygw_batch.journal.lost import hold_lost_orders
+from paygw_batch.journal.new_batch import BatchPart, OpeningDigests, record_of
+from paygw_batch.journal.port import EngineJournal, Gate, RowBeingSent, RunOfWorkers, VerifyProgress, unwatched
+from paygw_batch.journal.states import (
+    NO_LIMIT,
     STATES,
     RowStanding,
     amendable,
+    due_rows,
+    find_rows,
     next_order_id,
     row_standing,
     storable,
+    tallies,
 )
-from paygw_batch.journal.forget import forget_heard, forget_payees, forgettable
-from paygw_batch.journal.kept_notification import evidence_of
-from paygw_batch.journal.lost import hold_lost_orders
-from paygw_batch.journal.port import EngineJournal, Gate, RowBeingSent, RunOfWorkers, VerifyProgress, unwatched
-from paygw_batch.journal.states import NO_LIMIT, due_rows, find_rows, tallies
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import (
     Amendment,

@@ -21,9 +21,9 @@ from paygw_batch.core.lifecycle import Intended, Interrupted, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import LeftDamaged
-from paygw_batch.journal.evidence_log import EvidenceLog, Record
-from paygw_batch.journal.facts.standing import RowStanding, row_standing
-from paygw_batch.journal.guards.left import BESIDE, LeftLine, lines, writers
+from paygw_batch.journal.evidence import EvidenceLog, Record
+from paygw_batch.journal.left import BESIDE, LeftLine, lines, writers
+from paygw_batch.journal.states import RowStanding, row_standing
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import AcceptedRows, Entry, Remark, canonical
 

@@ -12,16 +12,10 @@ from typing import Any, NamedTuple
 
 from paygw_batch.core.lifecycle import MOVES, FactKind, IllegalMove, Standing, State, step
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.facts.audit_chain import AuditEntry, follow_trail
-from paygw_batch.journal.facts.codec import (
-    BATCH_OPENED,
-    Said,
-    decode_batch,
-    decode_forgotten,
-    said_digest,
-)
-from paygw_batch.journal.facts.digest import OpeningDigests
+from paygw_batch.journal.audit import AuditEntry, follow_trail
+from paygw_batch.journal.facts import BATCH_OPENED, Said, decode_batch, decode_forgotten, said_digest
 from paygw_batch.journal.forget import check_forgotten
+from paygw_batch.journal.new_batch import OpeningDigests
 from paygw_batch.journal.port import VerifyProgress
 from paygw_batch.journal.tables import MOVE_LINES, Tables
 from paygw_batch.journal.values import BatchForgotten, BatchOpened, Known, NewBatch, reply_sha256

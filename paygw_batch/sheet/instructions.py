@@ -306,7 +306,7 @@ _CANONICAL = (
     *("number", "row", "client_orderid", "country", "currency", "minor", "replaces", "amount", "form", "fields"),
     *("payee", "content"),
 )
-"""The values of an instruction's canonical text, in its order (`journal/batch_part.py`)."""
+"""The values of an instruction's canonical text, in its order (`journal/new_batch.py`)."""
 
 _FIELD = "[a-z0-9_]"
 _TO_A_PAYEE = rf'"{_FIELD}*(?:{"|".join(NAMES_A_PAYEE)})":"'

@@ -12,15 +12,14 @@ from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.shown_states import counted_finding
 from paygw_batch.errors import HolderKind, JournalHeld, JournalMissing, UsageError
 from paygw_batch.journal import BatchRecord, Journal, JournalReader
-from paygw_batch.journal.opening.file_place import FilePlace
-from paygw_batch.journal.opening.in_memory import in_memory_journal
-from paygw_batch.journal.opening.place import JournalPlace
+from paygw_batch.journal.file_place import FilePlace, in_memory_journal
+from paygw_batch.journal.place import JournalPlace
 from paygw_batch.language import say, say_count
 from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.settings.configuration import Settings
 
 if TYPE_CHECKING:
-    from paygw_batch.journal.opening.database_place import DatabasePlace
+    from paygw_batch.journal.database_place import DatabasePlace
 
 T = TypeVar("T")
 Tell = Callable[[str], None]
@@ -48,7 +47,7 @@ def database_of(settings: Settings) -> "DatabasePlace | None":
     section = settings.journal
     if section.url is None:
         return None
-    from paygw_batch.journal.opening.database_place import DatabasePlace, Server  # noqa: PLC0415 (psycopg)
+    from paygw_batch.journal.database_place import DatabasePlace, Server  # noqa: PLC0415 (psycopg)
 
     assert section.replication is not None  # noqa: S101 - the settings ask for it beside `url`
     return DatabasePlace(

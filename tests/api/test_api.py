@@ -32,7 +32,7 @@ from paygw_batch.api import (
 )
 from paygw_batch.engine import engine
 from paygw_batch.errors import JournalUnwritable
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Entry, MoveResult
 from tests.cli.program import HEADING, Program, kenyan_rows, sandbox_toml
 

@@ -31,10 +31,8 @@ from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import Attempt, MayLeave, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.sign import Draft, Signer
 from paygw_batch.gateway.signing import key, signers
-from paygw_batch.journal import Forgettable, OldPages, outbox
-from paygw_batch.journal.guards import left
-from paygw_batch.journal.opening import file_place
-from paygw_batch.journal.sqlite import connect, reader
+from paygw_batch.journal import Forgettable, OldPages, file_place, left, outbox
+from paygw_batch.journal.sqlite import connect, sqlite_journal
 from paygw_batch.notices import webhook
 from paygw_batch.run import signed_document
 from paygw_batch.run.kept_documents import is_kept
@@ -90,8 +88,8 @@ def plan_in_place() -> None:
 
 def backup_not_synced() -> None:
     """Say that a backup is made when it is written."""
-    _put(reader, "os", _WithoutSync())
-    _put(reader, "sync_directory", lambda _directory: None)
+    _put(sqlite_journal, "os", _WithoutSync())
+    _put(sqlite_journal, "sync_directory", lambda _directory: None)
     _put(file_place, "write_whole", lambda path, data: path.write_bytes(data))  # the note of the copy, beside it
 
 

@@ -19,7 +19,7 @@ from threading import Event
 from typing import Self
 
 from paygw_batch.errors import JournalError, JournalMissing
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.settings.configuration import Settings, load_settings
 from paygw_batch.wiring.journal import file_of
 from tests.campaign.judge import Broken

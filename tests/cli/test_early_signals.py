@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.journal.guards.lock import RunLock, lock_path
+from paygw_batch.journal.lock import RunLock, lock_path
 from tests.cli.program import ROOT, Program, kenyan_rows
 from tests.long_part import share
 from tests.patience import PATIENCE_S

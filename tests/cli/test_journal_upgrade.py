@@ -7,8 +7,8 @@ import psycopg
 import pytest
 
 from paygw_batch.errors import JournalUnwritable
-from paygw_batch.journal.opening.database_place import DatabasePlace
-from paygw_batch.journal.postgres import migrations
+from paygw_batch.journal.database_place import DatabasePlace
+from paygw_batch.journal.postgres import schema
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.wiring.journal import database_of
 from tests.cli.program import Program, kenyan_rows
@@ -26,8 +26,8 @@ NewerProgram = Callable[[], None]
 @pytest.fixture
 def newer_program(monkeypatch: pytest.MonkeyPatch) -> NewerProgram:
     """Let the program be of a later version from now on."""
-    scripts = (*migrations.scripts(), MADE_UP)
-    return lambda: monkeypatch.setattr(migrations, "scripts", lambda: scripts)
+    scripts = (*schema.scripts(), MADE_UP)
+    return lambda: monkeypatch.setattr(schema, "scripts", lambda: scripts)
 
 
 def place_of(user: ClusterProgram) -> DatabasePlace:

@@ -62,7 +62,7 @@ def test_status_loads_neither_transport_nor_sandbox_nor_what_reads_sheets(progra
     program.run("submit", sheet)
     for arguments in (("status",), ("status", sheet)):
         names = loaded(program, *arguments)
-        assert "paygw_batch.journal.sqlite.reader" in names
+        assert "paygw_batch.journal.sqlite.sqlite_journal" in names
         ours = (
             "ours.sandbox",
             "ours.listener",

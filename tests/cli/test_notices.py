@@ -21,7 +21,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalUnwritable
 from paygw_batch.gateway.signing.key import Custody, KeyKind, PrivateKey
 from paygw_batch.journal import Outbox
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.settings.sections import OCCASIONS, NoticesSection
 from paygw_batch.wiring.journal import place_of

@@ -19,7 +19,7 @@ INTENT_LIVES_S = 5
 PRELOADED: tuple[str, ...] = (
     "psycopg",
     "paygw_batch.cli.commands.work",
-    "paygw_batch.journal.opening.database_place",
+    "paygw_batch.journal.database_place",
 )
 """What a process imports when its journal is in PostgreSQL."""
 _INTENDED = """SELECT f.order_id FROM fact f

@@ -22,12 +22,11 @@ from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalWentBack
 from paygw_batch.gateway.message import MayLeave
-from paygw_batch.journal.opening import database_place
-from paygw_batch.journal.opening.database_place import DatabasePlace
-from paygw_batch.journal.postgres import processes, session
-from paygw_batch.journal.postgres.engine_journal import OwnRun
-from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
-from paygw_batch.journal.postgres.processes import SignsOfLife
+from paygw_batch.journal import database_place
+from paygw_batch.journal.database_place import DatabasePlace
+from paygw_batch.journal.postgres import session, workers
+from paygw_batch.journal.postgres.postgres_journal import OwnRun, PostgresJournal
+from paygw_batch.journal.postgres.workers import SignsOfLife
 from paygw_batch.journal.values import Due, Entry, MoveResult
 from tests.cluster.baton import (
     COMMIT,
@@ -434,7 +433,7 @@ def play(server: PostgresServer, template: str, seed: int, bug: ProtocolBug = NO
             _plant(server.url(name), bug, patching)  # one that cannot be planted any more is not found
             try:
                 world = World(server.url(name), Path(directory), seed)
-                patching.setattr(processes, "os", PlayedSystem(world.stage))
+                patching.setattr(workers, "os", PlayedSystem(world.stage))
                 world.trouble()
                 world.calm()
                 world.judge()

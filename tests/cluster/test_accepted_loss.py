@@ -16,13 +16,13 @@ from paygw_batch.core.evidence import EvidenceSource
 from paygw_batch.core.lifecycle import Intended, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalHeld, JournalUnwritable, JournalWentBack, RollCallOpen, UsageError
-from paygw_batch.journal.guards import left
-from paygw_batch.journal.guards.left import LeftLine, NothingLeft
+from paygw_batch.journal import left
+from paygw_batch.journal.database_place import AcceptedLoss
+from paygw_batch.journal.left import LeftLine, NothingLeft
 from paygw_batch.journal.lost import LostRows, _lost_of
-from paygw_batch.journal.opening.database_place import AcceptedLoss
 from paygw_batch.journal.postgres.fact_writer import FactWriter
 from paygw_batch.journal.postgres.guarded_session import GuardedSession
-from paygw_batch.journal.postgres.host_files import LeftOfProcess
+from paygw_batch.journal.postgres.hosts import LeftOfProcess
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.values import Due, Entry, MoveResult
 from paygw_batch.run.resolve import Settlement, check_settlements
@@ -306,8 +306,8 @@ def test_a_crash_at_any_point_is_made_good_by_the_same_command(lossy: Lossy, mon
     for place in (
         "paygw_batch.journal.postgres.accepted_loss.LossWriter._append",
         "paygw_batch.journal.postgres.accepted_loss.LossWriter._at_desk",
-        "paygw_batch.journal.opening.database_place.write_accepted",
-        "paygw_batch.journal.opening.database_place.note_accepted",
+        "paygw_batch.journal.database_place.write_accepted",
+        "paygw_batch.journal.database_place.note_accepted",
     ):
         with monkeypatch.context() as broken:
             broken.setattr(place, crash)
@@ -329,7 +329,7 @@ def test_a_held_row_is_counted_after_a_crash(lossy: Lossy, monkeypatch: pytest.M
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr("paygw_batch.journal.opening.database_place.write_accepted", crash)
+        broken.setattr("paygw_batch.journal.database_place.write_accepted", crash)
         with pytest.raises(KeyboardInterrupt):
             _sent_again_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=True)
     again = lossy.accepts().rows
@@ -516,7 +516,7 @@ def test_without_room_to_note_it_nothing_leaves(lossy: Lossy, monkeypatch: pytes
         raise OSError(28, "No space left on device")
 
     with closing(lossy.north()) as journal:
-        monkeypatch.setattr("paygw_batch.journal.guards.left._put", full)
+        monkeypatch.setattr("paygw_batch.journal.left._put", full)
         with pytest.raises(JournalUnwritable, match="record of what left"):
             journal.append([intent(all_due(journal, 1)[0])])
 
@@ -555,7 +555,7 @@ def _last_two(found: Callable[..., tuple[list[LeftLine], bool]]) -> Callable[...
 @pytest.mark.parametrize(
     ("name", "bug"),
     [
-        ("paygw_batch.journal.postgres.host_files.LeftOfProcess.note", _not_noted),
+        ("paygw_batch.journal.postgres.hosts.LeftOfProcess.note", _not_noted),
         ("paygw_batch.journal.postgres.guarded_session.GuardedSession.note", _after_the_next),
         ("paygw_batch.journal.lost._lost_of", _last_two(_lost_of)),
     ],

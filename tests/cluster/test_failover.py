@@ -13,7 +13,7 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalUnwritable, JournalWentBack, RollCallOpen
-from paygw_batch.journal.opening.database_place import DatabasePlace
+from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.postgres.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.session import Server
@@ -107,7 +107,7 @@ def test_the_bug_that_compares_nothing_would_be_seen(
     """A planted bug: then the rows that north has sent are given out again."""
     primary, standby, home = pair
     url = both(primary, standby)
-    monkeypatch.setattr("paygw_batch.journal.postgres.roll_call.check_left", lambda *_: None)
+    monkeypatch.setattr("paygw_batch.journal.postgres.hosts.check_left", lambda *_: None)
     list(host(home, "south", url).roll_call())
     standby.execute("UPDATE paygw.process SET ended_at = clock_timestamp() WHERE ended_at IS NULL")
     with closing(open_postgres(host(home, "north", url))) as journal:

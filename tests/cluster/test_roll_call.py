@@ -20,12 +20,12 @@ from paygw_batch.errors import (
     RollCallOpen,
     UsageError,
 )
-from paygw_batch.journal.opening.database_place import DatabasePlace
+from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.postgres.fact_writer import CALL, stage_facts
-from paygw_batch.journal.postgres.host_files import LeftOfProcess
+from paygw_batch.journal.postgres.hosts import LeftOfProcess
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
-from paygw_batch.journal.postgres.processes import OwnProcess, enrol
 from paygw_batch.journal.postgres.session import Server, connect, fetch
+from paygw_batch.journal.postgres.workers import OwnProcess, enrol
 from paygw_batch.journal.values import MoveResult
 from tests.journal.journal_rows import all_due, intent, open_sheet, outcome_of, send
 from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres
@@ -196,7 +196,7 @@ def test_a_crash_while_a_host_is_retired_leaves_the_roll_open_and_it_is_retired_
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr("paygw_batch.journal.opening.database_place.write_retired", crash)
+        broken.setattr("paygw_batch.journal.database_place.write_retired", crash)
         with pytest.raises(KeyboardInterrupt):
             restored.host(SOUTH).retire(NORTH, by="amina")
     with pytest.raises(RollCallOpen, match="Missing: north"):

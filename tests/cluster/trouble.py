@@ -10,7 +10,7 @@ from threading import Event
 
 import psycopg
 
-from paygw_batch.journal.postgres.host_files import public_id
+from paygw_batch.journal.postgres.hosts import public_id
 from tests.campaign.judge import Broken
 from tests.campaign.machine import GatewayProcess, Machine, Run, Spawner
 from tests.cluster.company import HOSTS, WINDOW, Company

@@ -3,7 +3,7 @@
 import pytest
 
 from paygw_batch.errors import AuditUnwritable
-from paygw_batch.journal.opening.place import JournalPlace
+from paygw_batch.journal.place import JournalPlace
 from tests.console.people import AUDITOR, MAKER, ORIGIN, House, newest_entries
 
 

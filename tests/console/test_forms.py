@@ -24,7 +24,7 @@ from paygw_batch.clock import utc_now
 from paygw_batch.console.console_app import ROUTES, console_app, listen_on_port, serve_pages
 from paygw_batch.console.pages.people_page import HEALTH
 from paygw_batch.console.pages.settling.orders import order_folder_of
-from paygw_batch.journal.guards.lock import RunLock, lock_path
+from paygw_batch.journal.lock import RunLock, lock_path
 from paygw_batch.run.kept_documents import withdrawn_at_a_page
 from paygw_batch.run.signed_document import SignedDocument
 from paygw_batch.wiring.journal import journal_for_planning

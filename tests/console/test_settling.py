@@ -24,8 +24,8 @@ from paygw_batch.console.pages.settling.statement_folder import (
 from paygw_batch.console.visits import Visit
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal import Entry
-from paygw_batch.journal.guards.lock import RunLock, lock_path
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.lock import RunLock, lock_path
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.run.kept_documents import check_kept_orders
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.journal import journal_to_read

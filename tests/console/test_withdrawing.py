@@ -12,7 +12,7 @@ import pytest
 
 from paygw_batch.actions.start_run import StartedRun, started_run
 from paygw_batch.console.console_app import console_app
-from paygw_batch.journal.guards.lock import RunLock, lock_path
+from paygw_batch.journal.lock import RunLock, lock_path
 from paygw_batch.run.approval import read_plan
 from paygw_batch.wiring.journal import journal_to_read
 from tests.cli.program import kenyan_rows

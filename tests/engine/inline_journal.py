@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from paygw_batch.journal.port import JournalThread
-from paygw_batch.journal.sqlite.writer import SqliteEngineJournal, SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteEngineJournal, SqliteJournal
 from paygw_batch.journal.values import Entry, MoveResult
 
 T = TypeVar("T")

@@ -23,10 +23,10 @@ from paygw_batch.gateway.message import (
     RawReply,
     TransportFault,
 )
-from paygw_batch.journal.batch_part import BatchPart, InstructionRows
-from paygw_batch.journal.opening.in_memory import in_memory_journal
+from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.port import EngineJournal
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, NewBatch, NewInstruction
 from tests.engine.inline_journal import InlineJournal
 from tests.journal.tested_journal import Journal

@@ -16,7 +16,7 @@ from paygw_batch.engine.engine import SIGNED_AHEAD
 from paygw_batch.engine.pacing import SMALLEST_GROUP_FACTS, TRIES, Pace
 from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.gateway.message import Attempt, MayLeave, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, Entry, MoveResult
 from paygw_batch.processes import gc_paused
 from tests.engine.inline_journal import InlineJournal

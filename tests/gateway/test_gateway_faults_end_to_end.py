@@ -31,9 +31,9 @@ from paygw_batch.engine.ports import World
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest
-from paygw_batch.journal.batch_part import BatchPart, InstructionRows
-from paygw_batch.journal.opening.in_memory import in_memory_journal
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.new_batch import BatchPart, InstructionRows
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import NewBatch, NewInstruction, RowState
 from paygw_batch.report.summary import of_states
 from tests.engine.inline_journal import InlineJournal

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError
-from paygw_batch.journal.guards.lock import RunLock
+from paygw_batch.journal.lock import RunLock
 from paygw_batch.journal.values import Entry
 from tests.journal.journal_rows import AT, all_due, intent, open_at, open_sheet, outcome_of
 

@@ -8,12 +8,10 @@ from pathlib import Path
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import Basis, Concluded, Intended, Resolution, Resolved
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.journal.batch_part import BatchPart, InstructionRows
-from paygw_batch.journal.opening.adopt import Adoption
-from paygw_batch.journal.opening.file_place import FilePlace
-from paygw_batch.journal.opening.in_memory import in_memory_journal
-from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.adopt import Adoption
+from paygw_batch.journal.file_place import FilePlace, in_memory_journal
+from paygw_batch.journal.new_batch import BatchPart, InstructionRows
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
 from paygw_batch.journal.values import (
     Amendment,
     BatchRecord,

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import psycopg
 
-from paygw_batch.journal.opening.database_place import DatabasePlace
-from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
-from paygw_batch.journal.postgres.postgres_reader import PostgresReader
+from paygw_batch.journal.database_place import DatabasePlace
+from paygw_batch.journal.postgres.postgres_journal import PostgresJournal, PostgresReader
 from paygw_batch.journal.postgres.session import Server
 from tests.journal.journal_rows import AT, ENDPOINT
 

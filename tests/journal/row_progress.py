@@ -29,7 +29,7 @@ from paygw_batch.core.lifecycle import (
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.recorded_words import kept, kept_text
-from paygw_batch.journal.facts.standing import PROVEN_STATEMENT, storable
+from paygw_batch.journal.states import PROVEN_STATEMENT, storable
 from paygw_batch.journal.values import RowState
 
 _FRESH = Standing()

@@ -10,7 +10,7 @@ from paygw_batch.core.batch import Instruction
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.lifecycle import Interrupted, Standing
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.postgres.engine_journal import ClaimedRows, OwnRun
+from paygw_batch.journal.postgres.postgres_journal import ClaimedRows, OwnRun
 from paygw_batch.journal.values import Due, Entry, MoveResult
 from tests.journal.journal_rows import AT, intent, outcome_of
 

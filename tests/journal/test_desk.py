@@ -13,8 +13,8 @@ import pytest
 
 from paygw_batch.core.lifecycle import Replaced
 from paygw_batch.errors import DocumentWithdrawn, JournalError, JournalHeld, JournalUnwritable
-from paygw_batch.journal.batch_part import BatchPart, InstructionRows
-from paygw_batch.journal.opening.database_place import DatabasePlace
+from paygw_batch.journal.database_place import DatabasePlace
+from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import Entry, NewBatch, Withdrawal
 from tests.journal.journal_rows import AT, new_instruction, open_sheet

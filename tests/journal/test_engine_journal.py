@@ -8,8 +8,8 @@ from pathlib import Path
 
 import apsw
 
-from paygw_batch.journal.opening.in_memory import in_memory_journal
-from paygw_batch.journal.sqlite.writer import SqliteEngineJournal, SqliteJournal
+from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteEngineJournal, SqliteJournal
 from paygw_batch.journal.values import Entry, MoveResult
 from tests.journal.journal_rows import all_due, intent, journal_path, open_at, open_sheet
 

@@ -7,15 +7,23 @@ from typing import Any
 
 from paygw_batch.core.lifecycle import Concluded, Fact, Intended, Interrupted, Resolution
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.journal.facts.chain import Line, chained, link_hash, text_of_line
-from paygw_batch.journal.facts.codec import SALT_BYTES, Said, encode_batch, said_digest
-from paygw_batch.journal.postgres import migrations
+from paygw_batch.journal.facts import (
+    SALT_BYTES,
+    Line,
+    Said,
+    chained,
+    encode_batch,
+    link_hash,
+    said_digest,
+    text_of_line,
+)
+from paygw_batch.journal.postgres import schema
 from paygw_batch.journal.postgres.fact_writer import CALL, StagedFacts, stage_facts
 from paygw_batch.journal.values import BatchOpened, Entry, KeptReply, Link, Remark, reply_sha256
 from tests.journal.journal_rows import at, outcome_of, resolved
 
 START = b"s" * 32
-SCHEMA = (Path(migrations.__file__).parent / "schema-1.sql").read_text(encoding="utf-8")
+SCHEMA = (Path(schema.__file__).parent / "schema-1.sql").read_text(encoding="utf-8")
 PAGE = KeptReply("HTTP/1.1 402 Payment Required", b'{"status": "declined"}')
 OPENED = BatchOpened(
     "b1", "payout", "s.csv", "", "0" * 64, 1, 0, 1, 1, "1" * 64, 0, "2" * 64, 1, "3" * 64, {}, "amina", ()

@@ -12,8 +12,8 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, 
 from paygw_batch.core.lifecycle import Resolution, Resolved, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.kept_notification import Notification, encode_notification
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.evidence import Notification, encode_notification
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import (
     Amendment,
     Arrived,

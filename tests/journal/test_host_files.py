@@ -9,15 +9,8 @@ import pytest
 from psycopg import Connection
 
 from paygw_batch.errors import JournalError, JournalWentBack, LeftDamaged, RollCallOpen
-from paygw_batch.journal.guards.left import newest
-from paygw_batch.journal.postgres.host_files import (
-    HostLife,
-    LeftOfProcess,
-    LifeOver,
-    check_left,
-    counts_in,
-    host_id_in,
-)
+from paygw_batch.journal.left import newest
+from paygw_batch.journal.postgres.hosts import HostLife, LeftOfProcess, LifeOver, check_left, counts_in, host_id_in
 from paygw_batch.journal.postgres.session import Server
 from tests.journal.journal_rows import AT
 

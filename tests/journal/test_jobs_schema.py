@@ -13,8 +13,8 @@ from paygw_batch.errors import JournalError, JournalOutdated
 from paygw_batch.jobs.calling import AsyncAnswered, call_workers, pool_of, prepare_async
 from paygw_batch.jobs.job_worker import _Jobs
 from paygw_batch.journal import SharedRun
-from paygw_batch.journal.postgres import jobs_schema
-from paygw_batch.journal.postgres.jobs_schema import bring_jobs_up, check_jobs, jobs_version_in, newest_jobs_version
+from paygw_batch.journal.postgres import schema
+from paygw_batch.journal.postgres.schema import bring_jobs_up, check_jobs, jobs_version_in, newest_jobs_version
 from paygw_batch.journal.postgres.session import Server, Session
 
 FUNCTIONS = """SELECT proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
@@ -54,7 +54,7 @@ def test_older_ones_are_refused_until_they_are_brought_up(database: str, session
         for script in sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql")):
             if script.stem <= OLDER:
                 connection.execute(script.read_bytes())
-        connection.execute(jobs_schema._RESULTS.encode())
+        connection.execute(schema._RESULTS.encode())
         connection.execute(f"COMMENT ON SCHEMA paygw_jobs IS '{OLDER}'".encode())
     with pytest.raises(JournalOutdated):
         check_jobs(session.connection, session.server)

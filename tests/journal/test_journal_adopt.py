@@ -17,10 +17,10 @@ from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalMissing, JournalWentBack, LeftDamaged
 from paygw_batch.journal import AcceptedRows
-from paygw_batch.journal.guards.left import RUN, newest
-from paygw_batch.journal.opening.adopt import Adoption
-from paygw_batch.journal.opening.examine import journal_exists
-from paygw_batch.journal.opening.known_journals import KnownJournal, KnownJournals, journal_list_sentence
+from paygw_batch.journal.adopt import Adoption
+from paygw_batch.journal.file_place import journal_exists
+from paygw_batch.journal.known_journals import KnownJournal, KnownJournals, journal_list_sentence
+from paygw_batch.journal.left import RUN, newest
 from paygw_batch.journal.values import Amendment, Withdrawal
 from tests.journal.journal_rows import (
     AT,

@@ -12,10 +12,10 @@ import pytest
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import AuditUnwritable, JournalCorrupt
 from paygw_batch.journal import AuditNote, AuditResult
-from paygw_batch.journal.opening.database_place import DatabasePlace
-from paygw_batch.journal.opening.file_place import FilePlace
-from paygw_batch.journal.opening.move import move_journal
-from paygw_batch.journal.opening.place import JournalPlace
+from paygw_batch.journal.adopt import move_journal
+from paygw_batch.journal.database_place import DatabasePlace
+from paygw_batch.journal.file_place import FilePlace
+from paygw_batch.journal.place import JournalPlace
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.sqlite import connect
 from tests.journal.journal_disk import failing_disk

@@ -11,7 +11,7 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalWentBack, OutputError
-from paygw_batch.journal.sqlite import reader
+from paygw_batch.journal.sqlite import sqlite_journal
 from paygw_batch.journal.values import Arrived, MoveResult, NewNotice, Occasion
 from tests.journal.journal_disk import failing_disk
 from tests.journal.journal_rows import (
@@ -68,7 +68,7 @@ def test_no_half_copy_is_made(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def copied(*_: object) -> None:
         raise apsw.FullError("database or disk is full")
 
-    monkeypatch.setattr(reader, "_copy", copied)
+    monkeypatch.setattr(sqlite_journal, "_copy", copied)
     with closing(open_at(place)) as journal, pytest.raises(OutputError, match="cannot be written"):
         journal.backup(place / "copy.sqlite3")
     assert sorted(path.name for path in place.iterdir()) == ["journals", "state"]

@@ -20,17 +20,20 @@ from paygw_batch.core.lifecycle import (
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.recorded_words import recorded
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.facts.chain import Line, chained, followed, text_of_line
-from paygw_batch.journal.facts.codec import (
+from paygw_batch.journal.facts import (
+    Line,
     NoteKind,
     Said,
+    chained,
     columns_of,
     decode_batch,
     decode_forgotten,
     encode_batch,
     encode_forgotten,
+    followed,
     note_of,
     said_digest,
+    text_of_line,
 )
 from paygw_batch.journal.values import BatchForgotten, BatchOpened, Entry, Link
 from tests.journal.row_progress import RowProgress, advance, row_standing

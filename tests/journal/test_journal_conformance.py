@@ -9,7 +9,7 @@ from paygw_batch.core.lifecycle import Basis, Intended, Released, Replaced, Reso
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.recorded_words import recorded
 from paygw_batch.errors import DocumentWithdrawn, InternalError
-from paygw_batch.journal.batch_part import BatchPart, InstructionRows
+from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.values import (
     Amendment,
     Clash,

@@ -14,9 +14,9 @@ import pytest
 from paygw_batch.core.lifecycle import Concluded, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalError
-from paygw_batch.journal.facts.chain import chained
+from paygw_batch.journal.facts import chained
 from paygw_batch.journal.port import unwatched
-from paygw_batch.journal.sqlite.rows import write_lines
+from paygw_batch.journal.sqlite.sqlite_tables import write_lines
 from paygw_batch.journal.sqlite.verify import _check_facts as verify_facts
 from paygw_batch.journal.sqlite.verify import check_tail, verify
 from paygw_batch.journal.values import Amendment, Entry, KeptReply, Known, Link, reply_sha256

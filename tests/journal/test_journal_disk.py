@@ -12,7 +12,7 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalUnwritable
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import CarriedOut, MoveResult
 from tests.journal.journal_disk import Disk, failing_disk
 from tests.journal.journal_rows import AT, all_due, intent, open_at, open_sheet, outcome_of, read_at, send

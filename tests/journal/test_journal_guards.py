@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.errors import JournalError, JournalHeld
-from paygw_batch.journal.guards.lock import LockWait, RunLock
+from paygw_batch.journal.lock import LockWait, RunLock
 from tests.journal.journal_rows import AT
 
 
@@ -26,7 +26,7 @@ def test_a_lock_on_a_file_that_was_removed_meanwhile_keeps_nobody_out_and_is_tak
             path.unlink()
         flock(fd, operation)
 
-    monkeypatch.setattr("paygw_batch.journal.guards.lock.fcntl.flock", removed_before)
+    monkeypatch.setattr("paygw_batch.journal.lock.fcntl.flock", removed_before)
     with closing(RunLock(path, now=AT, command="a test")), pytest.raises(JournalHeld):
         RunLock(path, now=AT, command="another test")
 
@@ -64,7 +64,7 @@ def test_a_process_of_somebody_else_lives(place: Path, monkeypatch: pytest.Monke
     def refused(_pid: int, _signal: int) -> None:
         raise PermissionError
 
-    monkeypatch.setattr("paygw_batch.journal.guards.lock.os.kill", refused)
+    monkeypatch.setattr("paygw_batch.journal.lock.os.kill", refused)
     assert waits_for(place, 1) == 0
 
 
@@ -72,7 +72,7 @@ def test_a_lock_that_cannot_be_written_says_why(place: Path, monkeypatch: pytest
     def full(_fd: int, _content: bytes, _at: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("paygw_batch.journal.guards.lock.os.pwrite", full)
+    monkeypatch.setattr("paygw_batch.journal.lock.os.pwrite", full)
     with pytest.raises(JournalError, match=r"a\.lock cannot be written: No space left on device\.") as found:
         RunLock(place / "a.lock", now=AT, command="a test")
     assert found.value.hint == "Free some disk space, then run again."

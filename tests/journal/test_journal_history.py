@@ -20,7 +20,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.recorded_words import CODED, kept
 from paygw_batch.errors import RowsMoved
 from paygw_batch.journal import states as journal_states
-from paygw_batch.journal.batch_part import BatchPart, InstructionRows
+from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.values import LINE_COLUMNS, Amendment, Entry, MoveResult, NewBatch, RowState, TallyKind
 from tests.journal.journal_rows import (
     AT,

@@ -14,9 +14,9 @@ import pytest
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, JournalHeld, JournalMissing, JournalNotAdopted
-from paygw_batch.journal.guards.left import RUN, LeftLine, lines, newest
-from paygw_batch.journal.opening.known_journals import KnownJournal, KnownJournals
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.known_journals import KnownJournal, KnownJournals
+from paygw_batch.journal.left import RUN, LeftLine, lines, newest
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Identity
 from tests.journal.journal_disk import failing_disk
 from tests.journal.journal_rows import AT, ENDPOINT, file_place, journal_path, open_sheet

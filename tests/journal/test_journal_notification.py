@@ -3,7 +3,7 @@
 import pytest
 
 from paygw_batch.core.evidence import Claim, Proof, Span, StatedTimes, meant_attempt
-from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
+from paygw_batch.journal.evidence import Notification, decode_notification, encode_notification
 
 _AT = "2026-11-20T10:00:00.000Z"
 _SPAN = Span(_AT, "2026-11-20T10:00:01.000Z")

@@ -13,7 +13,7 @@ import pytest
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, JournalMissing
-from paygw_batch.journal.guards import location as places
+from paygw_batch.journal import lock as places
 from tests.journal.journal_disk import failing_disk
 from tests.journal.journal_rows import ENDPOINT, file_place, journal_path, make_at, open_at, open_sheet, read_at
 

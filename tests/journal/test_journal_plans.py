@@ -8,8 +8,8 @@ import apsw
 import pytest
 
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.batch_part import BatchPart, InstructionRows
-from paygw_batch.journal.facts.codec import decode_batch, encode_batch
+from paygw_batch.journal.facts import decode_batch, encode_batch
+from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.values import BatchRecord, NewBatch
 from tests.journal.journal_rows import AT, OPERATION, journal_path, new_instruction, open_at, read_at
 from tests.journal.tested_journal import Journal

@@ -17,7 +17,7 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import HolderKind, InternalError, JournalHeld, JournalUnwritable
-from paygw_batch.journal.guards.lock import LockWait, RunLock
+from paygw_batch.journal.lock import LockWait, RunLock
 from paygw_batch.journal.values import MoveResult
 from tests.journal.journal_rows import AT, all_due, intent, journal_path, open_at, open_sheet, outcome_of, read_at
 

@@ -12,7 +12,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError
 from paygw_batch.journal import states
-from paygw_batch.journal.kept_notification import Notification, encode_notification
+from paygw_batch.journal.evidence import Notification, encode_notification
 from paygw_batch.journal.values import (
     Arrived,
     AttemptReply,

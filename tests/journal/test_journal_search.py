@@ -8,7 +8,7 @@ import pytest
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Amendment, FoundPayment, Known, NewInstruction, PaymentSearch
 from tests.journal.journal_rows import (
     AT,

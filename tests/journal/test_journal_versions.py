@@ -9,9 +9,9 @@ import pytest
 
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError
-from paygw_batch.journal.opening import examine
-from paygw_batch.journal.opening import file_place as opening
-from paygw_batch.journal.sqlite import schema
+from paygw_batch.journal import file_place
+from paygw_batch.journal import file_place as opening
+from paygw_batch.journal.sqlite import connect
 from tests.journal.journal_rows import journal_path, open_at, open_sheet, read_at, send
 
 MADE_UP = "CREATE TABLE remark (number INTEGER PRIMARY KEY, said TEXT NOT NULL) STRICT;"
@@ -21,13 +21,13 @@ MADE_UP = "CREATE TABLE remark (number INTEGER PRIMARY KEY, said TEXT NOT NULL) 
 @pytest.fixture
 def newer_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Let the program be of a later version until the patch is undone."""
-    scripts = (*schema.migrations(), MADE_UP)
-    for module in (schema, examine, opening):
+    scripts = (*connect.migrations(), MADE_UP)
+    for module in (connect, file_place, opening):
         monkeypatch.setattr(module, "migrations", lambda: scripts)
-    schema._expected.cache_clear()
+    connect._expected.cache_clear()
     yield monkeypatch
     monkeypatch.undo()
-    schema._expected.cache_clear()
+    connect._expected.cache_clear()
 
 
 def versions_in(place: Path) -> list[int]:
@@ -62,7 +62,7 @@ def test_a_journal_of_a_newer_version_is_refused(place: Path, newer_program: pyt
     paid(place)
     assert versions_in(place) == [1, 2]
     newer_program.undo()
-    schema._expected.cache_clear()
+    connect._expected.cache_clear()
     for open_it in (open_at, read_at):
         with pytest.raises(JournalError, match="newer version"):
             open_it(place)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalWentBack, LeftDamaged
-from paygw_batch.journal.guards import left
-from paygw_batch.journal.guards.left import (
+from paygw_batch.journal import left
+from paygw_batch.journal.left import (
     BESIDE,
     RUN,
     Left,

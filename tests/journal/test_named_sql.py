@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.journal.postgres import tables as postgres_tables
-from paygw_batch.journal.sqlite import tables as sqlite_tables
+from paygw_batch.journal.postgres import session as postgres_tables
+from paygw_batch.journal.sqlite import sqlite_tables
 from paygw_batch.journal.tables import ON_POSTGRES, ON_SQLITE, named_sql
 from tests.checkout import ROOT
 from tests.journal.journal_rows import memory

@@ -19,8 +19,8 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal import KeptNotice, NewNotice, Occasion, Outbox
-from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.journal.outbox import FIRST_PAUSE, GIVEN_UP_AFTER, LONGEST_PAUSE, next_try
+from paygw_batch.journal.place import JournalPlace
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import MoveResult
 from tests.journal.journal_rows import (

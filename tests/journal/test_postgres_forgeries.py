@@ -16,11 +16,10 @@ import pytest
 from paygw_batch.core.lifecycle import TRANSITIONS
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.facts.chain import Line, link_hash, text_of_line
-from paygw_batch.journal.facts.codec import Said, said_digest
-from paygw_batch.journal.facts.standing import storable
-from paygw_batch.journal.opening.database_place import DatabasePlace, WorkerJournal
+from paygw_batch.journal.database_place import DatabasePlace, WorkerJournal
+from paygw_batch.journal.facts import Line, Said, link_hash, said_digest, text_of_line
 from paygw_batch.journal.postgres.session import Server
+from paygw_batch.journal.states import storable
 from paygw_batch.journal.tables import MOVE_LINES
 from paygw_batch.journal.values import Link, MoveResult, Withdrawal, reply_sha256
 from tests.journal.journal_rows import AT, all_due, at, intent, new_instruction, open_sheet, outcome_of, send

@@ -13,8 +13,8 @@ from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalWentBack, RowsMoved
-from paygw_batch.journal.opening.database_place import DatabasePlace
-from paygw_batch.journal.opening.move import move_journal
+from paygw_batch.journal.adopt import move_journal
+from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import OldPages, Withdrawal

@@ -21,7 +21,7 @@ from paygw_batch.engine.pacing import Breaker, Pace, RejectionBreaker
 from paygw_batch.engine.shared_pacing import SharedPacing
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.gateway.message import MayLeave
-from paygw_batch.journal.opening.database_place import DatabasePlace
+from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.port import (
     CountedKind,
     CountedOutcomes,

@@ -26,9 +26,9 @@ from paygw_batch.errors import (
     JournalUnwritable,
     JournalWentBack,
 )
-from paygw_batch.journal.kept_notification import Notification, encode_notification
-from paygw_batch.journal.opening.database_place import DatabasePlace
-from paygw_batch.journal.postgres import fact_writer, host_files, session
+from paygw_batch.journal.database_place import DatabasePlace
+from paygw_batch.journal.evidence import Notification, encode_notification
+from paygw_batch.journal.postgres import fact_writer, hosts, session
 from paygw_batch.journal.postgres.fact_writer import FactWriter, StagedFacts, stage_facts
 from paygw_batch.journal.postgres.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
@@ -458,8 +458,8 @@ def test_evidence_not_noted_leaves_a_good_journal(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as cut:
-        cut.setattr("paygw_batch.journal.opening.database_place.note_beside", fail)
-        cut.setattr(host_files.LeftOfProcess, "note", fail)
+        cut.setattr("paygw_batch.journal.database_place.note_beside", fail)
+        cut.setattr(hosts.LeftOfProcess, "note", fail)
         with pytest.raises(JournalUnwritable):
             write(at_database)
     open_postgres(at_database).close()
@@ -634,7 +634,7 @@ def test_what_cannot_be_noted_ends_the_run(at_database: DatabasePlace, monkeypat
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
         first, second = all_due(journal, 1)
-        monkeypatch.setattr("paygw_batch.journal.guards.left.os.pwrite", full)
+        monkeypatch.setattr("paygw_batch.journal.left.os.pwrite", full)
         with pytest.raises(JournalUnwritable, match="No space left"):
             journal.append([intent(first)])
         monkeypatch.undo()

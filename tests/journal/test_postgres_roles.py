@@ -11,10 +11,10 @@ import pytest
 from paygw_batch.core.lifecycle import Released, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, PaygwError
-from paygw_batch.journal.opening.database_place import DatabasePlace
+from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.port import GateReport, LimitChange
-from paygw_batch.journal.postgres.gate import PostgresGate
 from paygw_batch.journal.postgres.session import Server
+from paygw_batch.journal.postgres.workers import PostgresGate
 from paygw_batch.journal.values import Entry
 from tests.journal.journal_rows import AT, all_due, intent, open_sheet, outcome_of, resolved, send
 from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres

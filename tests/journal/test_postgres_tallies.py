@@ -11,10 +11,9 @@ from paygw_batch.core.evidence import Proof
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.opening.database_place import DatabasePlace
-from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
-from paygw_batch.journal.postgres.postgres_reader import PostgresReader
-from paygw_batch.journal.postgres.runs import run_now, start_run, waits
+from paygw_batch.journal.database_place import DatabasePlace
+from paygw_batch.journal.postgres.postgres_journal import PostgresJournal, PostgresReader
+from paygw_batch.journal.postgres.workers import run_now, start_run, waits
 from paygw_batch.journal.values import Amendment, Known, TallyKind
 from tests.journal.journal_rows import all_due, at, intent, new_instruction, open_sheet, outcome_of, resolved, row_of
 from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres

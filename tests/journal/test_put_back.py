@@ -14,15 +14,13 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, Si
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import DocumentWithdrawn, JournalUnwritable, JournalWentBack
-from paygw_batch.journal.guards.left import BESIDE, Left, newest
-from paygw_batch.journal.kept_notification import Notification, encode_notification
-from paygw_batch.journal.opening.adopt import Adoption
-from paygw_batch.journal.opening.file_place import FilePlace
+from paygw_batch.journal.adopt import Adoption
+from paygw_batch.journal.evidence import Notification, encode_notification
+from paygw_batch.journal.file_place import FilePlace
+from paygw_batch.journal.left import BESIDE, Left, newest
 from paygw_batch.journal.sqlite.connect import connect
-from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.rows import record_last
-from paygw_batch.journal.sqlite.tables import QUERIES
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
+from paygw_batch.journal.sqlite.sqlite_tables import QUERIES, record_last
 from paygw_batch.journal.values import Adopted, Arrived, CarriedOut, ClockSeen, MoveResult, Remark, Withdrawal
 from tests.journal.journal_rows import (
     AT,
@@ -175,7 +173,7 @@ def test_a_withdrawal_that_is_not_noted_is_repeated(
 
     with monkeypatch.context() as cut:
         cut.setattr(Left, "note", fail)
-        cut.setattr("paygw_batch.journal.guards.left.replacing", fail)
+        cut.setattr("paygw_batch.journal.left.replacing", fail)
         with pytest.raises(Killed if isinstance(failure, Killed) else JournalUnwritable):
             withdraw_beside(place, "1" * 64)
     with closing(read_at(place)) as journal:
@@ -191,7 +189,7 @@ def test_a_run_notes_a_withdrawal_that_was_not(place: Path, monkeypatch: pytest.
     open_at(place).close()
     before = copied(place, "before")
     with monkeypatch.context() as cut:
-        cut.setattr("paygw_batch.journal.opening.file_place.note_beside", lambda *_: None)
+        cut.setattr("paygw_batch.journal.file_place.note_beside", lambda *_: None)
         withdraw_beside(place, "1" * 64)
     open_at(place).close()
     put_back(place, before)
@@ -266,7 +264,7 @@ def test_a_notification_is_noted_before_it_is_acknowledged(place: Path, monkeypa
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as cut:
-        cut.setattr("paygw_batch.journal.opening.file_place.note_beside", fail)
+        cut.setattr("paygw_batch.journal.file_place.note_beside", fail)
         with pytest.raises(JournalUnwritable):
             keep_beside(place)
     keep_beside(place)

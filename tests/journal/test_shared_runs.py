@@ -17,11 +17,11 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, 
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalHeld, RowsMoved
-from paygw_batch.journal.opening.database_place import DatabasePlace
+from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.port import EngineJournal
 from paygw_batch.journal.postgres.postgres_journal import WorkerJournal
-from paygw_batch.journal.postgres.runs import OfferedRun
 from paygw_batch.journal.postgres.session import Server, fetch
+from paygw_batch.journal.postgres.workers import OfferedRun
 from paygw_batch.journal.values import Due, Known, Link, MoveResult
 from tests.journal.journal_rows import AT, intent, new_instruction, open_sheet, outcome_of, resolved
 from tests.journal.postgres_rows import fall_silent, open_postgres, postgres_place, read_postgres

@@ -11,8 +11,8 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalMissing, JournalNotAdopted, JournalUnwritable, JournalWentBack, LeftDamaged
-from paygw_batch.journal.guards.left import RUN, Noted, newest
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.left import RUN, Noted, newest
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from tests.journal.journal_rows import (
     AT,
     adopt_at,

@@ -17,7 +17,7 @@ from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal import FoundPayment, NewBatch
-from paygw_batch.journal.batch_part import BatchPart, InstructionRows
+from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.report.plan_page import plan_page
 from paygw_batch.report.reconcile import reconciliation
 from paygw_batch.report.remittance import Payee, remittance_page

@@ -7,7 +7,7 @@ import pytest
 
 from paygw_batch.core.recorded_words import recorded
 from paygw_batch.errors import ApprovalError
-from paygw_batch.journal.opening.in_memory import in_memory_journal
+from paygw_batch.journal.file_place import in_memory_journal
 from paygw_batch.journal.values import BatchRecord
 from paygw_batch.run import approval
 from paygw_batch.run.approval import (

@@ -10,8 +10,8 @@ from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import Advice, GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.errors import UsageError
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from paygw_batch.journal.opening.in_memory import in_memory_journal
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import ClockSeen
 from paygw_batch.run.quarantine_clock import (
     DateWatch,

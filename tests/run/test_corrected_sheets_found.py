@@ -7,8 +7,8 @@ import pytest
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms
-from paygw_batch.journal.opening.in_memory import in_memory_journal
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.run.open_questions import NEW_PAYEE, USED_REFERENCE
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
 from paygw_batch.sheet.check.validate import validate

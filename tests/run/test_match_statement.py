@@ -11,7 +11,7 @@ import pytest
 from paygw_batch.core.evidence import Claim, EvidenceSource, Finding, Proof, Span, StatedTimes, rule
 from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, Returned, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Amendment, CarriedOut, ClockSeen, Entry, Known
 from paygw_batch.run.match_statement import Matched, StatementReader
 from paygw_batch.run.resolve import Settlement, settle

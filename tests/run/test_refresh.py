@@ -14,8 +14,8 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.gateway.enquiry import EnquiryAnswer, read_answer
 from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
-from paygw_batch.journal.batch_part import BatchPart, InstructionRows
-from paygw_batch.journal.opening.in_memory import in_memory_journal
+from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.values import BatchRecord, Entry, NewBatch, NewInstruction
 from paygw_batch.run.refresh import Clock, Politeness, Refresh, Refreshed
 

@@ -13,7 +13,7 @@ from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.recorded_words import decided_by, kept, person_of, recorded
 from paygw_batch.errors import ApprovalError, JournalCorrupt
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import CarriedOut
 from paygw_batch.run.kept_documents import check_kept_orders, is_kept
 from paygw_batch.run.resolve import Settlement, settle

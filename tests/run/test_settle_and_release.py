@@ -9,7 +9,7 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, Si
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalError, RowsMoved, UsageError
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import CarriedOut, ClockSeen
 from paygw_batch.run.quarantine_clock import Quarantine
 from paygw_batch.run.release import check_releasable, quarantined, waiting_sentence

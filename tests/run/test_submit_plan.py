@@ -15,10 +15,9 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import InternalError, OpenSheetQuestion
+from paygw_batch.journal.file_place import FilePlace, in_memory_journal
 from paygw_batch.journal.journal import JournalReader
-from paygw_batch.journal.opening.file_place import FilePlace
-from paygw_batch.journal.opening.in_memory import in_memory_journal
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, ClockSeen
 from paygw_batch.report.reconcile import reconciliation
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import InternalError, SheetError
-from paygw_batch.journal.batch_part import BatchPart, InstructionRows
-from paygw_batch.journal.facts.codec import decode_batch
-from paygw_batch.journal.opening.in_memory import in_memory_journal
-from paygw_batch.journal.sqlite.schema import check_tables
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.facts import decode_batch
+from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.new_batch import BatchPart, InstructionRows
+from paygw_batch.journal.sqlite.connect import check_tables
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import NewBatch, NewInstruction
 from paygw_batch.report.reconcile import reconciled, reconciliation
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
@@ -47,9 +47,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.sheet.pieces.ROWS_AT_ONCE", 9)
     monkeypatch.setattr("paygw_batch.sheet.instructions.ROWS_A_PAGE", 25)
     monkeypatch.setattr("paygw_batch.sheet.instructions._ROWS_AT_ONCE", 7)
-    monkeypatch.setattr("paygw_batch.journal.sqlite.rows._FEWEST_SORTED", 1)
-    monkeypatch.setattr("paygw_batch.journal.sqlite.rows._MAX_SORTED", 200)
-    monkeypatch.setattr("paygw_batch.journal.salts.urandom", bytes)
+    monkeypatch.setattr("paygw_batch.journal.sqlite.sqlite_tables._FEWEST_SORTED", 1)
+    monkeypatch.setattr("paygw_batch.journal.sqlite.sqlite_tables._MAX_SORTED", 200)
+    monkeypatch.setattr("paygw_batch.journal.new_batch.urandom", bytes)
 
 
 def write(path: Path, ids: list[str], *, amount: str = "100", bad: int | None = None) -> Path:

@@ -22,7 +22,7 @@ from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.journal import journal as journal_of_all
-from paygw_batch.journal.opening.in_memory import in_memory_journal
+from paygw_batch.journal.file_place import in_memory_journal
 from paygw_batch.run import submit
 from paygw_batch.run.open_questions import PAYEE_TWICE, USED_REFERENCE, OpenQuestion, UsedReference
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission

@@ -19,17 +19,13 @@ import apsw
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import JournalHeld, JournalNotAdopted
-from paygw_batch.journal.guards.left import RUN, Left, LeftLine, Noted
+from paygw_batch.journal.adopt import present_in
+from paygw_batch.journal.file_place import database_of, look_at
+from paygw_batch.journal.left import RUN, Left, LeftLine, Noted
 from paygw_batch.journal.lost import Loss, LostRows, find_loss
-from paygw_batch.journal.opening.adopt import present_in
-from paygw_batch.journal.opening.examine import look_at
-from paygw_batch.journal.opening.in_memory import database_of
-from paygw_batch.journal.sqlite.connect import STATEMENTS_KEPT, configure
-from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.rows import record_last
-from paygw_batch.journal.sqlite.schema import check_tables, end_of
-from paygw_batch.journal.sqlite.tables import SqliteTables
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.connect import STATEMENTS_KEPT, check_tables, configure, end_of
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
+from paygw_batch.journal.sqlite.sqlite_tables import SqliteTables, record_last
 from paygw_batch.journal.values import Adopted, BatchRecord, Identity, Link, NotedBeside, Remark
 from tests.simulation.judge import row_of
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import ApprovalError
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Forgettable
 from paygw_batch.run.forget_order import forget_order_in_force, unsigned_forget_order
 from paygw_batch.run.kept_documents import is_kept

@@ -26,10 +26,10 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import ApprovalError, InternalError, PaygwError
-from paygw_batch.journal.guards.left import NothingLeft
-from paygw_batch.journal.opening.in_memory import _NoLock, database_of
+from paygw_batch.journal.file_place import _NoLock, database_of
+from paygw_batch.journal.left import NothingLeft
 from paygw_batch.journal.sqlite.connect import configure
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, Entry, Identity, Link
 from paygw_batch.report.changes import Comparison, compare_with_past
 from paygw_batch.run import submit

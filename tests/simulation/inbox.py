@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
-from paygw_batch.journal.kept_notification import Notification, encode_notification
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.evidence import Notification, encode_notification
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Arrived
 from tests.simulation.judge import row_of
 from tests.simulation.words import MEANS, WORDS

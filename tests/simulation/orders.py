@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Basis, State
 from paygw_batch.errors import ApprovalError, UsageError
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, RowState
 from paygw_batch.run.match_statement import StatementReader
 from paygw_batch.run.quarantine_clock import JournalClock

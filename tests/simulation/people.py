@@ -14,7 +14,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.errors import SheetError, UsageError
 from paygw_batch.gateway.message import RawReply
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, CarriedOut, RowState
 from paygw_batch.run.match_statement import StatementReader
 from paygw_batch.run.quarantine_clock import DateWatch, JournalClock

@@ -31,10 +31,10 @@ from paygw_batch.gateway.message import (
     TransportFault,
 )
 from paygw_batch.journal import journal as journal_of_all
-from paygw_batch.journal.batch_part import BatchPart, InstructionRows, NewInstructions
-from paygw_batch.journal.evidence_log import EvidenceLog
-from paygw_batch.journal.sqlite import tables, writer
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.evidence import EvidenceLog
+from paygw_batch.journal.new_batch import BatchPart, InstructionRows, NewInstructions
+from paygw_batch.journal.sqlite import sqlite_journal, sqlite_tables
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import (
     Due,
     Entry,
@@ -101,10 +101,10 @@ def patched(owner: object, name: str, value: object) -> Callable[[SimWorld], Non
 
 # The journal.
 
-_DUE, _NOT_HELD = tables.QUERIES["due"], "NOT EXISTS (SELECT 1 FROM unanswered e WHERE e.instruction = i.number)"
+_DUE, _NOT_HELD = sqlite_tables.QUERIES["due"], "NOT EXISTS (SELECT 1 FROM unanswered e WHERE e.instruction = i.number)"
 if _NOT_HELD not in _DUE:
     raise LookupError(f"the program has no {_NOT_HELD!r} any more: nothing would be planted")
-HELD_ROWS_ARE_DUE = {**tables.QUERIES, "due": _DUE.replace(_NOT_HELD, "1")}
+HELD_ROWS_ARE_DUE = {**sqlite_tables.QUERIES, "due": _DUE.replace(_NOT_HELD, "1")}
 
 
 class IntentsLate(SqliteJournal):
@@ -660,7 +660,7 @@ BUGS: Mapping[str, Bug] = {
     "what came into the journal during a run is not asked for": bug(
         patched(SqliteJournal, "record_evidence", _without_a_trace), "I1"
     ),
-    "held rows are due": bug(patched(tables, "QUERIES", HELD_ROWS_ARE_DUE), "I1", "error"),
+    "held rows are due": bug(patched(sqlite_tables, "QUERIES", HELD_ROWS_ARE_DUE), "I1", "error"),
     "rows in flight at a crash: the first alone is in doubt": bug(
         journal(InterruptsTheFirst), "I1", "I5", "I11", "error"
     ),
@@ -721,7 +721,7 @@ BUGS: Mapping[str, Bug] = {
         patched(journal_of_all.JournalReader, "_is_over", lambda *_: True), "I18", "I3", "I1", "error"
     ),
     "the index of forgotten payees is not made again": bug(
-        patched(writer, "index_again", lambda _: None), "I18", "error"
+        patched(sqlite_journal, "index_again", lambda _: None), "I18", "error"
     ),
     "an order to forget counts without its approvals": bug(
         patched(forget_order, "agreed", agreed_by_the_first), "I12", from_seed=150

@@ -25,7 +25,7 @@ from paygw_batch.errors import (
 )
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.port import JournalThread
-from paygw_batch.journal.sqlite.writer import SqliteEngineJournal, SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteEngineJournal, SqliteJournal
 from paygw_batch.journal.values import BatchRecord, Entry, MoveResult, TallyKind
 from paygw_batch.run.approval import NOT_ASKED_FOR
 from paygw_batch.run.quarantine_clock import MAX_AHEAD_S, DateWatch, JournalClock

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 import polars as pl
 
 from paygw_batch.core.batch import InstructionTotals
-from paygw_batch.journal import batch_part
+from paygw_batch.journal import new_batch
 from paygw_batch.report import changes, reconcile
 from paygw_batch.run import approval, compare_sheet, submit
 from paygw_batch.run.compare_sheet import with_rows, without_rows
@@ -121,7 +121,7 @@ REMEMBERED: tuple[tuple[ModuleType | type, str, object], ...] = (
     (compare_sheet, "without_rows", lambda frame, rows: _WITHOUT_ROWS(frame, list(rows))),
     (submit, "without_rows", lambda frame, rows: _WITHOUT_ROWS(frame, list(rows))),
     (submit, "with_rows", _once(with_rows)),
-    (batch_part, "ThreadPoolExecutor", AtOnce),
+    (new_batch, "ThreadPoolExecutor", AtOnce),
     (instructions, "to_pages", _pages),
     (compare_sheet, "in_one_spelling", _once(in_one_spelling)),
     (submit, "with_defects", _once(with_defects)),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paygw_batch.core.lifecycle import Resolution, State
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord
 from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.run.resolve import Settlement

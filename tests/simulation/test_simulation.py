@@ -73,7 +73,7 @@ def test_the_simulation_finds(name: str) -> None:
 
 def test_a_seed_plays_the_same_world_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def played() -> SimWorld:
-        monkeypatch.setattr("paygw_batch.journal.salts.urandom", Random(11).randbytes)  # noqa: S311 (a script, no secret)
+        monkeypatch.setattr("paygw_batch.journal.new_batch.urandom", Random(11).randbytes)  # noqa: S311 (a script, no secret)
         return play(11)
 
     first, again = played(), played()

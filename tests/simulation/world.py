@@ -26,9 +26,8 @@ from paygw_batch.engine.pacing import Pace
 from paygw_batch.errors import JournalError, JournalNotAdopted, JournalWentBack
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.opening import examine
-from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal import file_place
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
 from paygw_batch.journal.values import LINE_COLUMNS, BatchRecord
 from paygw_batch.report.totals import BatchTotals
 from paygw_batch.run import submit
@@ -78,7 +77,7 @@ class SimWorld:
         self.row_count = rng.randrange(1, 9)
         self._directory: Path | None = None
         self.patch(submit, "ContractGate", GateOnce)
-        self.patch(examine, "check_tables", self.disk.check_tables)
+        self.patch(file_place, "check_tables", self.disk.check_tables)
         for owner, name, value in REMEMBERED:
             self.patch(owner, name, value)
         self.pace = Pace(

@@ -53,7 +53,7 @@ from paygw_batch.wiring.signing import Signing, require_good_signature, signer_k
 from paygw_batch.wiring.statements import statement_key, statement_rule
 
 if TYPE_CHECKING:
-    from paygw_batch.journal.opening.database_place import DatabaseCopies, DatabasePlace
+    from paygw_batch.journal.database_place import DatabaseCopies, DatabasePlace
 
 
 class Health(StrEnum):

@@ -14,7 +14,7 @@ from paygw_batch.cli.options import by_option, settings_of
 from paygw_batch.cli.screen.screen import Screen, confirmed
 from paygw_batch.errors import JournalError, JournalNotAdopted, RollCallOpen, UsageError
 from paygw_batch.journal import AcceptedRows
-from paygw_batch.journal.opening.adopt import Adoption
+from paygw_batch.journal.adopt import Adoption
 from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings
@@ -23,7 +23,7 @@ from paygw_batch.wiring.journal import file_of, place_of, require_database, requ
 from paygw_batch.wiring.operations import require_endpoint
 
 if TYPE_CHECKING:
-    from paygw_batch.journal.opening.database_place import AcceptedLoss, DatabasePlace, MissingHost
+    from paygw_batch.journal.database_place import AcceptedLoss, DatabasePlace, MissingHost
 
 _GONE = mark("Is this host gone for good, and has it stopped sending?")
 _LOST = mark("Is the newest data of the database lost for good, and has everyone stopped sending from it?")
@@ -126,7 +126,7 @@ def move(invocation: Invocation, *, file: Path | None, by: str | None) -> None:
         say("[journal] url names no database to move the journal to."),
         say("Write the address of an empty database into [journal] url, and leave path out."),
     )
-    from paygw_batch.journal.opening.move import move_journal  # noqa: PLC0415 (psycopg)
+    from paygw_batch.journal.adopt import move_journal  # noqa: PLC0415 (psycopg)
 
     moved = move_journal(file_of(settings, file), database, settings.words(), who)
     place = settings.journal_place()

@@ -23,7 +23,7 @@ from paygw_batch.countries.load import load_operation
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.gateway.notification import read_notification
 from paygw_batch.journal import Arrived
-from paygw_batch.journal.opening.place import KeepBeside
+from paygw_batch.journal.place import KeepBeside
 from paygw_batch.language import say
 from paygw_batch.listener import InGroups, Limits, ListenerApp, serve
 from paygw_batch.report.metrics import EndedRun

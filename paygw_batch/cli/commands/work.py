@@ -33,7 +33,7 @@ from paygw_batch.wiring.operations import minor_units_of, rules_of
 
 if TYPE_CHECKING:
     from paygw_batch.jobs.job_worker import JobWorker
-    from paygw_batch.journal.opening.database_place import WorkerJournal
+    from paygw_batch.journal.database_place import WorkerJournal
 import click
 
 from paygw_batch.cli.invocation import Invocation, Number

@@ -16,9 +16,8 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import InternalError, JournalHeld
 from paygw_batch.journal.lost import GUESSED, Loss, LostRows
 from paygw_batch.journal.postgres.fact_writer import FactWriter
-from paygw_batch.journal.postgres.processes import dead_processes
-from paygw_batch.journal.postgres.session import Row, fetch
-from paygw_batch.journal.postgres.tables import tables_on
+from paygw_batch.journal.postgres.session import Row, fetch, tables_on
+from paygw_batch.journal.postgres.workers import dead_processes
 from paygw_batch.journal.values import AcceptedRows, Entry, Identity, MoveResult, Remark
 from paygw_batch.language import say
 

@@ -1,4 +1,4 @@
--- The statements of `evidence_log.py` and of `states.py` for PostgreSQL.
+-- The statements of `evidence.py` and of `states.py` for PostgreSQL.
 
 -- part: newest_fact
 -- The newest time of the facts.

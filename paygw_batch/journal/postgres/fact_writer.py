@@ -18,20 +18,12 @@ from psycopg.pq import TransactionStatus
 from paygw_batch.core.lifecycle import Concluded, Intended, Interrupted
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import HolderKind, InternalError, JournalError, JournalWentBack, RowsMoved
-from paygw_batch.journal.facts.chain import Line, chained
-from paygw_batch.journal.guards.left import Noted, noted_of
+from paygw_batch.journal.facts import Line, chained
+from paygw_batch.journal.left import Noted, noted_of
+from paygw_batch.journal.new_batch import new_salt
 from paygw_batch.journal.postgres.guarded_session import GuardedSession
-from paygw_batch.journal.postgres.processes import (
-    OwnProcess,
-    SignsOfLife,
-    dead_processes,
-    desk_taken,
-    end_life,
-    enrol,
-)
-from paygw_batch.journal.postgres.session import Row, fetch, limited, reason_of_failure
-from paygw_batch.journal.postgres.tables import PostgresTables, evidence_in
-from paygw_batch.journal.salts import new_salt
+from paygw_batch.journal.postgres.session import PostgresTables, Row, evidence_in, fetch, limited, reason_of_failure
+from paygw_batch.journal.postgres.workers import OwnProcess, SignsOfLife, dead_processes, desk_taken, end_life, enrol
 from paygw_batch.journal.values import Entry, Identity, Link, MoveResult, NotedBeside, Remark
 from paygw_batch.language import say
 

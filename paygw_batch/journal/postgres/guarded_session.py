@@ -11,10 +11,9 @@ import psycopg
 from psycopg import Connection
 
 from paygw_batch.errors import InternalError, JournalError, JournalUnwritable, RollCallOpen
-from paygw_batch.journal.guards.left import LeftWriter, Noted, noting_failed
-from paygw_batch.journal.postgres.host_files import LifeOver
-from paygw_batch.journal.postgres.migrations import identity_in
-from paygw_batch.journal.postgres.roll_call import RollCall
+from paygw_batch.journal.left import LeftWriter, Noted, noting_failed
+from paygw_batch.journal.postgres.hosts import LifeOver, RollCall
+from paygw_batch.journal.postgres.schema import identity_in
 from paygw_batch.journal.postgres.session import Row, Session, fetch, limited, reason_of_failure
 from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import mark, say

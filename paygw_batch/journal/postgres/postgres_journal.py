@@ -1,46 +1,69 @@
-"""Writes the journal in PostgreSQL.
+"""Reads and writes a journal in PostgreSQL, and gives an engine its due rows, outside the event loop.
 
-Every write is one transaction, made durable before its call returns, and noted on this host as left before
-anything may be sent on it. Facts go to the chain of this process; what people decide, and evidence, needs the desk.
+A run by itself reads the rows of its batch one after the other (`OwnRun`). A worker first claims those that it wants to
+send (`ClaimedRows`). Either may meet another process at a row: the database lets one intent through, and the row of the
+other is skipped.
 """
 
+import asyncio
+import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import psycopg
+from psycopg import Connection, IsolationLevel
+from psycopg.pq import TransactionStatus
 
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.evidence import Finding
-from paygw_batch.core.lifecycle import Released, Replaced
+from paygw_batch.core.lifecycle import Concluded, Intended, Released, Replaced
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
-from paygw_batch.journal.batch_part import BatchPart
-from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.journal import Journal
-from paygw_batch.journal.port import SharedRun
-from paygw_batch.journal.postgres.batch_rows import copy_batch
-from paygw_batch.journal.postgres.engine_journal import ClaimedRows, OwnRun
+from paygw_batch.journal.journal import Journal, JournalReader
+from paygw_batch.journal.new_batch import BatchPart, OpeningDigests
+from paygw_batch.journal.outbox import OUTBOX_PARTS, Outbox
+from paygw_batch.journal.port import (
+    JUDGED_AT_ONCE,
+    JournalThread,
+    RowBeingSent,
+    RunNow,
+    SharedRun,
+    VerifyProgress,
+    WorkerLife,
+)
+from paygw_batch.journal.postgres.copy import copy_batch
 from paygw_batch.journal.postgres.fact_writer import FactWriter
-from paygw_batch.journal.postgres.gate import PostgresGate
-from paygw_batch.journal.postgres.outbox import PostgresOutbox
-from paygw_batch.journal.postgres.postgres_reader import PostgresReader
-from paygw_batch.journal.postgres.runs import (
+from paygw_batch.journal.postgres.session import (
+    PostgresTables,
+    Row,
+    Session,
+    conflicting_lines,
+    fetch,
+    translating_errors,
+    words_of,
+)
+from paygw_batch.journal.postgres.verify import verify_journal
+from paygw_batch.journal.postgres.workers import (
     OfferedRun,
+    PostgresGate,
     claim_rows,
     is_overtaken,
     join_run,
+    rows_being_sent,
     start_run,
     stop_run,
     unfinished_runs,
     waiting_runs,
     waits,
     withdraw_run,
+    workers_in,
 )
-from paygw_batch.journal.postgres.session import Session, conflicting_lines, fetch
 from paygw_batch.journal.states import due_rows
+from paygw_batch.journal.tables import ON_POSTGRES, named_sql
 from paygw_batch.journal.values import (
     Amendment,
     BatchRecord,
@@ -48,13 +71,261 @@ from paygw_batch.journal.values import (
     Entry,
     Forgettable,
     Identity,
+    KeptPlan,
     Known,
     MoveResult,
     NewBatch,
     NewNotice,
     OldPages,
+    PaymentSearch,
     Remark,
+    TallyKind,
 )
+
+T = TypeVar("T")
+
+
+class SendingJournal(Protocol):
+    """The calls of a `PostgresJournal` that an engine's journal makes."""
+
+    def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        """Make facts durable in one transaction."""
+        ...
+
+    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+        """Return the next rows of a batch that may be sent."""
+        ...
+
+    def judge_arrivals(
+        self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
+    ) -> Counter[Finding]:
+        """Judge the notifications that wait."""
+        ...
+
+
+class OwnRun:
+    """Implements `EngineJournal` on a journal in PostgreSQL, for one run."""
+
+    def __init__(self, journal: SendingJournal, may_leave: Callable[[float], bool]) -> None:
+        self._journal = journal
+        self.may_leave = may_leave
+        self._thread = JournalThread()
+        self._turn = asyncio.Lock()
+        self._last_row: dict[int, int] = {}
+
+    async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
+        """Return at most `limit` next rows of a batch that may be sent."""
+        async with self._turn:
+            return await self._thread.call(partial(self._next, batch, limit))
+
+    async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        """Make facts durable in one call of the database."""
+        async with self._turn:
+            return await self._thread.call(partial(self._appended, entries))
+
+    async def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+        """Judge the notifications that wait."""
+        async with self._turn:
+            return await self._thread.call(partial(self._journal.judge_arrivals, words, at=at, at_most=JUDGED_AT_ONCE))
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.close()
+
+    def _next(self, batch: int, limit: int) -> Sequence[Due]:
+        page = self._journal.due(batch, after_row=self._last_row.get(batch, 0), limit=limit)
+        if page:
+            self._last_row[batch] = page[-1].row
+        return page
+
+    def _appended(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        """Append facts; what another process or a person moved after it was read as due is held: it is not sent."""
+        return [
+            MoveResult.HELD if isinstance(entry.fact, Intended) and result is MoveResult.NOT_MOVED else result
+            for entry, result in zip(entries, self._journal.append(entries), strict=True)
+        ]
+
+
+class ClaimedRows(OwnRun):
+    """Implements `EngineJournal` for one run that workers share."""
+
+    def __init__(
+        self,
+        journal: SendingJournal,
+        may_leave: Callable[[float], bool],
+        claim: Callable[[Sequence[Due], int], Sequence[Due]],
+        rows: int,
+    ) -> None:
+        """Send rows that `claim` returns of due ones; it is also told how many were sent, `rows` of them before."""
+        super().__init__(journal, may_leave)
+        self._claim = claim
+        self.rows = rows
+        """The number of rows that this worker has sent."""
+
+    async def ask(self, call: Callable[[], T]) -> T:
+        """Make another call to the journal in its turn."""
+        async with self._turn:
+            return await self._thread.call(call)
+
+    def _next(self, batch: int, limit: int) -> Sequence[Due]:
+        while page := super()._next(batch, limit):
+            if claimed := self._claim(page, self.rows):
+                return claimed
+        return ()
+
+    def _appended(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        results = super()._appended(entries)
+        facts = (entry.fact for entry in entries)
+        self.rows += sum(isinstance(f, Concluded) and f.outcome.kind is not OutcomeKind.NOT_SENT for f in facts)
+        return results
+
+
+_NEWEST = """SELECT plan, version, code, content FROM plan_document WHERE code = %s
+    ORDER BY plan DESC, version DESC LIMIT 1"""
+
+_OF_PAYMENTS = """SELECT * FROM (
+        SELECT DISTINCT ON (plan) plan, version, code, content FROM plan_document WHERE payments = %s
+        ORDER BY plan DESC, version DESC
+    ) p ORDER BY plan DESC"""
+
+
+def newest_plan(connection: Connection[Row], code: str) -> KeptPlan | None:
+    """Return the latest version of the newest plan with this code, or None."""
+    found = fetch(connection, _NEWEST, (code,))
+    return KeptPlan(*found[0]) if found else None
+
+
+def plans_of_payments(connection: Connection[Row], payments: str) -> list[KeptPlan]:
+    """Return the plans of these payments in their latest versions, newest first."""
+    return [KeptPlan(*columns) for columns in fetch(connection, _OF_PAYMENTS, (payments,))]
+
+
+def keep_plan(
+    connection: Connection[Row], code: str, content: str, before: KeptPlan | None, *, payments: str = ""
+) -> bool:
+    """Keep a new plan, or the version after `before`; False if somebody else was faster."""
+    plan, version = "(SELECT coalesce(max(plan), 0) + 1 FROM plan_document)", 1
+    if before is not None:
+        plan, version = str(before.number), before.version + 1
+    query = f"INSERT INTO plan_document (plan, version, code, payments, content) VALUES ({plan}, %s, %s, %s, %s)"  # noqa: S608 - ours
+    try:
+        with connection.transaction():
+            fetch(connection, query, (version, code, payments, content))
+    except psycopg.errors.UniqueViolation:
+        return False
+    return True
+
+
+_QUERIES = named_sql(__package__, ("outbox.sql",), OUTBOX_PARTS, ON_POSTGRES, is_psycopg=True)
+
+
+class PostgresOutbox(Outbox):
+    """The outbox on one connection, which its place closes. Statements can be part of the transaction that is open."""
+
+    def __init__(self, connection: Connection[Row]) -> None:
+        self._connection = connection
+
+    def add_for_run(self, notices: Iterable[NewNotice], at: str, process: int) -> None:
+        """Make the notices of a run durable that begins: they are due when `process` and the run have ended."""
+        with self._writing():
+            self._add(notices, at, process)
+
+    @property
+    def may_send(self) -> bool:
+        """Whether the login is that of people: a worker may not mark a notice as sent."""
+        return self._run("may_decide") == [(True,)]
+
+    def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+        return fetch(self._connection, _QUERIES[name], values)
+
+    def _writing(self) -> AbstractContextManager[object]:
+        return self._connection.transaction()
+
+
+class PostgresReader(JournalReader):
+    """The journal in PostgreSQL, opened for reading.
+
+    A reader alone sees one snapshot of it; the writer sees each call's own.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        identity: Identity,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(PostgresTables(lambda: session.connection, identity), notes)
+        self._session = session
+        self._identity = identity
+
+    def workers(self) -> Sequence[WorkerLife]:
+        """Return the workers that have not said their end, the newest sign of life first."""
+        with self._snapshot() as connection:
+            return workers_in(connection)
+
+    def runs_now(self) -> Sequence[RunNow]:
+        """Return the runs that are not over, the urgent ones first."""
+        with self._snapshot() as connection:
+            runs = unfinished_runs(connection)
+        records = {record.number: record for record in self.batches()} if runs else {}
+        return [self._run_now(run, records[run.batch]) for run in runs]
+
+    def _run_now(self, run: SharedRun, record: BatchRecord) -> RunNow:
+        due = self.tallies(run.batch, kind=TallyKind.DUE)
+        is_stopped = run.stop_reason is not None
+        return RunNow(record.batch, record.sheet_name, sum(one.count for one in due), run.is_urgent, is_stopped)
+
+    def close(self) -> None:
+        """Close the journal. It can be reopened."""
+        self._session.close()
+
+    def _chain_end(self) -> tuple[int, str]:
+        """Return the number of facts, and the hash over the ends of all chains."""
+        facts, ends = 0, hashlib.sha256(self._identity.start.hash)
+        for number, seq, digest in self._tables.run("chain_ends"):
+            ends.update(f"{number}\n{seq}\n".encode() + digest)
+            facts += seq
+        return facts, ends.hexdigest()
+
+    def being_sent(self, batch: int) -> Sequence[RowBeingSent]:
+        """Return the rows of a batch that living processes have in flight."""
+        with self._snapshot() as connection:
+            return rows_being_sent(connection, batch)
+
+    def _search_expression(self, search: PaymentSearch) -> str:
+        """Return a search as PostgreSQL's text index is asked: lexemes in quotes, so that none is an operator."""
+        groups = []
+        for alternatives in search.words:
+            group = []
+            for word in alternatives:
+                parts = words_of([word.removesuffix("*")])
+                ending = ":*" if word.endswith("*") else ""
+                group.append(" & ".join(f"'{part}'{ending}" for part in parts))
+            groups.append(" | ".join(f"({one})" for one in group if one))
+        return " & ".join(f"({group})" for group in groups) if groups and all(groups) else ""
+
+    def _verify(self, progress: VerifyProgress) -> Mapping[str, int]:
+        return verify_journal(self._session.connection, self._identity, progress)
+
+    def _translating_errors(self) -> AbstractContextManager[object]:
+        return translating_errors(self._session.server)
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[Connection[Row]]:
+        """Let many statements see one state of the journal."""
+        connection = self._session.connection
+        with translating_errors(self._session.server):
+            if connection.info.transaction_status != TransactionStatus.IDLE:
+                yield connection
+                return
+            connection.isolation_level, connection.read_only = IsolationLevel.REPEATABLE_READ, True
+            try:
+                with connection.transaction():
+                    yield connection
+            finally:
+                if not connection.closed:
+                    connection.isolation_level, connection.read_only = None, None
+
 
 _AT_ONCE = 10_000
 _NOTIFICATIONS_AT_ONCE = 200

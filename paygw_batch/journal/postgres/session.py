@@ -4,9 +4,11 @@ What cannot be relied on is refused in one sentence: a server that does not flus
 off, a database of something else.
 """
 
+import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -14,8 +16,14 @@ from typing import Any
 
 import psycopg
 from psycopg import Connection, conninfo
+from psycopg.pq import TransactionStatus
 
+from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import ConfigurationError, InternalError, JournalCorrupt, JournalError
+from paygw_batch.journal.evidence import PARTS, EvidenceLog
+from paygw_batch.journal.new_batch import payee_texts
+from paygw_batch.journal.tables import FILES, ON_POSTGRES, named_sql
+from paygw_batch.journal.values import Identity
 from paygw_batch.language import mark, say
 
 SCHEMA = "paygw"
@@ -328,3 +336,91 @@ def _sentence(error: psycopg.Error) -> str:
 
 
 reason_of_failure = _sentence
+
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+def text_of(value: str | None) -> str | None:
+    """Return a text as PostgreSQL can hold it: it has no NUL, which a gateway may send."""
+    return None if value is None else value.replace("\0", "?")
+
+
+def words_of(texts: Iterable[str]) -> list[str]:
+    """Return the words of some texts as they are looked up: in lower case, without accents, each once."""
+    folded = unicodedata.normalize("NFKD", " ".join(texts).casefold())
+    plain = "".join(character for character in folded if not unicodedata.combining(character))
+    return sorted(set(_WORD.findall(plain)))
+
+
+def payee_words_of(fields: str | None) -> list[str]:
+    """Return the words by which the payment with these fields is found; none if its payee was forgotten."""
+    return words_of(payee_texts(fields or "{}"))
+
+
+def pieces(items: Iterable[Sequence[Any]], at_once: int) -> Iterator[list[Sequence[Any]]]:
+    """Yield items in groups of `at_once`."""
+    group: list[Sequence[Any]] = []
+    for item in items:
+        group.append(item)
+        if len(group) == at_once:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def arrays(lines: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
+    """Return lines as one array for each of their columns."""
+    return [list(column) for column in zip(*lines, strict=True)] if lines else [[] for _ in range(width)]
+
+
+QUERIES = named_sql(__package__, FILES, PARTS, ON_POSTGRES, is_psycopg=True)
+_ROWS_AT_ONCE = 10_000
+
+
+class PostgresTables:
+    """The tables of a journal, on the connection that is open when they are asked."""
+
+    def __init__(self, connection: Callable[[], Connection[Row]], identity: Identity) -> None:
+        self._connection, self.identity = connection, identity
+
+    def run(self, name: str, **values: Any) -> list[Row]:
+        """Run a statement, and return all it finds."""
+        return fetch(self._connection(), QUERIES[name], values)
+
+    def stream(self, name: str, **values: Any) -> Iterator[Row]:
+        """Run a statement inside the open transaction, or one of its own, and yield its rows."""
+        connection = self._connection()
+        is_alone = connection.info.transaction_status == TransactionStatus.IDLE
+        with connection.transaction() if is_alone else nullcontext():
+            yield from streamed(connection, QUERIES[name], values)
+
+    def each(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any) -> Iterator[Row]:
+        """Run a statement for many rows at once."""
+        for group in pieces(rows, _ROWS_AT_ONCE):
+            yield from self.run(name, **dict(zip(columns, arrays(group, len(columns)), strict=True)), **values)
+
+    def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
+        """Write an order id, and its spelling."""
+        line = {"operation": operation, "order_id": order_id, "instruction": instruction}
+        self.run("add_order_id", **line, spelling=spelled_alike(order_id))
+
+    def lock_rows(self, numbers: Sequence[int]) -> bool:
+        """Let no worker move these instructions until the open transaction ends: one may just have done so."""
+        self.run("lock_rows", numbers=list(numbers))
+        return True
+
+    def withdraw_in_turn(self) -> None:
+        """Let no other transaction withdraw a document, or use one, until the open one ends."""
+        self.run("withdraw_in_turn")
+
+
+def tables_on(connection: Connection[Row], identity: Identity) -> PostgresTables:
+    """Return the tables of a journal on one connection."""
+    return PostgresTables(lambda: connection, identity)
+
+
+def evidence_in(connection: Connection[Row], identity: Identity) -> EvidenceLog:
+    """Return the evidence of a journal."""
+    return EvidenceLog(tables_on(connection, identity))

@@ -9,11 +9,9 @@ from psycopg import Connection
 
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.facts.chain import followed, text_in_sql
+from paygw_batch.journal.facts import followed, text_in_sql
 from paygw_batch.journal.port import VerifyProgress
-from paygw_batch.journal.postgres.batch_rows import payee_words_of
-from paygw_batch.journal.postgres.session import Row, fetch, streamed
-from paygw_batch.journal.postgres.tables import tables_on
+from paygw_batch.journal.postgres.session import Row, fetch, payee_words_of, streamed, tables_on
 from paygw_batch.journal.replay import RowReplay, check_batches, check_moves, check_said, check_trail
 from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say

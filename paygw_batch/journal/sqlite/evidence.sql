@@ -1,4 +1,4 @@
--- The statements of `evidence_log.py` for SQLite.
+-- The statements of `evidence.py` for SQLite.
 
 -- part: newest_fact
 -- The newest time of the facts.

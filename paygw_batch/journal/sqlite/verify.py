@@ -17,16 +17,11 @@ import apsw
 
 from paygw_batch.core.lifecycle import LEADS_TO
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.facts.chain import followed
-from paygw_batch.journal.facts.codec import (
-    HEARD,
-)
+from paygw_batch.journal.facts import HEARD, followed
 from paygw_batch.journal.port import VerifyProgress, unwatched
 from paygw_batch.journal.replay import RowReplay, check_batches, check_moves, check_said, check_trail
-from paygw_batch.journal.sqlite.connect import connect, fetch
-from paygw_batch.journal.sqlite.lookups import check_spellings, check_words
-from paygw_batch.journal.sqlite.schema import check_tables, end_of, hash_at, identity_of, versions
-from paygw_batch.journal.sqlite.tables import SqliteTables
+from paygw_batch.journal.sqlite.connect import check_tables, connect, end_of, fetch, hash_at, identity_of, versions
+from paygw_batch.journal.sqlite.sqlite_tables import SqliteTables, check_spellings, check_words
 from paygw_batch.journal.values import Link
 from paygw_batch.language import say
 from paygw_batch.processes import child_environment, forbid_core_dumps, python_command

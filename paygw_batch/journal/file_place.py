@@ -1,21 +1,24 @@
-"""The place of a journal in a file: creates, opens and inspects it, one run at a time.
+"""Opens the journal in a file, examines it before anything is done with it, or opens one in memory.
 
-Creation may be killed at any moment because of its order (docs/decisions/0091): its folder, as an intention, with the
-first line of what left; the journal under a temporary name; its final name; the entry that it exists.
+In memory is for a command that reads before any journal exists, for tests and for benchmarks. Tables, statements and
+chain are the same; without a file, nothing is durable, nothing can go back in time, and no other run can reach it.
 """
 
+import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from os.path import samestat
 from pathlib import Path
 
 import apsw
 
+from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import (
     HolderKind,
+    JournalCorrupt,
     JournalError,
     JournalHeld,
     JournalMissing,
@@ -24,31 +27,202 @@ from paygw_batch.errors import (
     JournalWentBack,
 )
 from paygw_batch.files import read_regular, sync_directory, unfinished, write_whole
-from paygw_batch.journal.guards.left import RUN, Left, LeftLine, newest, note_beside, noting_failed
-from paygw_batch.journal.guards.location import (
+from paygw_batch.journal.known_journals import KnownJournal, KnownJournals, check_beside, journal_list_sentence
+from paygw_batch.journal.left import (
+    RUN,
+    Left,
+    LeftLine,
+    NothingLeft,
+    newest,
+    note_beside,
+    noting_failed,
+    require_not_older,
+)
+from paygw_batch.journal.lock import (
+    LockHolder,
+    RunLock,
     canonical_path,
     check_directory,
+    check_endpoint,
+    check_file,
     copied_path,
+    journal_holder,
+    lock_path,
     make_directory,
 )
-from paygw_batch.journal.guards.lock import LockHolder, RunLock, journal_holder, lock_path
-from paygw_batch.journal.opening.examine import Found, check_home, check_place, journal_exists, look_at
-from paygw_batch.journal.opening.known_journals import (
-    KnownJournal,
-    KnownJournals,
-    check_beside,
-    journal_list_sentence,
+from paygw_batch.journal.place import JournalPlace, KeepBeside
+from paygw_batch.journal.sqlite.connect import (
+    check_tables,
+    configure,
+    connect,
+    end_of,
+    hash_at,
+    identity_of,
+    leave_untouched,
+    make_tables,
+    migrate,
+    migrations,
+    reason_of,
+    unwritable,
+    version_of,
+    written_beside,
 )
-from paygw_batch.journal.opening.place import JournalPlace, KeepBeside
-from paygw_batch.journal.sqlite.connect import connect, leave_untouched, reason_of, unwritable
-from paygw_batch.journal.sqlite.outbox import FileOutbox
-from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.rows import record_last
-from paygw_batch.journal.sqlite.schema import end_of, identity_of, make_tables, migrate, migrations, written_beside
-from paygw_batch.journal.sqlite.tables import SqliteTables, evidence_in
-from paygw_batch.journal.sqlite.writer import WAITS_FOR_OTHERS_MS, SqliteJournal
-from paygw_batch.journal.values import Identity, Named, NotedBeside, Remark
-from paygw_batch.language import say
+from paygw_batch.journal.sqlite.sqlite_journal import WAITS_FOR_OTHERS_MS, FileOutbox, SqliteJournal, SqliteReader
+from paygw_batch.journal.sqlite.sqlite_tables import SqliteTables, evidence_in, record_last
+from paygw_batch.journal.sqlite.verify import check_tail
+from paygw_batch.journal.values import Identity, Link, Named, NotedBeside, Remark
+from paygw_batch.language import mark, say
+
+_MEND = mark(
+    "Put the newest journal file back: sending without it could pay rows twice. Only if it is lost for good, "
+    "`paygw-batch journal adopt` goes on with this one: the rows that left since then come in doubt."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A journal that was examined and passed a quick check."""
+
+    version: int
+    identity: Identity
+    end: Link
+    names: tuple[EndpointIdentity, ...]
+    """The endpoints of its merchant by every name that it knows, oldest first."""
+
+    @property
+    def noted(self) -> tuple[int, str, str]:
+        """The end of its chain, as a line about what left has it."""
+        return self.end.seq, self.end.hash.hex(), self.end.at
+
+
+def check_place(path: Path) -> bool:
+    """Return whether a journal is at `path`.
+
+    Raises `JournalError` unless the file is regular, private and on this machine, and so are SQLite's files beside it.
+    """
+    check_directory(path.parent)
+    for ending in ("-wal", "-shm"):
+        check_file(path.with_name(path.name + ending))
+    return check_file(path)
+
+
+def look_at(
+    connection: apsw.Connection,
+    path: Path,
+    *,
+    endpoint: EndpointIdentity,
+    left: Callable[[Identity], Sequence[LeftLine]],
+    is_any_name_fine: bool = False,
+) -> Found | None:
+    """Examine the database at `path` without changing it, and return its journal; None for an empty file.
+
+    A journal of the same merchant at another host is refused unless `is_any_name_fine`: a person confirms that first.
+    `left` returns the newest lines about what left of a journal; it is called before the end is read, so that a run's
+    next commit cannot look like a relapse. Raises `JournalError` if it is not a journal, is another merchant's or from
+    a newer version, `JournalCorrupt` if it is damaged, and `JournalWentBack` if more left than it holds.
+    """
+    try:
+        version = version_of(connection, path)
+        if version == 0:
+            return None
+        identity = identity_of(connection)
+        seen = left(identity)
+        names = evidence_in(connection).names(identity)
+        found = Found(version, identity, end_of(connection), names)
+        if not is_any_name_fine or not endpoint.is_of_merchant(names):
+            check_endpoint(names, endpoint, str(path))
+        if version == len(migrations()):
+            check_tables(connection, path)
+        require_not_older(seen, found.end, partial(hash_at, connection), say(_MEND))
+        check_tail(connection)
+    except apsw.NotADBError:
+        raise JournalError(say("{path} is not a journal, or its first page is damaged.", path=path)) from None
+    except apsw.CorruptError as error:
+        raise JournalCorrupt(say("The journal {path} is damaged: {error}.", path=path, error=error)) from None
+    except apsw.Error as error:
+        raise JournalError(say("The journal {path} cannot be read: {error}.", path=path, error=error)) from None
+    return found
+
+
+def check_home(path: Path, identity: Identity, known: KnownJournal | None) -> None:
+    """Raise `JournalWentBack` if the journal still is where it was last opened, or was moved to a database."""
+    places = {identity.home} if known is None else {identity.home, known.path}
+    for place in places:
+        home = Path(place)
+        if not home.is_absolute():
+            raise JournalWentBack(
+                say("This is a copy of a journal that was moved to the database {place}.", place=place),
+                hint=say("Name that database in [journal] url, and keep this file as an archive."),
+            )
+        if home != path and not _is_same_file(home, path) and journal_exists(home, identity.journal_id):
+            raise JournalWentBack(
+                say(
+                    "This is a copy of the journal {home}, which still exists: sending from both could pay rows twice.",
+                    home=home,
+                ),
+                hint=say("Use {home}. To move a journal, move the file and leave none behind.", home=home),
+            )
+
+
+def _is_same_file(home: Path, path: Path) -> bool:
+    try:
+        return os.path.samestat(home.lstat(), path.lstat())
+    except OSError:
+        return False
+
+
+def journal_exists(home: Path, journal_id: str) -> bool:
+    """Return whether the journal with this id is at `home`. An unreadable file counts as present."""
+    if not os.path.lexists(home):
+        return False
+    try:
+        with closing(connect(home, write=False)) as connection:
+            return identity_of(connection).journal_id == journal_id
+    except (apsw.Error, JournalError):
+        return True
+
+
+_NAME = ":memory:"
+_JOURNAL_ID = "0" * 32
+
+
+def in_memory_journal(
+    *, endpoint: str = "memory", created_at: str = "1970-01-01T00:00:00.000Z", notes: tuple[str, ...] = ()
+) -> SqliteJournal:
+    """Return an empty journal, which ends with this process."""
+    identity = Identity(_JOURNAL_ID, endpoint, created_at, _NAME)
+    connection = apsw.Connection(_NAME)
+    connection.deserialize("main", database_of(identity))
+    configure(connection)
+    return SqliteJournal(
+        connection,
+        Path(_NAME),
+        end=identity.start,
+        left=NothingLeft(),
+        lock=_NoLock(),
+        notes=notes,
+    )
+
+
+@cache
+def database_of(identity: Identity) -> bytes:
+    """Return the database of a journal without facts. Copying it takes a tenth of the time of creating it."""
+    connection = apsw.Connection(_NAME)
+    try:
+        connection.execute("BEGIN")
+        make_tables(connection, identity)
+        connection.execute("COMMIT")
+        return connection.serialize("main")
+    finally:
+        connection.close()
+
+
+class _NoLock:
+    """Keeps no one out: no other process can reach the journal."""
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""
+
 
 _MAX_TIME_BYTES = 100
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import AuditUnwritable, HolderKind, JournalError, PaygwError
-from paygw_batch.journal.facts.audit_chain import AuditEntry, AuditNote, next_audit_entry, start_of_trail
-from paygw_batch.journal.guards.location import canonical_path
-from paygw_batch.journal.guards.lock import LockHolder
+from paygw_batch.journal.audit import AuditEntry, AuditNote, next_audit_entry, start_of_trail
 from paygw_batch.journal.journal import NO_ENTRY, Journal, JournalReader
-from paygw_batch.journal.opening.known_journals import KnownJournals, check_beside
+from paygw_batch.journal.known_journals import KnownJournals, check_beside
+from paygw_batch.journal.lock import LockHolder, canonical_path
 from paygw_batch.journal.outbox import Outbox
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import Identity, NotedBeside, Withdrawal

@@ -15,43 +15,216 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apsw
 
 from paygw_batch.core.evidence import Evidence, Finding
-from paygw_batch.core.lifecycle import Intended, Interrupted, Released, Replaced
+from paygw_batch.core.lifecycle import Intended, Interrupted, Released, Replaced, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import InternalError, JournalUnwritable
-from paygw_batch.journal.batch_part import BatchPart
-from paygw_batch.journal.facts.codec import KINDS_BESIDE
-from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.guards.left import LeftWriter, Noted, noted_of, noting_failed
-from paygw_batch.journal.guards.lock import WriteLock
-from paygw_batch.journal.journal import Journal
-from paygw_batch.journal.port import JUDGED_AT_ONCE, JournalThread
-from paygw_batch.journal.sqlite import schema
-from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of, unwritable
-from paygw_batch.journal.sqlite.forget import index_again, scrub, unguarded
-from paygw_batch.journal.sqlite.lookups import add_spellings
-from paygw_batch.journal.sqlite.outbox import FileOutbox
-from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.rows import add_facts, store_batch
+from paygw_batch.errors import HolderKind, InternalError, JournalCorrupt, JournalError, JournalUnwritable, OutputError
+from paygw_batch.files import sync_directory, unfinished
+from paygw_batch.journal.facts import KINDS_BESIDE
+from paygw_batch.journal.journal import Journal, JournalReader
+from paygw_batch.journal.left import LeftWriter, Noted, noted_of, noting_failed
+from paygw_batch.journal.lock import LockHolder, WriteLock, journal_holder
+from paygw_batch.journal.new_batch import BatchPart, OpeningDigests
+from paygw_batch.journal.outbox import OUTBOX_PARTS, Outbox
+from paygw_batch.journal.port import JUDGED_AT_ONCE, JournalThread, RowBeingSent, VerifyProgress
+from paygw_batch.journal.sqlite import connect
+from paygw_batch.journal.sqlite.connect import (
+    conflicting,
+    end_of,
+    fetch,
+    leave_untouched,
+    reason_of,
+    unwritable,
+    written_beside,
+)
+from paygw_batch.journal.sqlite.sqlite_tables import (
+    SqliteTables,
+    add_facts,
+    add_spellings,
+    index_again,
+    scrub,
+    search_expression,
+    store_batch,
+    unguarded,
+)
+from paygw_batch.journal.sqlite.verify import verify
+from paygw_batch.journal.tables import ON_SQLITE, named_sql
 from paygw_batch.journal.values import (
     BatchRecord,
     Due,
     Entry,
     Forgettable,
+    KeptNotice,
     Known,
     Link,
     MoveResult,
     NewNotice,
     OldPages,
+    PaymentSearch,
     Remark,
 )
 from paygw_batch.language import say
+
+_QUERIES = named_sql(__package__, ("outbox.sql",), OUTBOX_PARTS, ON_SQLITE)
+_A_RUN = 1
+"""The `process` of a notice whose run may still hold the file."""
+
+
+class FileOutbox(Outbox):
+    """The outbox on one connection to the journal at `path`, which its place closes.
+
+    `writing` is one transaction of the run that holds the file; None: of a process beside it.
+    """
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        path: Path,
+        writing: Callable[[], AbstractContextManager[None]] | None = None,
+    ) -> None:
+        self._connection, self._path = connection, path
+        self._transaction = writing or partial(written_beside, connection, path)
+
+    def add_for_run(self, notices: Iterable[NewNotice], at: str) -> None:
+        """Record the notices of a run that holds the journal and is about to begin; every earlier run is over."""
+        with self._writing():
+            self._run("end_runs")
+            self._add(notices, at, _A_RUN)
+
+    def due(self, now: datetime, *, limit: int) -> list[KeptNotice]:
+        """Return the notices that may be sent now; those of a run once nobody holds the journal."""
+        ((newest,),) = self._run("newest_of_run")  # first: a run that begins now may write one
+        return self._due(now, limit=limit, over=newest if newest is not None and _is_free(self._path) else 0)
+
+    def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+        return fetch(self._connection, _QUERIES[name], values)
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return self._transaction()
+
+
+def _is_free(journal: Path) -> bool:
+    """Whether no run holds the journal. A listener does not count: it sends nothing."""
+    holder = journal_holder(journal)
+    return holder is None or holder.kind is HolderKind.LISTENER
+
+
+class SqliteReader(JournalReader):
+    """A journal on disk, opened for reading."""
+
+    def __init__(self, connection: apsw.Connection, path: Path, notes: tuple[str, ...] = ()) -> None:
+        super().__init__(SqliteTables(connection), notes)
+        self.path = path
+        self._connection = connection
+
+    def being_sent(self, batch: int) -> Sequence[RowBeingSent]:
+        """Return the rows of a batch in flight while the run that holds the journal is alive.
+
+        Rows that an earlier run left in flight were put in doubt when this run opened the journal. The holder is
+        checked before and after reading, because the rows of a run killed meanwhile are in doubt.
+        """
+        before = self._run_now()
+        if before is None:
+            return ()
+        found = [
+            RowBeingSent(row.instruction, row.row, row.country, row.currency, row.minor)
+            for row in self.rows(batch, states={State.IN_FLIGHT})
+        ]
+        return found if self._run_now() == before else ()
+
+    def _run_now(self) -> LockHolder | None:
+        holder = journal_holder(self.path)
+        return holder if holder is not None and holder.kind is HolderKind.RUN else None
+
+    def backup(self, path: Path) -> None:
+        """Write a copy of the journal as it is now to `path`, for its owner alone, whole or not at all.
+
+        Safe during a run. The copy is for safekeeping and for `verify`: a run refuses it while the original is still
+        there, or if the original has moved on. SQLite's own backup is used: copying the file of a database in use would
+        miss the rows in its log. Raises `OutputError` if the copy cannot be written or `path` exists.
+        """
+        if os.path.lexists(path):
+            raise OutputError(
+                say("{path} already exists.", path=path), hint=say("Name a file that does not exist yet.")
+            )
+        try:
+            temporary = unfinished(path)
+            try:
+                _copy(self._connection, temporary)
+                os.link(temporary, path)  # unlike a rename, this never replaces a file
+                sync_directory(path.parent)
+            finally:
+                temporary.unlink(missing_ok=True)
+        except (OSError, apsw.FullError, apsw.CantOpenError, apsw.ReadOnlyError) as error:
+            raise OutputError(
+                say("The copy {journal} cannot be written: {error}.", journal=path, error=error)
+            ) from None
+
+    def close(self) -> None:
+        """Close the journal. It can be reopened."""
+        # Every commit is already durable. If the log cannot be emptied now, the next run does it.
+        with suppress(apsw.Error):
+            self._connection.close()
+
+    def _chain_end(self) -> tuple[int, str]:
+        end = end_of(self._connection)
+        return end.seq, end.hash.hex()
+
+    def _search_expression(self, search: PaymentSearch) -> str:
+        return search_expression(search)
+
+    def _verify(self, progress: VerifyProgress) -> Mapping[str, int]:
+        return verify(self._connection, self.path, in_parallel=True, progress=progress)
+
+    def _fetch(self, query: str, bindings: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._translating_errors():
+            return fetch(self._connection, query, bindings)
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Let many statements see one state of the journal, which is also cheaper than a snapshot for each."""
+        with self._translating_errors():
+            if self._connection.in_transaction:
+                yield
+                return
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._connection.execute("COMMIT")
+
+    @contextmanager
+    def _translating_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (apsw.CorruptError, apsw.NotADBError) as error:
+            raise JournalCorrupt(say("The journal {path} is damaged: {error}.", path=self.path, error=error)) from None
+        except apsw.Error as error:
+            raise JournalError(
+                say("The journal {path} cannot be read: {error}.", path=self.path, error=error)
+            ) from None
+
+
+def _copy(source: apsw.Connection, path: Path) -> None:
+    target = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
+    try:
+        with target.backup("main", source, "main") as backup:
+            while not backup.done:
+                backup.step()
+    finally:
+        target.close()
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 class SqliteJournal(SqliteReader, Journal):
@@ -147,7 +320,7 @@ class SqliteJournal(SqliteReader, Journal):
 
     def moving(self, place: str) -> AbstractContextManager[None]:
         """Keep every other process from writing while the block copies the file to `place`; then retire it for good."""
-        return schema.moving(self._connection, place)
+        return connect.moving(self._connection, place)
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
@@ -244,7 +417,7 @@ class SqliteJournal(SqliteReader, Journal):
         if fetch(self._connection, "SELECT max(number) FROM fact") == [(self._end.seq or None,)]:
             return
         end, others = (
-            schema.end_of(self._connection),
+            connect.end_of(self._connection),
             "SELECT 1 FROM fact WHERE number > ? AND kind NOT IN (?, ?) LIMIT 1",
         )
         if end.seq < self._end.seq or fetch(self._connection, others, (self._end.seq, *KINDS_BESIDE)):

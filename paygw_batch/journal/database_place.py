@@ -27,19 +27,11 @@ from paygw_batch.errors import (
 )
 from paygw_batch.extras import install_command
 from paygw_batch.files import create_once
-from paygw_batch.journal.guards.left import (
-    BESIDE,
-    NothingLeft,
-    note_accepted,
-    note_beside,
-    noting_failed,
-    writers,
-)
-from paygw_batch.journal.guards.location import check_directory, check_endpoint, make_directory
-from paygw_batch.journal.guards.lock import LockHolder
+from paygw_batch.journal.known_journals import KnownJournal, check_beside
+from paygw_batch.journal.left import BESIDE, NothingLeft, note_accepted, note_beside, noting_failed, writers
+from paygw_batch.journal.lock import LockHolder, check_directory, check_endpoint, make_directory
 from paygw_batch.journal.lost import find_loss
-from paygw_batch.journal.opening.known_journals import KnownJournal, check_beside
-from paygw_batch.journal.opening.place import JournalPlace, KeepBeside
+from paygw_batch.journal.place import JournalPlace, KeepBeside
 from paygw_batch.journal.port import GateState, LimitChange, SharedRun, SharedWork, TimetableJob, WorkerLife
 from paygw_batch.journal.sqlite.connect import unwritable
 from paygw_batch.journal.values import AcceptedRows, Identity, KeptPlan, Named, NewNotice, NotedBeside, Remark
@@ -56,46 +48,67 @@ try:
         write_accepted,
         write_retired,
     )
+    from paygw_batch.journal.postgres.copy import check_moved
     from paygw_batch.journal.postgres.fact_writer import BesideWriter, FactWriter, take_desk
-    from paygw_batch.journal.postgres.gate import read_gate, set_limits
     from paygw_batch.journal.postgres.guarded_session import GuardedSession
-    from paygw_batch.journal.postgres.host_files import (
+    from paygw_batch.journal.postgres.hosts import (
         LeftOfProcess,
+        MissingHost,
+        RollCall,
         check_left,
         end_in,
         hold_lines,
+        missing_hosts,
         present_in,
     )
-    from paygw_batch.journal.postgres.jobs_schema import check_jobs, jobs_version_in, timetable_jobs
-    from paygw_batch.journal.postgres.kept_plans import keep_plan, newest_plan, plans_of_payments
-    from paygw_batch.journal.postgres.migrations import (
+    from paygw_batch.journal.postgres.postgres_journal import (
+        PostgresJournal,
+        PostgresOutbox,
+        PostgresReader,
+        WorkerJournal,
+        keep_plan,
+        newest_plan,
+        plans_of_payments,
+    )
+    from paygw_batch.journal.postgres.schema import (
+        JournalRole,
+        check_jobs,
         check_version,
+        give_rights,
+        has_rights,
         identity_in,
+        jobs_version_in,
         make_tables,
         newest_version,
+        role_of,
+        timetable_jobs,
         upgrade_tables,
     )
-    from paygw_batch.journal.postgres.moved_copy import check_moved
-    from paygw_batch.journal.postgres.outbox import PostgresOutbox
-    from paygw_batch.journal.postgres.postgres_journal import PostgresJournal, WorkerJournal
-    from paygw_batch.journal.postgres.postgres_reader import PostgresReader
-    from paygw_batch.journal.postgres.processes import SignsOfLife, desk_taken, enrol, holder_now
-    from paygw_batch.journal.postgres.roles import JournalRole, give_rights, has_rights, role_of
-    from paygw_batch.journal.postgres.roll_call import MissingHost, RollCall, missing_hosts
-    from paygw_batch.journal.postgres.runs import died_since, waiting_runs
     from paygw_batch.journal.postgres.session import (
         IDLE_LIMIT,
         SCHEMA,
         WORKER_IDLE_LIMIT,
         DatabaseCopies,
+        PostgresTables,
         Server,
         Session,
         copies_of,
+        evidence_in,
         fetch,
         limited,
+        tables_on,
         translating_errors,
     )
-    from paygw_batch.journal.postgres.tables import PostgresTables, evidence_in, tables_on
+    from paygw_batch.journal.postgres.workers import (
+        SignsOfLife,
+        desk_taken,
+        died_since,
+        enrol,
+        holder_now,
+        read_gate,
+        set_limits,
+        waiting_runs,
+    )
 except ModuleNotFoundError as error:
     if error.name not in {"psycopg", "procrastinate"}:
         raise

@@ -25,7 +25,7 @@ from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalWentBack, LeftDamaged
 from paygw_batch.files import replacing, sync_directory
-from paygw_batch.journal.guards.location import check_file, open_private
+from paygw_batch.journal.lock import check_file, open_private
 from paygw_batch.journal.values import Entry, Link, Remark
 from paygw_batch.language import say
 

@@ -18,12 +18,10 @@ import apsw
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, PaygwError
 from paygw_batch.files import replacing, sync_directory
-from paygw_batch.journal.guards.left import LeftLine, newest_lines
-from paygw_batch.journal.guards.location import check_directory, check_file, make_directory
-from paygw_batch.journal.guards.lock import LockWait, RunLock
-from paygw_batch.journal.sqlite.connect import connect
-from paygw_batch.journal.sqlite.schema import identity_of
-from paygw_batch.journal.sqlite.tables import evidence_in
+from paygw_batch.journal.left import LeftLine, newest_lines
+from paygw_batch.journal.lock import LockWait, RunLock, check_directory, check_file, make_directory
+from paygw_batch.journal.sqlite.connect import connect, identity_of
+from paygw_batch.journal.sqlite.sqlite_tables import evidence_in
 from paygw_batch.language import say, say_count
 
 _ID = re.compile(r"[0-9a-f]{32}")

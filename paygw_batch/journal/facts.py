@@ -1,14 +1,13 @@
-"""Facts as columns, and the acts of people that they tell.
+"""Encodes facts as lines with columns, chains each to the one before it, and checks what they say of people.
 
-What a fact says of people stands beside its line, under a digest: it can be forgotten, and the chain stays whole. What
-is said of a whole batch is canonical JSON. Reading that is strict: anything that this version would not have written is
-damage.
+What a fact says of people is in a line of its own, under a salt: the chain holds only a digest of it, so a person can
+be forgotten while the chain stays whole.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, astuple
 from enum import StrEnum
 from typing import Any, NamedTuple, assert_never
@@ -25,6 +24,7 @@ from paygw_batch.core.lifecycle import (
     Replaced,
     Resolved,
     Returned,
+    kind_of,
 )
 from paygw_batch.core.recorded_words import code_of, kept, kept_text
 from paygw_batch.errors import JournalCorrupt
@@ -35,10 +35,13 @@ from paygw_batch.journal.values import (
     BatchOpened,
     CarriedOut,
     ClockSeen,
+    Entry,
     HistoryEntry,
+    Link,
     Named,
     Note,
     OfBatch,
+    Remark,
     TakenIn,
     Withdrawal,
     canonical,
@@ -332,3 +335,107 @@ def history_of(fact: PeopleFact) -> Iterator[HistoryEntry]:
         case _:
             said = kept_text(fact.text or "")
     yield HistoryEntry(number, at, fact.kind, fact.row, fact.attempt, fact.by or "", said, fact.agreement or "")
+
+
+class Line(NamedTuple):
+    """One line of the chain, as it is stored: `seq` is its place in the chain."""
+
+    seq: int
+    at: str
+    kind: str
+    batch: int | None
+    instruction: int | None
+    attempt: int | None
+    order_id: str | None
+    nonce: str | None
+    timestamp_s: int | None
+    purpose: str | None
+    endpoint_id: str | None
+    gateway_status: str | None
+    gateway_reference: str | None
+    http_status: int | None
+    error_code: str | None
+    cause: str | None
+    conflict: int | None
+    source: str | None
+    finding: str | None
+    means: str | None
+    by: str | None
+    basis: str | None
+    agreement: str | None
+    details: str | None
+    said_sha256: bytes | None
+    hash: bytes
+
+
+class SaidLine(NamedTuple):
+    """The personal data of the line at `seq`, as it is stored."""
+
+    seq: int
+    salt: bytes
+    text: str | None
+    customer_url: str | None
+    reply_sha256: str | None
+
+
+def text_of_line(columns: Iterable[Any]) -> str:
+    """Return the text of a line that is hashed: all its columns but the last two.
+
+    Each column is on its own line, and none contains a line break or reads None: two different facts never have the
+    same text.
+    """
+    return "\n".join(map(str, columns))
+
+
+def text_in_sql(fact: str, seq: str, newline: str, as_text: str = "") -> str:
+    """Return SQL for the text of a line that is stored as `fact`; `as_text` makes a text of a number."""
+    columns = (f"coalesce({fact}.{name}{as_text}, 'None')" for name in Line._fields[1:-2])
+    return f"concat_ws({newline}, {seq}, {', '.join(columns)})"
+
+
+def link_hash(before: bytes, text: str, said_sha256: bytes | None) -> bytes:
+    """Return SHA-256 over the hash of the line before, the text of a line, and the digest of what it says."""
+    return hashlib.sha256(before + text.encode() + (said_sha256 or b"")).digest()
+
+
+def followed(end: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Yield stored lines: seq, text, digest of personal data, hash, and any further columns that the caller has read.
+
+    Raises `JournalCorrupt` at one that does not follow.
+    """
+    seq, before = end.seq, end.hash
+    for line in lines:
+        seq += 1
+        if line[0] != seq:
+            raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))
+        if link_hash(before, line[1], line[2]) != line[3]:
+            raise JournalCorrupt(say("Fact {number} or the one before it was changed: its hash is wrong.", number=seq))
+        before = line[3]
+        yield line
+
+
+def chained(entries: Iterable[Entry | Remark], end: Link, new_salt: NewSalt) -> tuple[list[Line], list[SaidLine]]:
+    """Return the lines for `entries` after `end`, and what they say of people.
+
+    Times in a chain never decrease: after a clock was set back, a fact gets the time of the fact before it.
+    """
+    lines, texts = [], []
+    seq, before, at = end
+    for entry in entries:
+        seq, at = seq + 1, max(entry.at, at)
+        batch = None
+        if isinstance(entry, Remark):
+            batch, (kind, told, said) = entry.batch, columns_of_remark(entry.fact)
+        else:
+            kind, (told, said) = kind_of(entry.fact), columns_of(entry.fact)
+            if entry.heard is not None:
+                told, said = with_evidence(told, said, entry.heard)
+        digest = None
+        if any(said):
+            salt = new_salt()
+            digest = said_digest(salt, said)
+            texts.append(SaidLine(seq, salt, *said))
+        columns = (seq, at, kind, batch, entry.instruction, entry.attempt, *told)
+        before = link_hash(before, text_of_line(columns), digest)
+        lines.append(Line(*columns, digest, before))
+    return lines, texts

@@ -1,24 +1,80 @@
-"""Turns values into lines of the tables, and lines into values."""
+"""The tables of a journal file: their statements, their lines, and the keys by which payments are found.
+
+The payee's words are in SQLite's full-text index. An ASCII order id is found through an index on SQLite's own `lower`,
+which for ASCII does all that `spelled_alike` does; the few others are in a separate table. All of it is derived, and
+checked: a payment missing from an index would look as if it had never been made.
+"""
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass
-from functools import lru_cache
-from itertools import chain
+from functools import cache, cached_property, lru_cache
+from itertools import chain, zip_longest
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import apsw
 
-from paygw_batch.errors import InternalError
-from paygw_batch.journal.batch_part import BatchPart, one_ahead
-from paygw_batch.journal.facts.chain import Line, chained
-from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.salts import new_salt, new_salts
-from paygw_batch.journal.sqlite.connect import fetch
-from paygw_batch.journal.sqlite.schema import end_of
-from paygw_batch.journal.values import BatchRecord, Entry, Known, Link, Remark
+from paygw_batch.core.batch import reference_of
+from paygw_batch.core.text import spelled_alike
+from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal.evidence import PARTS, EvidenceLog
+from paygw_batch.journal.facts import Line, chained, text_in_sql
+from paygw_batch.journal.new_batch import BatchPart, OpeningDigests, new_salt, new_salts, one_ahead
+from paygw_batch.journal.sqlite.connect import end_of, fetch, identity_of
+from paygw_batch.journal.tables import FILES, ON_SQLITE, VALUE, Tables, named_sql
+from paygw_batch.journal.values import BatchRecord, Entry, Identity, Known, Link, PaymentSearch, Remark
+from paygw_batch.language import say
+
+_GUARDED = ("said", "instruction", "page", "reply")
+_INDEX_AGAIN = """
+    INSERT INTO payment_words (payment_words) VALUES ('delete-all');
+    INSERT INTO payment_words (rowid, words) SELECT number, words FROM payment_text ORDER BY number"""
+
+
+@contextmanager
+def unguarded(connection: apsw.Connection) -> Iterator[None]:
+    """Allow the block to change otherwise immutable rows, inside the open transaction.
+
+    SQLite overwrites the removed bytes with zeros. No other connection sees the tables without their triggers.
+    """
+    marks = ", ".join("?" * len(_GUARDED))
+    query = f"SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name IN ({marks})"  # noqa: S608 - places
+    guards = [(name, sql) for name, sql in fetch(connection, query, _GUARDED) if "_is_never_" in name]
+    for name, _ in guards:
+        connection.execute(f"DROP TRIGGER {name}")
+    yield
+    for _, sql in guards:
+        connection.execute(sql)
+
+
+def index_again(connection: apsw.Connection) -> None:
+    """Rebuild the payee index from the payees who are left."""
+    connection.execute(_INDEX_AGAIN)
+
+
+def scrub(connection: apsw.Connection, path: Path) -> bool:
+    """Rewrite the file without the removed rows, and empty its log.
+
+    Removed bytes may survive in any page that SQLite split earlier. Return False if another program is reading the
+    file: its log then still holds old pages.
+    """
+    connection.pragma("temp_store_directory", str(path.parent))  # keeps the temporary file as private as the journal
+    connection.pragma("temp_store", 1)
+    try:
+        connection.execute("VACUUM")
+    finally:
+        connection.pragma("temp_store", 2)
+    return is_log_empty(connection)
+
+
+def is_log_empty(connection: apsw.Connection) -> bool:
+    """Empty the log of a file. Return False if another program is reading the file."""
+    ((busy, *_),) = fetch(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
+    return not busy
+
 
 _BY_PAYEE, _COUNTED = "instruction_by_payee", "state_counted"
 _FEWEST_SORTED, _MAX_SORTED = 10_000, 1_000_000
@@ -33,7 +89,7 @@ their own column, and are stored without them; content that begins with the mark
 _ADD_STATES = """INSERT INTO state (instruction, batch, country, currency, minor)
     SELECT number, batch, country, currency, minor FROM instruction WHERE number >= ? AND number < ?"""
 ADD_WORDS = "INSERT INTO payment_words (rowid, words) VALUES (?, ?)"
-"""Adds the texts that name the payee of an instruction to the payee index (`lookups.py`)."""
+"""Adds the texts that name the payee of an instruction to the payee index."""
 CONTENT = f"iif(substr(content, 1, 1) = char({ord(_WITH_FIELDS)}), substr(content, 2) || fields, content)"
 """SQL for an instruction's content."""
 
@@ -191,7 +247,7 @@ def add_facts(connection: apsw.Connection, entries: Sequence[Entry | Remark], en
 
 
 def record_last(connection: apsw.Connection, entries: Sequence[Entry | Remark]) -> list[tuple[int, str, bool]]:
-    """Add facts that fit their rows at the end of the chain, in the open transaction (see `evidence_log.Record`)."""
+    """Add facts that fit their rows at the end of the chain, in the open transaction (see `evidence.Record`)."""
     return [(line.seq, line.at, True) for line in add_facts(connection, entries, end_of(connection))]
 
 
@@ -217,3 +273,136 @@ def write_lines(connection: apsw.Connection, statement: str, lines: Sequence[Seq
 def _with_lines(statement: str, lines: int, columns: int) -> str:
     places = f"({', '.join('?' * columns)})"
     return statement.format(lines=f"VALUES {', '.join([places] * lines)}")
+
+
+QUERIES = named_sql(
+    __package__, FILES, {**PARTS, "content": CONTENT, "chained": text_in_sql("f", "f.number", "char(10)")}, ON_SQLITE
+)
+
+
+class SqliteTables:
+    """The tables of a journal on one connection."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    @cached_property
+    def identity(self) -> Identity:
+        """The journal's identity."""
+        return identity_of(self._connection)
+
+    def run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement and return all its rows."""
+        return self._connection.execute(QUERIES[name], _bound(values)).fetchall()
+
+    def stream(self, name: str, **values: Any) -> Iterator[tuple[Any, ...]]:
+        """Run a statement and yield its rows."""
+        return self._connection.execute(QUERIES[name], _bound(values))
+
+    def each(
+        self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any
+    ) -> Iterator[tuple[Any, ...]]:
+        """Run a statement once for each of many rows."""
+        query = _in_places(name, (*columns, *values))
+        cursor, further = self._connection.cursor(), tuple(values.values())
+        try:
+            yield from cursor.executemany(query, ((*row, *further) for row in rows))
+        finally:
+            cursor.close(force=True)
+
+    def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
+        """Write an order id, and its spelling if `lower` does not produce it."""
+        self.run("add_order_id", operation=operation, order_id=order_id, instruction=instruction)
+        if not order_id.isascii():
+            self.run("add_spelling", operation=operation, spelling=spelled_alike(order_id), order_id=order_id)
+
+    def lock_rows(self, _numbers: Sequence[int]) -> bool:
+        """Do nothing: only one process writes a journal file."""
+        return False
+
+    def withdraw_in_turn(self) -> None:
+        """Do nothing: a writing transaction has the whole file."""
+
+
+def evidence_in(connection: apsw.Connection) -> EvidenceLog:
+    """Return the evidence log of a journal."""
+    return EvidenceLog(SqliteTables(connection))
+
+
+@cache
+def _in_places(name: str, columns: tuple[str, ...]) -> str:
+    """Return a statement with positional parameters in the order of `columns`; named ones would cost more per row."""
+    return VALUE.sub(lambda value: f"?{columns.index(value[1]) + 1}", QUERIES[name])
+
+
+def _bound(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values as SQLite takes them, with lists of numbers or of texts as `carray`."""
+    return {name: apsw.carray(_array(one)) if isinstance(one, list) else one for name, one in values.items()}
+
+
+def _array(values: list[Any]) -> Any:
+    return tuple(values) if isinstance(values[0], str) else array("q", values)
+
+
+_NOT_ASCII = "*[^\x01-\x7f]*"
+"""A GLOB pattern for anything that is not ASCII. No order id holds NUL."""
+_INDEX = "payment_words"
+
+
+def add_spellings(tables: Tables, operation: str, batch: int, first: int, are_ascii: bool) -> None:
+    """Record the spellings and the reference of a batch whose instructions, from `first`, were just written.
+
+    With `are_ascii`, none of their order ids needs a spelling.
+    """
+    found = [] if are_ascii else tables.run("odd_ids_from", first=first, odd=_NOT_ASCII)
+    for (order_id,) in found:
+        if not order_id.isascii():
+            tables.run("add_spelling", operation=operation, spelling=spelled_alike(order_id), order_id=order_id)
+    for _, reference in _references(tables, batch):
+        tables.run("add_reference", batch=batch, reference=reference)
+
+
+def check_spellings(tables: Tables) -> None:
+    """Raise `JournalCorrupt` unless spellings and references match the order ids and batches."""
+    found = tables.run("odd_ids", odd=_NOT_ASCII)
+    wanted = {(operation, spelled_alike(order_id), order_id) for operation, order_id in found}
+    if set(tables.run("spellings")) != wanted:
+        raise JournalCorrupt(say("The spellings of order ids do not match the order ids."))
+    if tables.run("references") != list(_references(tables)):
+        raise JournalCorrupt(say("The references of batches do not match their order ids."))
+
+
+def _references(tables: Tables, batch: int | None = None) -> Iterator[tuple[int, str]]:
+    """Yield number and reference of every batch, or of one, whose first new row has a derived order id.
+
+    Either all ids of a sheet are derived, or none is. A batch without a new row repeats ids of an earlier one.
+    """
+    for number, order_id in tables.run("first_rows", batch=batch):
+        if (reference := reference_of(order_id)) is not None:
+            yield number, reference
+
+
+def check_words(connection: apsw.Connection) -> None:
+    """Raise `JournalCorrupt` unless the payee index matches the instructions."""
+    words = "SELECT term, group_concat(doc || ' ' || offset) FROM payment_word GROUP BY term"
+    with closing(apsw.Connection(":memory:")) as again:
+        for (statement,) in fetch(
+            connection, "SELECT sql FROM sqlite_schema WHERE name IN (?, ?) ORDER BY rowid", (_INDEX, "payment_word")
+        ):
+            again.execute(statement)
+        with again:
+            again.executemany(ADD_WORDS, connection.execute("SELECT number, words FROM payment_text ORDER BY number"))
+        for found, wanted in zip_longest(connection.execute(words), again.execute(words)):
+            if found != wanted:
+                raise JournalCorrupt(say("The index of payees does not match the instructions."))
+
+
+def search_expression(search: PaymentSearch) -> str:
+    """Return a search as a full-text expression, with every word quoted so that none acts as an operator."""
+    groups = (" OR ".join(_quoted(word) for word in alternatives) for alternatives in search.words)
+    return " AND ".join(f"({group})" for group in groups)
+
+
+def _quoted(word: str) -> str:
+    text = word.removesuffix("*").replace('"', '""')
+    return f'"{text}"{"*" if word.endswith("*") else ""}'

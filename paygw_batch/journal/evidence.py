@@ -1,8 +1,13 @@
-"""Keeps evidence and notes as facts of the journal, with what evidence moves, and reads both back, for all stores."""
+"""Keeps evidence and notes as facts of the journal, with what evidence moves, and reads both back, for all stores.
 
+A notification that waits to be judged is the exact bytes received, and the claim read from them. The answer to an
+enquiry caused by a notification is stored in the same way, with a separate source.
+"""
+
+import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from paygw_batch.core.batch import first_order_id
@@ -10,21 +15,25 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.evidence import (
     FOR_A_PERSON,
     Candidate,
+    Claim,
     Evidence,
     EvidenceSource,
     Finding,
     Heard,
+    Proof,
     Ruling,
     SignedOrder,
+    Span,
+    StatedTimes,
     Waits,
     later_attempt_of,
     rule,
 )
 from paygw_batch.core.lifecycle import Concluded, FactKind, Standing
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import DocumentWithdrawn, InternalError, RowsMoved
-from paygw_batch.journal.facts.codec import NoteKind, note_of
-from paygw_batch.journal.facts.standing import PROVEN_STATEMENT, STATES
+from paygw_batch.errors import DocumentWithdrawn, InternalError, JournalCorrupt, RowsMoved
+from paygw_batch.journal.facts import NoteKind, note_of
+from paygw_batch.journal.states import PROVEN_STATEMENT, STATES
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import (
     CarriedOut,
@@ -41,7 +50,74 @@ from paygw_batch.journal.values import (
     TakenIn,
     WaitingEvidence,
     Withdrawal,
+    canonical,
 )
+from paygw_batch.language import say
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """A stored notification. `received_at` is UTC, ISO 8601 with `Z`.
+
+    `problem` is why it could not be read; empty if it could. The `body` of an unreadable one may be only its beginning,
+    `length` bytes long in all. None of it is shown, because it may name a payee.
+    """
+
+    received_at: str
+    method: str
+    content_type: str
+    query: str = field(repr=False)
+    body: bytes = field(repr=False)
+    length: int
+    problem: str
+    claim: Claim = field(repr=False)
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """The relevant headers, with names in lower case."""
+    source: EvidenceSource = EvidenceSource.NOTIFICATION
+
+
+def encode_notification(notification: Notification) -> str:
+    """Return `notification` as one line of text."""
+    fields = {
+        name: getattr(notification, name) for name in ("received_at", "method", "content_type", "query", "length")
+    }
+    said = asdict(notification.claim) | {"proof": notification.claim.proof.value}
+    body = base64.b64encode(notification.body).decode("ascii")
+    more = {"headers": notification.headers, "source": notification.source.value}
+    return canonical(fields | more | {"body": body, "problem": notification.problem, "said": said})
+
+
+def decode_notification(text: str) -> Notification:
+    """Return the notification encoded in `text`. Raises `JournalCorrupt` if there is none."""
+    try:
+        fields = json.loads(text)
+        said = fields.pop("said")
+        claim = Claim(**{**said, "proof": Proof(said["proof"]), "times": _times(said["times"])})
+        read = {
+            "body": base64.b64decode(fields["body"], validate=True),
+            "claim": claim,
+            "headers": tuple((name, value) for name, value in fields["headers"]),
+            "source": EvidenceSource(fields["source"]),
+        }
+        return Notification(**{**fields, **read})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise JournalCorrupt(say("A notification that was received cannot be read.")) from None
+
+
+def evidence_of(arrival: int, content: str) -> Evidence:
+    """Return a notification that arrived as evidence. What we cannot have written says nothing, and stops no other."""
+    try:
+        kept = decode_notification(content)
+    except JournalCorrupt:
+        return Evidence(EvidenceSource.NOTIFICATION, Claim(None), content, arrival)
+    return Evidence(kept.source, kept.claim, content, arrival)
+
+
+def _times(stated: Mapping[str, Any]) -> StatedTimes:
+    sent_at = stated["sent_at"]
+    true_at = tuple(Span(**span) for span in stated["true_at"])
+    return StatedTimes(true_at, None if sent_at is None else Span(**sent_at))
+
 
 PARTS: Mapping[str, str] = {
     "for_a_person": ", ".join(f"'{finding}'" for finding in FOR_A_PERSON),

@@ -1,1 +1,0 @@
-"""Encodes facts, chains them, and computes states from them. Pure: no file, no clock."""

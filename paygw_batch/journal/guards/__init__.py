@@ -1,1 +1,0 @@
-"""Guards a journal: its lock, its location, and what left from this host."""

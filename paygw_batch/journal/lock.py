@@ -1,0 +1,399 @@
+"""Checks where a journal may be, opens its files, and lets one run at a time write it.
+
+The lock is the operating system's, and ends when its holder does: `flock` and not POSIX record locks, because those are
+lost when any descriptor of the file is closed anywhere in the process, and do not keep a second opening in the same
+process out. It is on a separate file beside the journal, because no one but SQLite may open and close the database file
+while it is in use: closing any descriptor of it would drop SQLite's own locks. So all checks are by name, before SQLite
+opens the database.
+"""
+
+import fcntl
+import json
+import os
+import shlex
+import socket
+import stat
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.errors import HolderKind, JournalError, JournalHeld
+from paygw_batch.files import sync_directory
+from paygw_batch.language import say
+
+_NETWORK = frozenset(
+    {
+        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "gpfs", "lustre", "ncpfs", "nfs", "nfs4"),
+        *("ocfs2", "orangefs", "smb3", "smbfs", "vboxsf", "virtiofs"),
+    }
+)
+_LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs"})
+_OTHERS_READ = 0o077
+_OTHERS_WRITE = 0o022
+
+
+def canonical_path(path: Path) -> Path:
+    """Return the absolute path of `path`, without `..` and links, and with its last part as given.
+
+    Raises `JournalError` if the name is not text: SQLite could not open it.
+    """
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow a link in the last part
+    one_name = Path(os.path.realpath(absolute.parent)) / absolute.name
+    try:
+        str(one_name).encode()
+    except UnicodeEncodeError:
+        raise JournalError(
+            say("{one_name!a} is not written in UTF-8.", one_name=str(one_name)), hint=say("Choose another name.")
+        ) from None
+    return one_name
+
+
+def make_directory(directory: Path) -> None:
+    """Make `directory` and its missing parents, private to their owner; their names are durable on return."""
+    missing = []
+    while not directory.exists():
+        missing.append(directory)
+        directory = directory.parent
+    for part in reversed(missing):
+        try:
+            part.mkdir(mode=0o700)
+            sync_directory(part.parent)
+        except FileExistsError:
+            continue  # another run made it just now
+        except OSError as error:
+            raise JournalError(
+                say("The directory {part} cannot be created: {reason}.", part=part, reason=say(str(error.strerror)))
+            ) from None
+
+
+def check_directory(directory: Path) -> None:
+    """Raise `JournalError` unless `directory` is on this machine and only its owner can write to it."""
+    try:
+        found = directory.stat()
+    except OSError as error:
+        raise JournalError(
+            say(
+                "The directory {directory} cannot be used: {reason}.",
+                directory=directory,
+                reason=say(str(error.strerror)),
+            )
+        ) from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise JournalError(say("{directory} is not a directory.", directory=directory))
+    if found.st_mode & _OTHERS_WRITE:
+        raise JournalError(
+            say(
+                "The directory {directory} can be written by others, who could replace the journal.",
+                directory=directory,
+            ),
+            hint=say("chmod go-w {directory}", directory=shlex.quote(str(directory))),
+        )
+    kind = _file_system(directory)
+    if kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE):
+        raise JournalError(
+            say(
+                "{directory} is on a file system ({kind}) whose locks and writes cannot be relied on.",
+                directory=directory,
+                kind=kind,
+            ),
+            hint=say("Put the journal on a disk of this machine: [journal] path, or --journal."),
+        )
+
+
+def copied_path(journal: Path) -> Path:
+    """Return the path of the file beside a journal that has the time of its last backup."""
+    return journal.with_name(f"{journal.name}.copied")
+
+
+def check_file(path: Path) -> bool:
+    """Return whether `path` exists. Raises `JournalError` unless it is a plain, private file."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise JournalError(
+            say("{path} cannot be used: {reason}.", path=path, reason=say(str(error.strerror)))
+        ) from None
+    if stat.S_ISLNK(found.st_mode):
+        raise JournalError(say("{path} is a symbolic link.", path=path), hint=say("Name the file itself."))
+    if not stat.S_ISREG(found.st_mode):
+        raise JournalError(say("{path} is not a file.", path=path))
+    if found.st_nlink > 1:
+        raise JournalError(
+            say("{path} has a second name (a hard link).", path=path), hint=say("Remove the other name.")
+        )
+    if found.st_uid not in {os.geteuid(), 0} and os.geteuid() != 0:
+        raise JournalError(say("{path} belongs to another user.", path=path))
+    if found.st_mode & _OTHERS_READ:
+        raise JournalError(
+            say("{path} can be read or written by others.", path=path), hint=f"chmod 600 {shlex.quote(str(path))}"
+        )
+    return True
+
+
+def open_private(path: Path) -> int:
+    """Open a private file for reading and writing, never through a link; create it if it is missing.
+
+    Returns a descriptor that child programs do not inherit.
+    """
+    check_file(path)
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise JournalError(
+            say("{path} cannot be opened: {reason}.", path=path, reason=say(str(error.strerror)))
+        ) from None
+
+
+def _file_system(directory: Path) -> str:
+    """Return the type of the file system that holds `directory`, empty if the kernel does not say (no /proc)."""
+    best, kind = "", ""
+    for line in _mount_table().splitlines():
+        before, _, after = line.partition(" - ")
+        point = _unescaped(before.split(" ")[4])
+        # A later line with the same mount point covers the earlier one.
+        if len(point) >= len(best) and directory.is_relative_to(point):
+            best, kind = point, after.split(" ")[0]
+    return kind
+
+
+def _mount_table() -> str:
+    try:
+        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
+
+
+def _unescaped(point: str) -> str:
+    """Return a mount point decoded: the kernel writes blanks and the like as three octal digits."""
+    for code in ("\\040", "\\011", "\\012", "\\134"):
+        point = point.replace(code, chr(int(code[1:], 8)))
+    return point
+
+
+def check_endpoint(names: Sequence[EndpointIdentity], endpoint: EndpointIdentity, place: str) -> None:
+    """Raise `JournalError` unless a journal at `place` knows its merchant, with `names`, at this gateway's host."""
+    if not endpoint.is_of_merchant(names):
+        raise JournalError(
+            say("The journal {place} belongs to another merchant, or to another gateway.", place=place),
+            hint=say(
+                "Name a separate journal for each merchant at a gateway: [journal] path or url, or --journal. A "
+                "merchant is known again by two of host, endpoint id and consumer key."
+            ),
+        )
+    if not any(name.host == endpoint.host for name in names):
+        raise JournalError(
+            say(
+                "The journal {place} belongs to the same merchant at another host: it has {known}, but the "
+                "configuration has {configured}.",
+                place=place,
+                known=names[0].host,
+                configured=endpoint.host,
+            ),
+            hint=say(
+                "If both names belong to one gateway, confirm it with `paygw-batch journal adopt`; a journal in "
+                "PostgreSQL keeps the host it was made with. If not, correct gateway.base_url, or name a separate "
+                "journal: [journal] path or url, or --journal."
+            ),
+        )
+
+
+_HOLDER_BYTES = 4096
+_held: "weakref.WeakSet[RunLock]" = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class LockWait:
+    """How long to wait for a lock that outlives the run that took it.
+
+    A run killed while it starts a process can leave the lock with that process for a moment: a new process keeps all
+    files of the old one open until it runs its own program. `is_any_holder` also waits for living holders.
+    """
+
+    limit_s: float = 5.0
+    every_s: float = 0.05
+    is_any_holder: bool = False
+    monotonic_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+class WriteLock(Protocol):
+    """The interface of a writer's lock, which is held until `close`."""
+
+    def close(self) -> None:
+        """Let another run have the journal."""
+        ...
+
+
+class RunLock:
+    """The right to write one journal, held from construction to `close` or the end of the process.
+
+    `kind` and `command` identify the holder, to programs and to people. Raises `held`, naming the holder, if another
+    process has it. Waits for a living holder only with `wait`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        now: str,
+        command: str,
+        kind: HolderKind = HolderKind.RUN,
+        held: type[JournalHeld] = JournalHeld,
+        wait: LockWait | None = None,
+    ) -> None:
+        self._fd: int | None = None
+        fd = _lock(path, held, wait or LockWait())
+        host = socket.gethostname()
+        holder = {"pid": os.getpid(), "host": host, "since": now, "command": command, "kind": kind.value}
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(holder).encode(), 0)
+        except OSError as error:
+            os.close(fd)
+            raise JournalError(
+                say(
+                    "The journal's lock {path} cannot be written: {reason}.", path=path, reason=say(str(error.strerror))
+                ),
+                hint=say("Free some disk space, then run again."),
+            ) from None
+        self._fd = fd
+        _held.add(self)
+
+    def close(self) -> None:
+        """Let another run have the journal."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
+def _lock(path: Path, held: type[JournalHeld], wait: LockWait) -> int:
+    """Return a descriptor that holds the lock on the file now at `path`."""
+    give_up_s = wait.monotonic_s() + wait.limit_s
+    while True:
+        fd = open_private(path)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(fd)
+            os.close(fd)
+            if not (holder.has_ended() or wait.is_any_holder) or wait.monotonic_s() >= give_up_s:
+                raise _held_by(holder, held) from None
+            wait.sleep(wait.every_s)
+            continue
+        if _is_same_file(fd, path):
+            return fd
+        os.close(fd)  # the file was removed between opening and locking it: a lock on it would keep no one out
+
+
+def _is_same_file(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """The process that took the lock; `pid` is 0 until it has written its name."""
+
+    pid: int = 0
+    host: str = ""
+    since: str = ""
+    command: str = ""
+    kind: HolderKind = HolderKind.STARTING
+
+    def has_ended(self) -> bool:
+        """Whether the process that took the lock is known to be dead: only a process that it started can have it."""
+        if self.pid <= 0 or self.host != socket.gethostname():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:  # it lives, and belongs to someone else
+            return False
+        return _is_zombie(self.pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether a process is a zombie: it has ended, and has no file open, but its parent has not waited for it."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])
+
+
+def _holder(fd: int) -> LockHolder:
+    try:
+        told = json.loads(os.pread(fd, _HOLDER_BYTES, 0))
+        # A later version may write another kind: do not wait for an unknown one.
+        kind = HolderKind.LISTENER if told.get("kind") == HolderKind.LISTENER.value else HolderKind.RUN
+        return LockHolder(int(told["pid"]), str(told["host"]), str(told["since"]), str(told["command"]), kind)
+    except (ValueError, TypeError, KeyError, AttributeError):  # it has the lock, and has not written its name yet
+        return LockHolder()
+
+
+def lock_path(journal: Path) -> Path:
+    """Return the path of a journal's lock file, which is beside the journal."""
+    return journal.with_name(f"{journal.name}.lock")
+
+
+def journal_holder(journal: Path) -> LockHolder | None:
+    """Return who holds a journal, or None, without touching the lock.
+
+    Taking the lock to find out, even for a moment, could make a run fail that starts just then. Linux lists the locks
+    of visible processes; elsewhere the process named in the file counts if it is alive.
+    """
+    try:
+        with lock_path(journal).open("rb") as file:
+            holder, inode = _holder(file.fileno()), os.fstat(file.fileno()).st_ino
+    except OSError:
+        return None
+    if not _is_locked(inode, holder.pid) or (holder.pid and holder.has_ended()):
+        return None
+    return holder
+
+
+def _is_locked(inode: int, pid: int) -> bool:
+    """Return whether a process holds a lock on the file. The device is not compared: some file systems report two."""
+    try:
+        listed = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return True
+    locks = [line.split() for line in listed if " FLOCK " in line and "->" not in line]
+    return any(fields[-3].endswith(f":{inode}") and (not pid or fields[-4] == str(pid)) for fields in locks)
+
+
+def _held_by(holder: LockHolder, held: type[JournalHeld]) -> JournalHeld:
+    if not holder.pid:
+        told = say("it has just started")
+    else:
+        told = say(
+            "process {pid} on {host}, since {since}: {command}",
+            pid=holder.pid,
+            host=holder.host,
+            since=holder.since,
+            command=holder.command,
+        )
+    message = f"{held().message.removesuffix('.')}: {told}."
+    if holder.has_ended():
+        message += " " + say("That process has ended, and a process that it started still has the lock.")
+    refusal = held(message)
+    refusal.holder = holder.kind
+    return refusal
+
+
+def _let_go_in_child() -> None:
+    """Close the descriptors that a forked child inherits: they would keep the lock after its parent has ended."""
+    for lock in list(_held):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)

@@ -1,1 +1,0 @@
-"""Opens a journal: examines it, creates it, registers it, adopts a copy."""

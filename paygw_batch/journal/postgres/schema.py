@@ -1,0 +1,310 @@
+"""Makes and upgrades the tables of a journal in PostgreSQL and those of its workers' jobs, and gives rights to roles.
+
+A script of a later version changes no line that is there. A function whose call would mean something else to a program
+of before gets another name, and the old one is removed: such a program is then refused.
+
+A role is a group without a login, named after the database: NAME_worker sends, NAME_desk also opens, releases, settles
+and sets limits, NAME_reader looks. Logins are members of them. The owner of the tables needs none.
+"""
+
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from procrastinate.schema import SchemaManager
+from psycopg import Connection, sql
+
+from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalMissing, JournalOutdated
+from paygw_batch.journal.facts import text_in_sql
+from paygw_batch.journal.port import JOBS_SCHEMA, TimetableJob
+from paygw_batch.journal.postgres.session import SCHEMA, Row, Server, fetch, limited
+from paygw_batch.journal.tables import MOVE_LINES, with_triggers
+from paygw_batch.journal.values import Identity
+from paygw_batch.language import say
+
+
+class JournalRole(StrEnum):
+    """The rights that a session has in the database of a journal."""
+
+    OWNER = "owner"
+    DESK = "desk"
+    WORKER = "worker"
+    READER = "reader"
+
+
+_TAKEN_BACK = (
+    "REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM {role}",
+    "REVOKE ALL ON ALL SEQUENCES IN SCHEMA {schema} FROM {role}",
+    "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {schema} FROM {role}",
+    "REVOKE ALL ON ALL TABLES IN SCHEMA {jobs} FROM {role}",
+    "REVOKE ALL ON ALL SEQUENCES IN SCHEMA {jobs} FROM {role}",
+)
+"""Rights are given again each time: a role keeps none that it had by an earlier version."""
+_EVERYBODY = (
+    "GRANT USAGE ON SCHEMA {schema}, {jobs} TO {role}",
+    "GRANT SELECT ON ALL TABLES IN SCHEMA {schema}, {jobs} TO {role}",
+)
+_WORKERS = (
+    *_EVERYBODY,
+    "GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {jobs} TO {role}",
+    "GRANT USAGE ON ALL SEQUENCES IN SCHEMA {jobs} TO {role}",
+    "GRANT UPDATE (stop_reason, ended_at) ON run TO {role}",
+    "GRANT EXECUTE ON FUNCTION enrol, show_life, end_life, join_run, claim_rows, ask_gate, leave_gate TO {role}",
+    "GRANT EXECUTE ON FUNCTION commit_facts TO {role}",
+    "GRANT EXECUTE ON FUNCTION database_life, answer_roll, call_roll, lives TO {role}",
+)
+_RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
+    JournalRole.READER: (*_EVERYBODY, "GRANT EXECUTE ON FUNCTION is_alive, is_left, is_free, may_decide TO {role}"),
+    JournalRole.WORKER: (
+        *_WORKERS,
+        "GRANT EXECUTE ON FUNCTION is_alive, is_left, is_free, may_decide TO {role}",
+        "REVOKE SELECT ON audit FROM {role}",
+    ),
+    JournalRole.DESK: (
+        *_WORKERS,
+        "GRANT INSERT ON batch, page, instruction, known, order_id, payee_words TO {role}",
+        "GRANT INSERT (instruction, batch, country, currency, minor) ON state TO {role}",
+        "GRANT INSERT ON run TO {role}",
+        "GRANT UPDATE (is_urgent) ON run TO {role}",
+        "GRANT INSERT ON plan_document, audit TO {role}",
+        "GRANT INSERT, UPDATE (content, tries, tried_at, next_at, sent_at, problem) ON notice TO {role}",
+        "GRANT UPDATE (instruction) ON order_id TO {role}",
+        "GRANT EXECUTE ON FUNCTION is_alive, is_left, is_free, may_decide TO {role}",
+        "GRANT EXECUTE ON FUNCTION open_gate, set_limits, retire_host TO {role}",
+        "GRANT EXECUTE ON FUNCTION take_desk, leave_desk, hold_desk, lock_rows, accept_loss, left_is_older TO {role}",
+        "GRANT EXECUTE ON FUNCTION begin_forgetting, forget_people, forget_said TO {role}",
+        "GRANT EXECUTE ON FUNCTION forget_texts, forget_heard, forget_sheet, forget_plans TO {role}",
+    ),
+}
+
+
+def give_rights(connection: Connection[Row]) -> list[str]:
+    """Make the roles where they are missing, and give each its rights; return their names."""
+    names = []
+    with connection.transaction():
+        fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # as `make_tables` does
+        for role, rights in _RIGHTS.items():
+            name = _name(connection, role)
+            if not fetch(connection, "SELECT FROM pg_roles WHERE rolname = %s", (name,)):
+                connection.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(name)))
+            for right in (*_TAKEN_BACK, *rights):
+                names_of = {"schema": SCHEMA, "jobs": JOBS_SCHEMA, "role": name}
+                given = sql.SQL(right).format(**{key: sql.Identifier(one) for key, one in names_of.items()})
+                connection.execute(given)
+            names.append(name)
+    return names
+
+
+def has_rights(connection: Connection[Row]) -> bool:
+    """Whether roles have rights on this journal."""
+    query = "SELECT has_schema_privilege(oid, %s, 'USAGE') FROM pg_roles WHERE rolname = %s"
+    return fetch(connection, query, (SCHEMA, _name(connection, JournalRole.DESK))) == [(True,)]
+
+
+def role_of(connection: Connection[Row]) -> JournalRole | None:
+    """Return the rights of this session; None if it has none of them."""
+    query = """SELECT pg_has_role(current_user, nspowner, 'MEMBER') FROM pg_namespace WHERE nspname = %s"""
+    if fetch(connection, query, (SCHEMA,)) == [(True,)]:
+        return JournalRole.OWNER
+    query = "SELECT pg_has_role(current_user, oid, 'MEMBER') FROM pg_roles WHERE rolname = %s"
+    for role in (JournalRole.DESK, JournalRole.WORKER, JournalRole.READER):
+        if fetch(connection, query, (_name(connection, role),)) == [(True,)]:
+            return role
+    return None
+
+
+def _name(connection: Connection[Row], role: JournalRole) -> str:
+    ((database,),) = fetch(connection, "SELECT current_database()")
+    return f"{database}_{role.value}"
+
+
+_RESULTS = """CREATE TABLE paygw_result (job text PRIMARY KEY, host text, began_at timestamptz, ended_at timestamptz,
+    exit_code integer, missed_at timestamptz)"""
+_TIME = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
+_TIMETABLE = f"""SELECT coalesce(r.job, j.queue_name), coalesce(j.status = 'doing', false), coalesce(j.attempts, 0),
+        {_TIME.format("j.scheduled_at")}, r.host, {_TIME.format("r.began_at")}, {_TIME.format("r.ended_at")},
+        r.exit_code, {_TIME.format("r.missed_at")}
+    FROM {JOBS_SCHEMA}.paygw_result r FULL JOIN (
+        SELECT DISTINCT ON (queue_name) queue_name, status, attempts, scheduled_at
+        FROM {JOBS_SCHEMA}.procrastinate_jobs WHERE queue_name <> 'share' AND status IN ('todo', 'doing')
+        ORDER BY queue_name, status = 'doing' DESC
+    ) j ON j.queue_name = r.job ORDER BY 1"""  # noqa: S608 - constants of ours
+_COMMENT = """SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = %s"""
+
+
+def newest_jobs_version() -> str:
+    """Return the version of the tables that the installed procrastinate needs: the name of its last migration."""
+    return _migrations()[-1].stem
+
+
+def jobs_version_in(connection: Connection[Row]) -> str:
+    """Return the version of the job tables; empty if there are none."""
+    found = fetch(connection, _COMMENT, (JOBS_SCHEMA,))
+    return (found[0][0] or "") if found else ""
+
+
+def timetable_jobs(connection: Connection[Row]) -> list[TimetableJob]:
+    """Return the timetable's jobs: waiting, running and done."""
+    if not jobs_version_in(connection):
+        return []
+    return [TimetableJob(*line) for line in fetch(connection, _TIMETABLE)]
+
+
+def bring_jobs_up(connection: Connection[Row]) -> tuple[str, str]:
+    """Create or upgrade the tables of jobs inside the open transaction; return their version before and now."""
+    before, newest = jobs_version_in(connection), newest_jobs_version()
+    if before >= newest:
+        return before, before
+    schema = sql.Identifier(JOBS_SCHEMA)
+    connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
+    connection.execute(sql.SQL("SET LOCAL search_path = {}, pg_temp").format(schema))
+    for script in _scripts_after(before):
+        connection.execute(script.encode())
+    connection.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(schema, sql.Literal(newest)))
+    connection.execute(sql.SQL("SET LOCAL search_path = {}, pg_temp").format(sql.Identifier(SCHEMA)))
+    return before, newest
+
+
+def check_jobs(connection: Connection[Row], server: Server) -> str:
+    """Return the version of the tables of jobs. Raises `JournalError` unless the installed procrastinate needs it."""
+    version = jobs_version_in(connection)
+    if version < newest_jobs_version():
+        raise JournalOutdated(
+            say("The tables of jobs in {place} are missing or of an older version.", place=server.place),
+            hint=say(
+                "Nothing was sent. `paygw-batch journal upgrade`, with the owner of the tables in [journal] "
+                "url, upgrades them. After that every host needs this version."
+            ),
+        )
+    if version > newest_jobs_version():
+        raise JournalError(
+            say("The tables of jobs in {place} were made by a newer version of procrastinate.", place=server.place),
+            hint=say("Nothing was sent. Install that version, or a later one."),
+        )
+    return version
+
+
+def _scripts_after(version: str) -> list[str]:
+    if not version:
+        return [SchemaManager.get_schema(), _RESULTS]
+    return [file.read_text(encoding="utf-8") for file in _migrations() if file.stem > version]
+
+
+def _migrations() -> list[Path]:
+    """Return procrastinate's scripts that upgrade existing tables, in order."""
+    return sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql"))
+
+
+@cache
+def scripts() -> tuple[str, ...]:
+    """Return the scripts that lead from each version to the next; the first leads from nothing to version 1."""
+    folder = resources.files(__package__)
+    parts = ("schema-1.sql", "roll_call.sql", "forgetting.sql")
+    script = "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in parts)
+    return (with_triggers(script).replace("{chained}", text_in_sql("l", "l.seq", "chr(10)", "::text")),)
+
+
+def newest_version() -> int:
+    """Return the version of the tables that this program knows."""
+    return len(scripts())
+
+
+def version_in(connection: Connection[Row]) -> int:
+    """Return the version of the tables; 0 if there is no journal."""
+    if fetch(connection, "SELECT to_regclass(%s) IS NULL", (f"{SCHEMA}.migration",)) == [(True,)]:
+        return 0
+    ((version,),) = fetch(connection, "SELECT coalesce(max(version), 0) FROM migration")
+    return int(version)
+
+
+def make_tables(connection: Connection[Row], identity: Identity) -> bool:
+    """Make the journal in one transaction, and return whether it was made: False if one is there already."""
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(7021)")  # two makers at the same moment: one makes it
+        if version_in(connection):
+            return False
+        fill_tables(connection, identity)
+    return True
+
+
+def fill_tables(connection: Connection[Row], identity: Identity) -> None:
+    """Make the tables of a journal, inside the open transaction, and write down which one it is."""
+    connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(SCHEMA)))
+    for number, script in enumerate(scripts(), start=1):
+        connection.execute(script.encode())
+        fetch(connection, "INSERT INTO migration VALUES (%s, %s)", (number, identity.created_at))
+    with connection.cursor() as cursor:
+        cursor.executemany("INSERT INTO move VALUES (%s, %s, %s, %s, %s, %s, %s)", MOVE_LINES)
+    line = (identity.journal_id, identity.endpoint, identity.consumer_key_sha256, identity.created_at)
+    fetch(connection, "INSERT INTO identity VALUES (1, %s, %s, %s, %s)", line)
+    fetch(connection, "INSERT INTO gate (endpoint) VALUES (%s)", (identity.endpoint,))
+    fetch(connection, "INSERT INTO roll_call VALUES (1, database_life(), 'the journal was made', true)")
+    bring_jobs_up(connection)
+
+
+def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int:
+    """Upgrade the tables to the newest version in one transaction, and return their former version.
+
+    Those of jobs are brought up as well.
+
+    Raises `JournalHeld` while a process works with them: it knows only what they were.
+    """
+    with limited(connection, math.inf), connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(7021)")  # as `make_tables` does
+        version = version_in(connection)
+        if version == newest_version() and jobs_version_in(connection) >= newest_jobs_version():
+            return version
+        connection.execute("LOCK TABLE process IN SHARE ROW EXCLUSIVE MODE")  # none begins meanwhile
+        query = """SELECT command, pid, host FROM process WHERE ended_at IS NULL AND is_alive(number)
+            ORDER BY number LIMIT 1"""
+        for command, pid, host in fetch(connection, query):
+            raise JournalHeld(
+                say(
+                    "A process is using the journal in {place}: {command}, process {pid} on {host}.",
+                    place=server.place,
+                    command=command,
+                    pid=pid,
+                    host=host,
+                ),
+                hint=say(
+                    "Nothing was changed. End the workers, listeners and runs of all hosts, wait for "
+                    "half a minute, then run this again."
+                ),
+            )
+        for number, script in enumerate(scripts()[version:], start=version + 1):
+            connection.execute(script.encode())
+            fetch(connection, "INSERT INTO migration VALUES (%s, %s)", (number, now))
+        bring_jobs_up(connection)
+    return version
+
+
+def check_version(connection: Connection[Row], server: Server) -> None:
+    """Raise `JournalMissing` if there is no journal, and `JournalError` for one of another version."""
+    version = version_in(connection)
+    if version == 0:
+        raise JournalMissing(say("There is no journal in the database {place}.", place=server.place))
+    if version > newest_version():
+        raise JournalError(
+            say("The journal in {place} was written by a newer version of this program.", place=server.place),
+            hint=say("Nothing was sent. Install that version, or a later one."),
+        )
+    if version < newest_version():
+        raise JournalOutdated(
+            say("The journal's tables in {place} were made by an older version of this program.", place=server.place),
+            hint=say(
+                "Nothing was sent. Run `paygw-batch journal upgrade` with the owner of the tables in [journal] url. "
+                "After that every host needs this version."
+            ),
+        )
+
+
+def identity_in(connection: Connection[Row], server: Server) -> Identity:
+    """Return which journal it is. Its home is the address of the database."""
+    found = fetch(connection, "SELECT journal_id, endpoint, created_at, consumer_key_sha256 FROM identity")
+    if not found:
+        raise JournalCorrupt(say("The journal does not have an id."))
+    ((journal_id, endpoint, created_at, key),) = found
+    return Identity(journal_id, endpoint, created_at, server.place, key)

@@ -1,0 +1,471 @@
+"""What processes that write share: who lives, the runs that they send, and the limits over all of them.
+
+Who has the desk, and which rows in flight nobody sends any more, is decided by the database's clock, never by ours. A
+run defines the rows to send. It is over when nothing of it is due, nothing is in flight, and no worker is at it.
+"""
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import psycopg
+from psycopg import Connection
+
+from paygw_batch.errors import HolderKind, JournalError, JournalHeld
+from paygw_batch.journal.lock import LockHolder
+from paygw_batch.journal.port import (
+    GateReport,
+    GateShare,
+    GateState,
+    GateStop,
+    GateStopKind,
+    LimitChange,
+    RowBeingSent,
+    Sender,
+    SharedRun,
+    WorkerLife,
+)
+from paygw_batch.journal.postgres.schema import newest_version
+from paygw_batch.journal.postgres.session import Row, Server, connect, fetch, limited, translating_errors
+from paygw_batch.journal.values import Link
+from paygw_batch.language import say
+
+_SIGNS_A_LIFE = 6
+_LIVING = "w.ended_at IS NULL AND is_alive(w.number) AND w.number <> ALL (%s)"
+
+
+@dataclass(slots=True)
+class OwnProcess:
+    """This process as the database knows it, and the end of its chain of facts."""
+
+    number: int
+    end: Link
+
+
+@cache
+def machine() -> str:
+    """Return the start of the machine and the container, in which process ids are unique."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:  # no Linux: the processes of another run are never known to be dead
+        return os.urandom(16).hex()
+
+
+def enrol(connection: Connection[Row], *, command: str, kind: HolderKind, intent_lives_s: float) -> OwnProcess:
+    """Register this process. Its chain begins with bytes of its own: no other process can take it for its own."""
+    about = (socket.gethostname(), machine(), os.getpid(), command, kind.value, intent_lives_s, newest_version())
+    query = "SELECT number, head_hash, head_at FROM enrol(%s, %s, %s, %s, %s, %s, %s, %s)"
+    ((number, start, newest),) = fetch(connection, query, (*about, secrets.token_bytes(16)))
+    return OwnProcess(number, Link(0, start, newest))
+
+
+def end_life(connection: Connection[Row], number: int) -> None:
+    """Record that a process has ended: it sends nothing more."""
+    fetch(connection, "SELECT end_life(%s)", (number,))
+
+
+def dead_processes(connection: Connection[Row]) -> list[int]:
+    """Return the processes of this machine that ended without signing off."""
+    query = "SELECT number, pid FROM process WHERE ended_at IS NULL AND boot = %s AND host = %s"
+    found = fetch(connection, query, (machine(), socket.gethostname()))
+    return [number for number, pid in found if not _is_running(pid)]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it lives, and belongs to someone else
+        return True
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return True
+    return stat.rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"])
+
+
+def rows_being_sent(connection: Connection[Row], batch: int) -> list[RowBeingSent]:
+    """Return the rows of a batch that living processes have in flight, in the sheet's order."""
+    query = f"""SELECT i.number, v.row, i.country, i.currency, i.minor
+        FROM covered v JOIN state s ON s.instruction = v.instruction AND s.state = 'in_flight'
+            JOIN instruction i ON i.number = s.instruction JOIN fact f ON f.number = s.intent
+            JOIN process w ON w.number = f.process
+        WHERE v.batch = %s AND {_LIVING} ORDER BY 2"""  # noqa: S608 - a constant of ours
+    return [RowBeingSent(*line) for line in fetch(connection, query, (batch, dead_processes(connection)))]
+
+
+def holder_now(connection: Connection[Row]) -> LockHolder | None:
+    """Return the living process that has the desk or, if none has, one that sends for a run."""
+    query = f"""{_HOLDER} LEFT JOIN desk d ON d.process = w.number
+        WHERE {_LIVING} AND (d.process IS NOT NULL OR w.run IS NOT NULL)
+        ORDER BY d.process IS NULL, w.number LIMIT 1"""
+    found = fetch(connection, query, (dead_processes(connection),))
+    return _holder_of(found[0]) if found else None
+
+
+def desk_taken(connection: Connection[Row]) -> JournalHeld:
+    """Return the error that names the process which has the desk."""
+    found = fetch(connection, f"{_HOLDER} JOIN desk d ON d.process = w.number")
+    if not found:
+        return JournalHeld()
+    holder = _holder_of(found[0])
+    refusal = JournalHeld(
+        say(
+            "Another run holds this journal: process {pid} on {host}, since {since}: {command}.",
+            pid=holder.pid,
+            host=holder.host,
+            since=holder.since,
+            command=holder.command,
+        )
+    )
+    refusal.holder = holder.kind
+    return refusal
+
+
+_HOLDER = """SELECT w.pid, w.host, to_char(w.since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), w.command, w.kind
+    FROM process w"""
+
+
+def _holder_of(line: Row) -> LockHolder:
+    pid, host, since, command, kind = line
+    return LockHolder(pid, host, since, command, HolderKind(kind))
+
+
+class SignsOfLife:
+    """Reports regularly to the database that this process is alive, on a second connection and in a thread.
+
+    Nothing that keeps a row from being sent twice relies on them: they spare the rows of a slow gateway, which would
+    come into doubt by the age of their intents alone.
+    """
+
+    def __init__(self, server: Server, number: int, intent_lives_s: float) -> None:
+        self._server, self._number = server, number
+        self._every_s = intent_lives_s / _SIGNS_A_LIFE
+        self._stop = threading.Event()
+        self._connection: Connection[Row] | None = None
+        self._thread = threading.Thread(target=self._show_on, name="signs of life", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, and wait for a sign that is under way."""
+        self._stop.set()
+        self._thread.join()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _show_on(self) -> None:
+        while not self._stop.wait(self._every_s):
+            try:
+                if self._connection is None or self._connection.closed:
+                    self._connection = connect(self._server, write=True)
+                    self._connection.execute("SET synchronous_commit = off")  # a lost sign is only late
+                with limited(self._connection, self._server.commit_limit_s):
+                    fetch(self._connection, "SELECT show_life(%s)", (self._number,))
+            except (psycopg.Error, JournalError):
+                continue  # the next one may get through
+
+
+T = TypeVar("T")
+
+_ASK = "SELECT * FROM ask_gate(%s, %s, %s, %s, %s, %s::text[], %s::text[], %s::integer[])"
+_UTC = """'YYYY-MM-DD"T"HH24:MI:SS"Z"'"""
+_STATE = f"""SELECT g.rate_per_s, g.concurrency, g.in_doubt, g.rejected, g.stop_kind, g.stop_count, g.stop_text,
+        coalesce(to_char(g.stopped_at AT TIME ZONE 'UTC', {_UTC}), ''),
+        CASE WHEN g.rest_until > clock_timestamp() THEN to_char(g.rest_until AT TIME ZONE 'UTC', {_UTC}) ELSE '' END
+    FROM gate g"""  # noqa: S608 - constants of ours
+_LATEST = f"""SELECT by, to_char(at AT TIME ZONE 'UTC', {_UTC}) FROM limit_change
+    ORDER BY number DESC LIMIT 1"""  # noqa: S608 - constants of ours
+_SENDERS = """SELECT w.number, w.host, w.pid, w.command, (
+        SELECT count(*) FROM batch b JOIN state s ON s.batch = b.number AND s.state = 'in_flight'
+        JOIN fact f ON f.number = s.intent WHERE f.process = w.number)
+    FROM process w WHERE w.ended_at IS NULL AND w.is_sending AND is_alive(w.number) ORDER BY 1"""
+
+
+class PostgresGate:
+    """The gate of the endpoint for one process, on a second connection.
+
+    Its writes need not be durable: after a crash of the server, workers call again.
+    """
+
+    def __init__(self, server: Server, process: int) -> None:
+        self._server, self._process = server, process
+        self._connection: Connection[Row] | None = None
+
+    def open(self) -> None:
+        """Begin a run that a person started; this lifts the previous run's stop."""
+        self._called(lambda connection: fetch(connection, "SELECT open_gate(%s)", (self._process,)))
+
+    def ask(self, report: GateReport) -> GateShare:
+        """Report outcomes, and return the share of this process. Raises `JournalError`."""
+        values = (
+            *(self._process, report.stop_after_in_doubt, report.stop_after_rejected, report.rest_s),
+            *(_storable(report.stop), [one.kind.value for one in report.outcomes]),
+            [_storable(one.reason) for one in report.outcomes],
+            [one.times for one in report.outcomes],
+        )
+        (line,) = self._called(lambda connection: fetch(connection, _ASK, values))
+        senders, before, rate_per_s, concurrency, rest_s, *stop = line
+        return GateShare(senders, before, rate_per_s, concurrency, rest_s, _stop_of(*stop))
+
+    def close(self) -> None:
+        """Leave the share to others. If the database does not answer, it ends with this process."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            with limited(connection, self._server.commit_limit_s):
+                fetch(connection, "SELECT leave_gate(%s)", (self._process,))
+        except psycopg.Error:
+            return
+        finally:
+            connection.close()
+
+    def _called(self, call: Callable[[Connection[Row]], T]) -> T:
+        """Make a call, on a new connection if the old one is gone."""
+        with translating_errors(self._server):
+            if self._connection is None or self._connection.closed:
+                self._connection = connect(self._server, write=True)
+                fetch(self._connection, "SET synchronous_commit = off")
+            with limited(self._connection, self._server.commit_limit_s):
+                return call(self._connection)
+
+
+def read_gate(connection: Connection[Row]) -> GateState:
+    """Return the current state of the gate."""
+    ((rate, concurrency, in_doubt, rejected, kind, count, text, stopped_at, rest_until),) = fetch(connection, _STATE)
+    set_by, set_at = next(iter(fetch(connection, _LATEST)), ("", ""))
+    return GateState(
+        rate,
+        concurrency,
+        set_by,
+        set_at,
+        [Sender(*line) for line in fetch(connection, _SENDERS)],
+        rest_until,
+        in_doubt,
+        rejected,
+        _stop_of(kind, count, text),
+        stopped_at,
+    )
+
+
+def set_limits(connection: Connection[Row], change: LimitChange) -> None:
+    """Set limits over all workers, and record who set them and when."""
+    values = (change.by, change.rate_per_s, change.concurrency, change.is_as_configured)
+    fetch(connection, "SELECT set_limits(%s, %s, %s, %s)", values)
+
+
+def _storable(text: str) -> str:
+    """Return a text of the gateway in a form that the database can store."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "?")
+
+
+def _stop_of(kind: str | None, count: int, text: str) -> GateStop | None:
+    return None if kind is None else GateStop(GateStopKind(kind), count, text)
+
+
+_DUE = """NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = s.instruction)"""
+_FREE = "is_free(s.claimed_by, s.claimed_at, r.number, %(dead)s)"
+_LEFT = "(SELECT is_left(f.process, %(dead)s) FROM fact f WHERE f.number = s.intent)"
+_HAS = """SELECT 1 FROM run r JOIN state s ON s.batch = r.batch AND s.state IN ('ready', 'in_flight')
+    WHERE r.number = %(run)s AND CASE s.state WHEN 'ready' THEN {ready} ELSE {in_flight} END
+    UNION ALL
+    SELECT 1 FROM run r JOIN known k ON k.batch = r.batch JOIN state s ON s.instruction = k.instruction
+    WHERE r.number = %(run)s AND s.state IN ('ready', 'in_flight')
+        AND CASE s.state WHEN 'ready' THEN {ready} ELSE {in_flight} END LIMIT 1"""
+"""One statement: of two, a row that comes back from in flight to ready meanwhile would be in neither."""
+_TIME = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
+_AT_WORK = "SELECT FROM process w WHERE w.run = %s AND is_alive(w.number) AND w.number <> ALL (%s) LIMIT 1"
+
+
+def start_run(connection: Connection[Row], batch: int, process: int, *, is_urgent: bool = False) -> SharedRun:
+    """Start a run of a batch, or join the current one. Raises `JournalHeld` if that is stopping.
+
+    A stopped run is over when no worker is at it. Requires the desk.
+    """
+    with connection.transaction():
+        _hold_desk(connection, process)
+        query = "SELECT number FROM run WHERE batch = %s AND ended_at IS NULL FOR UPDATE"  # it may be about to end
+        found = fetch(connection, query, (batch,))
+        number = found[0][0] if found else None
+        if number is not None and run_now(connection, number).stop_reason is not None:
+            if _is_at_work(connection, number):
+                raise JournalHeld(say("Workers are still ending the run of this batch that was stopped."))
+            _end(connection, number)
+            number = None
+        if number is None:
+            query = "INSERT INTO run (batch, started_by) VALUES (%s, %s) RETURNING number"
+            ((number,),) = fetch(connection, query, (batch, process))
+        if is_urgent:
+            fetch(connection, "UPDATE run SET is_urgent = true WHERE number = %s", (number,))
+    return run_now(connection, number)
+
+
+def withdraw_run(connection: Connection[Row], batch: int, process: int) -> None:
+    """End the current run of a batch, if any: no worker starts another row of it. Requires the desk."""
+    with connection.transaction():
+        _hold_desk(connection, process)
+        fetch(connection, "UPDATE run SET ended_at = clock_timestamp() WHERE batch = %s AND ended_at IS NULL", (batch,))
+
+
+def _hold_desk(connection: Connection[Row], process: int) -> None:
+    """Hold the desk until the transaction ends. A process that was frozen may have lost it."""
+    if fetch(connection, "SELECT hold_desk(%s)", (process,)) != [(True,)]:
+        raise desk_taken(connection)
+
+
+def run_now(connection: Connection[Row], number: int) -> SharedRun:
+    """Return the current state of a run."""
+    query = "SELECT number, batch, stop_reason, ended_at IS NOT NULL, is_urgent FROM run WHERE number = %s"
+    (line,) = fetch(connection, query, (number,))
+    return SharedRun(*line)
+
+
+def stop_run(connection: Connection[Row], number: int, reason: str) -> None:
+    """Stop a run: no worker starts another row of it. The first reason is kept."""
+    query = "UPDATE run SET stop_reason = %s WHERE number = %s AND stop_reason IS NULL AND ended_at IS NULL"
+    fetch(connection, query, (reason, number))
+
+
+def tend_run(connection: Connection[Row], number: int) -> None:
+    """End a run if nothing of it is due or in flight, and no worker is at it."""
+    # Workers look often: none may lock a run in progress, because it could then freeze.
+    if _is_at_work(connection, number):
+        return
+    with connection.transaction():
+        fetch(connection, "SELECT FROM run WHERE number = %s FOR UPDATE", (number,))
+        run = run_now(connection, number)
+        if run.is_over or _is_at_work(connection, number):
+            return
+        if run.stop_reason is not None or not _has(connection, number, ready=_DUE, in_flight="true"):
+            _end(connection, number)
+
+
+def waits(connection: Connection[Row], run: SharedRun) -> bool:
+    """Whether a run has work for one more worker, unless it was stopped: a free row, or one that was left in flight.
+
+    A run with nothing left is ended.
+    """
+    if run.stop_reason is None and _has_work(connection, run.number):
+        return True
+    tend_run(connection, run.number)
+    return False
+
+
+def waiting_runs(connection: Connection[Row]) -> list[SharedRun]:
+    """Return the runs that wait for a worker, in the order of `unfinished_runs`; those with nothing left are ended."""
+    return [run for run in unfinished_runs(connection) if waits(connection, run)]
+
+
+def unfinished_runs(connection: Connection[Row]) -> list[SharedRun]:
+    """Return the runs that are not over: the urgent ones first, then the oldest."""
+    query = """SELECT number, batch, stop_reason, false, is_urgent FROM run WHERE ended_at IS NULL
+        ORDER BY is_urgent DESC, number"""
+    return [SharedRun(*line) for line in fetch(connection, query)]
+
+
+def is_overtaken(connection: Connection[Row], run: SharedRun) -> bool:
+    """Whether this run is not urgent while another one is and has work."""
+    others = () if run.is_urgent else unfinished_runs(connection)
+    return any(
+        other.is_urgent and other.stop_reason is None and _has_work(connection, other.number) for other in others
+    )
+
+
+def join_run(connection: Connection[Row], process: int, run: int | None) -> None:
+    """Record that a worker joins a run, or leaves its own. Its intents are accepted only for its run."""
+    fetch(connection, "SELECT join_run(%s, %s)", (process, run))
+
+
+def claim_rows(connection: Connection[Row], process: int, instructions: Sequence[int], sent: int) -> frozenset[int]:
+    """Claim due rows for a worker, which has sent `sent` rows so far; return the claimed instructions."""
+    values = (process, list(instructions), dead_processes(connection), sent)
+    return frozenset(number for (number,) in fetch(connection, "SELECT claim_rows(%s, %s, %s, %s)", values))
+
+
+def workers_in(connection: Connection[Row]) -> list[WorkerLife]:
+    """Return living workers, and dead ones that left rows in flight, newest first."""
+    dead = set(dead_processes(connection))
+    found = _workers(connection, "true ORDER BY w.seen_at DESC")
+    return [
+        replace(life, is_alive=life.is_alive and number not in dead)
+        for number, has_left, life in found
+        if has_left or (life.is_alive and number not in dead)
+    ]
+
+
+def died_since(connection: Connection[Row], since: str) -> list[WorkerLife]:
+    """Return the workers last seen after `since` that died without signing off, oldest first."""
+    wanted = "w.seen_at > %s::timestamptz AND NOT is_alive(w.number) ORDER BY w.number"
+    return [life for _, _, life in _workers(connection, wanted, since)]
+
+
+def _workers(connection: Connection[Row], wanted: str, *values: str) -> list[tuple[int, bool, WorkerLife]]:
+    """Return the wanted workers that have not signed off, with their numbers, and whether they left rows in flight."""
+    query = f"""SELECT w.number, EXISTS (
+            SELECT FROM batch o JOIN state s ON s.batch = o.number AND s.state = 'in_flight'
+            JOIN fact f ON f.number = s.intent WHERE f.process = w.number),
+            w.host, w.pid, {_TIME.format("w.since")}, {_TIME.format("w.seen_at")}, is_alive(w.number), b.batch, w.rows
+        FROM process w LEFT JOIN run r ON r.number = w.run LEFT JOIN batch b ON b.number = r.batch
+        WHERE w.kind = %s AND w.ended_at IS NULL AND {wanted}"""  # noqa: S608 - constants of ours
+    found = fetch(connection, query, (HolderKind.WORKER.value, *values))
+    return [(number, has_left, WorkerLife(*life)) for number, has_left, *life in found]
+
+
+class _Ask(Protocol):
+    def __call__(self, call: Callable[[Connection[Row]], T]) -> T: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedRun:
+    """A run that was handed over to workers, as the command that did so sees it (see `RunOfWorkers`)."""
+
+    number: int
+    ask: _Ask
+
+    def look(self) -> SharedRun:
+        """Return the current state of the run. If it was stopped and no worker is at it, end it here."""
+
+        def looked(connection: Connection[Row]) -> SharedRun:
+            run = run_now(connection, self.number)
+            if run.stop_reason is None or run.is_over:
+                return run
+            tend_run(connection, self.number)
+            return run_now(connection, self.number)
+
+        return self.ask(looked)
+
+    def has_workers(self) -> bool:
+        """Whether a worker lives."""
+        return self.ask(lambda connection: any(one.is_alive for one in workers_in(connection)))
+
+    def stop(self, reason: str) -> None:
+        """Stop the run: no worker starts another row of it. The first reason is kept."""
+        self.ask(lambda connection: stop_run(connection, self.number, reason))
+
+
+def _is_at_work(connection: Connection[Row], run: int) -> bool:
+    """Whether a living worker is at this run."""
+    return bool(fetch(connection, _AT_WORK, (run, dead_processes(connection))))
+
+
+def _has_work(connection: Connection[Row], run: int) -> bool:
+    """Whether a run has a due row that no worker has claimed, or a row in flight that nobody sends any more."""
+    return _has(connection, run, ready=f"{_DUE} AND {_FREE}", in_flight=_LEFT)
+
+
+def _has(connection: Connection[Row], run: int, *, ready: str, in_flight: str) -> bool:
+    """Whether a run has a row that is ready, or in flight, of which a condition is true."""
+    query = _HAS.format(ready=ready, in_flight=in_flight)
+    return bool(fetch(connection, query, {"run": run, "dead": dead_processes(connection)}))
+
+
+def _end(connection: Connection[Row], run: int) -> None:
+    fetch(connection, "UPDATE run SET ended_at = clock_timestamp() WHERE number = %s AND ended_at IS NULL", (run,))
