@@ -23,6 +23,7 @@ import shlex
 import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -124,10 +125,9 @@ class Claimed:
         text = json.dumps(summary.as_json(), ensure_ascii=False, indent=1) + "\n"
         write_whole(place / f"{self._stem}.summary.json", _bytes(text))
         kept = companions_of(self.kept_as)
-        for now, later in zip(companions_of(self.path.name), kept, strict=True):
-            if os.path.lexists(self.path.with_name(now)):
+        for now, later in zip((*companions_of(self.path.name), self.path.name), (*kept, self.kept_as), strict=True):
+            with suppress(FileNotFoundError):  # no companion, or another host, while the server was away, finished it
                 self.path.with_name(now).rename(place / later)
-        self.path.rename(place / self.kept_as)
 
     def _answer(self, summary: Summary) -> str:
         """Return the text for the sender of a refused sheet."""

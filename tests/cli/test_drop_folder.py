@@ -4,9 +4,11 @@ import os
 import stat
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from paygw_batch.actions.drop_folder import Claimed
 from paygw_batch.actions.dropped_files import FolderEntry, sorted_files
 from tests.cli.approving import policy, prepared
 from tests.cli.program import Program, kenyan_rows, sandbox_toml
@@ -412,3 +414,21 @@ def test_a_subfolder_that_is_not_ours_is_never_written_to(
     untouched(program, folder)
     assert (folder / "payroll.csv").exists()
     assert not elsewhere.exists() or not any(elsewhere.iterdir())
+
+
+# Another host
+
+
+def test_sheet_finished_by_another_host_is_done(
+    program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payroll(program)
+    finish = Claimed.finish
+
+    def finish_twice(claimed: Claimed, *arguments: Any, **named: Any) -> None:
+        finish(claimed, *arguments, **named)
+        finish(claimed, *arguments, **named)
+
+    monkeypatch.setattr(Claimed, "finish", finish_twice)
+    assert program.json("run-folder", folder)["exit_code"] == 0
+    assert {"payroll.csv", "payroll.summary.json"} <= set(names(folder / "done"))
