@@ -16,8 +16,7 @@ from paygw_batch.journal.values import Due, Entry
 from paygw_batch.run.submit import open_planned_batch, plan_submission
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.wiring.journal import file_of
-from paygw_batch.wiring.operations import rules_of
-from paygw_batch.wiring.sheet import validated_sheet
+from paygw_batch.wiring.sheet import rules_of, validated_sheet
 
 LEFT_PERCENT = 1
 _AT_ONCE = 512

@@ -20,8 +20,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.commands import ROOT, Office, memory_mib
+from paygw_batch.console.passkey_access import KeptSessions, SignedInKey, SignInWay, WebSessions
 from paygw_batch.console.permissions import members_of
-from paygw_batch.console.web_sessions import KeptSessions, SignedInKey, SignInWay, WebSessions
 from paygw_batch.countries.data import config_dir
 from paygw_batch.run.approval_keys import PublicKey, public_key_of
 from paygw_batch.settings.configuration import load_settings

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from benchmarks.figures import Sample
 from benchmarks.loops import loop_factory
-from paygw_batch.gateway.signing.key import SigningKey
-from paygw_batch.gateway.signing.key_address import token_address
+from paygw_batch.gateway.signing.key import SigningKey, token_address
 from paygw_batch.gateway.signing.signers import SigningProcesses, signed_ahead
 from tests.ports import free_port, wait_until_there
 from tests.tokens import PIN, Token
@@ -35,10 +34,10 @@ class KeyElsewhere:
         """Return the key, for this process."""
         os.environ.update(self.environ)
         if self.module is None:
-            from paygw_batch.gateway.signing.kms_key import load_kms_key  # noqa: PLC0415 (an extra)
+            from paygw_batch.custody.kms_key import load_kms_key  # noqa: PLC0415 (an extra)
 
             return load_kms_key(self.address, self.at_once)
-        from paygw_batch.gateway.signing.token_key import TokenPlace, load_token_key  # noqa: PLC0415 (an extra)
+        from paygw_batch.custody.token_key import TokenPlace, load_token_key  # noqa: PLC0415 (an extra)
 
         return load_token_key(TokenPlace(token_address(self.address), self.module, PIN, self.at_once))
 

@@ -1,6 +1,6 @@
 """A KMS whose every signature takes 20 ms and no processor of ours to speak of: `python -m benchmarks.slow_kms PORT`.
 
-It knows one RSA-2048 key, and answers what `paygw_batch/gateway/signing/kms_key.py` asks.
+It knows one RSA-2048 key, and answers what `paygw_batch/custody/kms_key.py` asks.
 """
 
 import asyncio

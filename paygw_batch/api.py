@@ -17,15 +17,12 @@ import polars as pl
 
 from paygw_batch.actions.approvals import require_in_force, share_plan
 from paygw_batch.actions.background_run import BackgroundRun, FollowedRows, RowOutcome, RunHandle
-from paygw_batch.actions.batch_status import batch_status
-from paygw_batch.actions.continue_batch import continued_batch, release_rejected
-from paygw_batch.actions.find_payments import MAX_FOUND, payment_search
+from paygw_batch.actions.batch_status import MAX_FOUND, batch_status, payment_search
 from paygw_batch.actions.plan_document import Conversation, RefusedSheet, SentBy, SheetOptions, Submission, prepare_plan
-from paygw_batch.actions.refresh_run import refresh, require_enquiry
 from paygw_batch.actions.results import Standings, standings
 from paygw_batch.actions.send import SendJob, send
-from paygw_batch.actions.settle_rows import settle_by_word
-from paygw_batch.actions.submit_sheet import submit_sheet
+from paygw_batch.actions.settle_rows import refresh, require_enquiry, settle_by_word
+from paygw_batch.actions.submit_sheet import continued_batch, release_rejected, submit_sheet
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYOUT, ControlTotals
 from paygw_batch.core.lifecycle import Resolution
@@ -61,9 +58,15 @@ from paygw_batch.sheet.model import Validated
 from paygw_batch.wiring.approvals import default_plan, known_maker, person, required_line, required_policy
 from paygw_batch.wiring.gateway import gateway_of
 from paygw_batch.wiring.journal import find_batch, journal_for_document, journal_to_read, run_journal
-from paygw_batch.wiring.operations import minor_units_of, require_complete, rules_of
 from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput
-from paygw_batch.wiring.sheet import require_as_stated, validated_frame, validated_sheet
+from paygw_batch.wiring.sheet import (
+    minor_units_of,
+    require_as_stated,
+    require_complete,
+    rules_of,
+    validated_frame,
+    validated_sheet,
+)
 
 __all__ = [
     "ApprovalError",

@@ -1,10 +1,58 @@
-"""How an extra is added to this copy of the program: from what it was installed from."""
+"""The extras: what each hangs on the core, which stands without them, and how its libraries are installed.
+
+The core imports no extra: it loads what it finds here, by name, when somebody asks for it.
+"""
 
 import json
 import os
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from importlib.metadata import distribution
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from urllib.parse import unquote, urlsplit
+
+from paygw_batch.errors import UsageError
+from paygw_batch.language import say
+
+FOLDERS = ("cluster", "console", "custody", "journal/postgres", "notices", "sandbox")
+"""The folders of the extras."""
+COMMANDS: Mapping[str, str] = {
+    "console": "console.console_command",
+    "invite": "console.invite_command",
+    "notices": "notices.notices_command",
+    "work": "cluster.work_command",
+    "workers": "cluster.workers_command",
+    "limits": "cluster.limits_command",
+    "sandbox": "sandbox.sandbox_command",
+}
+"""The module of each command of an extra. Its words for `--help` stand with the others, in `cli/main.py`."""
+AFTER_A_COMMAND = ("notices.delivery",)
+"""Modules whose `begin(settings, environ)` is called when a run begins; it returns what is called at its end."""
+HEALTH = ("cluster.health", "notices.health")
+"""Modules whose `checks(settings, environ)` yields checks for `doctor`."""
+
+
+def is_there(name: str) -> bool:
+    """Whether this copy of the program has the extra of a module."""
+    return find_spec(f"{__package__}.{name.partition('.')[0]}") is not None
+
+
+def extra(name: str) -> ModuleType:
+    """Return a module of an extra. Raises `UsageError` if this copy of the program was made without it."""
+    if not is_there(name):
+        raise UsageError(
+            say("This copy of the program has no {folder}.", folder=name.partition(".")[0]),
+            hint=say("Install the whole program."),
+        )
+    return import_module(f"{__package__}.{name}")
+
+
+def extras(names: tuple[str, ...]) -> Iterator[ModuleType]:
+    """Yield the modules of the extras that are there."""
+    yield from (extra(name) for name in names if is_there(name))
+
 
 IMAGE = "PAYGW_IMAGE"
 """Set in the container image, which is built with every extra: nothing is installed there."""

@@ -26,7 +26,7 @@ QUESTIONS = {
     "a phone prefix": ("config/mobile-numbers.toml", "pattern"),
     "a word of the gateway's replies": ("paygw_batch/gateway/classify.py", "def classify"),
     "the first-byte witness": ("paygw_batch/gateway/http/connection.py", "_hand_over"),
-    "the commit before a request leaves": ("paygw_batch/engine/group_commit.py", "class GroupCommit"),
+    "the commit before a request leaves": ("paygw_batch/engine/engine.py", "class GroupCommit"),
     "the signature of an approval": ("paygw_batch/run/approval_keys.py", "def sign"),
     "the red cell in a workbook": ("paygw_batch/sheet/write/marked_workbook.py", "red cell"),
     "the exit code": ("paygw_batch/report/summary.py", "class ExitCode"),

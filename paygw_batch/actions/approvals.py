@@ -40,7 +40,7 @@ from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.approvals import policy_of
 from paygw_batch.wiring.journal import Tell, database_of, journal_to_read, place_of
-from paygw_batch.wiring.operations import minor_units_of
+from paygw_batch.wiring.sheet import minor_units_of
 
 
 def needs_order(

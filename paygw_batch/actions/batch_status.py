@@ -1,7 +1,8 @@
-"""Counts the rows of one batch or of all by state, with the next step for each row that needs a person."""
+"""Counts the rows of batches by state, with the next step for each that needs a person, and finds payments."""
 
+import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -10,12 +11,14 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT, STATES, counted_state, shown_state
 from paygw_batch.countries.load import load_operation, minor_units_by_currency
+from paygw_batch.countries.rules import MobileNumbers
 from paygw_batch.journal import (
     BatchRecord,
     Contradiction,
     Hold,
     JournalReader,
     Messages,
+    PaymentSearch,
     RowBeingSent,
     RowState,
     StateTally,
@@ -34,6 +37,64 @@ from paygw_batch.report.next_step import (
 from paygw_batch.report.summary import ExitCode, Summary, of_states, worst
 from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.settings.configuration import Settings
+
+_NUMBER = re.compile(r"\+?[\d\s().\-/]+", re.ASCII)
+_SHORTEST_NUMBER = 4
+_ABROAD = "00"
+
+
+def is_number(typed: str) -> bool:
+    """Return whether a text is a number rather than a word: digits, perhaps with separators."""
+    return _NUMBER.fullmatch(typed) is not None and len(_digits(typed)) >= _SHORTEST_NUMBER
+
+
+def spellings_of_number(typed: str, numbers: Iterable[MobileNumbers]) -> list[str]:
+    """Return the forms in which a journal may hold a typed number: whole, and its local part.
+
+    A journal has international numbers without the plus, or national ones with a leading zero. The person may have
+    typed either, in any country.
+    """
+    digits = _digits(typed)
+    abroad = digits.removeprefix(_ABROAD)
+    found = {digits: None, abroad: None}
+    for country in numbers:
+        if abroad.startswith(country.dialling_code):
+            own = abroad.removeprefix(country.dialling_code)
+            found |= dict.fromkeys((own, f"{country.trunk_prefix}{own}", own.removeprefix(country.trunk_prefix)))
+            found[f"{country.dialling_code}{own.removeprefix(country.trunk_prefix)}"] = None
+        national = digits if country.keeps_zero else digits.removeprefix(country.trunk_prefix)
+        if len(national) in country.national_lengths:
+            found |= dict.fromkeys(
+                (f"{country.dialling_code}{national}", f"{country.trunk_prefix}{national}", national)
+            )
+    return [spelling for spelling in found if len(spelling) >= _SHORTEST_NUMBER]
+
+
+def _digits(typed: str) -> str:
+    return re.sub(r"\D", "", typed, flags=re.ASCII)
+
+
+MAX_FOUND = 500
+"""The maximum number of payments shown: a search with more matches is too broad for a question about one person."""
+_SHORTEST_BEGINNING = 3
+
+
+def payment_search(text: str, numbers: Iterable[MobileNumbers]) -> PaymentSearch:
+    """Return the search for a typed text: a number in any spelling, words of a name, or an order id.
+
+    `numbers` describes each country's mobile numbers.
+    """
+    countries = list(numbers)
+    typed = text.strip()
+    words = [typed] if is_number(typed) else [word for word in typed.split() if any(map(str.isalnum, word))]
+    return PaymentSearch(tuple(tuple(_alternatives(word, countries)) for word in words), typed)
+
+
+def _alternatives(word: str, numbers: Sequence[MobileNumbers]) -> Iterator[str]:
+    if is_number(word):
+        yield from spellings_of_number(word, numbers)
+    else:
+        yield f"{word}*" if len(word) >= _SHORTEST_BEGINNING else word
 
 
 def batch_summary(journal: JournalReader, record: BatchRecord, minor_units: Mapping[str, int]) -> Summary:

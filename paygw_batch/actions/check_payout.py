@@ -56,8 +56,14 @@ from paygw_batch.sheet.read.headings import (
 from paygw_batch.sheet.read.sheet_file import headings_in, read_sheet, seen_headings
 from paygw_batch.sheet.write.rejects import write_marked
 from paygw_batch.wiring.journal import journal_for_document
-from paygw_batch.wiring.operations import minor_units_of, require_complete
-from paygw_batch.wiring.sheet import read_options, suggested_reference, validated_mended, validated_sheet
+from paygw_batch.wiring.sheet import (
+    minor_units_of,
+    read_options,
+    require_complete,
+    suggested_reference,
+    validated_mended,
+    validated_sheet,
+)
 
 
 def check_payout(folder: PayoutFolder, settings: Settings, rules: Rules, maker: PublicKey) -> None:

@@ -25,7 +25,10 @@ from paygw_batch.journal import (
     StateTally,
 )
 from paygw_batch.language import say
-from paygw_batch.report.next_step import NextStep, next_step
+from paygw_batch.report.next_step import (
+    NextStep,
+    next_step,
+)
 from paygw_batch.report.remittance import Payee, payee_of
 from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.settings.configuration import Settings

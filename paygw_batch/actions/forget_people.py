@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 
 from paygw_batch.actions.approvals import order_steps
-from paygw_batch.actions.find_payments import is_number, payment_search, spellings_of_number
+from paygw_batch.actions.batch_status import is_number, payment_search, spellings_of_number
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.errors import ApprovalError, InternalError, UsageError
@@ -16,12 +16,12 @@ from paygw_batch.journal import Forgettable, FoundPayment, Journal, JournalReade
 from paygw_batch.language import say, say_count
 from paygw_batch.report.remittance import payee_of
 from paygw_batch.run.approval_keys import PublicKey
-from paygw_batch.run.forget_order import NOTHING_FORGOTTEN, ForgetOrder, forget_order_in_force, unsigned_forget_order
 from paygw_batch.run.kept_documents import is_kept
+from paygw_batch.run.order import NOTHING_FORGOTTEN, ForgetOrder, forget_order_in_force, unsigned_forget_order
 from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.approvals import known_maker, policy_of, required_policy
-from paygw_batch.wiring.operations import rules_of
+from paygw_batch.wiring.sheet import rules_of
 
 _MAX_PAYMENTS = 100_000
 """The maximum number of payments that one person may have."""

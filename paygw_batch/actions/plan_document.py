@@ -35,8 +35,8 @@ from paygw_batch.run.approval import (
 )
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
 from paygw_batch.run.compare_sheet import ComparisonMemory
-from paygw_batch.run.forget_order import require_remembered
 from paygw_batch.run.open_questions import paid_lines
+from paygw_batch.run.order import require_remembered
 from paygw_batch.run.signed_document import signed
 from paygw_batch.run.submit import Plan, plan_submission
 from paygw_batch.settings.configuration import Settings
@@ -44,7 +44,7 @@ from paygw_batch.sheet.check.mending import LEFT_OUT
 from paygw_batch.sheet.findings import ranges_of
 from paygw_batch.sheet.model import Validated
 from paygw_batch.wiring.journal import Tell, find_batch
-from paygw_batch.wiring.operations import minor_units_of
+from paygw_batch.wiring.sheet import minor_units_of
 
 
 class SentBy(Enum):

@@ -21,8 +21,8 @@ from paygw_batch.report.totals import BatchTotals, RunningTotals, books
 from paygw_batch.report.workbook import workbook_of
 from paygw_batch.sheet.read.sheet_file import ReadOptions
 from paygw_batch.sheet.write.table import write_pieces
-from paygw_batch.wiring.operations import minor_units_of
 from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput
+from paygw_batch.wiring.sheet import minor_units_of
 
 
 @dataclass(frozen=True, slots=True)

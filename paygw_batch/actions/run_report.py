@@ -19,10 +19,11 @@ from pathlib import Path
 from threading import Event, Thread
 
 from paygw_batch.actions.batch_status import journal_status
-from paygw_batch.actions.notices import send_after, tell_of_refused_sheet
+from paygw_batch.actions.notices import tell_of_refused_sheet
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, STATES
 from paygw_batch.errors import OutputError, PaygwError
+from paygw_batch.extras import AFTER_A_COMMAND, extras
 from paygw_batch.files import append_line, write_whole
 from paygw_batch.journal import SharedWork
 from paygw_batch.language import say
@@ -32,7 +33,6 @@ from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings, secret_variables
 from paygw_batch.settings.sections import ReportingSection
 from paygw_batch.wiring.journal import Tell, journal_to_read, require_workers
-from paygw_batch.wiring.notices import Channels, channels_of
 
 _LONG_NUMBER = re.compile(r"[0-9]{4,}(?=[0-9]{3})")
 """All but the last three digits of a number that could be a phone or an account."""
@@ -113,8 +113,8 @@ def run_reported(settings: Settings, command: str, tell: Tell, interrupted: Call
     `tell` gets the reason if that fails; `interrupted` says how a run ended that a person stopped.
     """
     started_s = time.monotonic()
-    # Report faulty channels before anything is done. A worker sends no notices, so its host needs no password.
-    channels = None if command == _WORK else channels_of(settings, os.environ)
+    # Faulty channels of notices are reported first. A worker sends none, so its host needs no password.
+    heard = () if command == _WORK else [one.begin(settings, os.environ) for one in extras(AFTER_A_COMMAND)]
     log = RunLog(settings.reporting.log, command)
     log.write("run_started", pid=os.getpid())
     report = RunReport(log)
@@ -126,17 +126,11 @@ def run_reported(settings: Settings, command: str, tell: Tell, interrupted: Call
     finally:
         report.summary = replace(report.summary, seconds=time.monotonic() - started_s)
         _tell(settings, EndedRun(command, report.summary, report.files), tell, log)
-        if channels is not None:
-            _send_notices(settings, channels, report, tell, log)
-
-
-def _send_notices(settings: Settings, channels: Channels, report: RunReport, tell: Tell, log: RunLog) -> None:
-    """Notify people of a refused sheet, and send the other due notices."""
-    could_not = partial(_could_not, tell, log)
-    summary, sheet = report.summary, report.sheet
-    if sheet is not None and summary.exit_code is ExitCode.DEFECTS:
-        tell_of_refused_sheet(settings, summary.sheet or sheet.name, summary.defects, None, could_not)
-    send_after(settings, channels, could_not)
+        could_not, summary = partial(_could_not, tell, log), report.summary
+        if report.sheet is not None and summary.exit_code is ExitCode.DEFECTS:
+            tell_of_refused_sheet(settings, summary.sheet or report.sheet.name, summary.defects, None, could_not)
+        for end in heard:
+            end(could_not)
 
 
 def _of_error(error: BaseException, interrupted: Callable[[], str]) -> Summary:

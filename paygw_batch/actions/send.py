@@ -20,10 +20,10 @@ from paygw_batch.core.outcome import OutcomeKind, Verdict
 from paygw_batch.core.shown_states import state_words
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.engine.engine import Engine, Judge, RunEnd
-from paygw_batch.engine.pacing import Pace
+from paygw_batch.engine.pacing import Pace, stop_sentence
 from paygw_batch.engine.ports import Prepare, Progress, World
-from paygw_batch.engine.shared_pacing import SharedPacing, stop_sentence
 from paygw_batch.errors import InternalError, JournalError
+from paygw_batch.extras import extra
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.signing.signers import signed_ahead, signers_at_work
@@ -43,7 +43,7 @@ from paygw_batch.run.quarantine_clock import MAX_AHEAD_S, DateWatch, JournalCloc
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.gateway import GatewayAccess
 from paygw_batch.wiring.journal import judge_arrivals
-from paygw_batch.wiring.operations import as_answered, operation_of, require_complete
+from paygw_batch.wiring.sheet import as_answered, operation_of, require_complete
 
 LOOK_EVERY_S = 0.5
 """The shortest interval between two looks at the run."""
@@ -251,9 +251,7 @@ def _handed_over(task: SendJob, *, waits: bool, begin: Callable[[], None]) -> Ru
     begin()
     run = task.journal.start_shared_run(task.batch.number, waits=waits, is_urgent=task.is_urgent)
     if run is not None:
-        from paygw_batch.jobs.calling import call_workers  # noqa: PLC0415 (procrastinate: only where workers are)
-
-        call_workers(url, run.look())
+        extra("cluster.calling").call_workers(url, run.look())
     return run
 
 
@@ -382,7 +380,7 @@ async def _run(
             world=real_world(),
             progress=progress,
             departs_within_s=gateway.connect_timeout_s + gateway.total_timeout_s,
-            pacing=None if gate is None else SharedPacing(gate, pace),
+            pacing=None if gate is None else extra("cluster.shared_pacing").SharedPacing(gate, pace),
             signed_ahead=signed_ahead(task.connection.signing.signer.key),
         )
         watch(engine)

@@ -16,10 +16,10 @@ from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings, settings_of_text
 from paygw_batch.settings.new_configuration import NewEndpoint, endpoint_text, operator_letter, sandbox_text
 from paygw_batch.sheet.write.template import write_example
+from paygw_batch.wiring.gateway import key_place, made_in_token, passphrase, signer_key
 from paygw_batch.wiring.journal import place_of
-from paygw_batch.wiring.operations import rules_of
 from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput
-from paygw_batch.wiring.signing import key_place, made_in_token, passphrase, signer_key
+from paygw_batch.wiring.sheet import rules_of
 
 
 @dataclass(frozen=True, slots=True)

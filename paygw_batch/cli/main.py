@@ -17,6 +17,8 @@ from paygw_batch.cli.screen.streams import standard_error, standard_output
 from paygw_batch.cli.signals import AGAIN, EXIT_CODE, interruption
 from paygw_batch.core.text import fit_for_terminal
 from paygw_batch.errors import ConfigurationError, PaygwError, UsageError
+from paygw_batch.extras import COMMANDS as OF_EXTRAS
+from paygw_batch.extras import is_there
 from paygw_batch.language import mark, say
 from paygw_batch.processes import forbid_core_dumps
 
@@ -75,8 +77,23 @@ COMMAND_GROUPS = {
         "completion": mark("Complete commands, batches and countries in a shell."),
     },
 }
-COMMANDS = {name: purpose for group in COMMAND_GROUPS.values() for name, purpose in group.items()}
+COMMANDS = {
+    name: purpose
+    for group in COMMAND_GROUPS.values()
+    for name, purpose in group.items()
+    if is_there(OF_EXTRAS.get(name, "cli"))
+}
 _WIDTH = max(map(len, COMMANDS))
+_MODULES = {
+    "pay": ("submit", "collect", "resume", "retry", "reconcile"),
+    "approve": ("plan", "approve", "withdraw", "carry-out"),
+    "settle": ("refresh", "resolve", "order"),
+    "sheets": ("validate", "template"),
+    "setup": ("init", "config", "completion"),
+    "journal": ("journal", "verify", "backup"),
+}
+_PLACES = {**{name: f"cli.commands.{module}" for module, names in _MODULES.items() for name in names}, **OF_EXTRAS}
+"""The module of each command whose module is not named like it."""
 
 
 speak_our_languages()
@@ -91,15 +108,16 @@ class _CommandGroup(HelpGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (click's signature)
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"paygw_batch.cli.commands.{cmd_name.replace('-', '_')}")
-        command: click.Command = module.command
+        name = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"paygw_batch.{_PLACES.get(cmd_name, f'cli.commands.{name}')}")
+        command: click.Command = getattr(module, f"{name}_command")
         command.short_help = COMMANDS[cmd_name]
         return also_after(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (as above)
         for title, commands in COMMAND_GROUPS.items():
             with formatter.section(section_title(title)):
-                formatter.write_dl([(name.ljust(_WIDTH), say(purpose)) for name, purpose in commands.items()])
+                formatter.write_dl([(name.ljust(_WIDTH), say(commands[name])) for name in commands if name in COMMANDS])
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         option = super().get_help_option(ctx)

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from paygw_batch.actions.continue_batch import continued_batch, unfinished_batch
 from paygw_batch.actions.plan_document import Conversation, SentBy, Submission
 from paygw_batch.actions.results import (
     ResultFiles,
@@ -22,7 +21,13 @@ from paygw_batch.actions.results import (
 )
 from paygw_batch.actions.run_report import RunReport, run_reported
 from paygw_batch.actions.send import Drained, SendJob, send
-from paygw_batch.actions.submit_sheet import refused_summary, submit_sheet, with_warnings_told
+from paygw_batch.actions.submit_sheet import (
+    continued_batch,
+    refused_summary,
+    submit_sheet,
+    unfinished_batch,
+    with_warnings_told,
+)
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import guard_of
 from paygw_batch.cli.screen.progress_bar import progress_on
@@ -40,8 +45,8 @@ from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.write.rejects import write_mendable
 from paygw_batch.wiring.gateway import GatewayAccess
 from paygw_batch.wiring.journal import find_batch, run_journal
-from paygw_batch.wiring.operations import minor_units_of, require_gateway
 from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput
+from paygw_batch.wiring.sheet import minor_units_of, require_gateway
 
 SHOW_CURSOR = "\x1b[?25h"
 

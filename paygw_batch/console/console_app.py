@@ -24,30 +24,28 @@ from paygw_batch.console.pages import (
     check_page,
     new_payout_page,
     overview_page,
-    payee_page,
     payout_page,
     people_page,
     plan_page,
+    settle_pages,
     signing_in,
-    workers_page,
+    statement_page,
 )
 from paygw_batch.console.pages.agreement import AgreementForms
-from paygw_batch.console.pages.settling import order_page, retry_page, settle_page, statement_page
-from paygw_batch.console.pages.settling.orders import OrderAgreement
-from paygw_batch.console.passkey_access import passkey_access
+from paygw_batch.console.pages.orders import OrderAgreement
+from paygw_batch.console.passkey_access import KeptSessions, SignInWay, WebSessions, passkey_access
 from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.permissions import Act, members_of
 from paygw_batch.console.rendering import STATIC, page_templates, shown_for
 from paygw_batch.console.visits import Console, PageNotFound, Visit, WebRoute, error_page
 from paygw_batch.console.web_guard import MAX_FORM_BYTES, AsgiApp, AsgiReceive, AsgiScope, AsgiSend, WebGuard
-from paygw_batch.console.web_sessions import KeptSessions, SignInWay, WebSessions
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.web_server import LOOPBACK, LocalServer, bounded, listen_on_loopback
 from paygw_batch.wiring.journal import journal_for_document
-from paygw_batch.wiring.operations import rules_of
+from paygw_batch.wiring.sheet import rules_of
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _PLAN, _ORDER = AgreementForms(plan_page.PlanAgreement), AgreementForms(OrderAgreement)
@@ -93,12 +91,14 @@ ROUTES = (
         Act.DOWNLOAD,
         "download reconciliation",
     ),
-    WebRoute("/payouts/{batch}/rows/{row:int}/settle", settle_page.settle_form, Act.SETTLE, "open settling"),
+    WebRoute("/payouts/{batch}/rows/{row:int}/settle", settle_pages.settle_form, Act.SETTLE, "open settling"),
     WebRoute(
-        "/payouts/{batch}/rows/{row:int}/settle", settle_page.settle_row, Act.SETTLE, "settle row", "POST", form=""
+        "/payouts/{batch}/rows/{row:int}/settle", settle_pages.settle_row, Act.SETTLE, "settle row", "POST", form=""
     ),
-    WebRoute("/payouts/{batch}/retry", retry_page.rejected_form, Act.ORDER, "open rejected rows"),
-    WebRoute("/payouts/{batch}/retry", retry_page.choose_rejected, Act.ORDER, "choose rejected rows", "POST", form=""),
+    WebRoute("/payouts/{batch}/retry", settle_pages.rejected_form, Act.ORDER, "open rejected rows"),
+    WebRoute(
+        "/payouts/{batch}/retry", settle_pages.choose_rejected, Act.ORDER, "choose rejected rows", "POST", form=""
+    ),
     WebRoute(
         "/payouts/{batch}/questions.{ending}", statement_page.download_questions, Act.DOWNLOAD, "download questions"
     ),
@@ -111,17 +111,17 @@ ROUTES = (
         "/statements/{statement}/carry-out", statement_page.use_statement, Act.SETTLE, "carry out statement", "POST"
     ),
     WebRoute("/statements/{statement}/remove", statement_page.remove_statement, Act.SETTLE, "remove statement", "POST"),
-    WebRoute("/orders/{order}", order_page.show_order, Act.LOOK, "open order"),
+    WebRoute("/orders/{order}", settle_pages.show_order, Act.LOOK, "open order"),
     WebRoute("/orders/{order}/sign", _ORDER.sign, Act.ORDER, "sign order", "POST"),
     WebRoute("/orders/{order}/sign-again", _ORDER.sign_again, Act.ORDER, "sign order again", "POST"),
     WebRoute("/orders/{order}/agree", _ORDER.approve, Act.AGREE, "agree to order", "POST"),
     WebRoute("/orders/{order}/send-back", _ORDER.send_back, Act.AGREE, "send order back", "POST"),
     WebRoute("/orders/{order}/take-back", _ORDER.take_back, Act.ORDER, "take order back", "POST"),
     WebRoute("/orders/{order}/carry-out", _ORDER.start, Act.SETTLE, "carry order out", "POST"),
-    WebRoute("/payees", payee_page.find_payee, Act.LOOK, "search payees"),
-    WebRoute("/payees/advice", payee_page.remittance_advice, Act.DOWNLOAD, "remittance advice"),
+    WebRoute("/payees", overview_page.find_payee, Act.LOOK, "search payees"),
+    WebRoute("/payees/advice", overview_page.remittance_advice, Act.DOWNLOAD, "remittance advice"),
     WebRoute("/people", people_page.people_and_health, Act.ADMINISTER, "open people and health"),
-    WebRoute("/workers", workers_page.workers_of_all_hosts, Act.ADMINISTER, "open workers"),
+    WebRoute("/workers", people_page.workers_of_all_hosts, Act.ADMINISTER, "open workers"),
     WebRoute("/people/check", people_page.check_program, Act.CHECK, "check program", "POST"),
     WebRoute("/payouts/{batch}/pause", payout_page.pause, Act.START, "pause", "POST"),
     WebRoute("/payouts/{batch}/continue", payout_page.continue_payout, Act.START, "continue payout", "POST"),

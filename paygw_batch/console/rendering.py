@@ -15,8 +15,7 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment
 
-from paygw_batch.core.recorded_words import recorded
-from paygw_batch.core.shown_states import INVALID
+from paygw_batch.core.shown_states import INVALID, recorded
 from paygw_batch.language import language, languages, mark, mark_all, say, say_count, speaking, thousands_apart_by
 from paygw_batch.report.page import page_environment
 from paygw_batch.run.approval_keys import plain_name

@@ -19,7 +19,7 @@ from paygw_batch.processes import child_environment, forbid_core_dumps
 from paygw_batch.run.approval_keys import read_public_key
 from paygw_batch.settings.configuration import Settings, load_settings, secret_variables
 from paygw_batch.sheet.write.rejects import NO_MARKED_WORKBOOK
-from paygw_batch.wiring.operations import rules_of
+from paygw_batch.wiring.sheet import rules_of
 
 MAX_MEMORY_BYTES = 8 * 1024**3
 """Address space, of which libraries reserve far more than they use."""

@@ -26,12 +26,11 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from paygw_batch.actions.kept_sheet import CheckMemories
 from paygw_batch.actions.payout_folder import is_folder_name, uploads_by_batch
 from paygw_batch.clock import Now, timestamp
-from paygw_batch.console.passkey_access import PasskeyAccess
+from paygw_batch.console.passkey_access import PasskeyAccess, SignedInKey, SignInWay, WebSession, WebSessions
 from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.permissions import Act, Member, Role, Thing, may
 from paygw_batch.console.rendering import Page, masked, own_names, shown_for
 from paygw_batch.console.web_guard import BodyRefused
-from paygw_batch.console.web_sessions import SignedInKey, SignInWay, WebSession, WebSessions
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import AuditUnwritable, PaygwError, UsageError

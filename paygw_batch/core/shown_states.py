@@ -1,7 +1,122 @@
-"""Maps the state of an instruction to the state that a person is shown."""
+"""Puts what the journal keeps (states, codes for people's acts and our outcomes) into words, in the reader's language.
+
+The journal keeps a code and its values, as JSON: facts are hashed and replayed, so nothing of it may depend on a
+language. Any other text is the gateway's or a person's, and is shown as it is.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from paygw_batch.core.lifecycle import State
-from paygw_batch.language import mark_all, mark_count, number, say, say_count
+from paygw_batch.language import mark, mark_all, mark_count, number, say, say_count
+
+CODED = "["
+"""The beginning of a kept text that is a code and its values."""
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+_TEXT, _DUPLICATE, _AGREED = "text", "duplicate", "agreed"
+_WITH_CAUSE = {"unknown", "not_sent"}
+_TEMPLATES: Mapping[tuple[str, int], str] = MappingProxyType(
+    {
+        (_DUPLICATE, 1): mark("possible duplicate of attempt {attempt}"),
+        (_DUPLICATE, 2): mark("{message} [possible duplicate of attempt {attempt}]"),
+        ("interrupted", 0): mark("The run ended before it recorded an answer; a request may have left."),
+        ("unknown", 0): mark("No one knows what happened to the request: it may have been paid."),
+        ("unknown", 1): mark("No one knows what happened to the request ({cause}): it may have been paid."),
+        ("not_sent", 0): mark("Nothing was sent."),
+        ("not_sent", 1): mark("Nothing was sent ({cause})."),
+        ("resolved_paid", 2): mark("Resolved as paid by {by}: {evidence}"),
+        ("resolved_rejected", 2): mark("Resolved as rejected by {by}: {evidence}"),
+        ("resolved_not_received", 2): mark("Resolved as not received by {by}: {evidence}"),
+        ("released", 1): mark("Released for another attempt by {by}."),
+        ("returned", 1): mark("The money came back: {evidence}"),
+        ("replaced", 2): mark("Replaced by row {row} of batch {batch}."),
+        ("one_row", 1): mark("1 row of {sheet}"),
+        ("rows", 2): mark("{rows} rows of {sheet}"),
+        ("next_attempt", 1): mark("next attempt as {order_id}"),
+        ("notification", 1): mark("By a notification of the gateway (fact {number})."),
+        ("enquiry", 1): mark("By the gateway's answer to an enquiry (fact {number})."),
+        ("statement", 1): mark("By a statement of the gateway (fact {number})."),
+        ("forgotten_before", 2): mark("the payees of {rows} rows, all from before {before}"),
+        ("forgotten_person", 1): mark("one person in {rows} rows"),
+        ("by_row", 2): mark("by row {row} of batch {batch}"),
+        (_AGREED, 4): mark("{by}, by order {digest}, prepared by {maker}, approved by {approvers}"),
+        ("prepared", 2): mark("prepared by {name} at {at}"),
+        ("approved", 3): mark("approved by {name} at {at} (plan {digest})"),
+    }
+)
+"""By code and number of values, which fill the placeholders in order. `journal/state.sql` writes the first ones."""
+
+
+def kept(code: str, *values: str | int | None) -> str:
+    """Return a code and its values as the journal keeps them. None is a value that is not there."""
+    plain = (value.replace("\0", "?") if isinstance(value, str) else value for value in values)
+    return _encode([code, *plain])
+
+
+def kept_text(text: str) -> str:
+    """Return a text of others as the journal keeps it: as it is, unless it could be taken for a code."""
+    return kept(_TEXT, text) if text.startswith(CODED) else text
+
+
+def code_of(text: str) -> tuple[str, Sequence[Any]]:
+    """Return the code of a kept text, and its values; that of a text of others is `text`."""
+    if not text.startswith(CODED):
+        return _TEXT, (text,)
+    code, *values = json.loads(text)
+    return code, [value for value in values if value is not None]
+
+
+def recorded(text: str, *, is_for_officers: bool = False) -> str:
+    """Return a kept text in the chosen language; for officers, without the code of a cause."""
+    code, values = code_of(text)
+    if code == _TEXT:
+        return str(values[0])
+    if is_for_officers and code in _WITH_CAUSE:
+        values = ()
+    template = _TEMPLATES[code, len(values)]
+    names = re.findall(r"\{(\w+)\}", template)
+    if code == _DUPLICATE:
+        values = [*(recorded(one, is_for_officers=is_for_officers) for one in values[:-1]), values[-1]]
+    filled = {name: decided_by(one) if name == "by" else one for name, one in zip(names, values, strict=True)}
+    return say(template, **filled)
+
+
+def decided_by(by: str) -> str:
+    """Return who decided, in the chosen language: a person, or a person by an order of others."""
+    return recorded(by) if _is_by_order(by) else by
+
+
+def person_of(by: str) -> str:
+    """Return the person alone who decided, or who carried out an order of others."""
+    return str(code_of(by)[1][0]) if _is_by_order(by) else by
+
+
+def _is_by_order(by: str) -> bool:
+    """Whether an order is recorded. A name that a person gives never passes for one: it ends with the login."""
+    return by.startswith(f'["{_AGREED}", ') and by.endswith("]")
+
+
+_DEEDS = mark_all(
+    "opened",
+    "approved",
+    "resolved paid",
+    "resolved rejected",
+    "resolved not received",
+    "released",
+    "returned",
+    "replaced",
+    "forgotten",
+)
+"""The words of all acts of people, for the catalogue."""
+
+
+def deed_words(kind: str) -> str:
+    """Return the act of a person on a batch or a row, as people say it."""
+    return say(kind.replace("_", " "))
+
 
 INVALID = "invalid"
 """The state of a row with defects: it is not an instruction, and the state machine does not know it."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from paygw_batch.core.outcome import ANSWERS, Outcome, OutcomeKind
+from paygw_batch.journal import GateStop, GateStopKind
 from paygw_batch.language import say, say_count
 
 
@@ -199,3 +200,14 @@ class GroupLimit:
         """The maximum number of facts in the next commit."""
         is_gateway_slow = 4 * self.journal_s <= self.gateway_s
         return max(SMALLEST_GROUP_FACTS if is_gateway_slow else LARGEST_GROUP_FACTS, self.places // 4)
+
+
+def stop_sentence(stop: GateStop) -> str:
+    """Return a sentence that says why no worker may send."""
+    match stop.kind:
+        case GateStopKind.IN_DOUBT:
+            return doubt_sentence(stop.count)
+        case GateStopKind.REJECTED:
+            return rejection_sentence(stop.count, stop.text)
+        case GateStopKind.REQUESTED:
+            return stop.text

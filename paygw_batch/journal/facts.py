@@ -26,7 +26,7 @@ from paygw_batch.core.lifecycle import (
     Returned,
     kind_of,
 )
-from paygw_batch.core.recorded_words import code_of, kept, kept_text
+from paygw_batch.core.shown_states import code_of, kept, kept_text
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.values import (
     Adopted,

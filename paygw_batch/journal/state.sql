@@ -37,7 +37,7 @@ CASE WHEN s.state <> 'replaced' THEN {code} ELSE (SELECT {code} FROM fact f
         AND NOT EXISTS (SELECT 1 FROM contradiction c WHERE c.fact = f.number) ORDER BY f.number DESC LIMIT 1) END
 
 -- part: message
--- As `core/recorded_words.py` has it: a code and its values, or a text of the gateway that cannot be taken for one.
+-- As `core/shown_states.py` has it: a code and its values, or a text of the gateway that cannot be taken for one.
 CASE WHEN f.kind IN ('not_sent', 'accepted', 'paid', 'rejected', 'unknown') THEN CASE
         WHEN f.source IS NOT NULL THEN CAST(json_array(f.source, f.number) AS TEXT)
         WHEN d.text LIKE '[%' THEN CAST(json_array('text', d.text) AS TEXT)

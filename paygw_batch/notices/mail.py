@@ -11,8 +11,8 @@ from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
 
-from paygw_batch.core.delivery import Trouble, TroubleKind
 from paygw_batch.core.text import fit_for_terminal
+from paygw_batch.notices.words import Trouble, TroubleKind
 
 _FAILURES: tuple[tuple[type[Exception], TroubleKind], ...] = (
     (ssl.SSLCertVerificationError, TroubleKind.UNTRUSTED),

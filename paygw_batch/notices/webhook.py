@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
-from paygw_batch.core.delivery import Trouble, TroubleKind
 from paygw_batch.language import say
+from paygw_batch.notices.words import Trouble, TroubleKind
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 (how one begins)
 _TAKEN = range(200, 300)

@@ -10,12 +10,11 @@ import polars as pl
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
-from paygw_batch.core.recorded_words import CODED, recorded
-from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT, shown_state
+from paygw_batch.core.shown_states import CODED, INVALID, SHOWN_IN_DOUBT, recorded, shown_state
 from paygw_batch.errors import InternalError
 from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Hold, JournalReader
 from paygw_batch.report.next_step import held_sentence
-from paygw_batch.run.forget_order import require_remembered
+from paygw_batch.run.order import require_remembered
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.columns import CUSTOMER_URL, QUESTION_COLUMNS, RECONCILED_OF
 from paygw_batch.sheet.instructions import from_pages

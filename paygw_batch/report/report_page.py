@@ -13,8 +13,7 @@ import polars as pl
 from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import parse_amount, with_separators
-from paygw_batch.core.recorded_words import decided_by, deed_words, recorded
-from paygw_batch.core.shown_states import state_words
+from paygw_batch.core.shown_states import decided_by, deed_words, recorded, state_words
 from paygw_batch.countries.load import load_operation
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader
 from paygw_batch.language import mark, say, say_count

@@ -17,7 +17,7 @@ import polars as pl
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.money import from_minor, with_separators
-from paygw_batch.core.recorded_words import kept
+from paygw_batch.core.shown_states import kept
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal import BatchRecord, Known
 from paygw_batch.language import ENGLISH, language, mark, say

@@ -14,14 +14,12 @@ from pydantic import Field, TypeAdapter
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import FactKind, Resolved, kind_of
-from paygw_batch.core.recorded_words import kept_text
+from paygw_batch.core.shown_states import kept_text
 from paygw_batch.errors import ApprovalError, JournalCorrupt
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, Withdrawal
 from paygw_batch.language import say
-from paygw_batch.run.approval_keys import ApprovalKey, People, read_own_spelling
-from paygw_batch.run.forget_order import ForgetOrder
-from paygw_batch.run.order import Order
-from paygw_batch.run.passkey import party_named_by
+from paygw_batch.run.approval_keys import ApprovalKey, People, party_named_by, read_own_spelling
+from paygw_batch.run.order import ForgetOrder, Order
 from paygw_batch.run.row_order import RowOrder
 from paygw_batch.run.signed_document import SignedDocument, SignedPart, has_signed_by, signed_bytes
 

@@ -14,7 +14,7 @@ from paygw_batch.core.text import spelled_alike
 from paygw_batch.journal import Clash, RowState
 from paygw_batch.language import mark, say
 from paygw_batch.run.quarantine_clock import MAX_AHEAD_S
-from paygw_batch.statement.read import WRITTEN, StatementLine, TimeSpan, read_time
+from paygw_batch.statement import WRITTEN, StatementLine, TimeSpan, read_time
 
 DO_NOT_SEND = mark("The payee may have the money: do not send it again, and ask the gateway.")
 

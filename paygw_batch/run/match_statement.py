@@ -48,7 +48,7 @@ from paygw_batch.run.line_attempt import (
 )
 from paygw_batch.run.quarantine_clock import JournalClock, latest_start
 from paygw_batch.run.resolve import Settlement, quarantine_sentence
-from paygw_batch.statement.read import Statement, StatementLine, TimeSpan
+from paygw_batch.statement import Statement, StatementLine, TimeSpan
 
 _UNSETTLED = frozenset({State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED})
 

@@ -1,22 +1,26 @@
-"""What every kind of order shares: its place, who agreed to it, and whether it is still true.
+"""What every kind of order shares (its place, who agreed to it, whether it is still true), and orders to forget people.
 
 An order says how everything that it changes is now. Before it is carried out, its content is made again and compared.
-Carrying it out changes what it says, so it works once.
+Carrying it out changes what it says, so it works once. An order to forget names exactly the payments whose payees are
+forgotten, and no person.
 """
 
 from abc import abstractmethod
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+from paygw_batch.clock import timestamp
 from paygw_batch.core.evidence import SignedOrder
-from paygw_batch.core.recorded_words import kept
-from paygw_batch.errors import ApprovalError
-from paygw_batch.journal import JournalReader
+from paygw_batch.core.shown_states import decided_by, kept
+from paygw_batch.errors import ApprovalError, PeopleForgotten
+from paygw_batch.journal import BatchRecord, Forgettable, JournalReader
 from paygw_batch.language import mark, say
+from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.signed_document import (
     ApprovalPolicy,
     SignedDocument,
+    SignedPart,
     require_journal,
     require_not_withdrawn,
     require_signatures,
@@ -82,3 +86,115 @@ def require_true(order: Order, actual: Any) -> None:
             say("The {noun} is no longer valid: {changes}.", noun=say(order.noun), changes=changes),
             hint=f"{say(order.nothing_done)} {say(order.make_another)}",
         )
+
+
+NOTHING_FORGOTTEN = mark("Nobody was forgotten.")
+
+
+class ForgottenBatch(SignedPart):
+    """A batch in which people are forgotten, and the number of their rows. Its whole sheet is removed."""
+
+    batch: str
+    operation: str
+    sheet: str
+    rows: int
+
+
+class ForgetContent(SignedPart):
+    """The payments whose payees would be forgotten, and their journal.
+
+    `before` is the date before which people are forgotten; empty for one person, and then `instructions` are the
+    numbers of that person's payments. `sha256` is the digest of exactly these payments (`Forgettable.sha256`).
+    """
+
+    endpoint: str
+    journal: str
+    before: str
+    instructions: list[int]
+    sha256: str
+    batches: list[ForgottenBatch]
+
+
+class ForgetOrder(Order):
+    """An order as it is in its file."""
+
+    noun: ClassVar[str] = mark("order to forget people")
+    nothing_done: ClassVar[str] = NOTHING_FORGOTTEN
+
+    document: Literal["paygw-batch forget order 1"] = "paygw-batch forget order 1"
+    content: ForgetContent
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in which people would be forgotten."""
+        return sum(one.rows for one in self.content.batches)
+
+    def changes(self, _actual: ForgetContent) -> Sequence[str]:
+        """Return that the order would do something else now."""
+        return [say("other payments would be forgotten now")]
+
+
+def require_remembered(journal: JournalReader, batch: BatchRecord) -> None:
+    """Raise `PeopleForgotten` if people in a batch were forgotten: it is over, and its sheet is gone."""
+    if (forgotten := journal.forgotten(batch.number)) is not None:
+        raise PeopleForgotten(
+            say(
+                "People of batch {batch} were forgotten at {at} by {by}: its sheet, and their names and numbers, "
+                "are gone.",
+                batch=batch.batch,
+                at=forgotten.at,
+                by=decided_by(forgotten.by),
+            )
+        )
+
+
+def unsigned_forget_order(
+    journal: JournalReader, chosen: Forgettable, *, endpoint: str, maker: PublicKey, now: datetime
+) -> ForgetOrder:
+    """Return an order that its maker has yet to sign."""
+    content = _content_of(journal, chosen, endpoint)
+    return ForgetOrder(content=content, made_at=timestamp(now), maker=maker.text, signature="", approvals=[])
+
+
+def _content_of(journal: JournalReader, chosen: Forgettable, endpoint: str) -> ForgetContent:
+    records = {one.number: one for one in journal.batches()}
+    batches = [
+        ForgottenBatch(
+            batch=records[number].batch,
+            operation=records[number].operation,
+            sheet=records[number].sheet_name,
+            rows=len(instructions),
+        )
+        for number, instructions in chosen.batches.items()
+    ]
+    return ForgetContent(
+        endpoint=endpoint,
+        journal=journal.head().journal_id,
+        before=chosen.before,
+        instructions=[] if chosen.before else [one for some in chosen.batches.values() for one in some],
+        sha256=chosen.sha256,
+        batches=batches,
+    )
+
+
+def forget_order_in_force(
+    order: ForgetOrder,
+    journal: JournalReader,
+    policy: ApprovalPolicy,
+    now: datetime,
+    *,
+    by: str,
+    endpoint: str,
+    cutoff: str,
+    recent: str,
+) -> tuple[Forgettable, str, SignedOrder]:
+    """Return the payments whose payees an order forgets now, who decided it (as recorded), and the order to keep.
+
+    Raises `ApprovalError` unless it is approved, and would forget the same payments as when it was made.
+    """
+    require_place(order, journal, endpoint)
+    decided, kept = agreed(order, journal, policy, now, by=by)
+    content = order.content
+    chosen = journal.forgettable(content.instructions or None, before=content.before, cutoff=cutoff, recent=recent)
+    require_true(order, _content_of(journal, chosen, endpoint))
+    return chosen, decided, kept

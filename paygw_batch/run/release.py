@@ -8,7 +8,7 @@ from paygw_batch.core.shown_states import shown_state, state_words
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, RowState, is_in_quarantine
 from paygw_batch.language import mark, say
-from paygw_batch.run.forget_order import require_remembered
+from paygw_batch.run.order import require_remembered
 from paygw_batch.run.quarantine_clock import JournalClock, Quarantine
 from paygw_batch.run.resolve import open_from, standings_of
 

@@ -25,7 +25,7 @@ from paygw_batch.run.order import Order, agreed, require_place, require_true
 from paygw_batch.run.quarantine_clock import Quarantine
 from paygw_batch.run.resolve import Settlement, standings_of
 from paygw_batch.run.signed_document import ApprovalPolicy, SignedPart
-from paygw_batch.statement.read import Statement
+from paygw_batch.statement import Statement
 
 _SHOWN_CHANGES = 5
 """The maximum number of rows that a refusal names."""

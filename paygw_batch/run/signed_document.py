@@ -22,8 +22,17 @@ from paygw_batch.errors import ApprovalError, ConfigurationError, DocumentWithdr
 from paygw_batch.files import read_regular, write_whole
 from paygw_batch.journal import Withdrawal
 from paygw_batch.language import mark, say, say_count
-from paygw_batch.run.approval_keys import ApprovalKey, People, Person, PublicKey, read_own_spelling
-from paygw_batch.run.passkey import PasskeySignature, RelyingParty, challenge_of, has_asserted
+from paygw_batch.run.approval_keys import (
+    ApprovalKey,
+    PasskeySignature,
+    People,
+    Person,
+    PublicKey,
+    RelyingParty,
+    challenge_of,
+    has_asserted,
+    read_own_spelling,
+)
 
 _APPROVE_IT = mark("`paygw-batch approve {placeholder} --key KEY` approves it.")
 _UNKNOWN_MAKER = mark("The {noun} was made with a key that does not belong to a listed maker.")

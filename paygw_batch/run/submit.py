@@ -37,7 +37,6 @@ from paygw_batch.run.compare_sheet import (
     with_rows,
     without_rows,
 )
-from paygw_batch.run.forget_order import require_remembered
 from paygw_batch.run.open_questions import (
     OpenQuestion,
     UsedReference,
@@ -46,6 +45,7 @@ from paygw_batch.run.open_questions import (
     paid_twice,
     repeated_by,
 )
+from paygw_batch.run.order import require_remembered
 from paygw_batch.run.quarantine_clock import JournalClock, Quarantine
 from paygw_batch.sheet.check.contract import ContractGate, good_rows, rules_for_sheet
 from paygw_batch.sheet.check.repeats import LOOK_ALIKE, REWRITTEN

@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256, SHA512
 
 from paygw_batch.files import append_line
-from paygw_batch.sandbox.behaviour import Callback
-from paygw_batch.sandbox.request import Order
+from paygw_batch.sandbox.form import Order
+from paygw_batch.sandbox.reply import Callback
 
 TRIES = 200
 """How often a notification is sent until it is answered with 200."""

@@ -1,12 +1,8 @@
-"""Checks the fields of a body against the form of their country.
+"""Requests to the sandbox, and the check of their fields against the form of their country.
 
-Source: sections 2.1 to 2.4 of the gateway's interface, as the data under `config/` states them.
-
-Reads the body of a request: strict JSON, one flat object, numbers kept as the digits that were sent.
-
-Checks the points that the country's form leaves open: how the amount is written, and the control hash.
-
-Computed in its own way and not by the code that makes requests, so that the one tests the other.
+Reads a body as strict JSON, one flat object, numbers kept as the digits that were sent. Source: sections 2.1 to 2.4 of
+the gateway's interface, as the data under `config/` states them. The control hash and the way an amount is written are
+computed here in another way than by the code that makes requests, so that the one tests the other.
 """
 
 import hashlib
@@ -25,7 +21,57 @@ from paygw_batch.core.money import parse_amount
 from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField, Rules
 from paygw_batch.errors import ConfigurationError, InternalError
 from paygw_batch.language import say
-from paygw_batch.sandbox.request import Order, Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A complete HTTP request. `path` and `query` are as sent; `headers` has lower-case names, in the order sent.
+
+    Headers and body are left out of the representation: they hold a signature and a payee's data.
+    """
+
+    http_version: str
+    method: str
+    path: str
+    query: str
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    body: bytes = field(repr=False)
+
+    def header(self, name: str) -> tuple[str, ...]:
+        """Return every value of the header `name` (lower case)."""
+        return tuple(value for its_name, value in self.headers if its_name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is not a payment. `message` names the field or header and the rule, never a payee's data.
+
+    `order_id` is the order the request spoke of, if that much could be read, so that the refusal can echo it.
+    """
+
+    http_status: int
+    code: str
+    message: str
+    order_id: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An order to pay that was properly signed and satisfies its country's form.
+
+    `amount` keeps the digits that were sent; `payee` is the account number, or the receiver's phone in the receiver
+    form. `purpose` is None if the country sends none, `callback_url` where its form has none. The latter may hold a
+    merchant's secret token.
+    """
+
+    order_id: str
+    country: str
+    currency: str
+    amount: str
+    payee: str = field(repr=False)
+    purpose: str | None
+    callback_url: str | None = field(default=None, repr=False)
+
 
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 

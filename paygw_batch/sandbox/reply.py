@@ -1,18 +1,229 @@
-"""Writes the sandbox's replies as bytes, and answers enquiries from its own record."""
+"""Chooses the sandbox's reply by the first rule of a TOML file that matches an order, and writes it as bytes."""
 
 import json
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from enum import StrEnum
 from pathlib import Path
+from typing import Annotated, Literal, Self
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from paygw_batch.countries.data import config_dir, nearest, reason_of
 from paygw_batch.countries.rules import AmountUnit, Operation
-from paygw_batch.sandbox.behaviour import Answer, Enquiries, Fault
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.files import read_regular
+from paygw_batch.language import say
+from paygw_batch.sandbox.form import Order, Refusal, Request
 from paygw_batch.sandbox.record import RecordLine, read_record
-from paygw_batch.sandbox.request import Order, Refusal, Request
 from paygw_batch.sandbox.verifier import Verifier
+
+
+class Fault(StrEnum):
+    """How the sandbox misbehaves. All but DROP_BEFORE take the order first: the money moves, with any reply or none."""
+
+    SILENCE = "silence"
+    """No answer, ever; the connection stays open until the client or the sandbox ends."""
+    GARBAGE = "garbage"
+    """An answer that is not JSON."""
+    DROP_BEFORE = "drop_before"
+    """The connection is closed and the order is not taken. To the client it looks like DROP_AFTER."""
+    DROP_AFTER = "drop_after"
+    """The connection is closed after the order was taken."""
+    HTTP_500 = "http_500"
+    """A bare HTTP 500."""
+    WRONG_ECHO = "wrong_echo"
+    """An answer that speaks of another order id."""
+    SLOW_DRIP = "slow_drip"
+    """The right answer, byte by byte, `drip_interval_s` apart."""
+
+
+_HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
+_HeaderValue = Annotated[str, Field(pattern=r"^[\x20-\x7e]*$")]
+_Word = Annotated[str, Field(min_length=1)]
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_MAX_BYTES = 1024 * 1024
+_FRAMING = frozenset({"content-length", "transfer-encoding"})
+
+
+class _Table(BaseModel):
+    """A table of the file: its keys, their values and defaults."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Answer(_Table):
+    """The reply to an order. `commits` says whether the money moves; `delay_s` passes after that."""
+
+    status: _Word = "approved"
+    http_status: Annotated[int, Field(ge=200, le=599)] = 200
+    delay_s: _Seconds = 0.0
+    drip_interval_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    headers: dict[_HeaderName, _HeaderValue] = {}
+    error_code: str | None = None
+    message: str | None = None
+    fault: Annotated[Fault | None, Field(strict=False)] = None
+    commits: bool = Field(default_factory=lambda said: said.get("fault") is not Fault.DROP_BEFORE)
+
+    @model_validator(mode="after")
+    def _can_be_done(self) -> Self:
+        if self.fault is Fault.DROP_BEFORE and self.commits:
+            raise ValueError(say("drop_before takes no order, so `commits` cannot be true"))
+        if any(name.lower() in _FRAMING for name in self.headers):
+            raise ValueError(say("the sandbox sets Content-Length and Transfer-Encoding itself"))
+        return self
+
+
+class _Conditions(_Table):
+    """Which orders a table is for: those that fit every condition that is not None.
+
+    `amount_whole` is the whole part of the amount, `order_id` a regular expression over the whole order id.
+    """
+
+    amount_whole: Annotated[int | None, Field(ge=0)] = None
+    order_id: re.Pattern[str] | None = None
+    country: str | None = None
+
+    def fit(self, order: Order) -> bool:
+        """Return whether every condition fits."""
+        return (
+            (self.amount_whole is None or self.amount_whole == int(order.amount.partition(".")[0]))
+            and (self.country is None or self.country == order.country)
+            and (self.order_id is None or self.order_id.fullmatch(order.order_id) is not None)
+        )
+
+
+class Rule(_Conditions, Answer):
+    """An answer, and the orders it is for.
+
+    `every_nth` takes only each n-th order that fits the rest and that no earlier rule took.
+    """
+
+    every_nth: Annotated[int | None, Field(ge=1)] = None
+
+    @model_validator(mode="after")
+    def _has_a_condition(self) -> Self:
+        if (self.amount_whole, self.order_id, self.country, self.every_nth) == (None, None, None, None):
+            raise ValueError(
+                say(
+                    "a rule needs `amount_whole`, `order_id`, `country` or `every_nth`; "
+                    "all other orders are for [default]"
+                )
+            )
+        return self
+
+
+class Callback(_Conditions):
+    """A notification about the orders that fit.
+
+    It leaves `delay_s` after the order was taken, and up to `jitter_s` later, `times` times. `amount` makes it speak of
+    another amount, `forged` gives it a wrong hash.
+    """
+
+    status: _Word
+    delay_s: _Seconds = 0.0
+    jitter_s: _Seconds = 0.0
+    times: Annotated[int, Field(ge=1, le=1000)] = 1
+    method: Literal["GET", "POST"] = "POST"
+    format: Literal["form", "json"] = "json"
+    amount: str | None = None
+    forged: bool = False
+
+
+class Enquiries(_Table):
+    """The answer to an enquiry: the word that the order got, or after `after_s` the word that `later` gives.
+
+    `not_found` is the word for an order that was never taken.
+    """
+
+    later: dict[str, str] = {}
+    after_s: _Seconds = 0.0
+    not_found: _Word = "not-found"
+
+
+class Behaviour(_Table):
+    """The whole file: rules in their order, the answer if none of them fits, notifications, and enquiries."""
+
+    rule: Sequence[Rule] = ()
+    default: Answer = Answer()
+    notification: Sequence[Callback] = ()
+    enquiry: Enquiries = Enquiries()
+
+
+_KEYS: Mapping[str, Collection[str]] = {
+    "rule": Rule.model_fields,
+    "default": Answer.model_fields,
+    "notification": Callback.model_fields,
+    "enquiry": Enquiries.model_fields,
+}
+
+
+class AnswerChoice:
+    """Chooses answers, and counts for `every_nth`. One thread only."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self._behaviour = behaviour
+        self._fitted = [0] * len(behaviour.rule)
+
+    def choose(self, order: Order) -> Answer:
+        """Return the answer of the first rule that fits `order`, or the default."""
+        for index, rule in enumerate(self._behaviour.rule):
+            if not rule.fit(order):
+                continue
+            self._fitted[index] += 1
+            if rule.every_nth is None or self._fitted[index] % rule.every_nth == 0:
+                return rule
+        return self._behaviour.default
+
+    def callbacks(self, order: Order) -> Iterator[Callback]:
+        """Yield every notification that `order` causes."""
+        return (callback for callback in self._behaviour.notification if callback.fit(order))
+
+
+def parse_behaviour(text: str, *, name: str) -> Behaviour:
+    """Return the behaviour that TOML `text` states; raise `ConfigurationError` that names the key in file `name`."""
+    try:
+        return Behaviour.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as problem:
+        raise ConfigurationError(say("{name} is not TOML: {problem}", name=name, problem=problem)) from None
+    except ValidationError as problem:
+        raise ConfigurationError(" ".join(f"{name}: {each}" for each in _sentences(problem))) from None
+
+
+def _sentences(problem: ValidationError) -> Iterator[str]:
+    for each in problem.errors(include_url=False, include_input=False):
+        place = ".".join(str(step) for step in each["loc"])
+        if each["type"] == "extra_forbidden":
+            known = _KEYS.get(str(each["loc"][0]), Behaviour.model_fields)
+            near = nearest(str(each["loc"][-1]), known)
+            yield say("{key} is not a known key; {nearest}", key=place, nearest=near)
+        else:
+            yield f"{place}: {reason_of(each)}."
+
+
+def load_behaviour(path: Path) -> Behaviour:
+    """Return the behaviour in the file at `path`; raise `ConfigurationError`."""
+    try:
+        text = read_regular(path, _MAX_BYTES).decode()
+    except OSError as problem:
+        reason = say(problem.strerror or "unknown reason")
+        raise ConfigurationError(
+            say("{path} cannot be read: {reason}.", path=path, reason=reason), hint=say("Check the path.")
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(say("{path} is not written in UTF-8.", path=path), hint="") from None
+    return parse_behaviour(text, name=path.name)
+
+
+def shipped_behaviour() -> Behaviour:
+    """Return the behaviour that the program ships: everything approved but amounts of 9001 to 9012."""
+    return load_behaviour(config_dir() / "sandbox-behaviour.toml")
+
 
 Headers = tuple[tuple[str, str], ...]
 

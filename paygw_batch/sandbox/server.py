@@ -24,12 +24,22 @@ from paygw_batch.clock import HEED_EVERY_S
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError, InternalError, OutputError
 from paygw_batch.language import say
-from paygw_batch.sandbox.behaviour import Answer, AnswerChoice, Behaviour, Fault
 from paygw_batch.sandbox.callback import CallbackProof, Callbacks
-from paygw_batch.sandbox.form import Expects
+from paygw_batch.sandbox.form import Expects, Order, Refusal, Request
 from paygw_batch.sandbox.record import Record, RecordLine
-from paygw_batch.sandbox.reply import BARE_500, GARBAGE, EnquiryDesk, Headers, Reply, answer_reply, refusal_reply
-from paygw_batch.sandbox.request import Order, Refusal, Request
+from paygw_batch.sandbox.reply import (
+    BARE_500,
+    GARBAGE,
+    Answer,
+    AnswerChoice,
+    Behaviour,
+    EnquiryDesk,
+    Fault,
+    Headers,
+    Reply,
+    answer_reply,
+    refusal_reply,
+)
 from paygw_batch.sandbox.verifier import MAX_BODY_BYTES, Authenticator, VerifiedProfile, Verifier
 from paygw_batch.web_server import LOOPBACK, LocalServer, listen_on_loopback
 

@@ -21,8 +21,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import say
-from paygw_batch.sandbox.form import Expects, FormCheck, order_id_of, parse_body
-from paygw_batch.sandbox.request import Order, Refusal, Request
+from paygw_batch.sandbox.form import Expects, FormCheck, Order, Refusal, Request, order_id_of, parse_body
 
 CLOCK_TOLERANCE_S = 300
 """How far a timestamp may be from the sandbox's own clock, either way."""

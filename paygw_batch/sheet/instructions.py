@@ -5,13 +5,13 @@ No Python object is made for a row before it is stored.
 
 import hashlib
 import io
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import polars as pl
 
-from paygw_batch.core.batch import payee_mark
+from paygw_batch.core.batch import BILLION, NAMES_A_PAYEE, InstructionTotals, payee_mark
 from paygw_batch.core.text import without_damage
 from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS, Checking
@@ -25,10 +25,7 @@ from paygw_batch.sheet.model import LINE_COLUMNS
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
-from collections.abc import Iterable, Iterator
-from typing import Any
 
-from paygw_batch.core.batch import BILLION, NAMES_A_PAYEE, InstructionTotals
 
 INSTRUCTION_COLUMNS = (
     "row",

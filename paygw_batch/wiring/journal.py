@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.shown_states import counted_finding
 from paygw_batch.errors import HolderKind, JournalHeld, JournalMissing, UsageError
+from paygw_batch.extras import extra
 from paygw_batch.journal import BatchRecord, Journal, JournalReader
 from paygw_batch.journal.file_place import FilePlace, in_memory_journal
 from paygw_batch.journal.place import JournalPlace
@@ -19,7 +20,7 @@ from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.settings.configuration import Settings
 
 if TYPE_CHECKING:
-    from paygw_batch.journal.database_place import DatabasePlace
+    from paygw_batch.cluster.database_place import DatabasePlace
 
 T = TypeVar("T")
 Tell = Callable[[str], None]
@@ -47,16 +48,15 @@ def database_of(settings: Settings) -> "DatabasePlace | None":
     section = settings.journal
     if section.url is None:
         return None
-    from paygw_batch.journal.database_place import DatabasePlace, Server  # noqa: PLC0415 (psycopg)
-
-    assert section.replication is not None  # noqa: S101 - the settings ask for it beside `url`
-    return DatabasePlace(
-        Server(section.url, section.replication),
+    cluster = extra("cluster.database_place")
+    place: DatabasePlace = cluster.DatabasePlace(
+        cluster.Server(section.url, section.replication),
         section.intent_lives_s,
         endpoint=settings.endpoint_identity(),
         known_dir=settings.known_journals_directory(),
         now=_now,
     )
+    return place
 
 
 def _now() -> str:

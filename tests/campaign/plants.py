@@ -18,9 +18,9 @@ import polars as pl
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from paygw_batch import actions
-from paygw_batch.actions import forget_people, notices
+from paygw_batch.actions import forget_people
 from paygw_batch.cli import send_batch
-from paygw_batch.cli.commands import carry_out
+from paygw_batch.cli.commands import approve
 from paygw_batch.core.batch import Instruction
 from paygw_batch.core.lifecycle import Concluded
 from paygw_batch.core.outcome import Outcome, OutcomeKind
@@ -33,7 +33,7 @@ from paygw_batch.gateway.sign import Draft, Signer
 from paygw_batch.gateway.signing import key, signers
 from paygw_batch.journal import Forgettable, OldPages, file_place, left, outbox
 from paygw_batch.journal.sqlite import connect, sqlite_journal
-from paygw_batch.notices import webhook
+from paygw_batch.notices import delivery, webhook
 from paygw_batch.run import signed_document
 from paygw_batch.run.kept_documents import is_kept
 from paygw_batch.sheet.write import table
@@ -139,16 +139,16 @@ def notices_noted_at_the_end() -> None:
     """Note what was sent when all of it was: a kill hides more answers than one."""
     posts_name_their_process()
     late: list[tuple[Any, str]] = []
-    run, note_sent = notices._Delivery.run, outbox.Outbox.note_sent
+    run, note_sent = delivery._Delivery.run, outbox.Outbox.note_sent
 
-    def run_and_note(delivery: Any, *, again: bool) -> None:
-        run(delivery, again=again)
-        with place_of(delivery.settings).outbox(write=True) as opened:
+    def run_and_note(round_: Any, *, again: bool) -> None:
+        run(round_, again=again)
+        with place_of(round_.settings).outbox(write=True) as opened:
             for notice, at in late:
                 note_sent(opened, notice, at)
 
     _put(outbox.Outbox, "note_sent", lambda _outbox, notice, at: late.append((notice, at)))
-    _put(notices._Delivery, "run", run_and_note)
+    _put(delivery._Delivery, "run", run_and_note)
 
 
 def end_written_at_the_end() -> None:
@@ -181,7 +181,7 @@ def order_carried_out_does_nothing() -> None:
         return forget_by_order(settings, journal, order, by)
 
     forget_by_order = forget_people.forget_by_order
-    _put(carry_out, "forget_by_order", careless)
+    _put(approve, "forget_by_order", careless)
 
 
 def signed_in_processes() -> None:

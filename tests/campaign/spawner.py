@@ -18,7 +18,7 @@ import sys
 from typing import Any
 
 MODULES = (
-    *(f"paygw_batch.cli.commands.{name}" for name in ("submit", "collect", "resume", "reconcile", "status", "verify")),
+    *(f"paygw_batch.cli.commands.{name}" for name in ("pay", "journal", "status")),
     "paygw_batch.cli.send_batch",
     # What a run would import by itself, somewhere on its way.
     "pandera.backends.polars.builtin_checks",

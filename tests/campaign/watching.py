@@ -11,7 +11,7 @@ from typing import Self
 
 import httpx
 
-from paygw_batch.run.passkey import RelyingParty
+from paygw_batch.run.approval_keys import RelyingParty
 from tests.campaign.judge import Broken
 from tests.campaign.listening import kill_with
 from tests.campaign.machine import GatewayProcess, Machine, Run, Spawner

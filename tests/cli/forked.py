@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from paygw_batch.extras import COMMANDS
 from tests.campaign.machine import ROOT, Spawner
 
 _asking = threading.Lock()
@@ -31,7 +32,8 @@ def start(
 @cache
 def _spawner() -> Spawner:
     commands = sorted((ROOT / "paygw_batch/cli/commands").glob("*.py"))
-    found = Spawner(*(f"paygw_batch.cli.commands.{path.stem}" for path in commands if path.stem != "__init__"))
+    own = (f"cli.commands.{path.stem}" for path in commands if path.stem != "__init__")
+    found = Spawner(*(f"paygw_batch.{module}" for module in (*own, *COMMANDS.values())))
     atexit.register(found.close)
     return found
 

@@ -171,10 +171,10 @@ def test_an_unexpected_error_shows_where_and_never_what(program: Program, monkey
     def broken(*_: object) -> None:
         raise RuntimeError("Jane Wanjiku 254712345678")
 
-    monkeypatch.setattr("paygw_batch.cli.commands.validate.totals_of_sheet", broken)
+    monkeypatch.setattr("paygw_batch.cli.commands.sheets.totals_of_sheet", broken)
     result = program.run("validate", program.sheet(kenyan_rows(1)))
     assert result.exit_code == 1
-    assert "validate.py" in result.stderr
+    assert "sheets.py" in result.stderr
     assert "RuntimeError" in result.stderr
     assert "Jane" not in result.output
     assert "2547" not in result.output

@@ -8,7 +8,7 @@ import openpyxl
 import pytest
 
 from paygw_batch.actions.plan_document import SheetOptions, Submission
-from paygw_batch.cli.commands.submit import command as submit_command
+from paygw_batch.cli.commands.pay import submit_command
 from paygw_batch.cli.invocation import program_options
 from paygw_batch.core.sheet_answers import SheetAnswers
 from paygw_batch.errors import SheetError

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ValidationError
 from paygw_batch.clock import timestamp
 from paygw_batch.run.approval import PlanDocument
 from paygw_batch.run.approval_keys import load_approval_key
-from paygw_batch.run.forget_order import ForgetOrder
 from paygw_batch.run.kept_documents import WithdrawalDocument
+from paygw_batch.run.order import ForgetOrder
 from paygw_batch.run.row_order import RowOrder
 from paygw_batch.run.signed_document import SignedDocument, signed, write_document
 from tests.cli.approving import plan_of, policy

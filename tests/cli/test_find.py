@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.actions.find_payments import payment_search, spellings_of_number
+from paygw_batch.actions.batch_status import payment_search, spellings_of_number
 from paygw_batch.countries.load import load_rules
 from tests.cli.conftest import Kept
 from tests.cli.program import Program

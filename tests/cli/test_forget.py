@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paygw_batch.run.approval_keys import load_approval_key
-from paygw_batch.run.forget_order import ForgetOrder
+from paygw_batch.run.order import ForgetOrder
 from paygw_batch.run.signed_document import signed, write_document
 from tests.checkout import ROOT
 from tests.cli.approving import policy

@@ -6,8 +6,8 @@ from contextlib import closing
 import psycopg
 import pytest
 
+from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.errors import JournalUnwritable
-from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.postgres import schema
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.wiring.journal import database_of

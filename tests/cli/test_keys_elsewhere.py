@@ -13,9 +13,9 @@ import pkcs11
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from paygw_batch.gateway.signing import token_key
-from paygw_batch.gateway.signing.key_address import token_address
-from paygw_batch.gateway.signing.token_key import TokenPlace, load_token_key, make_token_key
+from paygw_batch.custody import token_key
+from paygw_batch.custody.token_key import TokenPlace, load_token_key, make_token_key
+from paygw_batch.gateway.signing.key import token_address
 from tests.cli.program import ROOT, Program, kenyan_rows
 from tests.kms import SIGN, Kms, running_kms
 from tests.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, softhsm
@@ -161,7 +161,7 @@ def test_a_key_that_fails_before_the_first_row_sends_nothing(program: Program, k
 
 def test_an_extra_that_is_missing_is_named(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     with_key(program, "awskms:alias/payouts")
-    monkeypatch.delitem(sys.modules, "paygw_batch.gateway.signing.kms_key", raising=False)
+    monkeypatch.delitem(sys.modules, "paygw_batch.custody.kms_key", raising=False)
     monkeypatch.setitem(sys.modules, "boto3", None)
     refused = program.run("submit", program.sheet(kenyan_rows(1)))
     assert refused.exit_code == 2

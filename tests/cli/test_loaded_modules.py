@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.settings.configuration import load_settings
-from paygw_batch.wiring.signing import signer_key
+from paygw_batch.wiring.gateway import signer_key
 from tests.cli.program import SAMPLES, Program, kenyan_rows, sandbox_toml
 
 RUN = """

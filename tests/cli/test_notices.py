@@ -15,13 +15,13 @@ from typing import Any, NoReturn
 import pytest
 import standardwebhooks
 
-from paygw_batch.actions import notices as actions
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalUnwritable
 from paygw_batch.gateway.signing.key import Custody, KeyKind, PrivateKey
 from paygw_batch.journal import Outbox
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
+from paygw_batch.notices import delivery
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.settings.sections import OCCASIONS, NoticesSection
 from paygw_batch.wiring.journal import place_of
@@ -255,7 +255,7 @@ def test_a_notice_is_in_the_configured_language(program: Program, trust: Trust, 
 def test_a_run_ends_as_it_would_whatever_the_servers_do(
     program: Program, monkeypatch: pytest.MonkeyPatch, trust: Trust, mails: Mails, case: str
 ) -> None:
-    monkeypatch.setattr(actions, "AFTER_A_RUN_S", 0.5)
+    monkeypatch.setattr(delivery, "AFTER_A_RUN_S", 0.5)
     mails.answers["RCPT"] = "550 no"
     with peer(silent) as hole:
         port = {"gone": 1, "silent": hole, "refusing": mails.port}[case]

@@ -225,7 +225,7 @@ def struck(host: Host, moment: str, number: int, *arguments: str) -> "subprocess
     )
 
 
-MOMENTS = [*IMPORTS[:2], "paygw_batch.cli.commands.work", "apsw", "psycopg", "procrastinate"]
+MOMENTS = [*IMPORTS[:2], "paygw_batch.cluster.work_command", "apsw", "psycopg", "procrastinate"]
 MOMENTS += ["call:settings_of", "call:BatchServer.serve", "call:DatabasePlace.open_to_work", "call:RollCall.answer"]
 MOMENTS += ["call:BatchServer._serve_with_journal", "call:gateway_of"]
 

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from paygw_batch.cli.signals import HEEDED, Interruption
-from paygw_batch.jobs.job_worker import JobWorker
+from paygw_batch.cluster.job_worker import JobWorker
 from tests.patience import PATIENCE_S, until
 
 SOON_S = 0.1

@@ -16,7 +16,7 @@ import pytest
 from paygw_batch.run.approval_keys import load_approval_key
 from paygw_batch.run.row_order import RowOrder
 from paygw_batch.run.signed_document import signed, write_document
-from paygw_batch.statement.proof import StatementProof, TransferFolder
+from paygw_batch.statement import StatementProof, TransferFolder
 from tests.cli.approving import policy
 from tests.cli.clocks import SetClock, clock_of
 from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml

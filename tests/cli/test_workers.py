@@ -15,9 +15,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from paygw_batch.cli.commands import work
 from paygw_batch.cli.signals import Interruption
-from paygw_batch.jobs.job_worker import JobWorker
+from paygw_batch.cluster import work_command
+from paygw_batch.cluster.job_worker import JobWorker
 from tests.cli.clusters import Hosts, has_ended, hosts_on
 from tests.cli.program import Program, kenyan_rows, kill, read_csv
 from tests.cli.stopped import stopped
@@ -365,9 +365,9 @@ def test_a_worker_writes_how_many_workers_live_and_what_is_left(hosts: Hosts) ->
 
 def test_a_signal_whose_exception_is_lost_still_ends_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """An import or a callback of the interpreter may swallow it; a worker that waited for jobs then never ended."""
-    monkeypatch.setattr(work, "interruption", Interruption())
+    monkeypatch.setattr(work_command, "interruption", Interruption())
     jobs, journal = Mock(spec=JobWorker), Mock()
-    worker = work.BatchServer(Mock(), Mock(), None, ())
+    worker = work_command.BatchServer(Mock(), Mock(), None, ())
     worker._calling = jobs
 
     def lose_it() -> None:

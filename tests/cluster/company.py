@@ -18,8 +18,8 @@ WINDOW = 4
 INTENT_LIVES_S = 5
 PRELOADED: tuple[str, ...] = (
     "psycopg",
-    "paygw_batch.cli.commands.work",
-    "paygw_batch.journal.database_place",
+    "paygw_batch.cluster.work_command",
+    "paygw_batch.cluster.database_place",
 )
 """What a process imports when its journal is in PostgreSQL."""
 _INTENDED = """SELECT f.order_id FROM fact f

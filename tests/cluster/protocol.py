@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 
+from paygw_batch.cluster import database_place
+from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalWentBack
 from paygw_batch.gateway.message import MayLeave
-from paygw_batch.journal import database_place
-from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.postgres import session, workers
 from paygw_batch.journal.postgres.postgres_journal import OwnRun, PostgresJournal
 from paygw_batch.journal.postgres.workers import SignsOfLife

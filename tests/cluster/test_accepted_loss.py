@@ -12,12 +12,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from paygw_batch.cluster.database_place import AcceptedLoss
 from paygw_batch.core.evidence import EvidenceSource
 from paygw_batch.core.lifecycle import Intended, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalHeld, JournalUnwritable, JournalWentBack, RollCallOpen, UsageError
 from paygw_batch.journal import left
-from paygw_batch.journal.database_place import AcceptedLoss
 from paygw_batch.journal.left import LeftLine, NothingLeft
 from paygw_batch.journal.lost import LostRows, _lost_of
 from paygw_batch.journal.postgres.fact_writer import FactWriter
@@ -306,8 +306,8 @@ def test_a_crash_at_any_point_is_made_good_by_the_same_command(lossy: Lossy, mon
     for place in (
         "paygw_batch.journal.postgres.accepted_loss.LossWriter._append",
         "paygw_batch.journal.postgres.accepted_loss.LossWriter._at_desk",
-        "paygw_batch.journal.database_place.write_accepted",
-        "paygw_batch.journal.database_place.note_accepted",
+        "paygw_batch.cluster.database_place.write_accepted",
+        "paygw_batch.cluster.database_place.note_accepted",
     ):
         with monkeypatch.context() as broken:
             broken.setattr(place, crash)
@@ -329,7 +329,7 @@ def test_a_held_row_is_counted_after_a_crash(lossy: Lossy, monkeypatch: pytest.M
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr("paygw_batch.journal.database_place.write_accepted", crash)
+        broken.setattr("paygw_batch.cluster.database_place.write_accepted", crash)
         with pytest.raises(KeyboardInterrupt):
             _sent_again_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=True)
     again = lossy.accepts().rows

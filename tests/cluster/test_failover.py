@@ -10,10 +10,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalUnwritable, JournalWentBack, RollCallOpen
-from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.postgres.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.session import Server

@@ -59,6 +59,7 @@ def test_every_function_that_a_step_stands_for_is_there() -> None:
             "paygw_batch/core",
             "paygw_batch/gateway/http",
             "paygw_batch/cli/commands",
+            "paygw_batch/cluster",
         )
         for path in (MODEL.parents[2] / folder).rglob("*")
         if path.suffix in {".py", ".sql"}

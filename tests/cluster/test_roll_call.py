@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import (
@@ -20,7 +21,6 @@ from paygw_batch.errors import (
     RollCallOpen,
     UsageError,
 )
-from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.postgres.fact_writer import CALL, stage_facts
 from paygw_batch.journal.postgres.hosts import LeftOfProcess
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
@@ -196,7 +196,7 @@ def test_a_crash_while_a_host_is_retired_leaves_the_roll_open_and_it_is_retired_
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr("paygw_batch.journal.database_place.write_retired", crash)
+        broken.setattr("paygw_batch.cluster.database_place.write_retired", crash)
         with pytest.raises(KeyboardInterrupt):
             restored.host(SOUTH).retire(NORTH, by="amina")
     with pytest.raises(RollCallOpen, match="Missing: north"):

@@ -10,7 +10,7 @@ from paygw_batch.console.pages import new_payout_page, preparing
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.run.approval_keys import read_public_key
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.operations import rules_of
+from paygw_batch.wiring.sheet import rules_of
 
 
 def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 from httpx import AsyncClient, AsyncHTTPTransport, Limits, Request, Response
 
-from paygw_batch.run.passkey import RelyingParty
+from paygw_batch.run.approval_keys import RelyingParty
 from tests.cli import forked
 from tests.cli.program import ROOT, Program, read_csv, sandbox_toml
 from tests.console.keyed_people import PasskeyPerson, value

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from httpx import ASGITransport, AsyncClient, Response
 
 from paygw_batch.console.passkey_access import SignInText
-from paygw_batch.run.passkey import PasskeySignature, RelyingParty
+from paygw_batch.run.approval_keys import PasskeySignature, RelyingParty
 from tests.console.people import APPROVER, MAKER, House, Person
 from tests.run.software_passkey import SoftwarePasskey
 from tests.run.test_passkey import passkey

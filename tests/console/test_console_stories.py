@@ -10,12 +10,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from paygw_batch.actions.notices import listed_notices
 from paygw_batch.actions.payout_folder import PayoutFolder
 from paygw_batch.console.console_app import ROUTES
+from paygw_batch.notices.delivery import listed_notices
 from paygw_batch.run.approval import PlanDocument, read_plan
-from paygw_batch.run.approval_keys import load_approval_key
-from paygw_batch.run.passkey import RelyingParty
+from paygw_batch.run.approval_keys import RelyingParty, load_approval_key
 from paygw_batch.run.signed_document import Approval, write_document
 from paygw_batch.wiring.journal import journal_to_read
 from tests.cli.program import Program

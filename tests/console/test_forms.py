@@ -22,8 +22,8 @@ from paygw_batch.actions.payout_folder import all_folders
 from paygw_batch.actions.start_run import started_run
 from paygw_batch.clock import utc_now
 from paygw_batch.console.console_app import ROUTES, console_app, listen_on_port, serve_pages
+from paygw_batch.console.pages.orders import order_folder_of
 from paygw_batch.console.pages.people_page import HEALTH
-from paygw_batch.console.pages.settling.orders import order_folder_of
 from paygw_batch.journal.lock import RunLock, lock_path
 from paygw_batch.run.kept_documents import withdrawn_at_a_page
 from paygw_batch.run.signed_document import SignedDocument

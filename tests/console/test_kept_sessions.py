@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from paygw_batch.console.passkey_access import KeptSessions, SignedInKey, SignInWay, WebSessions
 from paygw_batch.console.permissions import Member, Role
-from paygw_batch.console.web_sessions import KeptSessions, SignedInKey, SignInWay, WebSessions
 from paygw_batch.errors import JournalError, SessionsBroken
 from paygw_batch.run.approval_keys import PublicKey
 from tests.console.people import APPROVER, AUDITOR, MAKER, ORIGIN, House

@@ -16,10 +16,14 @@ from paygw_batch.errors import (
     SheetQuestion,
     UsageError,
 )
+from paygw_batch.extras import COMMANDS
 from tests.test_catalogue import messages
 
 PACKAGE = Path(paygw_batch.__file__).parent
-OF_TERMINALS = ("cli", "sandbox", "listener", "journal", "wiring/journal.py", "console/console_app.py")
+OF_TERMINALS = (
+    *("cli", "sandbox", "listener", "journal", "cluster", "notices", "wiring/journal.py", "console/console_app.py"),
+    *(f"{module.replace('.', '/')}.py" for module in COMMANDS.values()),
+)
 """What no page asks for."""
 COMMAND = re.compile(
     r"`|(?<![\w-])--[a-z]|\.toml|\[[a-z.]+\]|PAYGW_|quarantine_h"
@@ -28,12 +32,15 @@ COMMAND = re.compile(
 
 
 OF_PAGES = tuple(
-    f"paygw_batch/{room}/" for room in ("console", "core", "countries", "report", "run", "sheet/check", "statement")
+    f"paygw_batch/{room}"
+    for room in ("console/", "core/", "countries/", "report/", "run/", "sheet/check/", "statement.py")
 )
 ELSEWHERE = (
     "report/next_step.py",
     "sheet/check/catalogue.py",
     "console/console_app.py",
+    "console/console_command.py",
+    "console/invite_command.py",
     "run/approval_keys.py",
     "countries/data.py",
 )

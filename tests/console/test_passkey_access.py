@@ -11,6 +11,7 @@ import pytest
 
 from paygw_batch.console.passkey_access import (
     Invitations,
+    KeptSessions,
     NewPasskey,
     OpenSignIns,
     UsedInvitation,
@@ -18,8 +19,7 @@ from paygw_batch.console.passkey_access import (
     key_that_signed,
     new_passkey,
 )
-from paygw_batch.console.web_sessions import KeptSessions
-from paygw_batch.run.passkey import RelyingParty, challenge_of, to_base64url
+from paygw_batch.run.approval_keys import RelyingParty, challenge_of, to_base64url
 from tests.run.software_passkey import SoftwarePasskey
 from tests.run.test_passkey import CONSOLE, ELSEWHERE, passkey
 

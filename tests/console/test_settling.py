@@ -13,11 +13,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from paygw_batch.actions.start_run import started_run
-from paygw_batch.console.pages.settling import statement_folder
-from paygw_batch.console.pages.settling.orders import OrderAgreement, OrderFolder, order_folder_of
-from paygw_batch.console.pages.settling.statement_folder import (
+from paygw_batch.console.pages import orders
+from paygw_batch.console.pages.orders import (
+    OrderAgreement,
+    OrderFolder,
     StatementFolder,
     UploadedStatement,
+    order_folder_of,
     read_statement_of,
     statement_folders,
 )
@@ -435,7 +437,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
         read_statement_of(StatementFolder(Path(given[0])), settings)
         return True
 
-    monkeypatch.setattr(statement_folder, "run_within_limits", run)
+    monkeypatch.setattr(orders, "run_within_limits", run)
 
 
 def uploaded(person: Person, batch: str, *lines: str, heading: str = "Order ID,Amount,Currency,Answer") -> str:

@@ -13,7 +13,7 @@ from paygw_batch.actions.payout_folder import CheckedSheet, PayoutFolder
 from paygw_batch.actions.start_run import start_run, started_run
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.run.approval import PlanDocument, read_plan
-from paygw_batch.run.passkey import PasskeySignature, RelyingParty, from_base64url, to_base64url
+from paygw_batch.run.approval_keys import PasskeySignature, RelyingParty, from_base64url, to_base64url
 from tests.cli.program import Program
 from tests.console.checking import checked_here
 from tests.console.keyed_people import KEYS, PAGES, PasskeyHouse, PasskeyPerson, parts_of, value

@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from paygw_batch.clock import timestamp
-from paygw_batch.console.pages import workers_page
+from paygw_batch.console.pages import people_page
 from paygw_batch.journal import RunNow, SharedWork, TimetableJob, WorkerLife
 from paygw_batch.journal.port import GateState, GateStop, GateStopKind
 from paygw_batch.settings.configuration import Settings
@@ -22,7 +22,7 @@ RUN = RunNow("b" * 16, "salaries.csv", 12_345, is_urgent=True, is_stopped=False)
 
 
 def test_rows_a_minute_are_those_since_the_worker_started() -> None:
-    page = workers_page.workers_page(SharedWork([WORKER], [RUN], GATE), [], Settings.model_validate({}), NOW)
+    page = people_page.workers_page(SharedWork([WORKER], [RUN], GATE), [], Settings.model_validate({}), NOW)
     (one,) = page.workers
     assert (one.rows_a_minute, one.sheet_name) == (300, "salaries.csv")
     assert (page.rate_per_s, page.in_flight, page.stop_reason) == (50, 8, "")
@@ -30,13 +30,13 @@ def test_rows_a_minute_are_those_since_the_worker_started() -> None:
 
 def test_what_nobody_set_is_what_is_configured() -> None:
     gate = replace(GATE, rate_per_s=None, concurrency=None)
-    page = workers_page.workers_page(SharedWork([], [], gate), [], Settings.model_validate({}), NOW)
+    page = people_page.workers_page(SharedWork([], [], gate), [], Settings.model_validate({}), NOW)
     assert (page.rate_per_s, page.in_flight) == (0, 16)
 
 
 def test_a_stop_is_told_with_its_reason() -> None:
     stop = GateStop(GateStopKind.REQUESTED, 0, "An operator stopped it.")
-    page = workers_page.workers_page(
+    page = people_page.workers_page(
         SharedWork([], [], replace(GATE, stop=stop, stopped_at=timestamp(NOW))), [], Settings.model_validate({}), NOW
     )
     assert "An operator stopped it." in page.stop_reason
@@ -52,7 +52,7 @@ def test_the_jobs_of_the_timetable_are_told_by_what_they_do() -> None:
     )
     names = ("verify", pick_up_name(Path("/srv/in")), pick_up_name(Path("/srv/other")))
     jobs = [TimetableJob(name, False, 0, None, "nairobi-1", None, timestamp(NOW), 0) for name in names]
-    page = workers_page.workers_page(SharedWork([], [], GATE), jobs, settings, NOW)
+    page = people_page.workers_page(SharedWork([], [], GATE), jobs, settings, NOW)
     assert [about for about, _ in page.jobs] == [
         "Verify the whole journal",
         "Pay the sheets in the folder in",

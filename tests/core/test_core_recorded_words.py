@@ -15,7 +15,7 @@ from paygw_batch.core.lifecycle import (
     Returned,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.core.recorded_words import recorded
+from paygw_batch.core.shown_states import recorded
 from paygw_batch.language import language, speaking
 from tests.journal.row_progress import RowProgress, advance, with_duplicate
 

@@ -8,10 +8,9 @@ import pytest
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.core.recorded_words import recorded
+from paygw_batch.core.shown_states import recorded
 from paygw_batch.engine import engine as engines
-from paygw_batch.engine.engine import SIGNED_AHEAD
-from paygw_batch.engine.group_commit import GroupCommit
+from paygw_batch.engine.engine import SIGNED_AHEAD, GroupCommit
 from paygw_batch.engine.pacing import FIRST_WAIT_S, TRIES, Pace, RejectionBreaker, wait_before_try
 from paygw_batch.errors import InternalError, SigningFailed
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault

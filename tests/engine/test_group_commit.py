@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from paygw_batch.core.lifecycle import Interrupted
-from paygw_batch.engine.group_commit import GroupCommit
+from paygw_batch.engine.engine import GroupCommit
 from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.values import Entry, MoveResult
 

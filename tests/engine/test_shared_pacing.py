@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paygw_batch.cluster.shared_pacing import SETTLING_S, SharedPacing, _EngineCalls
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.engine.pacing import Pace, Rhythm
-from paygw_batch.engine.shared_pacing import SETTLING_S, SharedPacing, _EngineCalls
 from paygw_batch.errors import JournalError
 from paygw_batch.journal.port import CountedKind, CountedOutcomes, GateReport, GateShare, GateStop, GateStopKind
 from tests.engine.scripted_world import LOST, REFUSED, ScriptedGateway, a_journal, an_engine, reply, run

@@ -12,8 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from paygw_batch.gateway.explain import SECRET_SHOWN
-from paygw_batch.gateway.sign import SignatureProfile
+from paygw_batch.gateway.sign import SECRET_SHOWN, SignatureProfile
 from paygw_batch.gateway.signing.key import PrivateKey
 from tests.gateway.gateway_cases import CONSUMER_KEY, NONCE, TIMESTAMP_S, base_string_by_oauthlib, oauth_of
 from tests.gateway.vector_cases import CASES, COLLECTIONS, PAGE, VECTORS, as_text, vectors

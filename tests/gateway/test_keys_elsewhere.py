@@ -15,13 +15,20 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
+from paygw_batch.custody import kms_key, token_key
+from paygw_batch.custody.kms_key import load_kms_key
+from paygw_batch.custody.token_key import TokenKey, TokenPlace, load_token_key, make_token_key
 from paygw_batch.errors import ConfigurationError, SigningFailed
-from paygw_batch.gateway.signing import kms_key, signers, token_key
-from paygw_batch.gateway.signing.key import SigningKey
-from paygw_batch.gateway.signing.key_address import KeyTrouble, KeyUnusable, kms_key_id, token_address, trouble_of_line
-from paygw_batch.gateway.signing.kms_key import load_kms_key
+from paygw_batch.gateway.signing import signers
+from paygw_batch.gateway.signing.key import (
+    KeyTrouble,
+    KeyUnusable,
+    SigningKey,
+    kms_key_id,
+    token_address,
+    trouble_of_line,
+)
 from paygw_batch.gateway.signing.signers import SigningProcesses, signed_ahead, signers_for
-from paygw_batch.gateway.signing.token_key import TokenKey, TokenPlace, load_token_key, make_token_key
 from tests.gateway.vector_cases import VECTORS
 from tests.kms import SIGN, Kms, running_kms
 from tests.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, softhsm

@@ -10,8 +10,7 @@ from paygw_batch.countries.load import load_operation, load_rules
 from paygw_batch.countries.rules import AmountForm, CountryRule, OperatorTerms
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.encode import ControlAmount, ControlPart, ControlProfile, Supplies
-from paygw_batch.gateway.explain import explain
-from paygw_batch.gateway.sign import SignatureProfile, Signer
+from paygw_batch.gateway.sign import SignatureProfile, Signer, explain
 from paygw_batch.gateway.signing.key import PrivateKey
 from tests.gateway.gateway_cases import (
     BASE_URL,

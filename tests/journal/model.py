@@ -24,7 +24,7 @@ from paygw_batch.core.lifecycle import (
     kind_of,
 )
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.recorded_words import kept
+from paygw_batch.core.shown_states import kept
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.values import Amendment, Clash, Entry, Known, NewInstruction, RowState, StateTally
 from tests.journal.row_progress import (

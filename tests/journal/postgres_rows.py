@@ -4,7 +4,7 @@ from pathlib import Path
 
 import psycopg
 
-from paygw_batch.journal.database_place import DatabasePlace
+from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal, PostgresReader
 from paygw_batch.journal.postgres.session import Server
 from tests.journal.journal_rows import AT, ENDPOINT

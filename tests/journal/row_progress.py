@@ -28,7 +28,7 @@ from paygw_batch.core.lifecycle import (
     step,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.core.recorded_words import kept, kept_text
+from paygw_batch.core.shown_states import kept, kept_text
 from paygw_batch.journal.states import PROVEN_STATEMENT, storable
 from paygw_batch.journal.values import RowState
 

@@ -11,9 +11,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.core.lifecycle import Replaced
 from paygw_batch.errors import DocumentWithdrawn, JournalError, JournalHeld, JournalUnwritable
-from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import Entry, NewBatch, Withdrawal

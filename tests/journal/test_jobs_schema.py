@@ -9,9 +9,9 @@ import pytest
 from procrastinate import App, PsycopgConnector
 from procrastinate.schema import SchemaManager
 
+from paygw_batch.cluster.calling import AsyncAnswered, call_workers, pool_of, prepare_async
+from paygw_batch.cluster.job_worker import _Jobs
 from paygw_batch.errors import JournalError, JournalOutdated
-from paygw_batch.jobs.calling import AsyncAnswered, call_workers, pool_of, prepare_async
-from paygw_batch.jobs.job_worker import _Jobs
 from paygw_batch.journal import SharedRun
 from paygw_batch.journal.postgres import schema
 from paygw_batch.journal.postgres.schema import bring_jobs_up, check_jobs, jobs_version_in, newest_jobs_version

@@ -9,11 +9,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.move import move_journal
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import AuditUnwritable, JournalCorrupt
 from paygw_batch.journal import AuditNote, AuditResult
-from paygw_batch.journal.adopt import move_journal
-from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.file_place import FilePlace
 from paygw_batch.journal.place import JournalPlace
 from paygw_batch.journal.postgres.session import Server

@@ -18,7 +18,7 @@ from paygw_batch.core.lifecycle import (
     State,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.core.recorded_words import recorded
+from paygw_batch.core.shown_states import recorded
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.facts import (
     Line,

@@ -7,7 +7,7 @@ import pytest
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import Basis, Intended, Released, Replaced, Resolution, Standing, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.recorded_words import recorded
+from paygw_batch.core.shown_states import recorded
 from paygw_batch.errors import DocumentWithdrawn, InternalError
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.values import (

@@ -8,7 +8,7 @@ import pytest
 
 from paygw_batch.core.lifecycle import Concluded, FactKind, Intended, Resolution, Resolved, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.core.recorded_words import recorded
+from paygw_batch.core.shown_states import recorded
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.values import BatchRecord, Entry, Known, NewBatch
 from tests.journal.journal_rows import AT, OPERATION, at, memory, new_instruction, open_sheet, resolved, row_of, send

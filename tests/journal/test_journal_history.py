@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof
 from paygw_batch.core.lifecycle import Resolution, Returned, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.recorded_words import CODED, kept
+from paygw_batch.core.shown_states import CODED, kept
 from paygw_batch.errors import RowsMoved
 from paygw_batch.journal import states as journal_states
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows

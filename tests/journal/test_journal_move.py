@@ -9,14 +9,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from paygw_batch.cluster import move
+from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.move import Move, move_journal
 from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.core.lifecycle import Concluded, Resolution, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.core.recorded_words import recorded
+from paygw_batch.core.shown_states import recorded
 from paygw_batch.errors import JournalError, JournalHeld, JournalMissing, PaygwError
-from paygw_batch.journal import adopt
-from paygw_batch.journal.adopt import Move, move_journal
-from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.evidence import Notification, encode_notification
 from paygw_batch.journal.file_place import FilePlace
 from paygw_batch.journal.journal import JournalReader
@@ -194,7 +194,7 @@ def test_killed_at_any_step_exactly_one_journal_may_pay_in_the_end(
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=4)
         journal.append([intent(all_due(journal, 1)[0])])
-    owner: Any = adopt
+    owner: Any = move
     name = step
     if "." in step:
         owner_name, _, name = step.partition(".")
@@ -231,7 +231,7 @@ def test_nobody_writes_a_file_that_is_being_moved(
 ) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
-    real: Any = vars(adopt)["copy_journal"]
+    real: Any = vars(move)["copy_journal"]
     withdrawal = Withdrawal("1" * 64, "cleo", "{}", AT)
 
     def copied_before(*given: Any, **named: Any) -> Any:
@@ -239,7 +239,7 @@ def test_nobody_writes_a_file_that_is_being_moved(
         file_place(place).withdraw(withdrawal)
         return made
 
-    monkeypatch.setattr(adopt, "copy_journal", copied_before)
+    monkeypatch.setattr(move, "copy_journal", copied_before)
     monkeypatch.setattr(connect, "_BUSY_TIMEOUT_MS", 1)
     with pytest.raises(JournalHeld, match="is writing to the journal"):
         moved(place, empty_database)

@@ -8,7 +8,7 @@ import pytest
 
 from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.recorded_words import recorded
+from paygw_batch.core.shown_states import recorded
 from paygw_batch.errors import InternalError, JournalCorrupt, RowsMoved
 from paygw_batch.journal.values import Amendment, CarriedOut, ClockSeen, Entry
 from tests.journal.journal_rows import (

@@ -9,9 +9,9 @@ from unittest.mock import Mock
 import psycopg
 import pytest
 
-from paygw_batch.jobs import calling
-from paygw_batch.jobs.job_worker import JobWorker
-from paygw_batch.jobs.timetable import ScheduledCommand
+from paygw_batch.cluster import calling
+from paygw_batch.cluster.job_worker import JobWorker
+from paygw_batch.cluster.timetable import ScheduledCommand
 from tests.journal.postgres_server import PostgresServer
 from tests.journal.wire_proxy import Trouble, WireProxy, wire_proxy
 from tests.patience import until

@@ -6,10 +6,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalUnwritable, RollCallOpen
-from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.postgres.accepted_loss import put_undone_in_doubt
 from paygw_batch.journal.values import MoveResult, Withdrawal
 from tests.journal.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of

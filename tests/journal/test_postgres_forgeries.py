@@ -13,10 +13,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from paygw_batch.cluster.database_place import DatabasePlace, WorkerJournal
 from paygw_batch.core.lifecycle import TRANSITIONS
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.database_place import DatabasePlace, WorkerJournal
 from paygw_batch.journal.facts import Line, Said, link_hash, said_digest, text_of_line
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.states import storable

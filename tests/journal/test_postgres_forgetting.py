@@ -9,12 +9,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.move import move_journal
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalWentBack, RowsMoved
-from paygw_batch.journal.adopt import move_journal
-from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import OldPages, Withdrawal

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.cluster.shared_pacing import SharedPacing
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.engine.pacing import Breaker, Pace, RejectionBreaker
-from paygw_batch.engine.shared_pacing import SharedPacing
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.gateway.message import MayLeave
-from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.port import (
     CountedKind,
     CountedOutcomes,

@@ -15,6 +15,7 @@ import pytest
 
 from paygw_batch.actions.send import real_world
 from paygw_batch.clock import elapsed_s
+from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
 from paygw_batch.core.lifecycle import Concluded, Replaced, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
@@ -26,7 +27,6 @@ from paygw_batch.errors import (
     JournalUnwritable,
     JournalWentBack,
 )
-from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.evidence import Notification, encode_notification
 from paygw_batch.journal.postgres import fact_writer, hosts, session
 from paygw_batch.journal.postgres.fact_writer import FactWriter, StagedFacts, stage_facts
@@ -458,7 +458,7 @@ def test_evidence_not_noted_leaves_a_good_journal(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as cut:
-        cut.setattr("paygw_batch.journal.database_place.note_beside", fail)
+        cut.setattr("paygw_batch.cluster.database_place.note_beside", fail)
         cut.setattr(hosts.LeftOfProcess, "note", fail)
         with pytest.raises(JournalUnwritable):
             write(at_database)

@@ -8,10 +8,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.core.lifecycle import Released, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, PaygwError
-from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.port import GateReport, LimitChange
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.postgres.workers import PostgresGate

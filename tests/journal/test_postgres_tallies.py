@@ -7,11 +7,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.core.evidence import Proof
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal, PostgresReader
 from paygw_batch.journal.postgres.workers import run_now, start_run, waits
 from paygw_batch.journal.values import Amendment, Known, TallyKind

@@ -13,11 +13,11 @@ import psycopg
 import pytest
 
 from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalHeld, RowsMoved
-from paygw_batch.journal.database_place import DatabasePlace
 from paygw_batch.journal.port import EngineJournal
 from paygw_batch.journal.postgres.postgres_journal import WorkerJournal
 from paygw_batch.journal.postgres.session import Server, fetch

@@ -11,12 +11,11 @@ from email.policy import default
 
 import pytest
 
-from paygw_batch.core.delivery import Trouble, TroubleKind
 from paygw_batch.core.text import fit_for_terminal
 from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.journal import KeptNotice, Occasion
 from paygw_batch.notices.mail import Attachment, MailServer, mail_of
-from paygw_batch.report.notice import mail_page, mail_text, notice_words, webhook_body
+from paygw_batch.notices.words import Trouble, TroubleKind, mail_page, mail_text, notice_words, webhook_body
 from tests.notices.receivers import PASSWORD, USER, Mails, Trust, mail_server, peer, silent
 from tests.patience import PATIENCE_S
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 import standardwebhooks
 
-from paygw_batch.core.delivery import Trouble, TroubleKind
 from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.notices.webhook import Webhook, secret_bytes
+from paygw_batch.notices.words import Trouble, TroubleKind
 from tests.notices.receivers import Trust, peer, silent, webhook
 
 SECRET = "whsec_" + b64encode(bytes(range(32))).decode()

@@ -5,7 +5,6 @@ from paygw_batch.core.sheet_answers import SheetAnswers
 from paygw_batch.errors import PaygwError
 from paygw_batch.journal.sqlite.sqlite_tables import QUERIES
 from paygw_batch.settings.configuration import load_settings
-from paygw_batch.wiring.operations import rules_of
-from paygw_batch.wiring.sheet import validated_sheet
+from paygw_batch.wiring.sheet import rules_of, validated_sheet
 
 __all__ = ["QUERIES", "PaygwError", "SheetAnswers", "cli", "load_settings", "rules_of", "validated_sheet"]

@@ -6,10 +6,17 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.core.delivery import Trouble, TroubleKind
 from paygw_batch.journal import KeptNotice, Occasion
 from paygw_batch.language import languages, speaking
-from paygw_batch.report.notice import mail_page, mail_text, notice_words, trouble_words, webhook_body
+from paygw_batch.notices.words import (
+    Trouble,
+    TroubleKind,
+    mail_page,
+    mail_text,
+    notice_words,
+    trouble_words,
+    webhook_body,
+)
 
 HOSTILE = "pay <b>\"&\\'\x1b[2J\u202e.csv"
 CONTENT: Mapping[Occasion, Mapping[str, Any]] = {

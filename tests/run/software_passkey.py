@@ -11,8 +11,14 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from paygw_batch.run.approval_keys import PublicKey, public_key_of
-from paygw_batch.run.passkey import PasskeySignature, RelyingParty, challenge_of, to_base64url
+from paygw_batch.run.approval_keys import (
+    PasskeySignature,
+    PublicKey,
+    RelyingParty,
+    challenge_of,
+    public_key_of,
+    to_base64url,
+)
 
 PRESENT_AND_VERIFIED = 0x05
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.core.recorded_words import recorded
+from paygw_batch.core.shown_states import recorded
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal.file_place import in_memory_journal
 from paygw_batch.journal.values import BatchRecord

@@ -16,8 +16,7 @@ from paygw_batch.journal.values import Amendment, CarriedOut, ClockSeen, Entry, 
 from paygw_batch.run.match_statement import Matched, StatementReader
 from paygw_batch.run.resolve import Settlement, settle
 from paygw_batch.run.row_order import Decision, row_content, unsigned_order
-from paygw_batch.statement.proof import StatementProof
-from paygw_batch.statement.read import Statement, StatementLine, TimeSpan, read_time
+from paygw_batch.statement import Statement, StatementLine, StatementProof, TimeSpan, read_time
 from tests.journal.journal_rows import all_due, at, intent, memory, new_instruction, open_sheet, outcome_of, send
 from tests.run.test_signed_document import ADA
 

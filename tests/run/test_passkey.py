@@ -18,13 +18,17 @@ from webauthn.helpers.exceptions import WebAuthnException
 from paygw_batch.core.lifecycle import Basis, State
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.run.approval import Content, PlanDocument, payout_code, unsigned_plan
-from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, people_of, public_key_of, read_public_key
-from paygw_batch.run.passkey import (
+from paygw_batch.run.approval_keys import (
+    ApprovalKey,
     PasskeySignature,
+    PublicKey,
     RelyingParty,
     challenge_of,
     from_base64url,
     has_asserted,
+    people_of,
+    public_key_of,
+    read_public_key,
     to_base64url,
 )
 from paygw_batch.run.row_order import OrderedRow, RowAct, RowContent, RowOrder, unsigned_order

@@ -11,7 +11,7 @@ import pytest
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, SignedOrder
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.recorded_words import decided_by, kept, person_of, recorded
+from paygw_batch.core.shown_states import decided_by, kept, person_of, recorded
 from paygw_batch.errors import ApprovalError, JournalCorrupt
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import CarriedOut
@@ -28,7 +28,7 @@ from paygw_batch.run.row_order import (
     unsigned_order,
 )
 from paygw_batch.run.signed_document import approve, signed
-from paygw_batch.statement.read import Statement
+from paygw_batch.statement import Statement
 from tests.journal.journal_rows import all_due, at, intent, memory, new_instruction, open_sheet, outcome_of, send
 from tests.run.test_signed_document import ADA, BEN, CLEO, policy, signed_by
 

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
-from paygw_batch.sandbox.behaviour import parse_behaviour, shipped_behaviour
+from paygw_batch.sandbox.reply import parse_behaviour, shipped_behaviour
 from paygw_batch.sandbox.server import SandboxConfig, Served
 from paygw_batch.sandbox.verifier import Authenticator, VerifiedProfile, Verifier
 from tests.sandbox.sandbox_merchant import (

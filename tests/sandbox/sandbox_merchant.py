@@ -17,8 +17,7 @@ from oauthlib.oauth1.rfc5849.signature import normalize_parameters, signature_ba
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
-from paygw_batch.sandbox.form import parse_body
-from paygw_batch.sandbox.request import Refusal, Request
+from paygw_batch.sandbox.form import Refusal, Request, parse_body
 from paygw_batch.sandbox.server import SandboxConfig
 from paygw_batch.sandbox.verifier import Verifier
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from paygw_batch.countries.load import load_operation
-from paygw_batch.sandbox.behaviour import shipped_behaviour
+from paygw_batch.sandbox.reply import shipped_behaviour
 from paygw_batch.sandbox.server import SandboxConfig, Served, serve
 from tests.sandbox.sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, payout_rules
 

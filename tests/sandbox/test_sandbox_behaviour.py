@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.sandbox.behaviour import (
+from paygw_batch.sandbox.form import Order
+from paygw_batch.sandbox.reply import (
     Answer,
     AnswerChoice,
     Behaviour,
@@ -14,7 +15,6 @@ from paygw_batch.sandbox.behaviour import (
     parse_behaviour,
     shipped_behaviour,
 )
-from paygw_batch.sandbox.request import Order
 
 
 def order(amount: str = "100", order_id: str = "A-1", country: str = "KE") -> Order:

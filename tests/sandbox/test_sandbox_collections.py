@@ -6,8 +6,7 @@ import pytest
 
 from paygw_batch.countries.load import load_operation, load_rules
 from paygw_batch.countries.rules import OperatorTerms
-from paygw_batch.sandbox.form import ControlRule, Expects
-from paygw_batch.sandbox.request import Order
+from paygw_batch.sandbox.form import ControlRule, Expects, Order
 from paygw_batch.sandbox.verifier import Authenticator, VerifiedProfile, Verifier
 from tests.sandbox.sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, NOW_S, Merchant, refusal, request_of
 

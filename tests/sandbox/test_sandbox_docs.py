@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from paygw_batch.sandbox.behaviour import parse_behaviour, shipped_behaviour
+from paygw_batch.sandbox.reply import parse_behaviour, shipped_behaviour
 from paygw_batch.sandbox.verifier import MAX_BODY_BYTES
 
 TEXT = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text(encoding="utf-8")

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import FieldKind, Rules
-from paygw_batch.sandbox.form import FormCheck, parse_body
-from paygw_batch.sandbox.request import Order, Refusal
+from paygw_batch.sandbox.form import FormCheck, Order, Refusal, parse_body
 from paygw_batch.sandbox.verifier import Verifier
 from tests.sandbox.sandbox_merchant import (
     GOOD,

@@ -19,8 +19,7 @@ from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.sign import SignatureProfile as GatewayProfile
 from paygw_batch.gateway.sign import Signer
 from paygw_batch.gateway.signing.key import PrivateKey
-from paygw_batch.sandbox.form import FormCheck
-from paygw_batch.sandbox.request import Order, Request
+from paygw_batch.sandbox.form import FormCheck, Order, Request
 from paygw_batch.sandbox.verifier import CLOCK_TOLERANCE_S, Authenticator, NonceMemory, VerifiedProfile, Verifier
 from tests.long_part import share_of
 from tests.sandbox.sandbox_merchant import (

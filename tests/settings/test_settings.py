@@ -15,7 +15,7 @@ from paygw_batch.settings.configuration import (
     unknown_variables,
 )
 from paygw_batch.settings.user_directories import state_directory
-from paygw_batch.wiring.signing import passphrase
+from paygw_batch.wiring.gateway import passphrase
 
 EXAMPLE = """
 [gateway]

@@ -8,10 +8,10 @@ from pathlib import Path
 import openpyxl
 import pytest
 
+from paygw_batch import statement
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.read.headings import HEADER_ROWS
-from paygw_batch.statement import read
-from paygw_batch.statement.read import Statement, StatementLine, read_statement, statement_as_json, statement_of_json
+from paygw_batch.statement import Statement, StatementLine, read_statement, statement_as_json, statement_of_json
 
 COLUMNS_HINT = "`[statement.columns]` in the configuration says which of the gateway's headings is which column."
 MEND = "Nothing was settled. Ask for the statement again, or name the right one, and run the command again."
@@ -202,7 +202,7 @@ def test_a_file_that_is_not_there_or_too_large_is_refused(tmp_path: Path, monkey
     path = tmp_path / "none.csv"
     assert refused(path)[0] == f"{path} cannot be read: no such file or directory."
     text = "order_id,amount,currency,status\nA,1,KES,ok\n"
-    monkeypatch.setattr(read, "MAX_STATEMENT_BYTES", len(text))
+    monkeypatch.setattr(statement, "MAX_STATEMENT_BYTES", len(text))
     assert len(reading(file(tmp_path, text)).lines) == 1
     assert refused(file(tmp_path, f"{text}\n")) == ("day.csv is larger than 0 MiB.", "Split it by days.")
 

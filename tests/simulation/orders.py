@@ -16,7 +16,7 @@ from paygw_batch.run.release import check_releasable
 from paygw_batch.run.resolve import Settlement, check_settlements, settle
 from paygw_batch.run.row_order import Decision, RowAct, RowOrder, order_in_force, row_content, unsigned_order
 from paygw_batch.run.signed_document import ApprovalPolicy, approve, signed
-from paygw_batch.statement.read import Statement, read_statement
+from paygw_batch.statement import Statement, read_statement
 from tests.simulation.approvals import EXPIRES_H, MAKER, key_of
 from tests.simulation.disk import ENDPOINT
 from tests.simulation.gateway import QUARANTINE_H

@@ -20,7 +20,7 @@ from paygw_batch.run.match_statement import StatementReader
 from paygw_batch.run.quarantine_clock import DateWatch, JournalClock
 from paygw_batch.run.release import check_releasable
 from paygw_batch.run.resolve import Settlement, check_settlements, settle
-from paygw_batch.statement.read import read_statement, read_time
+from paygw_batch.statement import read_statement, read_time
 from tests.simulation.gateway import QUARANTINE_H
 from tests.simulation.judge import row_of
 from tests.simulation.process import Process, hold

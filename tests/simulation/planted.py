@@ -48,17 +48,14 @@ from paygw_batch.journal.values import (
 from paygw_batch.report.changes import CHANGED_ACCOUNT, Change, _Past, _Sheet
 from paygw_batch.run import (
     approval,
-    forget_order,
     match_statement,
+    order,
     quarantine_clock,
     release,
     resolve,
     row_order,
     signed_document,
     submit,
-)
-from paygw_batch.run import (
-    order as order_module,
 )
 from paygw_batch.run.approval import Approved, Content, PlanDocument
 from paygw_batch.run.approval_keys import Person
@@ -67,8 +64,7 @@ from paygw_batch.run.order import Order
 from paygw_batch.run.quarantine_clock import Quarantine
 from paygw_batch.run.row_order import RowOrder
 from paygw_batch.run.signed_document import Approval, ApprovalPolicy, SignedDocument
-from paygw_batch.statement.proof import StatementProof
-from paygw_batch.statement.read import StatementLine
+from paygw_batch.statement import StatementLine, StatementProof
 from tests.simulation import corrections
 from tests.simulation.forging import ForgingWorld
 from tests.simulation.gateway import SimGateway
@@ -403,11 +399,14 @@ def one_is_enough(world: SimWorld) -> None:
     world.patch(simulated, "check_plan", check)
 
 
+_AGREED = order.agreed
+
+
 def agreed_by_the_first(
     order: Order, journal: Any, policy: ApprovalPolicy, now: datetime, *, by: str
 ) -> tuple[str, SignedOrder]:
     """An order to forget people needs one approval, however many are asked for."""
-    return order_module.agreed(order, journal, replace(policy, needed=1), now, by=by)
+    return _AGREED(order, journal, replace(policy, needed=1), now, by=by)
 
 
 # The disk and the lock.
@@ -724,7 +723,7 @@ BUGS: Mapping[str, Bug] = {
         patched(sqlite_journal, "index_again", lambda _: None), "I18", "error"
     ),
     "an order to forget counts without its approvals": bug(
-        patched(forget_order, "agreed", agreed_by_the_first), "I12", from_seed=150
+        patched(order, "agreed", agreed_by_the_first), "I12", from_seed=150
     ),
     "float amounts": bug(journal(FloatAmounts), "I4", "error"),
     "the last row never comes up": bug(journal(SkipsARow), "I3"),

@@ -36,7 +36,7 @@ from paygw_batch.run.submit import Plan
 from paygw_batch.sheet.check.repeats import LOOK_ALIKE
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.write import table
-from paygw_batch.statement.proof import SignedStatements
+from paygw_batch.statement import SignedStatements
 from tests.simulation.approvals import Approvals
 from tests.simulation.disk import Disk
 from tests.simulation.gateway import HONEST, OPERATIONS, USUAL, Said, SimGateway

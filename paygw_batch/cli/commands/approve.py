@@ -1,5 +1,8 @@
-"""`paygw-batch approve`: check a plan or an order, and approve it with a key that is not its maker's."""
+"""The commands of two people: `plan`, `approve`, `withdraw` and `carry-out`."""
 
+import os
+import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -7,31 +10,61 @@ from typing import Any
 
 import click
 
-from paygw_batch.actions.approvals import SharedPlan, code_in, require_in_force, required_plan, share_plan
-from paygw_batch.actions.plan_document import SheetOptions, Submission, own_view
+from paygw_batch.actions.approvals import (
+    SharedPlan,
+    code_in,
+    require_in_force,
+    required_plan,
+    share_plan,
+    withdraw_document,
+)
+from paygw_batch.actions.forget_people import forget_by_order
+from paygw_batch.actions.plan_document import (
+    Conversation,
+    RefusedSheet,
+    SheetOptions,
+    Submission,
+    own_view,
+    prepare_plan,
+)
+from paygw_batch.actions.settle_rows import carry_out_order
+from paygw_batch.actions.submit_sheet import refused_summary, release_by_order
+from paygw_batch.cli.commands.forget import forgotten
+from paygw_batch.cli.commands.pay import send_released
+from paygw_batch.cli.commands.settle import settled_sentence, summary_after_settling
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import (
     answers_of,
     answers_options,
+    by_option,
+    collect_option,
+    complete_batches,
+    excel_option,
     force_option,
     guard_of,
+    meant_options,
     plan_page_option,
     profile_option,
+    require_csv,
     settings_of,
     strict_option,
+    wait_option,
 )
 from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures, write_plan_page
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.sheet_questions import answered
+from paygw_batch.cli.send_batch import continued, held, show_known, show_planned
+from paygw_batch.cli.sheet_questions import answered, as_typed, show_findings
 from paygw_batch.clock import utc_now
-from paygw_batch.errors import UsageError
+from paygw_batch.errors import ApprovalError, UsageError
+from paygw_batch.extras import AFTER_A_COMMAND, extras
+from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.run.approval import PlanDocument
-from paygw_batch.run.forget_order import ForgetOrder
-from paygw_batch.run.order import Order
-from paygw_batch.run.row_order import RowOrder
+from paygw_batch.run.approval import PlanDocument, needs_approval, payout_code
+from paygw_batch.run.kept_documents import withdrawn_with
+from paygw_batch.run.order import ForgetOrder, Order
+from paygw_batch.run.row_order import RowOrder, batch_of_order
 from paygw_batch.run.signed_document import (
     ApprovalPolicy,
     SignedDocument,
@@ -42,12 +75,130 @@ from paygw_batch.run.signed_document import (
     signatures_of,
     write_document,
 )
+from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.approvals import required_policy
-from paygw_batch.wiring.journal import journal_to_read
-from paygw_batch.wiring.operations import rules_of
+from paygw_batch.wiring.approvals import known_maker, person, required_policy
+from paygw_batch.wiring.journal import find_batch, journal_for_document, journal_to_read
 from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
-from paygw_batch.wiring.sheet import validated_sheet
+from paygw_batch.wiring.sheet import rules_of, validated_sheet
+
+
+@click.command("plan", cls=HelpCommand)
+@click.argument("sheet", type=NamedFile())
+@click.option("--out", type=NamedFile(), required=True, help="The plan's file. `submit` finds SHEET.plan.json.")
+@click.option("--key", type=NamedFile(), required=True, help="The maker's private key (Ed25519, PEM).")
+@answers_options
+@profile_option
+@click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and send the others.")
+@click.option("--amend", is_flag=True, help="Let changed rows replace those that are rejected or were never sent.")
+@strict_option
+@meant_options
+@click.option("--against", metavar="BATCH", help="Also compare with this batch. It can only add differences.")
+@collect_option
+@plan_page_option
+@force_option
+@click.pass_obj
+def plan_command(
+    invocation: Invocation,
+    /,
+    *,
+    operation: str,
+    sheet: Path,
+    out: Path,
+    key: Path,
+    column_profile: str | None,
+    skip_invalid: bool,
+    amend: bool,
+    strict: bool,
+    repeats_meant: bool,
+    new_payees: tuple[str, ...],
+    against: str | None,
+    report: Path | None,
+    force: bool,
+    **answers_given: Any,
+) -> None:
+    """Write a plan of SHEET: rows, totals, warnings, differences from the last run. Nothing is sent."""
+    screen = Screen(invocation)
+    _require_json(out)
+    settings = settings_of(invocation, {("sheet", "column_profile"): column_profile})
+    guard_of(invocation, settings, force=force).check(
+        RequestedOutput("--out", out, OutputKind.PLAN),
+        RequestedOutput("--report", report, OutputKind.PLAN_PAGE),
+        inputs={say("the sheet"): sheet, say("a key"): key},
+    )
+    policy, heard = required_policy(settings), [one.begin(settings, os.environ) for one in extras(AFTER_A_COMMAND)]
+    rules = rules_of(settings, operation)
+    maker = own_key(key)
+    known_maker(maker.public, policy, say("No plan was made."))
+    reading = partial(validated_sheet, settings, rules, sheet)
+    validated, answered_by = answered(screen, reading, answers_of(answers_given), operation, sheet)
+    options = SheetOptions(
+        skip_invalid=skip_invalid, amend=amend, strict=strict, repeats_meant=repeats_meant, new_payees=new_payees
+    )
+    typed = as_typed(sheet, answered_by, column_profile)
+    asked = Submission(validated, sheet, out, "", options, typed=typed)
+    with journal_for_document(settings, "plan") as journal:
+        conversation = Conversation(partial(_show, screen, skip_invalid=skip_invalid), screen.say, screen.confirm)
+        prepared = prepare_plan(asked, settings, rules, journal, conversation, maker, against=against)
+    if isinstance(prepared, RefusedSheet):
+        screen.finish(refused_summary(prepared, asked))
+    plan, document = prepared.plan, prepared.document
+    write_document(document, out)
+    is_shared = share_plan(settings, document, tell=screen.note_aside)
+    for end in heard:
+        end(screen.note_aside)
+    show_content(screen, document, policy, settings.submission.quarantine_h)
+    show_known(screen, plan)
+    show_signatures(screen, document, policy)
+    if report is not None:
+        write_plan_page(document, policy, report)
+    message = _message(document, policy, out, report)
+    if is_shared:
+        message += " " + say("On another host: `paygw-batch approve {code} --key KEY`.", code=payout_code(document))
+    summary = _summary(document, plan, message)
+    screen.finish(replace(summary, further=document_told(document, policy)))
+
+
+def _show(screen: Screen, plan: Plan, *, skip_invalid: bool) -> None:
+    """Show a sheet's defects, and everything else if they refuse it; otherwise the plan has its warnings."""
+    if skip_invalid:
+        show_findings(screen, say("Defects"), plan.validated.defects_found, plan.validated.sheet.headers)
+    elif not plan.validated.defects_found.is_empty:
+        show_planned(screen, plan)
+
+
+def _require_json(out: Path) -> None:
+    if out.suffix.lower() != ".json":
+        raise UsageError(say("{out} does not end in .json.", out=out), hint=say("A plan must not overwrite its sheet."))
+
+
+def _message(document: PlanDocument, policy: ApprovalPolicy, out: Path, report: Path | None) -> str:
+    asks = (
+        say_count(
+            policy.needed,
+            "It needs {count} approval by others: `paygw-batch approve {out} --key KEY`.",
+            "It needs {count} approvals by others: `paygw-batch approve {out} --key KEY`.",
+            out=shlex.quote(str(out)),
+        )
+        if needs_approval(document.content, policy)
+        else say("It is too small to need approval.")
+    )
+    page = "" if report is None else say("The page is in {report}.", report=report) + " "
+    return f"{say('The plan is in {out}.', out=out)} {page}{asks}"
+
+
+def _summary(document: PlanDocument, plan: Plan, message: str) -> Summary:
+    content = document.content
+    return Summary(
+        ExitCode.DONE,
+        message,
+        batch=content.batch,
+        sheet=content.sheet,
+        rows=content.rows,
+        totals={currency: {"ready": amount} for currency, amount in content.totals.items()},
+        defects=plan.validated.defects_found.rows.len(),
+        known=content.known,
+    )
 
 
 @click.command("approve", cls=HelpCommand)
@@ -64,7 +215,7 @@ from paygw_batch.wiring.sheet import validated_sheet
 @plan_page_option
 @force_option
 @click.pass_obj
-def command(
+def approve_command(
     invocation: Invocation,
     /,
     *,
@@ -174,3 +325,122 @@ def signed_summary(found: SignedDocument, policy: ApprovalPolicy, message: str) 
         totals = {currency: {"ready": amount} for currency, amount in content.totals.items()}
         told = replace(told, batch=content.batch, sheet=content.sheet, rows=content.rows, totals=totals)
     return told
+
+
+@click.command("withdraw", cls=HelpCommand)
+@click.argument("document", type=NamedFile())
+@click.option("--key", type=NamedFile(), required=True, help="Your private key (Ed25519, PEM).")
+@click.pass_obj
+def withdraw_command(invocation: Invocation, *, document: Path, key: Path) -> None:
+    """Withdraw DOCUMENT, a plan or an order: no copy of it is valid after that.
+
+    Its maker may, and anyone who may approve, unless it was used already. A withdrawal is signed, like an approval.
+    """
+    screen, settings = Screen(invocation), settings_of(invocation)
+    guard_of(invocation, settings).check(inputs={say("the plan"): document, say("a key"): key})
+    policy = required_policy(settings)
+    found, _ = signed_document_at(settings, document)
+    own = own_key(key)
+    signatures_of(found, policy, utc_now())
+    withdrawal = withdrawn_with(found, own, policy.people, utc_now())
+    withdraw_document(settings, found, withdrawal)
+    message = say(
+        "Withdrawn by {name}: no copy of this {noun} is valid any longer. To go ahead after all, make a new one.",
+        name=withdrawal.by,
+        noun=say(found.noun),
+    )
+    screen.finish(signed_summary(found, policy, message))
+
+
+_NAME = "carry-out"
+
+
+@click.command(_NAME, cls=HelpCommand)
+@click.argument("file", metavar="ORDER", type=NamedFile())
+@click.option("--batch", shell_complete=complete_batches, help="Refuse ORDER unless it is about this batch.")
+@click.option(
+    "--statement",
+    type=NamedFile(),
+    help="The statement that it names. Default: the file of that name beside ORDER.",
+)
+@click.option("--out", type=NamedFile(), help="Reconciliation file (.csv, .parquet or .xlsx), if rows are sent again.")
+@excel_option
+@by_option
+@wait_option
+@force_option
+@click.pass_obj
+def carry_out_command(
+    invocation: Invocation,
+    *,
+    file: Path,
+    batch: str | None,
+    statement: Path | None,
+    out: Path | None,
+    for_excel: bool,
+    by: str | None,
+    wait: bool,
+    force: bool,
+) -> None:
+    """Carry out ORDER, which another person approved: settle rows, send rows again, or forget people.
+
+    An order is carried out once. If it gives the gateway's word, the statement that it names is read, and its proof is
+    checked again. Rows to be sent again are sent together with others that are ready, as by `resume`.
+    """
+    screen, who, settings = Screen(invocation), person(by), settings_of(invocation)
+    require_csv(out, for_excel=for_excel)
+    guard_of(invocation, settings).check(
+        inputs={say("the order"): file, say("the statement"): statement}, reporting=True
+    )
+    required_policy(settings)
+    found = _order_in(file)
+    statement_of, results = {"--statement": statement}, {"--out": out, "--for-excel": for_excel, "--force": force}
+    if isinstance(found, ForgetOrder):
+        _refuse(found, {"--batch": batch, **statement_of, **results})
+        with held(settings, _NAME, screen, wait=wait) as (journal, report):
+            report.summary = forgotten(screen, journal, forget_by_order(settings, journal, found, who))
+    elif found.is_release:
+        _refuse(found, statement_of)
+        with continued(
+            *(invocation, settings, _NAME, screen, found.batch, out),
+            wait=wait,
+            force=force,
+            for_excel=for_excel,
+            find=lambda journal: _batch_of(settings, journal, found, batch),
+        ) as run:
+            report, run.report.summary = run.report, send_released(run, screen, release_by_order(run.task, found, who))
+    else:
+        _refuse(found, results)
+        folder = file.parent if statement is None else statement.parent
+        with held(settings, _NAME, screen, wait=wait) as (journal, report):
+            record = _batch_of(settings, journal, found, batch)
+            done = carry_out_order(settings, journal, found, who, folders=[folder])
+            screen.say(settled_sentence(found.settlements, done.by))
+            report.summary = summary_after_settling(journal, record, {"resolved": found.rows})
+    screen.finish(report.summary)
+
+
+def _order_in(file: Path) -> RowOrder | ForgetOrder:
+    """Return the order in a file. Raises `ApprovalError` if it is none."""
+    found = read_document(file, RowOrder, ForgetOrder, PlanDocument)
+    if isinstance(found, RowOrder | ForgetOrder):
+        return found
+    raise ApprovalError(
+        say("{name} is a plan, not an order.", name=file.name),
+        hint=say("Nothing was sent. `paygw-batch submit SHEET --plan PLAN` starts it."),
+    )
+
+
+def _refuse(order: RowOrder | ForgetOrder, given: Mapping[str, object]) -> None:
+    """Raise `UsageError` if one of these options is given."""
+    if wrong := [name for name, value in given.items() if value]:
+        raise UsageError(
+            say("Not for this {noun}: {options}.", options=", ".join(wrong), noun=say(order.noun)),
+            hint=say(order.nothing_done),
+        )
+
+
+def _batch_of(settings: Settings, journal: JournalReader, order: RowOrder, batch: str | None) -> BatchRecord:
+    """Return the batch of an order. Raises `UsageError` if it is not the `batch` that the person named."""
+    if batch is not None and find_batch(journal, batch).batch != order.batch:
+        raise UsageError(say("The order is about batch {batch}, not {other}.", batch=order.batch, other=batch))
+    return batch_of_order(order, journal, settings.endpoint())

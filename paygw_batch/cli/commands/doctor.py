@@ -8,15 +8,13 @@ import os
 import platform
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 import click
 
-from paygw_batch.actions.notices import listed_notices, mail_trouble, tell_of_disk, tell_of_key
+from paygw_batch.actions.notices import tell_of_disk, tell_of_key
 from paygw_batch.actions.send import free_bytes, lacking_room
 from paygw_batch.cli.commands.sign import STALE_NONCE, STALE_TIMESTAMP_S, show_steps
 from paygw_batch.cli.help_texts import HelpCommand
@@ -25,86 +23,50 @@ from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import elapsed_s, timestamp, utc_now
 from paygw_batch.core.batch import PAYIN, PAYOUT, Instruction
-from paygw_batch.core.delivery import TroubleKind
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import AmountUnit, CountryRule, FieldKind, Rules
 from paygw_batch.errors import ConfigurationError, PaygwError
+from paygw_batch.extras import HEALTH, extras
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.message import TransportFault
 from paygw_batch.gateway.signing.key import EXPIRY_WARNING_DAYS, Custody, KeyKind, SigningKey
 from paygw_batch.journal import TallyKind
-from paygw_batch.language import mark, mark_all, say, say_count
+from paygw_batch.language import mark, mark_all, say
 from paygw_batch.processes import processor, python_build
-from paygw_batch.report.notice import trouble_words
+from paygw_batch.report.health import Health, HealthCheck
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.run.approval_keys import Person, PublicKey
 from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.settings.configuration import Settings, unknown_variables
 from paygw_batch.settings.sections import PayinSection, PayinTermsSection
 from paygw_batch.sheet.read.profiles import known_headings
-from paygw_batch.statement.proof import SignedStatements, TransferFolder
-from paygw_batch.wiring.approvals import policy_of
-from paygw_batch.wiring.gateway import GatewayAccess, gateway_of
-from paygw_batch.wiring.journal import Tell, database_of, journal_to_read, place_of
-from paygw_batch.wiring.notices import channels_of, has_notices
-from paygw_batch.wiring.notifications import TOKEN, authenticity, field_names, listener_path
-from paygw_batch.wiring.operations import as_answered, filled_in, operation_of, rules_of
-from paygw_batch.wiring.signing import Signing, require_good_signature, signer_key, signing_of
-from paygw_batch.wiring.statements import statement_key, statement_rule
-
-if TYPE_CHECKING:
-    from paygw_batch.journal.database_place import DatabaseCopies, DatabasePlace
-
-
-class Health(StrEnum):
-    """The result of a check."""
-
-    GOOD = mark("ok")
-    WARNING = mark("look")
-    BAD = mark("wrong")
-
-
-@dataclass(frozen=True, slots=True)
-class HealthCheck:
-    """One check and its result.
-
-    `what` is a marked name, and `of` its subject: a country, a person. `code` is the exit code if the check fails.
-    """
-
-    what: str
-    health: Health
-    found: str
-    code: ExitCode = ExitCode.USAGE
-    of: str = ""
-
-    @classmethod
-    def failed(cls, what: str, error: PaygwError, code: ExitCode = ExitCode.USAGE) -> "HealthCheck":
-        """Return the failed check for an error, with its hint."""
-        hint = "" if error.hint == say(ConfigurationError.default_hint) else error.hint  # it names this very command
-        return cls(what, Health.BAD, f"{error.message} {hint}".strip(), code)
-
+from paygw_batch.statement import SignedStatements, TransferFolder
+from paygw_batch.wiring.approvals import policy_of, statement_key, statement_rule
+from paygw_batch.wiring.gateway import (
+    TOKEN,
+    GatewayAccess,
+    Signing,
+    authenticity,
+    field_names,
+    gateway_of,
+    listener_path,
+    require_good_signature,
+    signer_key,
+    signing_of,
+)
+from paygw_batch.wiring.journal import Tell, journal_to_read, place_of
+from paygw_batch.wiring.sheet import as_answered, filled_in, operation_of, rules_of
 
 _TEST_TEXT = "a test of paygw-batch doctor: no payment"
-_RIGHTS = {
-    "owner": mark("owner: can do everything, including creating the tables"),
-    "desk": mark("desk: can open batches, send, settle, release and set limits"),
-    "worker": mark("worker: can send rows that were handed over, but decide nothing"),
-    "reader": mark("reader: can look, but write nothing"),
-    "none": mark("none of the program's roles: permissions were granted by hand"),
-}
-"""The permissions of the database role in [journal] url, for people."""
 _CONFIGURATION_FILE = mark("configuration file")
 _PAYOUT_ADDRESS = mark("address of a payout")
 _COLLECTIONS = mark("collections")
 _APPROVAL = mark("approval")
 _STATEMENTS = mark("statements")
 _NOTIFICATIONS = mark("notifications")
-_NOTICES = mark("notices")
 _JOURNAL = mark("journal")
 _CLOCK = mark("clock")
 _GATEWAY = mark("gateway")
-_REPLICATION = mark("replication")
-_JOBS = mark("jobs of workers")
 _PRIVATE_KEY = mark("private key")
 _KEY_PLACE = mark("where the key is")
 _KEY_END = mark("end of the key")
@@ -114,7 +76,7 @@ _SIGNATURES = 20
 
 @click.command("doctor", cls=HelpCommand)
 @click.pass_obj
-def command(invocation: Invocation) -> None:
+def doctor_command(invocation: Invocation) -> None:
     """Check configuration, key, clock, journal and connection, and show a sample signature. No payout is sent."""
     screen = Screen(invocation, only_shows=True)
     distrusts: list[ConfigurationError] = []
@@ -130,8 +92,8 @@ def command(invocation: Invocation) -> None:
         _statements(settings),
         *_key(key, problem, is_sandbox=settings.uses_sandbox),
         *_notifications(settings, os.environ),
-        *_notices(settings, os.environ),
         *_journal_and_clock(settings, screen.note_aside),
+        *(check for one in extras(HEALTH) for check in one.checks(settings, os.environ)),
         _speed(key),
     ]
     if key is not None:
@@ -368,43 +330,6 @@ def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[H
     yield HealthCheck(_NOTIFICATIONS, Health.WARNING, found)
 
 
-def _notices(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
-    """Sign in to the mail server, and count the notices in the outbox. Nothing is sent."""
-    if not has_notices(settings):
-        return
-    section = settings.notices
-    try:
-        channels = channels_of(settings, environ)
-        waiting = [one for one in listed_notices(settings) if one.tries and one.sent_at is None]
-    except ConfigurationError as error:
-        yield HealthCheck.failed(_NOTICES, error)
-        return
-    except PaygwError as error:
-        yield HealthCheck.failed(_NOTICES, error, ExitCode.JOURNAL)
-        return
-    if channels.mail is not None and (trouble := mail_trouble(channels)) is not None:
-        is_ours = trouble.kind in {TroubleKind.UNTRUSTED, TroubleKind.NOT_ENCRYPTED, TroubleKind.SIGN_IN}
-        found = say("{server}: {reason}", server=section.smtp, reason=trouble_words(trouble.code))
-        yield HealthCheck(_NOTICES, Health.BAD, found, ExitCode.USAGE if is_ours else ExitCode.STOPPED_EARLY)
-    else:
-        ways = [*([section.smtp or ""] if channels.mail else []), *([say("a webhook")] if channels.webhook else [])]
-        yield HealthCheck(_NOTICES, Health.GOOD, say("sent by {ways}", ways=", ".join(ways)))
-    if given_up := sum(one.is_given_up for one in waiting):
-        found = say_count(
-            given_up,
-            "{count:,} was given up after days: `paygw-batch notices send --again` tries it again",
-            "{count:,} were given up after days: `paygw-batch notices send --again` tries them again",
-        )
-        yield HealthCheck(_NOTICES, Health.BAD, found, ExitCode.STOPPED_EARLY)
-    elif waiting:
-        found = say_count(
-            len(waiting),
-            "{count:,} could not be sent yet: `paygw-batch notices` shows why",
-            "{count:,} could not be sent yet: `paygw-batch notices` shows why",
-        )
-        yield HealthCheck(_NOTICES, Health.WARNING, found)
-
-
 def _tried_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningKey | None, PaygwError | None]:
     """Return the private key after it has signed a test text, or the error if it cannot."""
     try:
@@ -488,7 +413,6 @@ def _journal(settings: Settings, now: datetime, wrong: list[str], tell: Tell) ->
     if settings.uses_sandbox and not place_of(settings).may_exist():
         yield HealthCheck(_JOURNAL, Health.GOOD, say("{path}: not there yet; the first run creates it", path=path))
         return
-    database = database_of(settings)
     with journal_to_read(settings, must_be_known=True) as journal:
         records = journal.batches()
         wrong += JournalClock.read(journal, now).sentences()
@@ -499,14 +423,8 @@ def _journal(settings: Settings, now: datetime, wrong: list[str], tell: Tell) ->
             facts=journal.head().seq,
         )
         due = sum(tally.count for record in records for tally in journal.tallies(record.number, kind=TallyKind.DUE))
-    if database is not None:
-        yield from _replication(database.copies(), settings.journal.replication)
-        role = database.role()
-        yield HealthCheck(_JOURNAL, Health.GOOD, found)
-        yield HealthCheck(mark("database role"), Health.GOOD, say(_RIGHTS[role or "none"]))
-        yield _jobs(database)
-    else:
-        yield HealthCheck(_JOURNAL, Health.GOOD, found)
+    yield HealthCheck(_JOURNAL, Health.GOOD, found)
+    if settings.journal.url is None:
         lacking = _unwritable(settings.journal_path().parent)
         if not lacking and (lacking := lacking_room(settings, due) or ""):
             tell_of_disk(settings, free_bytes(settings), tell)
@@ -519,39 +437,6 @@ def _unwritable(folder: Path) -> str:
     if os.access(folder, os.W_OK):
         return ""
     return say("{folder} cannot be written, so no run can record what it sends, and none will start.", folder=folder)
-
-
-def _jobs(database: "DatabasePlace") -> HealthCheck:
-    """Check the tables for the workers' jobs."""
-    try:
-        found = say("procrastinate tables, {version}", version=database.check_jobs())
-    except PaygwError as error:
-        return HealthCheck.failed(_JOBS, error, ExitCode.JOURNAL)
-    return HealthCheck(_JOBS, Health.GOOD, found)
-
-
-def _replication(copies: "DatabaseCopies", configured: str | None) -> Iterator[HealthCheck]:
-    """Compare [journal] replication, as `configured`, with the server's settings."""
-    waits = (
-        say("the server waits for {names}", names=copies.waits_for)
-        if copies.waits_for
-        else say("the server waits for no standby")
-    )
-    standbys = say_count(copies.standbys, "{count} standby follows now", "{count} standbys follow now")
-    found = f"{configured}; {waits} (synchronous_commit = {copies.synchronous_commit}); {standbys}"
-    fits = {
-        "synchronous": bool(copies.waits_for) and copies.standbys > 0,
-        "asynchronous": not copies.waits_for and copies.standbys > 0,
-        "none": not copies.waits_for and copies.standbys == 0,
-    }.get(configured or "", True)
-    if fits:
-        yield HealthCheck(_REPLICATION, Health.GOOD, found)
-    elif configured == "synchronous" and not copies.waits_for:
-        found = say("{found}. Correct [journal] replication.", found=found)
-        yield HealthCheck(_REPLICATION, Health.BAD, found, ExitCode.JOURNAL)
-    else:
-        found = say("{found}. [journal] replication says otherwise.", found=found)
-        yield HealthCheck(_REPLICATION, Health.WARNING, found)
 
 
 def _speed(key: SigningKey | None) -> HealthCheck:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.actions.find_payments import MAX_FOUND, payment_search
+from paygw_batch.actions.batch_status import MAX_FOUND, payment_search
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import force_option, guard_of, settings_of
@@ -14,8 +14,7 @@ from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.core.batch import PAYIN, PAYOUT
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import with_separators
-from paygw_batch.core.recorded_words import recorded
-from paygw_batch.core.shown_states import counted_state, shown_state, state_words
+from paygw_batch.core.shown_states import counted_state, recorded, shown_state, state_words
 from paygw_batch.errors import UsageError
 from paygw_batch.files import write_whole
 from paygw_batch.journal import FoundPayment
@@ -23,8 +22,8 @@ from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.remittance import payee_of, remittance_page
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.wiring.journal import journal_to_read
-from paygw_batch.wiring.operations import rules_of
 from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
+from paygw_batch.wiring.sheet import rules_of
 
 _SHOWN_DIGITS = 3
 """The number of digits of an account to show: enough to compare with the sheet, too few to pay to."""
@@ -41,7 +40,7 @@ _TIMES = mark_all("sent {time}", "last update {time}")
 )
 @force_option
 @click.pass_obj
-def command(invocation: Invocation, *, text: tuple[str, ...], advice: Path | None, force: bool) -> None:
+def find_command(invocation: Invocation, *, text: tuple[str, ...], advice: Path | None, force: bool) -> None:
     """Find payments in all batches by TEXT: a payee's name, an account or phone number, or an order id.
 
     A number can have a plus, a leading zero or spaces. For a name, the first letters of its words are enough.

@@ -31,7 +31,7 @@ person_option = click.option(
 @click.option("--by", metavar="NAME", help="With --yes: who decides this.")
 @wait_option
 @click.pass_obj
-def command(
+def forget_command(
     invocation: Invocation,
     *,
     before: str | None,

@@ -1,4 +1,4 @@
-"""`paygw-batch journal`: create the journal of a merchant, move it to a database, or adopt a copy of it."""
+"""The commands about a journal: create, move or adopt it, `verify` and `backup`."""
 
 import sys
 from collections.abc import Sequence
@@ -8,22 +8,134 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paygw_batch.cli.help_texts import HelpGroup
+from paygw_batch.cli.help_texts import HelpCommand, HelpGroup
 from paygw_batch.cli.invocation import Invocation, NamedFile
-from paygw_batch.cli.options import by_option, settings_of
+from paygw_batch.cli.options import by_option, guard_of, settings_of
+from paygw_batch.cli.screen.progress_bar import bar_on
 from paygw_batch.cli.screen.screen import Screen, confirmed
-from paygw_batch.errors import JournalError, JournalNotAdopted, RollCallOpen, UsageError
+from paygw_batch.core.shown_states import state_words
+from paygw_batch.errors import JournalError, JournalNotAdopted, OutputError, RollCallOpen, UsageError
+from paygw_batch.extras import extra
 from paygw_batch.journal import AcceptedRows
 from paygw_batch.journal.adopt import Adoption
 from paygw_batch.language import mark, mark_all, say, say_count
+from paygw_batch.processes import gc_paused
 from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.run.kept_documents import check_kept_orders, check_kept_withdrawals
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.approvals import person
-from paygw_batch.wiring.journal import file_of, place_of, require_database, require_file
-from paygw_batch.wiring.operations import require_endpoint
+from paygw_batch.wiring.journal import (
+    database_of,
+    file_of,
+    journal_to_read,
+    place_of,
+    require_database,
+    require_file,
+    tell_notes,
+)
+from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
+from paygw_batch.wiring.sheet import require_endpoint
+
+_COUNTED = {
+    "instructions": mark("instructions"),
+    "order_ids": mark("order ids"),
+    "contradictions": mark("contradictions"),
+    "batches": mark("batches"),
+    "pages": mark("pages"),
+    "facts": mark("facts"),
+    "evidence": mark("evidence"),
+    "notifications_waiting": mark("notifications waiting"),
+    "signed_orders": mark("signed orders"),
+    "withdrawals": mark("withdrawals"),
+    "audit_entries": mark("entries of the audit trail"),
+}
+"""The counts shown in addition to the rows in each state."""
+
+
+def _counted_words(what: str) -> str:
+    known = _COUNTED.get(what)
+    return state_words(what) if known is None else say(known)
+
+
+@click.command("verify", cls=HelpCommand)
+@click.pass_obj
+def verify_command(invocation: Invocation) -> None:
+    """Replay the whole journal: hash chains, states, totals, signed orders, and the audit trail.
+
+    If something is damaged, the command says where and ends with exit code 7.
+    """
+    screen = Screen(invocation, only_shows=True)
+    settings = settings_of(invocation)
+    with journal_to_read(settings, screen.say) as journal:
+        with bar_on(screen.err, say("Checking")) as progress, gc_paused():
+            counted = dict(journal.verify(progress))
+        signed_orders = check_kept_orders(journal)
+        withdrawals = check_kept_withdrawals(journal)
+        entries = journal.acts(limit=1) if counted.get("audit_entries") else ()
+        contradictions = len(journal.messages().contradictions)
+    message = say("The journal is sound: its chain of facts is intact, and states and totals follow from it.")
+    if signed_orders:
+        counted["signed_orders"] = signed_orders
+    if withdrawals:
+        counted["withdrawals"] = withdrawals
+    for newest in entries:
+        message += say(
+            " The audit trail is intact; it ends with entry {number}, {hash}.",
+            number=newest.number,
+            hash=newest.hash[:16],
+        )
+    if contradictions:
+        message += say_count(
+            contradictions,
+            " It holds {count:,} contradicting message: `paygw-batch status` shows it.",
+            " It holds {count:,} contradicting messages: `paygw-batch status` shows them.",
+        )
+    lines = [(_counted_words(what), count) for what, count in counted.items()]
+    screen.table("", mark_all("checked", "count"), lines)
+    summary = Summary(
+        ExitCode.PERSON_NEEDED if contradictions else ExitCode.DONE,
+        message,
+        further={"checked": counted},
+    )
+    screen.finish(summary)
+
+
+@click.command("backup", cls=HelpCommand)
+@click.argument("file", type=NamedFile())
+@click.pass_obj
+def backup_command(invocation: Invocation, *, file: Path) -> None:
+    """Copy the journal to FILE, a new file: one consistent snapshot, even during a run.
+
+    A journal in PostgreSQL is copied by pg_dump, in the format that pg_restore reads.
+
+    The copy is for safekeeping. No run sends from it while the original exists, or if the original was used since: rows
+    could be paid twice.
+    """
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    guard_of(invocation, settings).check(RequestedOutput("FILE", file, OutputKind.NEW))
+    if (database := database_of(settings)) is not None:
+        with closing(database.open_to_read()) as journal:
+            facts = journal.head().seq
+        database.dump(file)
+        said = say("The journal, {facts:,} facts or more, was copied to {file}.", facts=facts, file=file)
+        screen.finish(Summary(ExitCode.DONE, said))
+    place = file_of(settings)
+    with closing(place.open_to_read()) as journal:
+        tell_notes(journal, screen.say)
+        facts = journal.head().seq
+        journal.backup(file)
+    try:
+        place.note_copy()
+    except OutputError as error:
+        screen.say(say("The copy is complete, but the pages can't show it: {reason}", reason=error.message))
+    screen.finish(
+        Summary(ExitCode.DONE, say("The journal, {facts:,} facts, was copied to {file}.", facts=facts, file=file))
+    )
+
 
 if TYPE_CHECKING:
-    from paygw_batch.journal.database_place import AcceptedLoss, DatabasePlace, MissingHost
+    from paygw_batch.cluster.database_place import AcceptedLoss, DatabasePlace, MissingHost
 
 _GONE = mark("Is this host gone for good, and has it stopped sending?")
 _LOST = mark("Is the newest data of the database lost for good, and has everyone stopped sending from it?")
@@ -48,7 +160,7 @@ _ABOUT = {
 
 
 @click.group("journal", cls=HelpGroup)
-def command() -> None:
+def journal_command() -> None:
     """Create the journal of a merchant, move it to a database, or adopt a copy as the newest one.
 
     A merchant has one journal at a gateway, whatever its endpoints. A journal knows only what was sent from it, so two
@@ -56,7 +168,7 @@ def command() -> None:
     """
 
 
-@command.command("new", short_help="Create the journal, once for each merchant.")
+@journal_command.command("new", short_help="Create the journal, once for each merchant.")
 @_beside_option
 @click.option("--roles", is_flag=True, help="Also grant the database roles their permissions.")
 @click.pass_obj
@@ -107,7 +219,7 @@ def new(invocation: Invocation, *, beside: str | None, roles: bool) -> None:
     screen.finish(Summary(ExitCode.DONE, " ".join(told), further=about))
 
 
-@command.command("move", short_help="Move a journal from its file to a database.")
+@journal_command.command("move", short_help="Move a journal from its file to a database.")
 @click.argument("file", type=NamedFile(), required=False)
 @by_option
 @click.pass_obj
@@ -126,9 +238,7 @@ def move(invocation: Invocation, *, file: Path | None, by: str | None) -> None:
         say("[journal] url names no database to move the journal to."),
         say("Write the address of an empty database into [journal] url, and leave path out."),
     )
-    from paygw_batch.journal.adopt import move_journal  # noqa: PLC0415 (psycopg)
-
-    moved = move_journal(file_of(settings, file), database, settings.words(), who)
+    moved = extra("cluster.move").move_journal(file_of(settings, file), database, settings.words(), who)
     place = settings.journal_place()
     screen.finish(
         Summary(
@@ -146,7 +256,7 @@ def move(invocation: Invocation, *, file: Path | None, by: str | None) -> None:
     )
 
 
-@command.command("upgrade", short_help="Upgrade the tables of a database.")
+@journal_command.command("upgrade", short_help="Upgrade the tables of a database.")
 @click.pass_obj
 def upgrade(invocation: Invocation) -> None:
     """Upgrade the tables in PostgreSQL to this version of the program. The role in [journal] url must own them.
@@ -180,7 +290,7 @@ def upgrade(invocation: Invocation) -> None:
     screen.finish(Summary(ExitCode.DONE, message, further={"tables": {"before": before, "now": now}}))
 
 
-@command.command("adopt", short_help="Adopt a copy of the journal as the newest.")
+@journal_command.command("adopt", short_help="Adopt a copy of the journal as the newest.")
 @by_option
 @_beside_option
 @click.option("--yes", is_flag=True, help="Don't ask: this is the newest copy.")
@@ -238,7 +348,7 @@ def _lost(screen: Screen, rows: AcceptedRows) -> str:
     return told + say("Withdraw again what was withdrawn since then. ")
 
 
-@command.command("roll-call", short_help="Answer for this host, or accept its loss.")
+@journal_command.command("roll-call", short_help="Answer for this host, or accept its loss.")
 @click.option("--accept-loss", is_flag=True, help="Accept that the database lacks the last rows of this host.")
 @by_option
 @click.option("--yes", is_flag=True, help="Don't ask: the newest data of the database is lost for good.")
@@ -323,7 +433,7 @@ def _rows(count: int) -> str:
     return say_count(count, "{count:,} row is", "{count:,} rows are")
 
 
-@command.command("retire", short_help="Retire a host that is gone for good.")
+@journal_command.command("retire", short_help="Retire a host that is gone for good.")
 @click.argument("host")
 @by_option
 @click.option("--yes", is_flag=True, help="Don't ask: this host is gone for good.")

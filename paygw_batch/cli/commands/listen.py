@@ -30,10 +30,9 @@ from paygw_batch.report.metrics import EndedRun
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.web_server import LOOPBACK
-from paygw_batch.wiring.gateway import GatewayAccess, gateway_of
+from paygw_batch.wiring.gateway import GatewayAccess, authenticity, field_names, gateway_of, listener_path
 from paygw_batch.wiring.journal import open_to_write, place_of, require_journal
-from paygw_batch.wiring.notifications import authenticity, field_names, listener_path
-from paygw_batch.wiring.operations import rules_of
+from paygw_batch.wiring.sheet import rules_of
 
 TAKE_IN_EVERY_S = 1.0
 """The seconds between two attempts to record waiting notifications, if the journal is free."""
@@ -48,7 +47,7 @@ AFTER_TROUBLE_S = 30.0
 @click.command("listen", cls=HelpCommand)
 @click.option("--port", type=WholeNumber(0, 65535), help="Port on loopback; 0: any free one.")
 @click.pass_obj
-def command(invocation: Invocation, *, port: int | None) -> None:
+def listen_command(invocation: Invocation, *, port: int | None) -> None:
     """Receive the gateway's notifications on loopback until interrupted, even during a run.
 
     Put a proxy in front of it for TLS. Each notification is stored before it is answered.
@@ -85,7 +84,7 @@ def command(invocation: Invocation, *, port: int | None) -> None:
         async def receive() -> None:
             async with AsyncExitStack() as stack:
                 if connection is not None:
-                    from paygw_batch.actions.refresh_run import following_up  # noqa: PLC0415 (httpx)
+                    from paygw_batch.actions.settle_rows import following_up  # noqa: PLC0415 (httpx)
 
                     asking = following_up(settings, connection, keeper.keep, lambda said: screen.notes([said]))
                     app.follow_up = (await stack.enter_async_context(asking)).doubt

@@ -42,12 +42,17 @@ from paygw_batch.settings.cover_note import CoverNote
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.profiles import read_profile
 from paygw_batch.wiring.approvals import person
-from paygw_batch.wiring.gateway import gateway_of
+from paygw_batch.wiring.gateway import gateway_of, signer_key
 from paygw_batch.wiring.journal import hold_again, only_one, require_journal, run_journal
-from paygw_batch.wiring.operations import operation_of, require_complete, rules_of
 from paygw_batch.wiring.outputs import OutputGuard
-from paygw_batch.wiring.sheet import read_options, require_as_stated, validated_sheet
-from paygw_batch.wiring.signing import signer_key
+from paygw_batch.wiring.sheet import (
+    operation_of,
+    read_options,
+    require_as_stated,
+    require_complete,
+    rules_of,
+    validated_sheet,
+)
 
 _UNFINISHED = {ExitCode.STOPPED_EARLY, ExitCode.INTERRUPTED}
 _REFUSED = {ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.APPROVAL}
@@ -81,7 +86,7 @@ class _Run:
 @wait_option
 @collect_option
 @click.pass_obj
-def command(
+def run_folder_command(
     invocation: Invocation,
     *,
     operation: str,

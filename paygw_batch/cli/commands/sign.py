@@ -11,21 +11,28 @@ import polars as pl
 
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
-from paygw_batch.cli.options import answers_of, answers_options, collect_option, settings_of
+from paygw_batch.cli.options import (
+    answers_of,
+    answers_options,
+    collect_option,
+    settings_of,
+)
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.sheet_questions import answered
 from paygw_batch.core.batch import Instruction
 from paygw_batch.errors import SheetError, UsageError
-from paygw_batch.gateway.explain import Explanation
-from paygw_batch.gateway.sign import SignatureProfile
+from paygw_batch.gateway.sign import Explanation, SignatureProfile
 from paygw_batch.journal import NewInstruction
 from paygw_batch.language import mark, say
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.sheet.model import Validated
 from paygw_batch.wiring.approvals import required_line
-from paygw_batch.wiring.operations import require_complete, rules_of
-from paygw_batch.wiring.sheet import validated_sheet
-from paygw_batch.wiring.signing import SANDBOX_URL, signing_of
+from paygw_batch.wiring.gateway import SANDBOX_URL, signing_of
+from paygw_batch.wiring.sheet import (
+    require_complete,
+    rules_of,
+    validated_sheet,
+)
 
 STALE_NONCE = "0" * 32
 STALE_TIMESTAMP_S = 1_700_000_000
@@ -51,7 +58,7 @@ _BRIEF = ("body", "authorization")
 @answers_options
 @collect_option
 @click.pass_obj
-def command(
+def sign_command(
     invocation: Invocation,
     /,
     *,

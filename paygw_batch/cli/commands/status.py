@@ -28,8 +28,15 @@ from paygw_batch.cli.screen.gateway_messages import show_counts, show_evidence, 
 from paygw_batch.cli.screen.screen import Screen, plain
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor, with_separators
-from paygw_batch.core.recorded_words import decided_by, deed_words, recorded
-from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, counted_state, shown_state, state_words
+from paygw_batch.core.shown_states import (
+    SHOWN_IN_DOUBT,
+    counted_state,
+    decided_by,
+    deed_words,
+    recorded,
+    shown_state,
+    state_words,
+)
 from paygw_batch.countries.load import load_operation, minor_units_by_currency
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, Contradiction, FoundPayment, JournalReader, RowState, StateTally
@@ -107,7 +114,7 @@ _ORDERS: Mapping[str, Callable[[ListedBatch], Any]] = {
 @click.option("--watch", is_flag=True, help="Follow a running batch until it has nothing left to send.")
 @force_option
 @click.pass_obj
-def command(
+def status_command(
     invocation: Invocation,
     *,
     batch: str | None,

@@ -16,8 +16,8 @@ from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.plan_page import payees, people_lines, plan_lines, plan_page, sentence_of
 from paygw_batch.run.approval import KNOWN_SINCE, PlanDocument
 from paygw_batch.run.approval_keys import MODULE, PASSPHRASE, ApprovalKey, approval_key_at
-from paygw_batch.run.forget_order import ForgetOrder
 from paygw_batch.run.match_statement import Matched
+from paygw_batch.run.order import ForgetOrder
 from paygw_batch.run.quarantine_clock import Quarantine
 from paygw_batch.run.resolve import said_by
 from paygw_batch.run.row_order import RowContent, RowOrder, consequence, whose_word

@@ -19,17 +19,15 @@ from paygw_batch.actions.follow_payout import running_now
 from paygw_batch.actions.payout_folder import NamedFolder
 from paygw_batch.actions.start_run import StartedRun, last_summary, pause_run, run_shown, started_run
 from paygw_batch.clock import utc_now
-from paygw_batch.console.passkey_access import signature_in
+from paygw_batch.console.passkey_access import SignedInKey, signature_in
 from paygw_batch.console.permissions import Act, Member
 from paygw_batch.console.visits import Console, PageOutdated, Visit, made_once
-from paygw_batch.console.web_sessions import SignedInKey
 from paygw_batch.errors import ApprovalError, ConfigurationError, DocumentWithdrawn
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode
-from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
+from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, challenge_of
 from paygw_batch.run.kept_documents import withdrawn_at_a_page, withdrawn_with
-from paygw_batch.run.passkey import challenge_of
 from paygw_batch.run.signed_document import (
     Approval,
     Document,

@@ -22,7 +22,7 @@ from paygw_batch.actions.results import write_results
 from paygw_batch.actions.settle_rows import settle_choices
 from paygw_batch.actions.start_run import pause_run, run_shown, start_run, started_run
 from paygw_batch.console.pages.agreement import ListedAgreement
-from paygw_batch.console.pages.settling.orders import open_orders
+from paygw_batch.console.pages.orders import open_orders
 from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, pages_after
 from paygw_batch.console.visits import (
     FILE_TYPES,
@@ -36,15 +36,14 @@ from paygw_batch.console.visits import (
     payout_record,
 )
 from paygw_batch.core.lifecycle import State
-from paygw_batch.core.recorded_words import code_of, recorded
-from paygw_batch.core.shown_states import INVALID
+from paygw_batch.core.shown_states import INVALID, code_of, recorded
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, RowState, make_directory
 from paygw_batch.language import language, mark, say, say_count
 from paygw_batch.report.next_step import NextStep, RowStep
 from paygw_batch.wiring.approvals import name_in
 from paygw_batch.wiring.journal import journal_for_planning
-from paygw_batch.wiring.operations import minor_units_of
+from paygw_batch.wiring.sheet import minor_units_of
 
 ROWS_A_PAGE = 25
 _DEEDS: Mapping[str, str] = {

@@ -11,7 +11,9 @@ from starlette.responses import PlainTextResponse, Response
 
 from paygw_batch.console.passkey_access import (
     NewPasskey,
+    SignedInKey,
     SignInText,
+    SignInWay,
     invitation_challenge,
     key_that_signed,
     new_passkey,
@@ -29,10 +31,9 @@ from paygw_batch.console.visits import (
     signed_in,
     signed_out,
 )
-from paygw_batch.console.web_sessions import SignedInKey, SignInWay
 from paygw_batch.journal import AuditResult
 from paygw_batch.language import languages, say
-from paygw_batch.run.passkey import RelyingParty
+from paygw_batch.run.approval_keys import RelyingParty
 
 
 @dataclass(frozen=True, slots=True)

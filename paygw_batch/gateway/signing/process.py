@@ -14,8 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import BinaryIO
 
-from paygw_batch.gateway.signing.key import KeyKind, SigningKey, file_key_handed_over
-from paygw_batch.gateway.signing.key_address import KeyUnusable
+from paygw_batch.extras import extra
+from paygw_batch.gateway.signing.key import KeyKind, KeyUnusable, SigningKey, file_key_handed_over
 from paygw_batch.processes import forbid_core_dumps
 
 LESS_URGENT = 19
@@ -52,17 +52,15 @@ def main() -> None:
 
 def _handed_over(line: bytes) -> SigningKey:
     told = json.loads(line)
+    key: SigningKey
     match KeyKind(told["kind"]):
         case KeyKind.FILE:
-            return file_key_handed_over(told)
+            key = file_key_handed_over(told)
         case KeyKind.PKCS11:
-            from paygw_batch.gateway.signing.token_key import token_key_handed_over  # noqa: PLC0415 (an extra)
-
-            return token_key_handed_over(told)
+            key = extra("custody.token_key").token_key_handed_over(told)
         case KeyKind.AWSKMS:
-            from paygw_batch.gateway.signing.kms_key import kms_key_handed_over  # noqa: PLC0415 (an extra)
-
-            return kms_key_handed_over(told)
+            key = extra("custody.kms_key").kms_key_handed_over(told)
+    return key
 
 
 def _groups(source: BinaryIO) -> Iterator[list[str]]:

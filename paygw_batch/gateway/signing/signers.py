@@ -18,8 +18,7 @@ from operator import attrgetter
 from typing import Protocol, Self
 
 from paygw_batch.errors import SigningFailed
-from paygw_batch.gateway.signing.key import SigningKey, Staff
-from paygw_batch.gateway.signing.key_address import KeyTrouble, KeyUnusable, trouble_of_line
+from paygw_batch.gateway.signing.key import KeyTrouble, KeyUnusable, SigningKey, Staff, trouble_of_line
 from paygw_batch.gateway.signing.process import TROUBLE
 from paygw_batch.language import mark, say
 from paygw_batch.processes import child_environment, python_command

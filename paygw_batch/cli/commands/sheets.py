@@ -1,0 +1,188 @@
+"""The commands about a sheet that read no journal: `validate`, which finds its defects, and `template`."""
+
+import shlex
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paygw_batch.cli.help_texts import HelpCommand
+from paygw_batch.cli.invocation import Invocation, NamedFile
+from paygw_batch.cli.options import (
+    answers_of,
+    answers_options,
+    collect_option,
+    complete_countries,
+    force_option,
+    guard_of,
+    profile_option,
+    settings_of,
+    strict_option,
+)
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.sheet_questions import answered, show_findings, show_totals
+from paygw_batch.core.batch import PAYOUT
+from paygw_batch.countries.load import chosen_countries
+from paygw_batch.errors import UsageError
+from paygw_batch.language import say, say_count
+from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.report.totals import totals_of_sheet
+from paygw_batch.sheet.check.validate import refused_as_a_whole, warnings_as_defects
+from paygw_batch.sheet.findings import listed, warnings_told
+from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.read.guesses import write_heading_map
+from paygw_batch.sheet.read.profiles import OWN_ENDING
+from paygw_batch.sheet.read.sheet_file import ReadOptions, headings_in
+from paygw_batch.sheet.write.rejects import write_mendable
+from paygw_batch.sheet.write.template import GUIDE_HEADINGS, columns_of, write_template
+from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
+from paygw_batch.wiring.sheet import (
+    filled_in_notes,
+    minor_units_of,
+    read_options,
+    rules_of,
+    validated_sheet,
+)
+
+
+@click.command("validate", cls=HelpCommand)
+@click.argument("sheet", type=NamedFile())
+@answers_options
+@profile_option
+@click.option(
+    "--map",
+    "map_file",
+    type=NamedFile(),
+    metavar="FILE.toml",
+    help="Write the sheet's headings to this file. Fill in their meanings, then pass it as --column-profile.",
+)
+@click.option("--rejects", type=NamedFile(), help="Write the refused rows and their defects to this file.")
+@strict_option
+@collect_option
+@force_option
+@click.pass_obj
+def validate_command(
+    invocation: Invocation,
+    /,
+    *,
+    operation: str,
+    sheet: Path,
+    column_profile: str | None,
+    map_file: Path | None,
+    rejects: Path | None,
+    strict: bool,
+    force: bool,
+    **answers_given: Any,
+) -> None:
+    """Check every row of SHEET by its country's rules, and list every defect. Nothing is sent."""
+    screen, answers = Screen(invocation), answers_of(answers_given)
+    settings = settings_of(invocation, {("sheet", "column_profile"): column_profile})
+    guard_of(invocation, settings, force=force).check(
+        RequestedOutput("--rejects", rejects, OutputKind.REJECTS),
+        RequestedOutput("--map", map_file, OutputKind.MAP),
+        inputs={say("the sheet"): sheet},
+    )
+    rules = rules_of(settings, operation)
+    if map_file is not None:
+        _write_map(map_file, sheet, read_options(settings, operation, answers), screen)
+    validated, answers = answered(screen, partial(validated_sheet, settings, rules, sheet), answers, operation, sheet)
+    if strict:
+        validated = warnings_as_defects(validated)
+    screen.notes(validated.sheet.notes)
+    screen.notes(filled_in_notes(rules, validated.counts["country"].to_list(), validated.sheet.headers))
+    headings = validated.sheet.headers
+    show_findings(screen, say("Defects"), validated.defects_found, headings)
+    show_findings(screen, say("Warnings"), validated.warnings_found, headings)
+    counted = totals_of_sheet(validated.counts, minor_units_of(rules))
+    show_totals(screen, counted)
+    bad = counted.states.get("invalid", 0)
+    whole = refused_as_a_whole(validated) if strict else ""
+    message = _message(validated, bad) if bad or not whole else whole
+    if rejects is not None:
+        options = read_options(settings, operation, answers)
+        message += _rejects_written(validated, bad, sheet, options, rejects, screen)
+    screen.finish(
+        Summary(
+            ExitCode.DEFECTS if bad or whole else ExitCode.DONE,
+            message,
+            batch=validated.batch,
+            sheet=validated.sheet.name,
+            rows=validated.height,
+            states=counted.states,
+            totals=counted.totals,
+            defects=bad + bool(whole),
+            further={
+                "defect_list": listed(validated.defects_found, headings),
+                **warnings_told(validated.warnings_found, headings),
+            },
+        )
+    )
+
+
+def _write_map(path: Path, sheet: Path, options: ReadOptions, screen: Screen) -> None:
+    """Write the headings of a sheet, even if it is refused because of them."""
+    if path.suffix != OWN_ENDING:
+        raise UsageError(say("{path} does not end in {ending}.", path=path, ending=OWN_ENDING))
+    write_heading_map(path, sheet.name, headings_in(sheet, options), options.vocabulary.columns)
+    screen.say(
+        say(
+            "The headings of {name} are in {path}. Look at every line; then --column-profile {path}.",
+            name=sheet.name,
+            path=path,
+        )
+    )
+
+
+def _message(validated: Validated, bad: int) -> str:
+    if not bad:
+        return say_count(validated.height, "{count:,} row, no defect.", "{count:,} rows, no defect.")
+    rows = say_count(validated.height, "{count:,} row", "{count:,} rows")
+    return say_count(bad, "{count:,} of {rows} has defects.", "{count:,} of {rows} have defects.", rows=rows)
+
+
+def _rejects_written(
+    validated: Validated, bad: int, sheet: Path, options: ReadOptions, rejects: Path, screen: Screen
+) -> str:
+    """Write the rejects of a sheet, if there are any, and return a sentence about them."""
+    if not bad:
+        return " " + say("There are no refused rows to write.")
+    written = write_mendable(validated, sheet, options, rejects)
+    screen.notes(written.notes)
+    if written.is_workbook:
+        return " " + say("Correct the red cells in {rejects}, then submit that workbook.", rejects=rejects)
+    return " " + say("They are in {rejects}. Correct them there and submit that file.", rejects=rejects)
+
+
+@click.command("template", cls=HelpCommand)
+@click.argument("countries", metavar="COUNTRY...", nargs=-1, required=True, shell_complete=complete_countries)
+@click.option("--out", type=NamedFile(), required=True, help="The new file (.xlsx or .csv).")
+@collect_option
+@click.pass_obj
+def template_command(invocation: Invocation, *, operation: str, countries: tuple[str, ...], out: Path) -> None:
+    """Write an empty sheet for payments to each COUNTRY (KE, TZ, ...), with help beside it."""
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    guard_of(invocation, settings).check(RequestedOutput("--out", out, OutputKind.NEW))
+    chosen = chosen_countries(countries, rules_of(settings, operation))
+    guides = write_template(chosen, out)
+    missing = [key for rule in chosen for key in rule.missing_terms]
+    if missing:
+        screen.notes(
+            [say("Before anything can be sent, the configuration must set {missing}.", missing=", ".join(missing))]
+        )
+    if out.suffix.lower() == ".csv":
+        screen.table("", GUIDE_HEADINGS, [guide.cells for guide in guides])
+        screen.notes([say("A spreadsheet drops leading zeros from a .csv file; an .xlsx keeps them.")])
+    further = "" if operation == PAYOUT else "--collect "
+    screen.finish(
+        Summary(
+            ExitCode.DONE,
+            say(
+                "The template is in {out}. Fill it in, then: paygw-batch validate {further}{out}",
+                out=shlex.quote(str(out)),
+                further=further,
+            ),
+            further={"template": str(out), "columns": columns_of(guides)},
+        )
+    )

@@ -1,0 +1,70 @@
+"""Checks a journal in PostgreSQL: its copies, the rights of the login, and the jobs of workers."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from paygw_batch.errors import PaygwError
+from paygw_batch.language import mark, say, say_count
+from paygw_batch.report.health import Health, HealthCheck
+from paygw_batch.report.summary import ExitCode
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.journal import database_of
+
+if TYPE_CHECKING:
+    from paygw_batch.cluster.database_place import DatabaseCopies, DatabasePlace
+
+_RIGHTS = {
+    "owner": mark("owner: can do everything, including creating the tables"),
+    "desk": mark("desk: can open batches, send, settle, release and set limits"),
+    "worker": mark("worker: can send rows that were handed over, but decide nothing"),
+    "reader": mark("reader: can look, but write nothing"),
+    "none": mark("none of the program's roles: permissions were granted by hand"),
+}
+"""The permissions of the database role in [journal] url, for people."""
+_REPLICATION = mark("replication")
+_JOBS = mark("jobs of workers")
+
+
+def _jobs(database: "DatabasePlace") -> HealthCheck:
+    """Check the tables for the workers' jobs."""
+    try:
+        found = say("procrastinate tables, {version}", version=database.check_jobs())
+    except PaygwError as error:
+        return HealthCheck.failed(_JOBS, error, ExitCode.JOURNAL)
+    return HealthCheck(_JOBS, Health.GOOD, found)
+
+
+def _replication(copies: "DatabaseCopies", configured: str | None) -> Iterator[HealthCheck]:
+    """Compare [journal] replication, as `configured`, with the server's settings."""
+    waits = (
+        say("the server waits for {names}", names=copies.waits_for)
+        if copies.waits_for
+        else say("the server waits for no standby")
+    )
+    standbys = say_count(copies.standbys, "{count} standby follows now", "{count} standbys follow now")
+    found = f"{configured}; {waits} (synchronous_commit = {copies.synchronous_commit}); {standbys}"
+    fits = {
+        "synchronous": bool(copies.waits_for) and copies.standbys > 0,
+        "asynchronous": not copies.waits_for and copies.standbys > 0,
+        "none": not copies.waits_for and copies.standbys == 0,
+    }.get(configured or "", True)
+    if fits:
+        yield HealthCheck(_REPLICATION, Health.GOOD, found)
+    elif configured == "synchronous" and not copies.waits_for:
+        found = say("{found}. Correct [journal] replication.", found=found)
+        yield HealthCheck(_REPLICATION, Health.BAD, found, ExitCode.JOURNAL)
+    else:
+        found = say("{found}. [journal] replication says otherwise.", found=found)
+        yield HealthCheck(_REPLICATION, Health.WARNING, found)
+
+
+def checks(settings: Settings, _environ: Mapping[str, str]) -> Iterator[HealthCheck]:
+    """Yield the checks of a journal in a database; none for one in a file."""
+    if (database := database_of(settings)) is None:
+        return
+    try:
+        yield from _replication(database.copies(), settings.journal.replication)
+        yield HealthCheck(mark("database role"), Health.GOOD, say(_RIGHTS[database.role() or "none"]))
+        yield _jobs(database)
+    except PaygwError as error:
+        yield HealthCheck.failed(mark("database"), error, ExitCode.JOURNAL)

@@ -1,0 +1,322 @@
+"""Runs procrastinate's worker beside the sending thread: it hands over shares and carries out the timetable.
+
+Sending stays in the main thread: there a signal drains it. What the timetable says is done by commands of the program,
+as processes of their own: none of them takes time from the rows in flight, and each may be killed and done again.
+"""
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from asyncio.subprocess import DEVNULL
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Protocol
+
+import psycopg
+from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy
+from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, UniqueViolation
+from procrastinate.jobs import Job, Status
+from procrastinate.manager import JobManager
+from procrastinate.periodic import PeriodicDeferrer
+
+from paygw_batch.clock import HEED_EVERY_S
+from paygw_batch.cluster.asked import AskedShare, Trouble
+from paygw_batch.cluster.calling import SHARE, AsyncAnswered, pool_of, prepare_async, priority, share_lock
+from paygw_batch.cluster.timetable import ScheduledCommand, times_of
+from paygw_batch.errors import JournalError
+from paygw_batch.journal import SharedRun
+
+if TYPE_CHECKING:
+    from procrastinate.app import WorkerOptions
+    from typing_extensions import Unpack
+
+
+class Tend(Protocol):
+    """Looks after the runs in the journal, and returns those that wait for a worker."""
+
+    def __call__(self) -> Sequence[SharedRun]:
+        """Return the runs that wait."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+TEND_EVERY_S = 2.0
+"""How soon a run is found that lost its jobs, or whose worker died. Jobs may be lost: this look does without them."""
+AGAIN_AFTER_S = 1.0
+"""The delay before checking the jobs again after a failure."""
+LASTING_S = 60.0
+_HEALTHY_S = 10.0
+_LEAVE_S = 3.0
+_BEATS = 3
+_STANDARD_ERROR = 2
+_FAILED = frozenset({1, 7, 130})
+"""The exit codes of a command that is to be tried again: a defect of ours, the journal, an interruption."""
+_RETRY = RetryStrategy(max_attempts=5, exponential_wait=3)
+_RESULT = """INSERT INTO paygw_result (job, host, began_at, ended_at, exit_code)
+    VALUES (%(job)s, %(host)s, %(began_at)s, %(ended_at)s, %(exit_code)s)
+    ON CONFLICT (job) DO UPDATE SET host = excluded.host, began_at = excluded.began_at,
+        ended_at = excluded.ended_at, exit_code = excluded.exit_code"""
+_MISSED = """INSERT INTO paygw_result (job, missed_at) VALUES (%(job)s, %(missed_at)s)
+    ON CONFLICT (job) DO UPDATE SET missed_at = excluded.missed_at"""
+LATEST_S = 600
+"""How late a job of the timetable may start. What waited longer, because no worker was there, is not made up."""
+_LONG_AGO = datetime.fromtimestamp(0, UTC)
+
+
+class CommandFailed(Exception):
+    """A command of the timetable failed; it is tried again."""
+
+
+class JobWorker:
+    """The worker of this process for jobs. `program` are the words that start the program with its configuration.
+
+    `tend` is closed with it.
+    """
+
+    def __init__(
+        self, url: str, silent_s: float, scheduled: Sequence[ScheduledCommand], program: Sequence[str], tend: Tend
+    ) -> None:
+        self._silent_s, self._program, self._tend = silent_s, list(program), tend
+        self._by_queue = {entry.name: entry for entry in scheduled}
+        self._connector = PsycopgConnector(**pool_of(url, prepare_async, AsyncAnswered), min_size=1, max_size=4)
+        self._jobs = _Jobs(self._connector)
+        how: WorkerOptions = {
+            "delete_jobs": "always",
+            "install_signal_handlers": False,
+            "update_heartbeat_interval": silent_s / _BEATS,
+            "stalled_worker_timeout": max(silent_s, LATEST_S),  # until then `_tended` asks when a worker died
+        }
+        self._shares = App(connector=self._connector, worker_defaults=how)
+        self._scheduled = App(connector=self._connector, worker_defaults=how)
+        self._shares.job_manager = self._scheduled.job_manager = self._jobs
+        self._task = self._shares.task(name=SHARE, queue=SHARE)(self._share)
+        for entry in scheduled:
+            self._add(entry)
+        self._asked: SimpleQueue[AskedShare | Trouble | None] = SimpleQueue()
+        self._children: set[asyncio.subprocess.Process] = set()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._ending = asyncio.Event()
+        self._failing_since_s: float | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
+
+    def start(self) -> None:
+        """Begin to take jobs."""
+        for name in ("procrastinate", "psycopg.pool"):  # the main thread reports errors, in one sentence
+            logging.getLogger(name).addHandler(logging.NullHandler())
+            logging.getLogger(name).propagate = False
+        self._thread.start()
+
+    def next(self) -> AskedShare | Trouble | None:
+        """Wait up to a second for the next share or trouble. Return None after that, or if `wake` was called."""
+        # The system may give a signal to any thread, as it does once a frozen process continues. The handler is called
+        # when the main thread does something next: waiting without an end, it never did.
+        with suppress(Empty):
+            return self._asked.get(timeout=HEED_EVERY_S)
+        return None
+
+    def wake(self) -> None:
+        """End the waiting. A handler of a signal may call it at any moment."""
+        self._asked.put(None)
+
+    def call(self, run: SharedRun) -> None:
+        """Call one more worker to a run."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._call_soon, run)
+
+    def close(self) -> None:
+        """Take no more jobs; ask the commands of the timetable to end, and wait for them."""
+        with suppress(RuntimeError):  # as above
+            self._loop.call_soon_threadsafe(self._ending.set)
+        while self._thread.is_alive():
+            self._thread.join(_LEAVE_S)
+            if not self._children:  # what is left waits for a server that is away
+                return
+
+    # In the thread of the jobs.
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        except Exception as error:
+            self._asked.put(Trouble(type(error).__name__, is_lasting=True))  # the main thread must not wait for ever
+            raise
+        finally:
+            self._tend.close()
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        self._loop.set_exception_handler(lambda _loop, _context: None)  # a job that is gone cannot be finished
+        while not self._ending.is_set():
+            began_s = time.monotonic()
+            try:
+                async with self._shares.open_async():
+                    await asyncio.gather(
+                        self._kept_shares(), self._kept_scheduled(), self._tended(), self._end_children()
+                    )
+            except psycopg.Error as error:
+                await self._pause(error, began_s)
+
+    async def _kept_shares(self) -> None:
+        await self._kept(self._shares, queues=[SHARE], concurrency=1)
+
+    async def _kept_scheduled(self) -> None:
+        if self._by_queue:
+            queues = list(self._by_queue)
+            await self._kept(self._scheduled, queues=queues, concurrency=len(queues), listen_notify=False)
+
+    async def _kept(self, app: App, **options: "Unpack[WorkerOptions]") -> None:
+        """Run a worker until this process is to end. Where its tables were emptied, it has to register again."""
+        while not self._ending.is_set():
+            began_s = time.monotonic()
+            working = asyncio.create_task(app.run_worker_async(**options))
+            ending = asyncio.create_task(self._ending.wait())
+            await asyncio.wait([working, ending], return_when=asyncio.FIRST_COMPLETED)
+            ending.cancel()
+            working.cancel()  # it takes no further job then, and waits for its own
+            (found,) = await asyncio.gather(working, return_exceptions=True)
+            if isinstance(found, Exception) and not self._ending.is_set():
+                await self._pause(found, began_s)
+
+    async def _pause(self, error: Exception, began_s: float) -> None:
+        """Tell the main thread of a failure, and wait for a moment."""
+        now_s = time.monotonic()
+        if self._failing_since_s is None or now_s - began_s > _HEALTHY_S:
+            self._failing_since_s = now_s
+        cause = error.__cause__ or error
+        reason = str(cause).strip().partition("\n")[0].removesuffix(".") or type(cause).__name__
+        self._asked.put(Trouble(reason, now_s - self._failing_since_s > LASTING_S))
+        await self._wait(AGAIN_AFTER_S)
+
+    async def _wait(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ending.wait(), seconds)
+
+    async def _tended(self) -> None:
+        """Take back the jobs of dead workers, and call workers to runs that wait, until this process is to end."""
+        while not self._ending.is_set():
+            with suppress(ConnectorException, psycopg.Error, JournalError):
+                await self._take_back()
+                for run in await asyncio.to_thread(self._tend):
+                    await self._call(run)
+            await self._wait(TEND_EVERY_S)
+
+    async def _take_back(self) -> None:
+        """Let the jobs of dead workers be tried again now, or as of long ago where their worker died long ago."""
+        late_s = max(self._silent_s, LATEST_S)
+        late = {job.id for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=late_s)}
+        for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=self._silent_s):
+            await self._jobs.retry_job(job, retry_at=_LONG_AGO if job.id in late else None)
+
+    def _call_soon(self, run: SharedRun) -> None:
+        task = self._loop.create_task(self._call(run))
+        self._calls.add(task)  # the loop itself does not keep it
+        task.add_done_callback(self._calls.discard)
+
+    async def _call(self, run: SharedRun) -> None:
+        """Call a worker to a run, unless a job waits for one already."""
+        with suppress(ConnectorException, psycopg.Error, AlreadyEnqueued):
+            lock = share_lock(run)
+            if not await self._jobs.list_jobs_async(queueing_lock=lock, status=Status.TODO.value):
+                job = self._task.configure(queueing_lock=lock, priority=priority(run))
+                await job.defer_async(run=run.number)
+
+    async def _share(self, *, run: int) -> None:
+        asked = AskedShare(run, self._loop)
+        self._asked.put(asked)
+        await asked.over.wait()
+
+    def _add(self, entry: ScheduledCommand) -> None:
+        name = entry.name
+        task = self._scheduled.task(
+            name=name, queue=name, lock=name, queueing_lock=name, retry=_RETRY, pass_context=True
+        )
+        self._scheduled.periodic_registry.periodic_tasks[name, ""] = times_of(entry, task(self._do))
+
+    async def _do(self, context: JobContext, *, timestamp: int = 0) -> None:
+        """Run the command that this host's configuration has for the queue of a job, never one that the job names.
+
+        `timestamp` is when it was due. A job that comes too late is done with, and runs nothing.
+        """
+        entry, began_at = self._by_queue[context.job.queue], datetime.now(UTC)
+        if self._ending.is_set():
+            raise CommandFailed
+        due_at = datetime.fromtimestamp(timestamp, UTC)
+        again_at = context.job.scheduled_at or due_at  # a further try has a time of its own
+        if (began_at - max(due_at, again_at)).total_seconds() > LATEST_S:
+            await self._miss(entry, due_at, began_at)
+            return
+        command = [*self._program, "-q", *entry.command_words()]
+        child = await asyncio.create_subprocess_exec(
+            *command, stdin=DEVNULL, stdout=_STANDARD_ERROR, start_new_session=True
+        )
+        self._children.add(child)
+        if self._ending.is_set():
+            child.terminate()
+        try:
+            code = await child.wait()
+        finally:
+            self._children.discard(child)
+        line = {"job": entry.name, "host": socket.gethostname(), "began_at": began_at, "ended_at": datetime.now(UTC)}
+        await self._connector.execute_query_async(_RESULT, **line, exit_code=code)
+        if code in _FAILED or code < 0 or self._ending.is_set():
+            raise CommandFailed
+
+    async def _miss(self, entry: ScheduledCommand, due_at: datetime, now: datetime) -> None:
+        """Record a missed time, and ask for one that came meanwhile: its job could not wait beside this one."""
+        await self._connector.execute_query_async(_MISSED, job=entry.name, missed_at=due_at)
+        deferrer = PeriodicDeferrer(self._scheduled.periodic_registry, LATEST_S)
+        await deferrer.defer_jobs(list(deferrer.get_previous_tasks(now.timestamp())))
+
+    async def _end_children(self) -> None:
+        """Ask the commands under way to end, once: a second signal would not wait for rows in flight."""
+        await self._ending.wait()
+        for child in self._children:
+            with suppress(ProcessLookupError):
+                child.terminate()
+
+
+class _Jobs(JobManager):
+    """The jobs in the database, in which one that is to be tried again may meet the next one of its name.
+
+    The end of a job is written until it is there: procrastinate would forget a job whose end is lost, and that job
+    would keep its lock for as long as its worker lives.
+    """
+
+    async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
+        """Finish a job."""
+        await _until_answered(partial(super().finish_job, job, status, delete_job))
+
+    async def retry_job(
+        self,
+        job: Job,
+        retry_at: datetime | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+        lock: str | None = None,
+    ) -> None:
+        """Let a job be tried again. Where the next one waits already, that is the next try."""
+        try:
+            await _until_answered(partial(super().retry_job, job, retry_at, priority, queue, lock))
+        except UniqueViolation:
+            await self.finish_job(job, Status.FAILED, delete_job=True)
+
+
+async def _until_answered(write: Callable[[], Awaitable[None]]) -> None:
+    """Write the end of a job, again and again while the server does not answer."""
+    while True:
+        try:
+            await write()
+        except ConnectorException as error:
+            if not isinstance(error.__cause__, psycopg.OperationalError):
+                raise
+            await asyncio.sleep(AGAIN_AFTER_S)
+        else:
+            return

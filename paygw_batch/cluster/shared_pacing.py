@@ -1,0 +1,173 @@
+"""Paces a run together with all other processes of its endpoint: each has an equal share of the limits."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.engine.pacing import LocalPacing, Pace, stop_sentence
+from paygw_batch.errors import JournalError, PaygwError
+from paygw_batch.journal import CountedKind, CountedOutcomes, Gate, GateReport, GateShare
+from paygw_batch.language import say
+
+MAX_ASK_INTERVAL_S = 0.2
+"""The longest time between two calls to the gate: a process learns about the others within it."""
+MIN_ASK_INTERVAL_S = 0.005
+SETTLING_S = 0.5
+"""How long a process that comes to others waits until these know of it: together they would have more than all may."""
+STALE_S = 10.0
+"""Without an answer from the gate for this long, no row starts."""
+GIVE_UP_S = 60.0
+"""Without an answer from the gate for this long, the run stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class _EngineCalls:
+    """The callbacks that an engine gives its pacing at the start of a run."""
+
+    changed: Callable[[], None]
+    stop: Callable[[str], None]
+
+
+class SharedPacing(LocalPacing):
+    """Paces a run as if it were alone, within its share, and stops it if the outcomes of all require it.
+
+    The gate is asked in a thread, one call at a time, and never in the event loop.
+    """
+
+    def __init__(self, gate: Gate, pace: Pace) -> None:
+        super().__init__(pace)
+        self._gate, self._pace = gate, pace
+        self._window.limit = 0  # until the gate has answered
+        self._outcomes: list[CountedOutcomes] = []
+        self._rest_to_tell_s = 0.0
+        """The end of a pause that the gateway asked of this process, until the gate knows about it."""
+        self._stop = ""
+        self._answered_s = 0.0
+        self._first_answer_s: float | None = None
+        self._wake = asyncio.Event()
+        self._asking: asyncio.Task[None] | None = None
+        self._told: _EngineCalls | None = None
+
+    def begin(self, changed: Callable[[], None], stop: Callable[[str], None]) -> None:
+        """Begin to ask the gate, until the run ends."""
+        self._told = _EngineCalls(changed, stop)
+        self._answered_s = asyncio.get_running_loop().time()
+        self._asking = asyncio.create_task(self._ask_on(self._told))
+
+    async def end(self) -> None:
+        """Report the last outcomes, and leave the share to others."""
+        if self._asking is not None:
+            self._wake.set()
+            self._told = None
+            with suppress(asyncio.CancelledError):
+                await self._asking
+
+    def learn(self, outcome: Outcome) -> str | None:
+        """Note the outcome of an attempt, for the gate too; return why the run must stop, or None."""
+        counted = _counted(outcome)
+        if counted is not None:
+            last = self._outcomes[-1] if self._outcomes else None
+            if last is not None and last[:2] == counted[:2]:
+                self._outcomes[-1] = last._replace(times=last.times + 1)
+            else:
+                self._outcomes.append(counted)
+            if counted.kind is not CountedKind.ANSWERED:
+                self._wake.set()
+        reason = super().learn(outcome)
+        if reason is not None:
+            self.stopped(reason)
+        return reason
+
+    def pause(self, now_s: float, pause_s: float) -> None:
+        """Record that the gateway asked for a pause; the gate passes it on to every process."""
+        super().pause(now_s, pause_s)
+        self._rest_to_tell_s = max(self._rest_to_tell_s, now_s + pause_s)
+        self._wake.set()
+
+    def stopped(self, reason: str) -> None:
+        """Stop every process."""
+        self._stop = self._stop or reason
+        self._wake.set()
+
+    async def _ask_on(self, told: _EngineCalls) -> None:
+        """Call the gate until the run ends; the last call reports what came since."""
+        loop = asyncio.get_running_loop()
+        thread = ThreadPoolExecutor(1, thread_name_prefix="gate")
+        try:
+            while True:
+                self._wake.clear()
+                has_ended = self._told is None
+                await self._ask(told, loop, thread)
+                if has_ended:
+                    break
+                await asyncio.sleep(MIN_ASK_INTERVAL_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(MAX_ASK_INTERVAL_S):
+                        await self._wake.wait()
+        except Exception as error:
+            self._window.limit = 0
+            told.stop(_unreadable(type(error).__name__))
+            raise
+        finally:
+            await loop.run_in_executor(thread, self._gate.close)
+            thread.shutdown()
+
+    async def _ask(self, told: _EngineCalls, loop: asyncio.AbstractEventLoop, thread: ThreadPoolExecutor) -> None:
+        # Report a pause once: repeated with every call, it would grow by the duration of the call.
+        rest_told_s, self._rest_to_tell_s = self._rest_to_tell_s, 0.0
+        sent, self._outcomes = self._outcomes, []
+        pace, rest_s = self._pace, max(0.0, rest_told_s - loop.time())
+        report = GateReport(pace.stop_after_in_doubt, pace.stop_after_rejected, rest_s, self._stop, tuple(sent))
+        try:
+            share = await loop.run_in_executor(thread, self._gate.ask, report)
+        except JournalError as error:
+            self._outcomes[:0] = sent
+            self._rest_to_tell_s = max(rest_told_s, self._rest_to_tell_s)
+            self._not_answered(told, loop.time(), error)
+            return
+        self._answered_s = loop.time()
+        self._apply(share, self._answered_s)
+        if share.stop is not None:  # also at the end: intents may have been refused before the first call
+            told.stop(stop_sentence(share.stop))
+        if self._told is not None:
+            told.changed()
+
+    def _apply(self, share: GateShare, now_s: float) -> None:
+        concurrency = self._pace.concurrency if share.concurrency is None else share.concurrency
+        rate_per_s = self._pace.rate_per_s if share.rate_per_s is None else share.rate_per_s
+        if self._first_answer_s is None:
+            self._first_answer_s = now_s
+        if share.senders > 1 and now_s - self._first_answer_s < SETTLING_S:
+            return
+        # What cannot be divided goes to those who come first.
+        self._window.limit = concurrency // share.senders + (share.before < concurrency % share.senders)
+        self._rhythm.rate_per_s = rate_per_s / share.senders
+        super().pause(now_s, share.rest_s)
+
+    def _not_answered(self, told: _EngineCalls, now_s: float, error: PaygwError) -> None:
+        """Start no row under outdated limits, and stop the run if no new ones arrive."""
+        if now_s - self._answered_s > STALE_S:
+            self._window.limit = 0
+        if now_s - self._answered_s > GIVE_UP_S and self._told is not None:
+            told.stop(_unreadable(error.message.removesuffix(".")))
+
+
+def _unreadable(reason: str) -> str:
+    return say("The limits over all workers cannot be read ({reason}).", reason=reason)
+
+
+def _counted(outcome: Outcome) -> CountedOutcomes | None:
+    """Return the outcome in the gate's terms; None if nothing left."""
+    match outcome.kind:
+        case OutcomeKind.ACCEPTED | OutcomeKind.PAID:
+            return CountedOutcomes(CountedKind.ANSWERED, "", 1)
+        case OutcomeKind.REJECTED:
+            reason = outcome.error_code or outcome.message or outcome.gateway_status
+            return CountedOutcomes(CountedKind.REJECTED, reason or "", 1)
+        case OutcomeKind.UNKNOWN:
+            return CountedOutcomes(CountedKind.UNKNOWN, "", 1)
+        case OutcomeKind.NOT_SENT:
+            return None

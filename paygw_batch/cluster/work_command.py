@@ -1,0 +1,308 @@
+"""`paygw-batch work`: send rows that commands hand over, together with other hosts."""
+
+import asyncio
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from paygw_batch.actions.batch_status import batch_summary
+from paygw_batch.actions.run_report import workers_measured
+from paygw_batch.actions.send import Drained, SendJob, require_sendable, send_rows, wrong_clock
+from paygw_batch.cli.help_texts import HelpCommand
+from paygw_batch.cli.invocation import Invocation, Number
+from paygw_batch.cli.options import complete_batches, guard_of, program_words, settings_of
+from paygw_batch.cli.screen.progress_bar import progress_on
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.send_batch import drain_on_signals, reported
+from paygw_batch.cli.signals import HEEDED, interruption
+from paygw_batch.clock import utc_now
+from paygw_batch.cluster.asked import AskedShare, Trouble
+from paygw_batch.engine.engine import RunEnd
+from paygw_batch.errors import JournalError, JournalHeld, UsageError
+from paygw_batch.journal import BatchRecord, SharedRun, TallyKind
+from paygw_batch.language import say, say_count
+from paygw_batch.report.summary import ExitCode, Summary, worst
+from paygw_batch.run.quarantine_clock import DateWatch
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.gateway import gateway_of
+from paygw_batch.wiring.journal import find_batch, require_workers
+from paygw_batch.wiring.sheet import minor_units_of, require_gateway, rules_of
+
+if TYPE_CHECKING:
+    from paygw_batch.cluster.database_place import WorkerJournal
+    from paygw_batch.cluster.job_worker import JobWorker
+LOOK_EVERY_S = 1.0
+"""How often a worker checks for an urgent run, and a share checks for rows that others have left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A worker's task: a share of one batch (None: of all), for a limited time (None: to the end)."""
+
+    batch: str | None = None
+    seconds: float | None = None
+
+
+class BatchServer:
+    """A worker. With a `share` it ends when the runs have no more for it; otherwise it takes jobs until stopped.
+
+    `program` is the command line that starts the program with the same configuration.
+    """
+
+    goes_on = False
+
+    def __init__(self, settings: Settings, screen: Screen, share: Share | None, program: Sequence[str]) -> None:
+        self._settings, self._screen, self._share, self._program = settings, screen, share, program
+        seconds = None if share is None else share.seconds
+        self._until_s = None if seconds is None else time.monotonic() + seconds
+        self._is_asked_to_end = False
+        self._is_done = False
+        self._engine: Drained | None = None
+        self._giving_way: asyncio.Task[None] | None = None
+        self._journal: WorkerJournal | None = None
+        self._calling: JobWorker | None = None
+        self._sent = 0
+        self._wanted_name = None if share is None else share.batch
+        self._wanted: int | None = None
+        self._batches: dict[int, ExitCode] = {}
+
+    def serve(self) -> Summary:
+        """Work until the end, and return the summary. A signal is a normal end, at any moment."""
+        before = [(each, signal.getsignal(each)) for each in HEEDED]
+        try:
+            self._heed(self._end_now)
+            if self._share is not None:
+                self._serve_with_journal(self._serve_share)
+            else:
+                with closing(self._jobs()) as jobs:
+                    self._calling = jobs
+                    self._serve_with_journal(lambda journal: self._serve_jobs(journal, jobs))
+        except KeyboardInterrupt:
+            self._is_asked_to_end = True
+        finally:
+            for each, handler in before:
+                signal.signal(each, handler)
+            interruption.raise_on_second_signal()
+        return self._summary()
+
+    def _serve_with_journal(self, serve: "Callable[[WorkerJournal], None]") -> None:
+        with closing(require_workers(self._settings).open_to_work("work")) as journal:
+            self._journal = journal
+            for note in journal.notes:
+                self._screen.notes([note])
+            self._screen.say(say("This worker is ready."))
+            serve(journal)
+
+    def _jobs(self) -> "JobWorker":
+        """Begin to take jobs. Raises `JournalError` unless their tables exist."""
+        from paygw_batch.cluster.job_worker import JobWorker  # noqa: PLC0415 (procrastinate: a share does without)
+        from paygw_batch.cluster.timetable import scheduled_in  # noqa: PLC0415 (as above)
+
+        place = require_workers(self._settings)
+        place.check_jobs()
+        scheduled = list(scheduled_in(self._settings.timetable))
+        jobs = JobWorker(place.server.url, place.intent_lives_s, scheduled, self._program, place.waiting_runs())
+        jobs.start()
+        return jobs
+
+    def drain(self) -> None:
+        """Start no new row, and end once the rows in flight are known."""
+        self._is_asked_to_end = True
+        self._wake()
+        if self._journal is not None:
+            self._journal.hurry()
+        if self._engine is not None:
+            self._engine.drain()
+
+    def _summary(self) -> Summary:
+        sent = say_count(
+            self._sent,
+            "The worker has stopped: it sent {count:,} row.",
+            "The worker has stopped: it sent {count:,} rows.",
+        )
+        codes = set(self._batches.values())
+        if not self._is_done:
+            # A command that asked for a share of one batch must not see it as done: its engine starts another one.
+            codes = {ExitCode.DONE if self._wanted_name is None else ExitCode.STOPPED_EARLY}
+        return Summary(worst(codes), sent, sent_this_run=self._sent)
+
+    def _serve_jobs(self, journal: "WorkerJournal", jobs: "JobWorker") -> None:
+        """Send the shares that jobs ask for, until this process must end."""
+        while not self._is_asked_to_end:
+            match jobs.next():
+                case None:
+                    continue
+                case AskedShare() as asked:
+                    try:
+                        self._serve_job(journal, jobs, asked.run)
+                    finally:
+                        asked.ended()
+                case Trouble() as trouble:
+                    journal.wait_for_server()
+                    if trouble.is_lasting:
+                        raise JournalError(
+                            say("The jobs of workers cannot be read: {reason}.", reason=trouble.reason),
+                            hint=say("Nothing was lost. `paygw-batch doctor` shows the role's permissions."),
+                        )
+
+    def _serve_job(self, journal: "WorkerJournal", jobs: "JobWorker", number: int) -> None:
+        """Send a share of this run or of a more urgent one, and call workers to the remaining rows."""
+        joined = journal.join_run([run for run in journal.runs() if run.is_urgent or run.number == number])
+        if joined is None:
+            return
+        jobs.call(joined)
+        self._send(journal, joined)
+        for run in journal.waiting_runs():
+            jobs.call(run)
+
+    def _serve_share(self, journal: "WorkerJournal") -> None:
+        if self._wanted_name is not None and self._wanted is None:
+            self._wanted = find_batch(journal, self._wanted_name).number
+            self._batches[self._wanted] = ExitCode.DONE
+        while not self._is_asked_to_end:
+            runs = [run for run in journal.runs() if self._wanted in {None, run.batch}]
+            for run in runs:
+                self._batches.setdefault(run.batch, ExitCode.DONE)
+            if not runs or self._left_s() <= 0:
+                self._judge(journal)
+                self._is_done = True
+                return
+            if (joined := journal.join_run(runs)) is not None:
+                self._send(journal, joined)
+            else:
+                time.sleep(max(0.0, min(LOOK_EVERY_S, self._left_s())))
+        if self._wanted is not None:
+            self._judge(journal)
+            self._is_done = True
+
+    def _left_s(self) -> float:
+        """Return how many seconds this worker may still send."""
+        return math.inf if self._until_s is None else self._until_s - time.monotonic()
+
+    def _send(self, journal: "WorkerJournal", run: SharedRun) -> None:
+        """Send a share of a run."""
+        record = _record(journal, run.batch)
+        rules = rules_of(self._settings, record.operation)
+        with gateway_of(self._settings, rules, os.environ) as gateway:
+            end, dates = self._sent_share(SendJob(self._settings, rules, gateway, journal, record), journal)
+        if end.stop_reason is not None:
+            journal.stop_run(run, end.stop_reason)
+        journal.leave_run()
+        if journal.may_decide():
+            with suppress(JournalHeld):  # the next run records it
+                dates.note_in(journal)
+        self._sent += end.sent
+        self._screen.say(
+            say_count(
+                end.sent,
+                "Batch {batch}: this worker sent {count:,} row.",
+                "Batch {batch}: this worker sent {count:,} rows.",
+                batch=record.batch,
+            )
+        )
+        self._heed(self._end_now)
+
+    def _sent_share(self, task: SendJob, journal: "WorkerJournal") -> tuple[RunEnd, DateWatch]:
+        due = journal.tallies(task.batch.number, kind=TallyKind.DUE)
+        require_sendable(task, {tally.country for tally in due})
+        if wrong := wrong_clock(task):
+            raise JournalError(wrong, hint=say("Set the clock of this host right, and start the worker again."))
+        dates = DateWatch(utc_now)
+        due_rows = sum(tally.count for tally in due)
+        try:
+            with progress_on(self._screen.err) as progress:
+
+                def watch(engine: Drained) -> None:
+                    self._engine = engine
+                    drain_on_signals(self, progress)
+                    self._giving_way = asyncio.create_task(self._give_way(journal, engine))
+                    if self._until_s is not None:
+                        asyncio.get_running_loop().call_later(max(0.0, self._left_s()), engine.drain)
+
+                end = send_rows(task, due_rows, progress, watch, dates)
+        finally:
+            self._engine = None
+            self._heed(self._take_note)  # the engine's results are recorded first
+        return end, dates
+
+    async def _give_way(self, journal: "WorkerJournal", engine: Drained) -> None:
+        """Leave a run once an urgent one waits. If the journal cannot be read, the engine fails too."""
+        with suppress(JournalError):
+            while self._wanted is None:  # a share of one batch stays with that batch
+                await asyncio.sleep(LOOK_EVERY_S)
+                if await journal.is_overtaken():
+                    engine.drain()
+                    return
+
+    def _judge(self, journal: "WorkerJournal") -> None:
+        """Record the exit code of each batch that a run served."""
+        for number in self._batches:
+            record = _record(journal, number)
+            units = minor_units_of(rules_of(self._settings, record.operation))
+            self._batches[number] = batch_summary(journal, record, units).exit_code
+
+    def _heed(self, take: Callable[[int, FrameType | None], None]) -> None:
+        """Handle signals outside an engine's event loop, which has its own handlers."""
+        for each in HEEDED:
+            signal.signal(each, take)
+        self._is_asked_to_end |= interruption.came
+
+    def _end_now(self, _signal: int, _frame: FrameType | None) -> None:
+        """End while nothing is being sent, even if the server does not answer."""
+        # Stored as well: in an import or a callback of the interpreter, the exception may be lost.
+        interruption.came = self._is_asked_to_end = True
+        self._wake()
+        raise KeyboardInterrupt
+
+    def _wake(self) -> None:
+        if self._calling is not None:
+            self._calling.wake()
+
+    def _take_note(self, _signal: int, _frame: FrameType | None) -> None:
+        self.drain()
+
+
+def _record(journal: "WorkerJournal", number: int) -> BatchRecord:
+    return next(one for one in journal.batches() if one.number == number)
+
+
+@click.command("work", cls=HelpCommand)
+@click.argument("batch", required=False, shell_complete=complete_batches)
+@click.option("--once", is_flag=True, help="Stop when nothing is left to send.")
+@click.option(
+    "--for",
+    "seconds",
+    type=Number(0, min_open=True),
+    metavar="SECONDS",
+    help="With --once: stop after this time.",
+)
+@click.pass_obj
+def work_command(invocation: Invocation, *, batch: str | None, once: bool, seconds: float | None) -> None:
+    """Send the rows that `submit`, `resume` and `retry` hand over, together with the workers of other hosts.
+
+    It waits for more rows until interrupted. Then it finishes its rows in flight and ends with exit code 0.
+
+    With --once it sends its share of BATCH, or of all batches, and ends with their exit code. It can be started any
+    number of times, and killed at any moment.
+    """
+    if not once and (batch is not None or seconds is not None):
+        raise UsageError(
+            say("BATCH and --for need --once."), hint=say("A worker without --once sends until it is interrupted.")
+        )
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    require_workers(settings)
+    require_gateway(settings)
+    guard_of(invocation, settings).check(reporting=True)
+    with reported(settings, "work", screen) as report, workers_measured(settings):
+        share = Share(batch, seconds) if once else None
+        report.summary = BatchServer(settings, screen, share, program_words(invocation)).serve()
+    screen.finish(report.summary)

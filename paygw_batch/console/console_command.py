@@ -1,0 +1,51 @@
+"""`paygw-batch console`: the pages for people who work in a browser."""
+
+import importlib.util
+import os
+from typing import Any
+
+import click
+
+from paygw_batch.cli.help_texts import HelpCommand
+from paygw_batch.cli.invocation import Invocation, WholeNumber
+from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.signals import interruption
+from paygw_batch.errors import ConfigurationError, UsageError
+from paygw_batch.extras import install_command
+from paygw_batch.language import say
+from paygw_batch.report.summary import ExitCode, Summary
+
+_NEEDED = ("starlette", "python_multipart")
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+@click.command("console", cls=HelpCommand)
+@click.option("--port", type=WholeNumber(0, 65535), help="Port on loopback; 0: any free one. Default: 8460.")
+@click.option("--host", default="127.0.0.1", help="Loopback address to listen on. A proxy in front adds TLS.")
+@click.pass_obj
+def console_command(invocation: Invocation, *, port: int | None, host: str) -> None:
+    """Serve the pages on loopback until interrupted: prepare, approve, start and follow payouts in a browser.
+
+    The pages send nothing themselves. Each payout is its own process, and continues when the pages stop.
+    """
+    if host not in _LOOPBACK:
+        raise UsageError(
+            say("The pages are served only on loopback or a Unix socket, never on {host}.", host=host),
+            hint=say("Put a proxy that speaks TLS in front of them: docs/console.md shows how."),
+        )
+    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
+        raise ConfigurationError(
+            say("The pages need {missing}.", missing=", ".join(missing)),
+            hint=say("Install it: {command}.", command=install_command("console")),
+        )
+    from paygw_batch.console.console_app import serve_console  # noqa: PLC0415 (needs the extra)
+
+    screen = Screen(invocation)
+    settings = settings_of(invocation, {("console", "port"): port})
+    flags: Any = {("console", "port"): port}
+    serve_console(
+        settings, invocation.config, os.environ, screen.say, read_again=lambda: settings_of(invocation, flags)
+    )
+    interruption.heed_again()
+    screen.finish(Summary(ExitCode.DONE, say("The pages have stopped. Running payouts continue.")))

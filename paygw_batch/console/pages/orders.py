@@ -1,0 +1,442 @@
+"""Keeps orders about rows, and statements, in folders of a payout: drafted by one person, agreed to by others.
+
+No file stores an order's progress, which is read from the files and from the journal, which keeps every order that was
+carried out.
+"""
+
+import filecmp
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from threading import Lock
+from typing import ClassVar, Self
+
+from paygw_batch.actions.approvals import order_problem
+from paygw_batch.actions.payout_folder import NamedFolder, move_in, new_named_folder
+from paygw_batch.actions.settle_rows import AskedStatement, as_of_time, carry_out_order, read_for_later, statement_read
+from paygw_batch.actions.start_run import StartedRun, start_run
+from paygw_batch.clock import timestamp
+from paygw_batch.console.pages.agreement import (
+    Agreement,
+    ListedAgreement,
+    Stage,
+    listed,
+    progress_of,
+)
+from paygw_batch.console.permissions import Act
+from paygw_batch.console.sheet_process import limit_this_process, run_within_limits
+from paygw_batch.console.visits import PageOutdated, Visit
+from paygw_batch.core.lifecycle import Resolution
+from paygw_batch.errors import ApprovalError, JournalHeld, PaygwError, SheetError
+from paygw_batch.files import write_whole
+from paygw_batch.journal import JournalReader, make_directory
+from paygw_batch.language import mark, mark_all, say, say_count
+from paygw_batch.run.kept_documents import is_kept
+from paygw_batch.run.row_order import RowOrder
+from paygw_batch.run.signed_document import read_document, write_document
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.approvals import person, signature_place
+from paygw_batch.wiring.journal import journal_for_planning, run_journal
+
+_PROGRAM = "from paygw_batch.console.pages.orders import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedStatement:
+    """A statement as it was uploaded for a batch: by whom, when, and how that person knows it is the gateway's.
+
+    `as_of` is its time, for lines without one; empty if nobody stated it.
+    """
+
+    batch: str
+    name: str
+    by: str
+    at: str
+    words: str
+    as_of: str
+
+
+@dataclass(frozen=True, slots=True)
+class UsedStatement:
+    """The order drafted from a statement, and the code of the page that showed it."""
+
+    by: str
+    code: str
+    order: str
+
+
+class StatementFolder(NamedFolder):
+    """The folder of one statement."""
+
+    FIRST = "uploaded.json"
+
+    @property
+    def uploaded(self) -> UploadedStatement:
+        """The statement as it was uploaded."""
+        return UploadedStatement(**json.loads((self.path / "uploaded.json").read_bytes()))
+
+    @property
+    def file(self) -> Path:
+        """The file as it was received, under the name that its sender gave it."""
+        return self.path / "file" / self.uploaded.name
+
+    def has_file(self, uploaded: UploadedStatement, content: Path) -> bool:
+        """Whether the same person has already uploaded the file `content` here, with the same words."""
+        return replace(uploaded, at=self.uploaded.at) == self.uploaded and filecmp.cmp(
+            self.file, content, shallow=False
+        )
+
+    @property
+    def used(self) -> UsedStatement | None:
+        """The click that turned the statement into an order; None if there was none."""
+        path = self.path / "used.json"
+        return UsedStatement(**json.loads(path.read_bytes())) if path.exists() else None
+
+    def note_used(self, used: UsedStatement) -> None:
+        """Record the click that turned the statement into an order, so that a second one leads there."""
+        write_whole(self.path / "used.json", json.dumps(asdict(used), ensure_ascii=False).encode())
+
+    def keep_signature(self, signature: bytes) -> None:
+        """Keep the file's signature beside it."""
+        write_whole(signature_place(self.file), signature)
+
+    @property
+    def lines_file(self) -> Path:
+        """The file with the statement's lines; missing if it cannot be read."""
+        return self.path / "lines.json"
+
+    @property
+    def error_file(self) -> Path:
+        """The file that says why the statement cannot be read; missing if it can."""
+        return self.path / "error.txt"
+
+    def asked(self, by: str) -> AskedStatement:
+        """Return the statement to carry out for `by`: its matching lines, even if others do not match."""
+        uploaded = self.uploaded
+        statement = statement_read(self.lines_file.read_text(encoding="utf-8"))
+        as_of = as_of_time(uploaded.as_of, say("The time")) if uploaded.as_of else None
+        return AskedStatement(statement, by, uploaded.words or None, as_of, matching_only=True)
+
+
+def new_statement_folder(
+    directory: Path, content: Path, uploaded: UploadedStatement, number: str | None = None
+) -> StatementFolder:
+    """Create the folder `number` for an uploaded statement, and move the file `content` into it."""
+    path = new_named_folder(directory, number)
+    (path / "file").mkdir(mode=0o700)
+    move_in(content, path / "file" / uploaded.name)
+    write_whole(path / "uploaded.json", json.dumps(asdict(uploaded), ensure_ascii=False).encode())
+    return StatementFolder(path)
+
+
+def statement_folders(directory: Path, batch: str) -> Iterator[StatementFolder]:
+    """Yield the statements uploaded for a batch, newest first."""
+    found: list[tuple[UploadedStatement, StatementFolder]] = []
+    for folder in StatementFolder.all_in(directory):
+        with suppress(FileNotFoundError):  # another click may have removed it meanwhile
+            found.append((folder.uploaded, folder))
+    found.sort(key=lambda one: one[0].at, reverse=True)
+    yield from (folder for uploaded, folder in found if uploaded.batch == batch)
+
+
+def read_in_process(folder: StatementFolder, settings: Settings, *, config: Path, environ: Mapping[str, str]) -> None:
+    """Read a statement in another process. Raises `SheetError` if it cannot be read."""
+    if not run_within_limits(_PROGRAM, [str(folder.path)], settings, config=config, environ=environ):
+        raise SheetError(
+            say("The statement is too large: reading it needs more memory or time than is allowed."),
+            hint=say("Split it, and upload the parts."),
+        )
+    if folder.error_file.exists():
+        raise SheetError(
+            folder.error_file.read_text(encoding="utf-8"),
+            hint=say("Nothing was settled. Correct the file, and upload it again."),
+        )
+
+
+def main() -> None:
+    """Read one statement; the arguments are configuration, journal and folder."""
+    settings = limit_this_process()
+    read_statement_of(StatementFolder(Path(sys.argv[3])), settings)
+
+
+def read_statement_of(folder: StatementFolder, settings: Settings) -> None:
+    """Write a statement's lines beside it, or why it cannot be read."""
+    try:
+        write_whole(folder.lines_file, read_for_later(settings, folder.file).encode())
+    except PaygwError as error:
+        write_whole(folder.error_file, error.message.encode())
+
+
+FIRST_PERSON = mark("Ask someone who prepares payouts to start this. A second person then approves it.")
+CHOICES: Mapping[Resolution, tuple[str, ...]] = {
+    Resolution.PAID: mark_all("It was paid", "It is never sent again."),
+    Resolution.REJECTED: mark_all(
+        "It was rejected",
+        "No payment was made. You can retry it after {again}; it stays marked as a possible duplicate.",
+    ),
+    Resolution.NOT_RECEIVED: mark_all(
+        "The gateway never received it",
+        "You can send it again from {again} on; it is marked as a possible duplicate.",
+    ),
+}
+"""The name of each outcome on the pages, and its consequence."""
+
+
+def choice_name(resolution: Resolution) -> str:
+    """Return the name of an outcome on the pages."""
+    return say(CHOICES[resolution][0])
+
+
+_DONE = "done"
+_drafting = Lock()
+ORDERS_SHOWN = "orders"
+"""The form field for the open orders that its page showed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedOrder:
+    """Who drafted an order, and when. `sent_back` says who sent it back and why; empty if nobody did."""
+
+    by: str
+    at: str
+    sent_back: str = ""
+
+
+class OrderFolder(NamedFolder):
+    """The folder of one order."""
+
+    FIRST = "drafted.json"
+
+    @property
+    def drafted(self) -> DraftedOrder:
+        """Who drafted the order, and when."""
+        return DraftedOrder(**json.loads((self.path / "drafted.json").read_bytes()))
+
+    @property
+    def draft(self) -> RowOrder:
+        """The order before its maker signs it."""
+        return _order(self.path / "draft.json")
+
+    @property
+    def order_file(self) -> Path:
+        """The path of the signed order."""
+        return self.path / "order.json"
+
+    @property
+    def order(self) -> RowOrder | None:
+        """The signed order with its approvals; None if there is none."""
+        return _order(self.order_file) if self.order_file.exists() else None
+
+    @property
+    def document(self) -> RowOrder:
+        """The signed order, or the draft if there is none."""
+        return self.order or self.draft
+
+    def draft_again(self, at: str, sent_back: str) -> None:
+        """Remove the signatures; `sent_back` says who sent it back and why. Its time makes the new draft distinct."""
+        write_document(self.draft.model_copy(update={"made_at": at}), self.path / "draft.json")
+        write_whole(self.path / "drafted.json", _as_json(replace(self.drafted, sent_back=sent_back)))
+        self.order_file.unlink(missing_ok=True)
+
+    def put_away(self) -> None:
+        """Move the folder to those of carried-out orders, where its name still finds it."""
+        done = self.path.parent / _DONE
+        if self.path.parent.name != _DONE:
+            make_directory(done)
+            with suppress(FileNotFoundError):
+                os.replace(self.path, done / self.number)  # noqa: PTH105 (as written)
+            self.path = done / self.number
+
+
+def new_order_folder(directory: Path, draft: RowOrder, *, by: str, at: str) -> OrderFolder:
+    """Create a folder for a drafted order."""
+    path = new_named_folder(directory)
+    write_document(draft, path / "draft.json")
+    write_whole(path / "drafted.json", _as_json(DraftedOrder(by, at)))
+    return OrderFolder(path)
+
+
+def order_folder_of(directory: Path, number: str) -> OrderFolder | None:
+    """Return the folder with this name, of an open or a carried-out order; None if there is none."""
+    return OrderFolder.named(directory, number) or OrderFolder.named(directory / _DONE, number)
+
+
+def open_order_folders(directory: Path) -> Iterator[OrderFolder]:
+    """Yield the open orders, newest first."""
+    found: list[tuple[str, OrderFolder]] = []
+    for path in directory.iterdir() if directory.exists() else ():
+        with suppress(FileNotFoundError):  # not an order, or one being put away
+            found.append((OrderFolder(path).drafted.at, OrderFolder(path)))
+    yield from (one for _, one in sorted(found, key=lambda one: one[0], reverse=True))
+
+
+def _order(path: Path) -> RowOrder:
+    return read_document(path, RowOrder)
+
+
+def _as_json(drafted: DraftedOrder) -> bytes:
+    return json.dumps(asdict(drafted), ensure_ascii=False).encode()
+
+
+class OrderAgreement(Agreement[RowOrder]):
+    """An order about rows of a payout."""
+
+    folder: OrderFolder
+
+    own_act, approving_act, starting_act = Act.ORDER, Act.AGREE, Act.SETTLE
+    approve_path, start_path = "agree", "carry-out"
+    gone = mark("There is no such order. It may have been withdrawn.")
+    only_maker = mark("Only {name}, who drafted this, can change it.")
+    other_person = mark("You asked for this, so another person must agree.")
+    next_steps: ClassVar[Mapping[Stage, str]] = {
+        Stage.TO_SIGN: mark("Not signed yet"),
+        Stage.SENT_BACK: mark("Sent back"),
+        Stage.TO_APPROVE: mark("A second person agrees"),
+        Stage.VOID: mark("Sign it again"),
+        **dict.fromkeys((Stage.APPROVED, Stage.FAILED), mark("Agreed: it can be carried out")),
+        Stage.STARTING: mark("Starting"),
+        Stage.OUTDATED: mark("A row has changed since then: withdraw it"),
+    }
+    asks: ClassVar[Mapping[Stage, str]] = {
+        Stage.TO_SIGN: mark("You have not signed it yet: {what}."),
+        Stage.TO_APPROVE: mark("{by} asks you to agree: {what}."),
+        **dict.fromkeys((Stage.APPROVED, Stage.FAILED), mark("Agreed: it can be carried out. {what}.")),
+        Stage.OUTDATED: mark("A row has changed since you signed. Withdraw it: {what}."),
+    }
+
+    def __init__(self, visit: Visit, found: OrderFolder) -> None:
+        drafted = found.drafted
+        self.visit, self.folder, self.drafted, self.signed_file = visit, found, drafted, found.order_file
+        self.path = self.page = f"/orders/{found.number}"
+        self.maker, self.sent_back = drafted.by, drafted.sent_back
+        self.document = found.order
+        self.shown: RowOrder = self.document or found.draft
+        """The order, signed or not."""
+        self.batch, self.what = self.shown.content.batch, what_is_asked(self.shown)
+
+    @classmethod
+    def find(cls, visit: Visit) -> Self | None:
+        """Return the order at an address, open or carried out; None if it is gone."""
+        found = order_folder_of(orders_directory(visit), visit.path("order"))
+        return None if found is None else cls(visit, found)
+
+    def draft(self) -> RowOrder:
+        """Return the unsigned order."""
+        return self.folder.draft
+
+    @property
+    def run(self) -> StartedRun | None:
+        """The payout's last run, if the order has rows sent again."""
+        return super().run if self.shown.is_release else None
+
+    def stage_by_itself(self, journal: JournalReader) -> Stage | None:
+        """Return whether an order was sent back or carried out, as a stage; one that the journal keeps is put away."""
+        if self.document is not None and is_kept(journal, self.document):
+            self.folder.put_away()
+            return Stage.DONE
+        return Stage.SENT_BACK if self.sent_back else None
+
+    def outdated(self, journal: JournalReader) -> str | None:
+        """Return why the rows no longer match the order; None if they do."""
+        return order_problem(self.visit.console.settings, journal, self.shown) or None
+
+    def changed(self, _stage: Stage | None = None) -> PageOutdated:
+        """Return the error that the order has moved on or back since its page was opened."""
+        if self.sent_back:
+            return PageOutdated(say("This order was sent back since this page was opened: {who}", who=self.sent_back))
+        return PageOutdated(say("This order has changed since this page was opened."))
+
+    def write(self, document: RowOrder) -> None:
+        """Store the signed order. The last approval also carries out a settlement order, unless a run is under way."""
+        super().write(document)
+        with journal_for_planning(self.visit.console.settings) as journal:
+            is_approved = progress_of(journal, self).stage is Stage.APPROVED
+        if is_approved and not document.is_release:
+            with suppress(JournalHeld):  # somebody will carry it out later
+                self.start()
+
+    def draft_again(self, sent_back: str = "") -> None:
+        """Make the order an unsigned draft again, with a new time."""
+        self.folder.draft_again(timestamp(self.visit.console.now()), sent_back)
+
+    def start(self) -> StartedRun | None:
+        """Settle the rows, or start the run that releases and sends them, in another process."""
+        visit, console, order = self.visit, self.visit.console, self.document
+        runs, by = console.runs, visit.member.name
+        if order is not None and order.is_release:
+            command = [*console.program, "--json", "carry-out", str(self.folder.order_file)]
+            command += ["--wait", "--force", "--out", str(runs / f"{self.batch}.reconciliation.csv"), "--by", by]
+            return start_run(runs, self.batch, command, by=by, environ=visit.environ)
+        if order is not None:
+            with run_journal(console.settings, "console", lambda _sentence: None) as journal:
+                folders = _statement_folders(visit, order)
+                carry_out_order(console.settings, journal, order, person(by), folders=folders)
+            self.folder.put_away()
+        return None
+
+
+def _statement_folders(visit: Visit, order: RowOrder) -> Sequence[Path]:
+    """Return the folders of uploads that may be the statement cited by an order, to be read again."""
+    if not order.claims_the_gateways_word:
+        return []
+    uploads = statement_folders(visit.console.directory / "statements", order.content.batch)
+    return [one.file.parent for one in uploads]
+
+
+def orders_directory(visit: Visit) -> Path:
+    """Return the folder of orders."""
+    return visit.console.directory / "orders"
+
+
+def drafted_order(visit: Visit, draft: RowOrder) -> OrderFolder:
+    """Store an order drafted by the person at the page. A second click stores nothing new.
+
+    Raises `PageOutdated` if another order about one of its rows was drafted since the page was opened.
+    """
+    shown = visit.form.get(ORDERS_SHOWN, "").split()
+    with _drafting:
+        found = list(open_order_folders(orders_directory(visit)))
+        for one in found:
+            is_own = one.drafted.by == visit.member.name and not one.drafted.sent_back
+            if is_own and one.document.content == draft.content:
+                return one
+        for one in found:
+            content = one.document.content
+            is_about = content.batch == draft.content.batch and set(one.document.numbers) & set(draft.numbers)
+            if is_about and one.number not in shown:
+                raise PageOutdated(
+                    say("{name} asked for an order about these rows since this page was opened.", name=one.drafted.by)
+                )
+        at = timestamp(visit.console.now())
+        return new_order_folder(orders_directory(visit), draft, by=visit.member.name, at=at)
+
+
+def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
+    """Return the orders not carried out yet, of one payout or of all."""
+    folders = list(open_order_folders(orders_directory(visit)))
+    if not folders:
+        return []
+    shown = []
+    with journal_for_planning(visit.console.settings) as journal:
+        for found in folders:
+            try:
+                it = OrderAgreement(visit, found)
+                if batch in {"", it.batch} and (progress := progress_of(journal, it)).stage is not Stage.DONE:
+                    content, numbers = it.shown.content, it.shown.numbers
+                    shown.append(listed(it, progress, content.sheet, it.drafted.at, numbers))
+            except (FileNotFoundError, ApprovalError):
+                if found.path.exists():  # otherwise it was carried out or taken back meanwhile
+                    raise
+    return shown
+
+
+def what_is_asked(order: RowOrder) -> str:
+    """Return the action that an order asks for, in a few words."""
+    rows = order.rows
+    if order.is_release:
+        return say_count(rows, "Try {count:,} rejected row again", "Try {count:,} rejected rows again")
+    return say_count(rows, "Settle {count:,} row", "Settle {count:,} rows")

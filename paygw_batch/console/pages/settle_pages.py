@@ -1,0 +1,436 @@
+"""Settles one row by the gateway's answer, has rejected rows tried again, and shows an order that two people agree to.
+
+One person may say that a row was paid, because then nothing more is sent. Every other outcome lets the row be sent
+again, so it becomes an order that a second person agrees to.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import ClassVar
+
+from starlette.responses import Response
+
+from paygw_batch.actions.follow_payout import FollowedRow, followed_row, running_now
+from paygw_batch.actions.settle_rows import SettleChoice, draft_order, settle_by_word, settle_choices
+from paygw_batch.actions.submit_sheet import RejectedRows, rejected_rows
+from paygw_batch.clock import utc_now
+from paygw_batch.console.pages.agreement import (
+    AgreementCard,
+    ListedAgreement,
+    Stage,
+    agreement_card,
+    progress_of,
+    shown_document,
+    signing_key,
+)
+from paygw_batch.console.pages.orders import (
+    CHOICES,
+    FIRST_PERSON,
+    OrderAgreement,
+    choice_name,
+    drafted_order,
+    open_orders,
+)
+from paygw_batch.console.permissions import Act
+from paygw_batch.console.rendering import Page, PageLink, pages_after, state_word, when
+from paygw_batch.console.visits import ActRefused, PageNotFound, PageOutdated, Visit, payout_record
+from paygw_batch.core.lifecycle import Resolution, State
+from paygw_batch.core.money import from_minor
+from paygw_batch.core.shown_states import recorded
+from paygw_batch.countries.load import minor_units_by_currency
+from paygw_batch.errors import UsageError
+from paygw_batch.journal import BatchRecord, JournalReader, RowState
+from paygw_batch.language import mark, say
+from paygw_batch.report.remittance import payee_of
+from paygw_batch.run.quarantine_clock import JournalClock
+from paygw_batch.run.resolve import Settlement, said_by, standings_of
+from paygw_batch.run.row_order import Decision, OrderedRow, RowAct, RowOrder, consequence, whose_word
+from paygw_batch.wiring.approvals import person, required_line
+from paygw_batch.wiring.journal import journal_for_planning, run_journal
+
+
+@dataclass(frozen=True, slots=True)
+class ShownChoice:
+    """An outcome to choose, its consequence, and why it is unavailable; empty if it is available."""
+
+    value: str
+    name: str
+    meaning: str
+    shut: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettlePage(Page):
+    """The outcomes that a row may be settled with."""
+
+    template: ClassVar[str] = "settle.html"
+
+    record: BatchRecord
+    followed: FollowedRow
+    standing: RowState
+    choices: Sequence[ShownChoice]
+    orders: Sequence[ListedAgreement]
+    """The open orders about this row."""
+    is_running: bool
+
+
+def settle_form(visit: Visit) -> Response:
+    """Show the outcomes that a row may be settled with."""
+    settings, number = visit.console.settings, int(visit.path("row"))
+    with journal_for_planning(settings) as journal:
+        record = payout_record(journal, visit.path("batch"))
+        try:
+            followed = followed_row(settings, journal, record, number).followed
+        except UsageError as error:
+            raise PageNotFound(error.message) from None
+        choices = (
+            [] if followed.state == State.IN_FLIGHT else settle_choices(settings, journal, record, followed.standing)
+        )
+    return visit.page(
+        SettlePage(
+            record=record,
+            followed=followed,
+            standing=followed.standing,
+            choices=[
+                ShownChoice(
+                    one.resolution.value,
+                    choice_name(one.resolution),
+                    _meaning(one),
+                    _why_shut(visit, one.opens, needs_two=one.needs_two),
+                )
+                for one in choices
+            ],
+            orders=[one for one in open_orders(visit, record.batch) if number in one.rows],
+            is_running=running_now(settings) is not None,
+        )
+    )
+
+
+def settle_row(visit: Visit) -> Response:
+    """Settle one row as paid, or draft two people's order for any other outcome."""
+    batch, row, settings = visit.path("batch"), int(visit.path("row")), visit.console.settings
+    said = next((one for one in Resolution if one.value == visit.form.get("said")), None)
+    if said is None:
+        raise UsageError(say("Choose what the gateway said."), hint="")
+    settlement = Settlement(row, said, required_line(visit.form.get("evidence", ""), say("How you know it")))
+    if said is Resolution.PAID:
+        with run_journal(settings, "console", lambda _sentence: None) as journal:
+            if not _is_settled_so(visit, journal, settlement):
+                record = _same_row(visit, journal, row)
+                settle_by_word(settings, journal, record, [settlement], person(visit.member.name))
+        return visit.go_to(f"/payouts/{batch}/rows/{row}")
+    if not visit.may(Act.ORDER):
+        raise ActRefused(say(FIRST_PERSON))
+    with journal_for_planning(settings) as reader:
+        record = _same_row(visit, reader, row)
+        draft = draft_order(settings, reader, record, [Decision.of(settlement)], signing_key(visit))
+    return visit.go_to(f"/orders/{drafted_order(visit, draft).number}")
+
+
+def _meaning(choice: SettleChoice) -> str:
+    """Return the consequence of an outcome: when the row can be retried, and who must agree."""
+    again = when(choice.again_from) if choice.again_from else say("now")
+    told = say(CHOICES[choice.resolution][1], again=again)
+    return f"{told} {say('A second person then approves it.')}" if choice.needs_two else told
+
+
+def _why_shut(visit: Visit, opens: str, *, needs_two: bool) -> str:
+    if opens:
+        return say("Not before {at}: until then the gateway may still pay it.", at=when(opens))
+    return say(FIRST_PERSON) if needs_two and not visit.may(Act.ORDER) else ""
+
+
+def _is_settled_so(visit: Visit, journal: JournalReader, settlement: Settlement) -> bool:
+    """Whether this person has just settled the row with these words, so that a second click finds it done."""
+    record = payout_record(journal, visit.path("batch"))
+    row = standings_of(journal, record, [settlement.row]).get(settlement.row)
+    deeds = [one for one in journal.history(record.number) if one.row == settlement.row]
+    if row is None or row.state is not State.PAID or not deeds:
+        return False
+    newest, by = deeds[-1], person(visit.member.name)
+    said = (newest.kind, newest.by, newest.said, str(newest.attempt))
+    return said == ("resolved_paid", by, settlement.said, visit.form.get("attempt"))
+
+
+def _same_row(visit: Visit, journal: JournalReader, row: int) -> BatchRecord:
+    """Return the payout. Raises `PageOutdated` if the row's state or attempt differs from the page's."""
+    record = payout_record(journal, visit.path("batch"))
+    standing = standings_of(journal, record, [row]).get(row)
+    if standing is None:
+        return record
+    if str(standing.attempt) != visit.form.get("attempt"):
+        raise PageOutdated(
+            say(
+                "Row {row} was sent again since this page was opened: attempt {attempt}.",
+                row=row,
+                attempt=standing.attempt,
+            )
+        )
+    if standing.state.value != visit.form.get("state"):
+        state = state_word(standing.state.value)
+        raise PageOutdated(say("Row {row} has changed since this page was opened: {state}.", row=row, state=state))
+    return record
+
+
+ROWS_A_PAGE = 25
+MAX_AT_ONCE = 2_000
+"""The maximum number of rejected rows on a page and in one order. The rest follow after these."""
+MAX_REASONS = 50
+"""The maximum number of reasons on a page, most frequent first. Rows with other reasons are listed one by one."""
+_NO_REASON = mark("The gateway gave no reason.")
+_REASON, _ROW = "reason-", "row-"
+"""The prefixes of the form's checkboxes: a reason's key, or a row's number, follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedReason:
+    """A reason given by the gateway, and its rows. `key` names it in addresses and forms.
+
+    `sums` are by currency, over the rows that may be retried now.
+    """
+
+    key: str
+    text: str
+    rows: Sequence[int]
+    sums: Mapping[str, str]
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRejectedRow:
+    """A rejected row. `opens` is when it may be retried; empty: now."""
+
+    row: int
+    name: str
+    currency: str
+    amount: str
+    reason: str
+    opens: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPage(Page):
+    """The rejected rows of a payout, by reason and by page."""
+
+    template: ClassVar[str] = "retry.html"
+
+    record: BatchRecord
+    shown: str
+    """A digest of the rows shown by the page, sent with its form."""
+    reasons: Sequence[RejectedReason]
+    other_reasons: int
+    rows: Sequence[ShownRejectedRow]
+    wanted: str
+    """The reason whose rows are shown; empty: all."""
+    pages: Sequence[PageLink]
+    may_choose: bool
+    has_more: bool
+    most: int
+    orders: Sequence[ListedAgreement]
+    """The open orders about some of these rows."""
+
+
+def rejected_form(visit: Visit) -> Response:
+    """Show the rejected rows of a payout, by reason and by page."""
+    settings, wanted, after = visit.console.settings, visit.query("reason"), visit.query_number("after")
+    with journal_for_planning(settings) as journal:
+        record = payout_record(journal, visit.path("batch"))
+        found = rejected_rows(settings, journal, record, limit=MAX_AT_ONCE)
+        reasons = _reasons(found)
+        listed = [one for one in found.rows if one.row > after and wanted in {"", _key(one)}]
+        rows = _shown(journal, record, listed[:ROWS_A_PAGE], found.opens)
+    return visit.page(
+        RetryPage(
+            record=record,
+            shown=_digest(found),
+            reasons=reasons[:MAX_REASONS],
+            other_reasons=max(len(reasons) - MAX_REASONS, 0),
+            rows=rows,
+            wanted=wanted,
+            pages=pages_after(after, rows[-1].row if len(listed) > ROWS_A_PAGE else 0, "rows", reason=wanted),
+            may_choose=len(found.rows) > len(found.opens),
+            has_more=found.has_more,
+            most=MAX_AT_ONCE,
+            orders=[one for one in open_orders(visit, record.batch) if set(one.rows) & {row.row for row in found.rows}],
+        )
+    )
+
+
+def choose_rejected(visit: Visit) -> Response:
+    """Draft the order to retry the chosen rows: single ones, and all with a chosen reason."""
+    settings, form = visit.console.settings, visit.form
+    with journal_for_planning(settings) as journal:
+        record = payout_record(journal, visit.path("batch"))
+        found = rejected_rows(settings, journal, record, limit=MAX_AT_ONCE)
+        if _digest(found) != form.get("shown"):
+            raise PageOutdated(say("The rejected rows of this payout have changed since this page was opened."))
+        of_reasons = {row for one in _reasons(found) if f"{_REASON}{one.key}" in form for row in one.rows}
+        chosen = sorted(of_reasons.difference(found.opens) | _single_rows(form))
+        if not {row.row for row in found.rows}.issuperset(chosen):
+            raise UsageError(say("One of these rows is no longer rejected. Reload the page and check again."), hint="")
+        if not chosen:
+            raise UsageError(say("Choose the rows that are to be tried again."), hint="")
+        evidence = required_line(form.get("evidence", ""), say("Why they can be tried again"))
+        decisions = [Decision(row, RowAct.RELEASE, evidence) for row in chosen]
+        draft = draft_order(settings, journal, record, decisions, signing_key(visit))
+    return visit.go_to(f"/orders/{drafted_order(visit, draft).number}")
+
+
+def _digest(found: RejectedRows) -> str:
+    """Return a value that stays the same while the page would show the same rows with the same choices."""
+    rows = [(one.row, one.attempt, _key(one), one.row in found.opens) for one in found.rows]
+    return hashlib.sha256(repr((rows, found.has_more)).encode()).hexdigest()[:32]
+
+
+def _single_rows(form: Mapping[str, str]) -> set[int]:
+    texts = (name.removeprefix(_ROW) for name in form if name.startswith(_ROW))
+    return {int(text) for text in texts if text.isascii() and text.isdigit() and len(text) < 12}  # noqa: PLR2004 (no row number is that long)
+
+
+def _reasons(found: RejectedRows) -> Sequence[RejectedReason]:
+    """Return the rows' reasons, most frequent first."""
+    by_key: dict[str, list[RowState]] = {}
+    for one in found.rows:
+        by_key.setdefault(_key(one), []).append(one)
+    reasons = [
+        RejectedReason(
+            key,
+            _reason(rows[0]),
+            [one.row for one in rows],
+            _sums([one for one in rows if one.row not in found.opens]),
+            sum(one.row in found.opens for one in rows),
+        )
+        for key, rows in by_key.items()
+    ]
+    return sorted(reasons, key=lambda one: -len(one.rows))
+
+
+def _reason(row: RowState) -> str:
+    """Return why a row was rejected, in the gateway's words or a person's."""
+    return recorded(row.message or "", is_for_officers=True) or row.gateway_status or say(_NO_REASON)
+
+
+def _key(row: RowState) -> str:
+    text = "\n".join((row.message or "", row.gateway_status or "", row.error_code or ""))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _sums(rows: Sequence[RowState]) -> Mapping[str, str]:
+    units, found = minor_units_by_currency(), dict[str, Decimal]()
+    for one in rows:
+        amount = Decimal(from_minor(one.minor, minor_units=units[one.currency]))
+        found[one.currency] = found.get(one.currency, Decimal(0)) + amount
+    return {currency: f"{amount:f}" for currency, amount in sorted(found.items())}
+
+
+def _shown(
+    journal: JournalReader, record: BatchRecord, rows: Sequence[RowState], opens: Mapping[int, str]
+) -> Sequence[ShownRejectedRow]:
+    payments = journal.payments(record.number, [one.row for one in rows])
+    return [
+        ShownRejectedRow(
+            one.row,
+            payee_of(payments[one.row].form, payments[one.row].fields).name,
+            one.currency,
+            payments[one.row].amount,
+            _reason(one),
+            opens.get(one.row, ""),
+        )
+        for one in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownOrderRow:
+    """A row of an order, as its page shows it."""
+
+    ordered: OrderedRow
+    name: str
+    becomes: str
+    evidence: str
+    word: str
+    then: str
+
+
+@dataclass(frozen=True, slots=True)
+class OrderPage(Page):
+    """An order about rows."""
+
+    template: ClassVar[str] = "order.html"
+
+    card: AgreementCard
+    record: BatchRecord
+    drafted_at: str
+    what: str
+    """The action that it asks for."""
+    is_release: bool
+    """Whether it has rows sent again rather than settled."""
+    sums: Sequence[tuple[str, str, int, str]]
+    """For each new state and currency, the number of rows and their sum."""
+    ready: int
+    """The payout's unsent rows, which the same run sends."""
+    rows: Sequence[ShownOrderRow]
+    pages: Sequence[PageLink]
+
+
+def show_order(visit: Visit) -> Response:
+    """Show an order to its maker, and to the person who agrees to it."""
+    it, settings, after = OrderAgreement.required(visit), visit.console.settings, visit.query_number("after")
+    with journal_for_planning(settings) as journal:
+        progress = progress_of(journal, it)
+        if progress.stage is Stage.DONE:
+            return visit.go_to(f"/payouts/{it.batch}")
+        document = shown_document(it, progress.stage) or it.shown
+        record = payout_record(journal, it.batch)
+        later = [one for one in document.content.rows if one.row > after]
+        shown = _rows(journal, record, later[:ROWS_A_PAGE], settings.submission.quarantine_h)
+        ready = sum(one.count for one in journal.tallies(record.number) if one.state is State.READY)
+    return visit.page(
+        OrderPage(
+            card=agreement_card(it, document, progress),
+            record=record,
+            drafted_at=it.drafted.at,
+            what=it.what,
+            is_release=document.is_release,
+            sums=_order_sums(document),
+            ready=ready,
+            rows=shown,
+            pages=pages_after(after, later[ROWS_A_PAGE - 1].row if len(later) > ROWS_A_PAGE else 0),
+        )
+    )
+
+
+def _rows(
+    journal: JournalReader, record: BatchRecord, rows: Sequence[OrderedRow], quarantine_h: float
+) -> Sequence[ShownOrderRow]:
+    quarantine = JournalClock.read(journal, utc_now()).quarantine(quarantine_h)
+    payments = journal.payments(record.number, [one.row for one in rows])
+    shown = []
+    for one in rows:
+        payment = payments.get(one.row)
+        shown.append(
+            ShownOrderRow(
+                one,
+                "" if payment is None else payee_of(payment.form, payment.fields).name,
+                _becomes(one),
+                said_by(one.evidence, one.words),
+                "" if one.act is RowAct.RELEASE else whose_word(one),
+                consequence(one, quarantine, when),
+            )
+        )
+    return shown
+
+
+def _becomes(row: OrderedRow) -> str:
+    """Return what an order does to a row, in words."""
+    return say("Tried again") if row.act is RowAct.RELEASE else choice_name(row.decision.settlement.resolution)
+
+
+def _order_sums(document: RowOrder) -> Sequence[tuple[str, str, int, str]]:
+    """Return, for each outcome and currency, the number of rows and their sum."""
+    found: dict[tuple[str, str], list[Decimal]] = {}
+    for one in document.content.rows:
+        found.setdefault((_becomes(one), one.currency), []).append(Decimal(one.amount))
+    return [(becomes, currency, len(amounts), f"{sum(amounts):f}") for (becomes, currency), amounts in found.items()]

@@ -1,0 +1,343 @@
+"""Settles rows from the gateway's statement: questions out, answers in, a preview, then one or two people decide."""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from starlette.responses import Response
+
+from paygw_batch.actions.approvals import needs_order
+from paygw_batch.actions.follow_payout import followed_batch, running_now
+from paygw_batch.actions.payout_folder import is_folder_name, new_folder_name, plain_file_name
+from paygw_batch.actions.settle_rows import (
+    as_of_time,
+    carry_out_statement,
+    compare_statement,
+    draft_order,
+    hold_contrary,
+)
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.console.pages.agreement import ListedAgreement, signing_key
+from paygw_batch.console.pages.orders import (
+    FIRST_PERSON,
+    StatementFolder,
+    UploadedStatement,
+    UsedStatement,
+    choice_name,
+    drafted_order,
+    new_statement_folder,
+    open_orders,
+    order_folder_of,
+    orders_directory,
+    read_in_process,
+    statement_folders,
+)
+from paygw_batch.console.permissions import Act
+from paygw_batch.console.rendering import Page, PageLink, pages_after
+from paygw_batch.console.visits import (
+    ActRefused,
+    PageNotFound,
+    PageOutdated,
+    Visit,
+    file_to_take_away,
+    has_workbooks,
+    made_once,
+    payout_record,
+)
+from paygw_batch.core.lifecycle import Resolution
+from paygw_batch.countries.load import minor_units_by_currency
+from paygw_batch.errors import SheetError, UsageError
+from paygw_batch.journal import BatchRecord, JournalReader, make_directory
+from paygw_batch.language import say
+from paygw_batch.report.reconcile import questions
+from paygw_batch.run.match_statement import Matched
+from paygw_batch.run.quarantine_clock import JournalClock
+from paygw_batch.run.resolve import standings_of
+from paygw_batch.run.row_order import Decision
+from paygw_batch.sheet.write.table import write_frame
+from paygw_batch.wiring.approvals import person, required_line, what_proves
+from paygw_batch.wiring.journal import journal_for_planning, run_journal
+
+LINES_A_PAGE = 50
+MAX_LISTED = 20
+"""The maximum number of a payout's statements listed on its page, newest first."""
+_AT_ONCE = 1024 * 1024
+_MAX_SIGNATURE_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLine:
+    """A statement line, or a row that it does not settle, in the preview. Either `line` or `row` can be 0."""
+
+    line: int
+    row: int
+    order_id: str
+    becomes: str
+    why: str
+
+
+def download_questions(visit: Visit) -> Response:
+    """Return the rows in doubt as questions for the gateway, in a file."""
+    ending = visit.path("ending")
+    if ending not in {"csv", "xlsx"} or (ending == "xlsx" and not has_workbooks()):
+        raise PageNotFound(say("There is no such file."))
+
+    def write(path: Path) -> str:
+        with journal_for_planning(visit.console.settings) as journal:
+            record = payout_record(journal, visit.path("batch"))
+            write_frame(questions(journal, record, minor_units_by_currency()), path)
+        return f"{Path(record.sheet_name).stem}.questions.{ending}"
+
+    return file_to_take_away(visit, ending, write)
+
+
+@dataclass(frozen=True, slots=True)
+class StatementPage(Page):
+    """The questions for the gateway, and the form for its answers."""
+
+    template: ClassVar[str] = "statement.html"
+
+    record: BatchRecord
+    upload: str
+    """The name of the future folder, so that a form sent twice creates one."""
+    in_doubt: int
+    endings: Sequence[tuple[str, str]]
+    takes_signature: bool
+    statements: Sequence[tuple[str, UploadedStatement]]
+    """The address and upload of each earlier statement."""
+    most_mib: int
+
+
+def statement_form(visit: Visit) -> Response:
+    """Show how to ask the gateway about rows in doubt, and the form for its answers."""
+    with journal_for_planning(visit.console.settings) as journal:
+        record = payout_record(journal, visit.path("batch"))
+        followed = followed_batch(visit.console.settings, journal, record)
+    folders = list(statement_folders(_directory(visit), record.batch))[:MAX_LISTED]
+    return visit.page(
+        StatementPage(
+            record=record,
+            upload=new_folder_name(),
+            in_doubt=followed.counts.get("in_doubt", 0),
+            endings=[("csv", "CSV"), *([("xlsx", say("Workbook"))] if has_workbooks() else [])],
+            takes_signature=visit.console.settings.evidence.statement_key is not None,
+            statements=[(f"/statements/{one.number}", one.uploaded) for one in folders],
+            most_mib=visit.console.settings.console.max_upload_mib,
+        )
+    )
+
+
+def upload_statement(visit: Visit) -> Response:
+    """Store a statement, read it, and redirect to its preview. An unreadable one is not kept."""
+    console, upload, form = visit.console, visit.upload, visit.form
+    with journal_for_planning(console.settings) as journal:
+        record = payout_record(journal, visit.path("batch"))
+    if upload is None or not upload.filename:
+        raise UsageError(say("No file was chosen."), hint=say("Choose the statement, and upload it again."))
+    words, as_of = form.get("words", "").strip(), form.get("as_of", "").strip()
+    if as_of:
+        as_of_time(as_of, say("The time"))
+    uploaded = UploadedStatement(
+        batch=record.batch,
+        name=plain_file_name(upload.filename),
+        by=visit.member.name,
+        at=timestamp(console.now()),
+        words=required_line(words, say("How you got it")) if words else "",
+        as_of=as_of,
+    )
+    make_directory(console.directory)
+    with tempfile.NamedTemporaryFile(dir=console.directory, prefix=".upload-", delete=False) as kept:
+        try:
+            shutil.copyfileobj(upload.file, kept, _AT_ONCE)
+            kept.flush()
+            return visit.go_to(f"/statements/{_read_once(visit, Path(kept.name), uploaded)}")
+        finally:
+            Path(kept.name).unlink(missing_ok=True)
+
+
+def _read_once(visit: Visit, content: Path, uploaded: UploadedStatement) -> str:
+    """Store a statement and read it; return its number. A form sent twice finds it there."""
+    console, number = visit.console, visit.form.get("upload", "")
+    number = number if is_folder_name(number) else new_folder_name()
+    with made_once(number):
+        before = StatementFolder.named(_directory(visit), number)
+        if before is not None:
+            if not before.has_file(uploaded, content):
+                raise PageOutdated(say("Another file has been uploaded since this page was opened. Reload the page."))
+            return number
+        found = new_statement_folder(_directory(visit), content, uploaded, number)
+        if visit.signature is not None:
+            found.keep_signature(visit.signature.file.read(_MAX_SIGNATURE_BYTES))
+        try:
+            read_in_process(found, console.settings, config=console.config, environ=console.environ)
+        except SheetError:
+            found.remove()
+            raise
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewPage(Page):
+    """The changes that a statement would make."""
+
+    template: ClassVar[str] = "statement_preview.html"
+
+    record: BatchRecord
+    number: str
+    uploaded: UploadedStatement
+    matched: Matched
+    words: Sequence[tuple[str, int]]
+    """The number of rows settled with each outcome."""
+    proof: str
+    needs_two: bool
+    code: str
+    """A digest of the statement's effect, which changes if the statement would do anything else."""
+    orders: Sequence[ListedAgreement]
+    done: str
+    """The sentence saying that it was carried out before; empty if it was not."""
+    notes: Sequence[str]
+    is_running: bool
+    wanted: str
+    lines: Sequence[ShownLine]
+    pages: Sequence[PageLink]
+
+
+def statement_preview(visit: Visit) -> Response:
+    """Show the rows that a statement would settle, and why the other lines do not match. Changes nothing."""
+    found = _required(visit)
+    asked, settings = found.asked(visit.member.name), visit.console.settings
+    with journal_for_planning(settings) as journal:
+        record = payout_record(journal, found.uploaded.batch)
+        matched = compare_statement(settings, journal, record, asked)
+        wanted = visit.query("show") or ("settles" if matched.settlements else "differs")
+        start = visit.query_number("after")
+        lines = _shown(journal, record, matched, wanted, start)
+        return visit.page(
+            PreviewPage(
+                record=record,
+                number=found.number,
+                uploaded=found.uploaded,
+                matched=matched,
+                words=_counted(matched),
+                proof=what_proves(asked.statement),
+                needs_two=bool(needs_order(settings, journal, record, matched.settlements)),
+                code=_code(matched),
+                orders=open_orders(visit, record.batch),
+                done=asked.carried_out_before(journal, record),
+                notes=JournalClock.read(journal, utc_now()).sentences(),
+                is_running=running_now(settings) is not None,
+                wanted=wanted,
+                lines=lines[:LINES_A_PAGE],
+                pages=pages_after(
+                    start, start + LINES_A_PAGE if len(lines) > LINES_A_PAGE else 0, "lines", show=wanted
+                ),
+            )
+        )
+
+
+def use_statement(visit: Visit) -> Response:
+    """Carry out a statement: on one person's word, or as an order if a line lets rows be sent again.
+
+    If a line says that the gateway has an order that could be sent from here, that order is held at once.
+    """
+    found, settings = _required(visit), visit.console.settings
+    asked = found.asked(person(visit.member.name))
+    with run_journal(settings, "console", lambda _sentence: None) as journal:
+        record = payout_record(journal, found.uploaded.batch)
+        if asked.carried_out_before(journal, record):  # a second click
+            return visit.go_to(f"/payouts/{record.batch}")
+        matched = compare_statement(settings, journal, record, asked)
+        if (order := _drafted_before(visit, found)) is not None:
+            return visit.go_to(f"/orders/{order}")
+        _require_code(visit, matched)
+        if not needs_order(settings, journal, record, matched.settlements):
+            carry_out_statement(settings, journal, record, asked, lambda _matched, _held: None)
+            return visit.go_to(f"/payouts/{record.batch}")
+        if not visit.may(Act.ORDER):
+            raise ActRefused(say(FIRST_PERSON))
+        hold_contrary(settings, journal, record, asked, matched)
+        decisions, key = [Decision.of(one) for one in asked.settlements(matched)], signing_key(visit)
+        draft = draft_order(settings, journal, record, decisions, key, statement=asked.statement)
+        order = drafted_order(visit, draft).number
+        found.note_used(UsedStatement(visit.member.name, _code(matched), order))
+    return visit.go_to(f"/orders/{order}")
+
+
+def _drafted_before(visit: Visit, found: StatementFolder) -> str | None:
+    """Return the order drafted by the first click on this form; None if there was none, or it was taken back."""
+    used = found.used
+    if used is None or (used.by, used.code) != (visit.member.name, visit.form.get("code")):
+        return None
+    return used.order if order_folder_of(orders_directory(visit), used.order) is not None else None
+
+
+def _require_code(visit: Visit, matched: Matched) -> None:
+    """Raise `PageOutdated` unless the statement would still make the changes shown by the page."""
+    if _code(matched) != visit.form.get("code"):
+        raise PageOutdated(say("Rows of this payout have changed since this page was opened."))
+
+
+def remove_statement(visit: Visit) -> Response:
+    """Remove an uploaded statement. Rows that it settled stay settled."""
+    found = StatementFolder.named(_directory(visit), visit.path("statement"))
+    with journal_for_planning(visit.console.settings) as journal:
+        batch = payout_record(journal, visit.form.get("batch", "") if found is None else found.uploaded.batch)
+        if found is not None and found.lines_file.exists():
+            _require_code(
+                visit, compare_statement(visit.console.settings, journal, batch, found.asked(visit.member.name))
+            )
+    if found is not None:
+        found.remove()
+    return visit.go_to(f"/payouts/{batch.batch}/statement")
+
+
+def _directory(visit: Visit) -> Path:
+    return visit.console.directory / "statements"
+
+
+def _required(visit: Visit) -> StatementFolder:
+    found = StatementFolder.named(_directory(visit), visit.path("statement"))
+    if found is None or not found.lines_file.exists():
+        raise visit.gone(say("There is no such statement. It may have been removed."))
+    return found
+
+
+def _code(matched: Matched) -> str:
+    """Return a value that stays the same while a statement would have the same effect."""
+    contrary = [line.order_id for line in matched.contrary]
+    text = repr((list(matched.settlements), list(matched.differences), contrary))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _counted(matched: Matched) -> Sequence[tuple[str, int]]:
+    """Return the number of rows that a statement settles with each outcome."""
+    counts = ((one, sum(settled.resolution is one for settled in matched.settlements)) for one in Resolution)
+    return [(choice_name(one), count) for one, count in counts if count]
+
+
+def _shown(
+    journal: JournalReader, record: BatchRecord, matched: Matched, wanted: str, start: int
+) -> Sequence[ShownLine]:
+    """Return a page of the wanted lines, and the start of the next page, if there is one."""
+    part = slice(start, start + LINES_A_PAGE + 1)
+    match wanted:
+        case "settles":
+            settled = matched.settlements[part]
+            known = standings_of(journal, record, [one.row for one in settled])
+            return [
+                ShownLine(0, one.row, known[one.row].sent_orderid or "", choice_name(one.resolution), one.said)
+                for one in settled
+            ]
+        case "differs":
+            return [ShownLine(one.line, 0, one.order_id, "", one.sentence) for one in matched.differences[part]]
+        case "silent":
+            return [
+                ShownLine(0, row.row, row.sent_orderid or "", "", say("The statement doesn't settle it."))
+                for row in matched.silent[part]
+            ]
+        case _:
+            raise PageNotFound(say("There is no such page."))

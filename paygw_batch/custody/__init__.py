@@ -1,0 +1,1 @@
+"""Keys that cannot be copied: in a token, or in AWS KMS."""

@@ -1,0 +1,300 @@
+"""Signs with a key in a token, through its vendor's PKCS#11 module (the extra `pkcs11`).
+
+python-pkcs11 promises the module that only one thread calls it. So each process has one session, and a run with several
+sessions has several processes.
+"""
+
+import base64
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pkcs11
+from pkcs11 import Attribute, KeyType, Mechanism, MechanismFlag, ObjectClass, TokenFlag
+from pkcs11 import exceptions as refused
+from pkcs11.util.ec import encode_ec_public_key, encode_ecdsa_signature
+
+from paygw_batch.gateway.signing.key import (
+    MIN_KEY_BITS,
+    NEW_KEY_BITS,
+    Custody,
+    KeyKind,
+    KeyTrouble,
+    KeyUnusable,
+    PublicHalf,
+    SigningKey,
+    Staff,
+    TokenAddress,
+    public_half_from,
+    token_address,
+)
+
+_TROUBLES: dict[KeyTrouble, tuple[type[pkcs11.PKCS11Error], ...]] = {
+    KeyTrouble.PIN_WRONG: (refused.PinIncorrect, refused.PinInvalid, refused.PinLenRange),
+    KeyTrouble.PIN_LOCKED: (refused.PinLocked, refused.PinExpired, refused.UserPinNotInitialized),
+    KeyTrouble.PIN_MISSING: (refused.UserNotLoggedIn,),
+    KeyTrouble.TOKEN_GONE: (
+        refused.TokenNotPresent,
+        refused.TokenNotRecognised,
+        refused.DeviceRemoved,
+        refused.SlotIDInvalid,
+        refused.SessionHandleInvalid,
+        refused.SessionClosed,
+        refused.KeyHandleInvalid,
+        refused.ObjectHandleInvalid,
+    ),
+    KeyTrouble.WRONG_KIND: (refused.KeyTypeInconsistent, refused.MechanismInvalid, refused.KeySizeRange),
+}
+_ONE_AT_A_TIME = threading.RLock()
+_TRIES, _PAUSE_S = 250, 0.02
+"""The number of retries while another process opens a token, and the pause between them."""
+_ED25519 = bytes.fromhex("302a300506032b6570032100")
+"""The bytes before the 32 bytes of an Ed25519 public key in its SubjectPublicKeyInfo (RFC 8410)."""
+_ED25519_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPlace:
+    """A private key in a token, and the way to it. `pin` is None if the token needs none."""
+
+    address: TokenAddress
+    module: Path
+    pin: str | None = field(repr=False)
+    sessions: int = 1
+    """The number of sessions that sign simultaneously during a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenKey(SigningKey):
+    """A key that never leaves its token. `sign` opens a session for each call; `at_work` keeps one open."""
+
+    place: TokenPlace
+    public: PublicHalf
+    custody: Custody
+
+    @contextmanager
+    def at_work(self) -> Iterator[Callable[[str], str]]:
+        """Yield a signer in one session. Raises `KeyUnusable`."""
+        with _session(self.place) as session:
+            key = _private_key(self.place.address, session)
+
+            def sign(text: str) -> str:
+                with _told(self.place.address):
+                    signature: bytes = key.sign(text.encode(), mechanism=Mechanism.SHA256_RSA_PKCS)
+                if not self.public.has_signed(text, signature):
+                    raise KeyUnusable(self.place.address.uri, KeyTrouble.WRONG_SIGNATURE)
+                return base64.b64encode(signature).decode("ascii")
+
+            yield sign
+
+    def hand_over(self) -> bytes:
+        """Return where the key is, and the PIN."""
+        place = self.place
+        told = {"kind": KeyKind.PKCS11, "uri": place.address.uri, "module": str(place.module), "pin": place.pin}
+        return json.dumps(told).encode("ascii")
+
+    def staff(self, cores: int) -> Staff:  # noqa: ARG002 (the token computes)
+        """Return one process for each session."""
+        return Staff(self.place.sessions, is_slow=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PersonTokenKey:
+    """A person's key in a token, Ed25519 or P-256. `public` is its public half: SubjectPublicKeyInfo in DER."""
+
+    place: TokenPlace
+    public: bytes
+
+    def sign(self, data: bytes) -> bytes:
+        """Return the signature of `data` (of its SHA-256, if the key is P-256). Raises `KeyUnusable`."""
+        address = self.place.address
+        with _session(self.place) as session:
+            key = _private_key(address, session)
+            with _told(address):
+                if key.key_type is KeyType.EC_EDWARDS:
+                    return bytes(key.sign(data, mechanism=Mechanism.EDDSA))
+                signature = key.sign(hashlib.sha256(data).digest(), mechanism=Mechanism.ECDSA)
+                return bytes(encode_ecdsa_signature(signature))
+
+
+def load_person_token_key(place: TokenPlace) -> PersonTokenKey:
+    """Return a person's key in the token. Raises `KeyUnusable` if it is missing or may not sign."""
+    address = place.address
+    with _session(place) as session, _told(address):
+        key = _private_key(address, session)
+        if key.key_type not in {KeyType.EC, KeyType.EC_EDWARDS} or not _attribute(key, Attribute.SIGN, default=True):
+            raise KeyUnusable(address.uri, KeyTrouble.WRONG_KIND)
+        wanted = {Attribute.CLASS: ObjectClass.PUBLIC_KEY, Attribute.ID: key.id}
+        public = next(iter(session.get_objects(wanted)), None)
+        if public is None:
+            raise KeyUnusable(address.uri, KeyTrouble.BROKEN, "no public half")
+        if key.key_type is KeyType.EC:
+            return PersonTokenKey(place, encode_ec_public_key(public))
+        return PersonTokenKey(place, _ED25519 + public[Attribute.EC_POINT][-_ED25519_BYTES:])
+
+
+def token_key_handed_over(told: dict[str, str]) -> TokenKey:
+    """Return the key named by `TokenKey.hand_over` to this process. Raises `KeyUnusable`."""
+    return load_token_key(TokenPlace(token_address(told["uri"]), Path(told["module"]), told["pin"]))
+
+
+def load_token_key(place: TokenPlace) -> TokenKey:
+    """Return the RSA key in the token. Raises `KeyUnusable` if it is missing or may not sign."""
+    address = place.address
+    with _session(place) as session, _told(address):
+        key = _private_key(address, session)
+        if key.key_type is not KeyType.RSA or not _attribute(key, Attribute.SIGN, default=True):
+            raise KeyUnusable(address.uri, KeyTrouble.WRONG_KIND)
+        public = _public_half(address, session, key)
+        was_outside = not _attribute(key, Attribute.NEVER_EXTRACTABLE, default=False)
+        is_exportable = bool(_attribute(key, Attribute.EXTRACTABLE, default=False))
+        expires = _attribute(key, Attribute.END_DATE, default=None)
+        label = session.token.label
+    if public.bits < MIN_KEY_BITS:
+        raise KeyUnusable(address.uri, KeyTrouble.TOO_SHORT, str(public.bits))
+    until = expires if isinstance(expires, date) else None
+    custody = Custody(KeyKind.PKCS11, f"{address.uri} ({label})", is_exportable, was_outside, until)
+    return TokenKey(place, public, custody)
+
+
+def has_token_key(place: TokenPlace) -> bool:
+    """Whether the token has a key with that name. Raises `KeyUnusable` if the token cannot be read."""
+    with _session(place) as session, _told(place.address):
+        return bool(_private_keys(place.address, session))
+
+
+def make_token_key(place: TokenPlace) -> None:
+    """Create a new RSA key in the token, which cannot be exported. Raises `KeyUnusable`."""
+    address = place.address
+    with _session(place, writes=True) as session, _told(address):
+        session.generate_keypair(
+            KeyType.RSA,
+            NEW_KEY_BITS,
+            store=True,
+            label=address.label,
+            id=address.key_id or secrets.token_bytes(8),
+            capabilities=MechanismFlag.SIGN | MechanismFlag.VERIFY,
+            private_template={Attribute.SENSITIVE: True, Attribute.EXTRACTABLE: False},
+        )
+
+
+@contextmanager
+def _session(place: TokenPlace, *, writes: bool = False) -> Iterator[Any]:
+    """Yield a logged-in session; afterwards the module forgets all of it, including the PIN."""
+    address = place.address
+    with _ONE_AT_A_TIME, ExitStack() as undo:
+        with _opening(place.module):
+            try:
+                module = pkcs11.lib(str(place.module))
+            except pkcs11.PKCS11Error:
+                raise KeyUnusable(address.uri, KeyTrouble.MODULE, str(place.module)) from None
+            undo.callback(_quietly, module.finalize)
+            with _told(address):
+                token = _token(address, module)
+                if TokenFlag.USER_PIN_LOCKED in token.flags:
+                    raise KeyUnusable(address.uri, KeyTrouble.PIN_LOCKED)
+                if place.pin is None and TokenFlag.LOGIN_REQUIRED in token.flags:
+                    raise KeyUnusable(address.uri, KeyTrouble.PIN_MISSING)
+                session = token.open(rw=writes, user_pin=place.pin)
+                undo.callback(_quietly, session.close)
+        yield session
+
+
+@contextmanager
+def _opening(module: Path) -> Iterator[None]:
+    """Let only one process on this machine open a token at a time: looking while another logs in may find no token.
+
+    SoftHSM rewrites its token at each login. The lock is on the module's own file, and the wait for it is limited.
+    """
+    try:
+        descriptor = os.open(module, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        yield  # the module itself reports the error
+        return
+    try:
+        for _ in range(_TRIES):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                time.sleep(_PAUSE_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _quietly(close: Callable[[], object]) -> None:
+    with suppress(pkcs11.PKCS11Error):
+        close()
+
+
+def _token(address: TokenAddress, module: Any) -> Any:
+    tokens = [slot.get_token() for slot in module.get_slots(token_present=True)]
+    fitting = [token for token in tokens if _fits(address, token)]
+    if len(fitting) != 1:
+        raise KeyUnusable(address.uri, KeyTrouble.SEVERAL_TOKENS if fitting else KeyTrouble.TOKEN_GONE)
+    return fitting[0]
+
+
+def _fits(address: TokenAddress, token: Any) -> bool:
+    serial = token.serial.decode("ascii", "replace").strip()
+    found = (token.label, serial, token.manufacturer_id, token.model, token.slot.slot_id)
+    wanted = (address.token, address.serial, address.manufacturer, address.model, address.slot)
+    return TokenFlag.TOKEN_INITIALIZED in token.flags and all(
+        want is None or want == there for want, there in zip(wanted, found, strict=True)
+    )
+
+
+def _private_keys(address: TokenAddress, session: Any) -> list[Any]:
+    wanted: dict[Attribute, object] = {Attribute.CLASS: ObjectClass.PRIVATE_KEY}
+    if address.label is not None:
+        wanted[Attribute.LABEL] = address.label
+    if address.key_id is not None:
+        wanted[Attribute.ID] = address.key_id
+    return list(session.get_objects(wanted))
+
+
+def _private_key(address: TokenAddress, session: Any) -> Any:
+    with _told(address):
+        keys = _private_keys(address, session)
+    if len(keys) != 1:
+        raise KeyUnusable(address.uri, KeyTrouble.SEVERAL_KEYS if keys else KeyTrouble.KEY_MISSING)
+    return keys[0]
+
+
+def _public_half(address: TokenAddress, session: Any, key: Any) -> PublicHalf:
+    """Return the public half, from the private key's attributes or, if it has none, from the object beside it."""
+    sources = [key, *session.get_objects({Attribute.CLASS: ObjectClass.PUBLIC_KEY, Attribute.ID: key.id})]
+    for source in sources:
+        modulus = _attribute(source, Attribute.MODULUS, default=None)
+        exponent = _attribute(source, Attribute.PUBLIC_EXPONENT, default=None)
+        if modulus and exponent:
+            return public_half_from(modulus, exponent)
+    raise KeyUnusable(address.uri, KeyTrouble.BROKEN, "no public half")
+
+
+def _attribute(found: Any, attribute: Attribute, *, default: Any) -> Any:
+    try:
+        return found[attribute]
+    except (pkcs11.PKCS11Error, ValueError, NotImplementedError):
+        return default
+
+
+@contextmanager
+def _told(address: TokenAddress) -> Iterator[None]:
+    """Translate an error of the module."""
+    try:
+        yield
+    except pkcs11.PKCS11Error as error:
+        trouble = next((one for one, errors in _TROUBLES.items() if isinstance(error, errors)), KeyTrouble.BROKEN)
+        raise KeyUnusable(address.uri, trouble, type(error).__name__) from None

@@ -1,1 +1,0 @@
-"""Hands work to workers of all hosts, by procrastinate: shares of runs, and the timetable."""

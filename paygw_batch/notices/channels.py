@@ -1,0 +1,95 @@
+"""Derives the channels of notices from `[notices]`."""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from paygw_batch.actions.notices import has_notices
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.gateway.http.tls import client_context
+from paygw_batch.language import say
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.settings.sections import NoticesSection, webhook_address
+from paygw_batch.wiring.gateway import secret_of
+
+if TYPE_CHECKING:
+    from paygw_batch.notices.mail import MailServer
+    from paygw_batch.notices.webhook import Webhook
+_PORTS = {"smtp": 587, "smtps": 465}
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """The ways on which notices are sent; None: not configured."""
+
+    mail: "MailServer | None" = None
+    webhook: "Webhook | None" = None
+
+
+def channels_of(settings: Settings, environ: Mapping[str, str]) -> Channels:
+    """Return the ways on which notices are sent. Raises `ConfigurationError` for each that cannot be used."""
+    section = settings.notices
+    if not has_notices(settings):
+        return Channels()
+    return Channels(_mail_server(section, environ), _webhook(section, environ))
+
+
+def _trust(section: NoticesSection, protocol: str | None) -> ssl.SSLContext:
+    return client_context(section.ca_bundle, key="notices.ca_bundle", protocol=protocol)
+
+
+def _mail_server(section: NoticesSection, environ: Mapping[str, str]) -> "MailServer | None":
+    if section.smtp is None:
+        return None
+    from paygw_batch.notices.mail import MailServer  # noqa: PLC0415 (only if somebody is told by e-mail)
+
+    address = urlsplit(section.smtp)
+    password = ""
+    if section.smtp_user is not None:
+        variable, file = section.smtp_password_env, section.smtp_password_file
+        password = _text("notices.smtp_password", variable, file, environ)
+    return MailServer(
+        address.hostname or "",
+        address.port or _PORTS[address.scheme],
+        address.scheme == "smtps",
+        _trust(section, None),
+        section.smtp_user,
+        password,
+    )
+
+
+def _webhook(section: NoticesSection, environ: Mapping[str, str]) -> "Webhook | None":
+    if not section.has_webhook:
+        return None
+    from paygw_batch.notices.webhook import Webhook, secret_bytes  # noqa: PLC0415 (only if there is a webhook)
+
+    url = section.webhook or _text("notices.webhook", section.webhook_env, section.webhook_file, environ)
+    key = None
+    try:
+        webhook_address(url)
+    except ValueError as error:
+        raise ConfigurationError(f"notices.webhook: {error}.") from None
+    if section.needs_secret:
+        variable, file = section.webhook_secret_env, section.webhook_secret_file
+        try:
+            key = secret_bytes(_text("notices.webhook_secret", variable, file, environ))
+        except ValueError as error:
+            raise ConfigurationError(
+                say("The webhook secret cannot be used: {error}.", error=error),
+                hint=say(
+                    "Write whsec_ and 32 random bytes in base64 (`echo whsec_$(openssl rand -base64 32)`), and "
+                    "give the receiver the same text."
+                ),
+            ) from None
+    return Webhook(url, _trust(section, "http/1.1"), key)
+
+
+def _text(key: str, variable: str | None, file: Path | None, environ: Mapping[str, str]) -> str:
+    """Return a secret as text. Raises `ConfigurationError`."""
+    try:
+        return secret_of(key, variable, file, environ).decode().strip()
+    except UnicodeDecodeError:
+        raise ConfigurationError(say("The file that {key}_file names is not text.", key=key)) from None

@@ -1,0 +1,290 @@
+"""Sends the notices that are due, by e-mail and webhook, and finds those that only the journal knows of.
+
+Nothing here holds up a payout or changes an exit code.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from paygw_batch.actions.batch_status import batch_summary
+from paygw_batch.actions.notices import WEBHOOK, has_notices, page_address, plain, recipients_of
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.core.shown_states import SHOWN_IN_DOUBT
+from paygw_batch.countries.load import minor_units_by_currency
+from paygw_batch.errors import JournalMissing, PaygwError
+from paygw_batch.journal import JournalReader, KeptNotice, NewNotice, Occasion, Outbox
+from paygw_batch.language import say, speaking
+from paygw_batch.notices.channels import Channels, channels_of
+from paygw_batch.notices.words import Trouble, TroubleKind, mail_page, mail_text, notice_words, webhook_body
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.settings.sections import name_and_address
+from paygw_batch.wiring.journal import Tell, database_of, journal_to_read, place_of
+
+if TYPE_CHECKING:
+    from paygw_batch.notices.mail import Attachment
+
+AFTER_A_RUN_S = 20.0
+"""How long a finished command stays to send notices. The rest waits for the next command."""
+BY_ITSELF_S = 300.0
+"""The time limit of `notices send`: less than the shortest pause between two tries of one notice."""
+_AT_ONCE = 500
+_DIED_LATELY = timedelta(days=30)
+"""Workers that died earlier cause no notice, because notices may have been set up since."""
+_MAX_FILE_BYTES = 10 * 2**20
+_SERVER_IS_DOWN = frozenset(TroubleKind) - {TroubleKind.REFUSED}
+"""Problems that would also affect the next notice sent the same way."""
+
+
+@dataclass(slots=True)
+class Delivered:
+    """The result of sending due notices; `fault` says why none can be sent."""
+
+    sent: int = 0
+    failed: int = 0
+    fault: str = ""
+    has_ended: bool = False
+    """Whether all were tried in time."""
+
+
+def send_due(settings: Settings, channels: Channels, *, within_s: float, again: bool = False) -> Delivered:
+    """Send due notices for at most `within_s`; with `again`, also those that wait for a later try.
+
+    A mail or name server can stall for ever, so the work is done in a thread that dies with the process. A notice cut
+    off this way is sent again later, with the same id.
+    """
+    done = Delivered()
+    if not has_notices(settings):
+        done.has_ended = True
+        return done
+    until_s = time.monotonic() + within_s
+    thread = Thread(target=_deliver, args=(settings, channels, done, until_s), kwargs={"again": again}, daemon=True)
+    thread.start()
+    thread.join(within_s)
+    return done
+
+
+def begin(settings: Settings, environ: Mapping[str, str]) -> Callable[[Tell], None]:
+    """Return what sends the due notices at the end of a command.
+
+    Raises `ConfigurationError` for channels that cannot be used, before anything is done.
+    """
+    return partial(_send_after, settings, channels_of(settings, environ))
+
+
+def _send_after(settings: Settings, channels: Channels, tell: Tell) -> None:
+    """Send due notices. A signal ends the wait, and changes nothing else."""
+    with suppress(KeyboardInterrupt):
+        done = send_due(settings, channels, within_s=AFTER_A_RUN_S)
+        if done.fault:
+            tell(say("The notices cannot be sent: {reason}", reason=done.fault))
+        elif done.failed or not done.has_ended:
+            tell(say("A notice could not be sent yet; `paygw-batch notices` shows why. It will be tried again."))
+
+
+@dataclass(slots=True)
+class _Delivery:
+    """One round of sending, in its thread."""
+
+    settings: Settings
+    channels: Channels
+    done: Delivered
+    until_s: float
+    down: set[str] = field(default_factory=set)
+    """The channels not tried again in this round."""
+
+    def run(self, *, again: bool) -> None:
+        with place_of(self.settings).outbox(write=True) as outbox:
+            if not outbox.may_send:  # a worker's login: the desk's hosts send
+                self.done.has_ended = True
+                return
+            with journal_to_read(self.settings) as journal:
+                outbox.add(found_in_journal(self.settings, journal, outbox, utc_now()), timestamp(utc_now()))
+            if again:
+                outbox.hurry(utc_now())
+            due = outbox.due(utc_now(), limit=_AT_ONCE)
+            with journal_to_read(self.settings) as journal:  # read once the runs that the notices are about are over
+                for notice in due:
+                    if time.monotonic() >= self.until_s:
+                        return
+                    self._try(outbox, journal, notice)
+        self.done.has_ended = True
+
+    def _try(self, outbox: Outbox, journal: JournalReader, notice: KeptNotice) -> None:
+        way = WEBHOOK if notice.recipient == WEBHOOK else "mail"
+        if way in self.down:
+            self.done.failed += 1
+            return
+        content = notice.content or run_figures(self.settings, journal, notice.batch)
+        if not outbox.claim(notice, content, utc_now()):
+            return
+        trouble = deliver(self.settings, self.channels, notice, content)
+        if trouble is None:
+            outbox.note_sent(notice, timestamp(utc_now()))
+            self.done.sent += 1
+            return
+        outbox.note_problem(notice, trouble.code)
+        self.done.failed += 1
+        if trouble.kind in _SERVER_IS_DOWN:
+            self.down.add(way)
+
+
+def _deliver(settings: Settings, channels: Channels, done: Delivered, until_s: float, *, again: bool) -> None:
+    """Send the due notices. No failure here ends the command."""
+    try:
+        with speaking(settings.notices.language):
+            _Delivery(settings, channels, done, until_s).run(again=again)
+    except JournalMissing:
+        done.has_ended = True
+    except PaygwError as error:
+        done.fault = f"{error.message} {error.hint}".strip()
+    except Exception as error:  # noqa: BLE001 (its text could hold anything: only its kind is told)
+        done.fault = say("Unexpected error ({kind}).", kind=type(error).__name__)
+
+
+def deliver(settings: Settings, channels: Channels, notice: KeptNotice, content: Mapping[str, Any]) -> Trouble | None:
+    """Send one notice; return why it was not accepted, or None."""
+    if notice.recipient == WEBHOOK:
+        if channels.webhook is None:
+            return Trouble(TroubleKind.NOT_CONFIGURED)
+        body = webhook_body(notice, content, settings.notices.webhook_format)
+        return channels.webhook.post(notice.id, body, int(utc_now().timestamp()))
+    if channels.mail is None or settings.notices.sender is None:
+        return Trouble(TroubleKind.NOT_CONFIGURED)
+    from paygw_batch.notices.mail import mail_of  # noqa: PLC0415 (only if there is a mail)
+
+    attachment = _attachment(settings, notice, content)
+    words = notice_words(notice, content, has_file=attachment is not None)
+    mail = mail_of(
+        notice.id,
+        name_and_address(settings.notices.sender),
+        notice.recipient,
+        datetime.fromisoformat(notice.written_at),
+        words.title,
+        mail_text(words),
+        mail_page(words),
+        attachment,
+    )
+    return channels.mail.send(mail)
+
+
+def _attachment(settings: Settings, notice: KeptNotice, content: Mapping[str, Any]) -> "Attachment | None":
+    """Return the marked rows of a refused sheet if the recipient may get payees' data, otherwise None.
+
+    With a database nothing is attached: other hosts write its lines, and must not make this one mail its files.
+    """
+    if notice.occasion is not Occasion.SHEET_REFUSED or notice.recipient not in settings.notices.personal_data:
+        return None
+    path = Path(content["answer"])
+    if settings.journal.url is not None or not path.is_file() or path.stat().st_size > _MAX_FILE_BYTES:
+        return None
+    from paygw_batch.notices.mail import Attachment  # noqa: PLC0415 (only if there is a mail)
+
+    return Attachment(path.name, path.read_bytes())
+
+
+def run_figures(settings: Settings, journal: JournalReader, batch: str) -> Mapping[str, Any]:
+    """Return the figures of a finished run: its batch's rows by state, and their sums."""
+    record = journal.batch(batch)
+    if record is None:
+        return {"sheet": batch, "batch": batch, "rows": 0, "states": {}, "totals": {}, "at": timestamp(utc_now())}
+    found = batch_summary(journal, record, minor_units_by_currency())
+    return {
+        "sheet": plain(record.sheet_name),
+        "batch": batch,
+        "operation": record.operation,
+        "rows": record.rows,
+        "states": dict(found.states),
+        "totals": {currency: dict(sums) for currency, sums in found.totals.items()},
+        "exit_code": int(found.exit_code),
+        "at": timestamp(utc_now()),
+        "link": page_address(settings, f"/payouts/{batch}"),
+    }
+
+
+def found_in_journal(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
+    """Yield the notices that only the journal knows of: old doubts, contradictions, dead workers.
+
+    Looking late loses nothing: the journal keeps the events, and the outbox those already reported.
+    """
+    yield from _doubts(settings, journal, outbox, now)
+    yield from _contradictions(settings, journal, outbox)
+    yield from _deaths(settings, now)
+
+
+def _contradictions(settings: Settings, journal: JournalReader, outbox: Outbox) -> Iterator[NewNotice]:
+    """Yield a notice for each batch with messages that a person must check, once for each message."""
+    if not (recipients := recipients_of(settings, Occasion.CONTRADICTED)):
+        return
+    found, times = journal.messages(), defaultdict[str, list[str]](list)
+    for fact in found.contradictions:
+        times[fact.batch].append(fact.at)
+    for message in found.waiting:
+        times[message.batch].append(message.taken_at)
+    for record in journal.batches():
+        newest = max(times[record.batch], default="")
+        if newest > outbox.newest_subject(Occasion.CONTRADICTED, record.batch):
+            told = {
+                "sheet": plain(record.sheet_name),
+                "batch": record.batch,
+                "messages": len(times[record.batch]),
+                "at": newest,
+                "link": page_address(settings, f"/payouts/{record.batch}"),
+            }
+            yield NewNotice(Occasion.CONTRADICTED, newest, record.batch, recipients, told)
+
+
+def _deaths(settings: Settings, now: datetime) -> Iterator[NewNotice]:
+    """Yield a notice for each worker that died recently, even if its rows are in doubt by now."""
+    recipients, database = recipients_of(settings, Occasion.WORKER_DIED), database_of(settings)
+    if not recipients or database is None:
+        return
+    for one in database.dead_workers(timestamp(now - _DIED_LATELY)):
+        told = {"host": one.host, "pid": one.pid, "since": one.since, "seen_at": one.seen_at, "batch": one.batch or ""}
+        yield NewNotice(Occasion.WORKER_DIED, f"{one.host} {one.pid} {one.since}", "", recipients, told)
+
+
+def _doubts(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
+    """Yield a notice for each batch with rows in doubt for too long, once for each row."""
+    recipients, hours = recipients_of(settings, Occasion.IN_DOUBT), settings.notices.in_doubt_h
+    if not recipients:
+        return
+    until = timestamp(now - timedelta(hours=hours))
+    for record in journal.batches():
+        rows = journal.rows(record.number, states=SHOWN_IN_DOUBT)
+        sent = sorted(row.intended_at for row in rows if row.intended_at is not None and row.intended_at <= until)
+        if sent and sent[-1] > outbox.newest_subject(Occasion.IN_DOUBT, record.batch):
+            told = {
+                "sheet": plain(record.sheet_name),
+                "batch": record.batch,
+                "rows_in_doubt": len(sent),
+                "hours": hours,
+                "oldest": sent[0],
+                "link": page_address(settings, f"/payouts/{record.batch}"),
+            }
+            yield NewNotice(Occasion.IN_DOUBT, sent[-1], record.batch, recipients, told)
+
+
+def mail_trouble(channels: Channels) -> Trouble | None:
+    """Return why the mail server cannot be used, or None, within the time that a command gives it at its end."""
+    if (server := channels.mail) is None:
+        return None
+    found: list[Trouble | None] = []
+    thread = Thread(target=lambda: found.append(server.probe()), daemon=True)
+    thread.start()
+    thread.join(AFTER_A_RUN_S)
+    return found[0] if found else Trouble(TroubleKind.NO_ANSWER)
+
+
+def listed_notices(settings: Settings, *, limit: int = 1_000) -> Sequence[KeptNotice]:
+    """Return the journal's newest notices, unsent ones first, without writing anything; none without a journal."""
+    with suppress(JournalMissing), place_of(settings).outbox(write=False) as outbox:
+        return outbox.listed(limit=limit)
+    return ()

@@ -1,0 +1,52 @@
+"""Checks the mail server and the notices that wait. Nothing is sent."""
+
+from collections.abc import Iterator, Mapping
+
+from paygw_batch.actions.notices import has_notices
+from paygw_batch.errors import ConfigurationError, PaygwError
+from paygw_batch.language import mark, say, say_count
+from paygw_batch.notices.channels import channels_of
+from paygw_batch.notices.delivery import listed_notices, mail_trouble
+from paygw_batch.notices.words import TroubleKind, trouble_words
+from paygw_batch.report.health import Health, HealthCheck
+from paygw_batch.report.summary import ExitCode
+from paygw_batch.settings.configuration import Settings
+
+_NOTICES = mark("notices")
+
+
+def checks(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
+    """Sign in to the mail server, and count the notices in the outbox. Nothing is sent."""
+    if not has_notices(settings):
+        return
+    section = settings.notices
+    try:
+        channels = channels_of(settings, environ)
+        waiting = [one for one in listed_notices(settings) if one.tries and one.sent_at is None]
+    except ConfigurationError as error:
+        yield HealthCheck.failed(_NOTICES, error)
+        return
+    except PaygwError as error:
+        yield HealthCheck.failed(_NOTICES, error, ExitCode.JOURNAL)
+        return
+    if channels.mail is not None and (trouble := mail_trouble(channels)) is not None:
+        is_ours = trouble.kind in {TroubleKind.UNTRUSTED, TroubleKind.NOT_ENCRYPTED, TroubleKind.SIGN_IN}
+        found = say("{server}: {reason}", server=section.smtp, reason=trouble_words(trouble.code))
+        yield HealthCheck(_NOTICES, Health.BAD, found, ExitCode.USAGE if is_ours else ExitCode.STOPPED_EARLY)
+    else:
+        ways = [*([section.smtp or ""] if channels.mail else []), *([say("a webhook")] if channels.webhook else [])]
+        yield HealthCheck(_NOTICES, Health.GOOD, say("sent by {ways}", ways=", ".join(ways)))
+    if given_up := sum(one.is_given_up for one in waiting):
+        found = say_count(
+            given_up,
+            "{count:,} was given up after days: `paygw-batch notices send --again` tries it again",
+            "{count:,} were given up after days: `paygw-batch notices send --again` tries them again",
+        )
+        yield HealthCheck(_NOTICES, Health.BAD, found, ExitCode.STOPPED_EARLY)
+    elif waiting:
+        found = say_count(
+            len(waiting),
+            "{count:,} could not be sent yet: `paygw-batch notices` shows why",
+            "{count:,} could not be sent yet: `paygw-batch notices` shows why",
+        )
+        yield HealthCheck(_NOTICES, Health.WARNING, found)

@@ -1,0 +1,89 @@
+"""`paygw-batch notices`: the notices that people got, and those waiting to be sent."""
+
+import os
+from dataclasses import asdict
+
+import click
+
+from paygw_batch.cli.help_texts import HelpGroup
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.errors import JournalError
+from paygw_batch.journal import KeptNotice
+from paygw_batch.language import mark_all, say, say_count
+from paygw_batch.notices.channels import channels_of
+from paygw_batch.notices.delivery import BY_ITSELF_S, listed_notices, send_due
+from paygw_batch.notices.words import OCCASION_WORDS, trouble_words
+from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.wiring.journal import journal_to_read
+
+_HEADINGS = mark_all("written", "occasion", "recipient", "tries", "state")
+_MINUTES = 16
+
+
+@click.group("notices", cls=HelpGroup, invoke_without_command=True)
+@click.pass_context
+def notices_command(context: click.Context) -> None:
+    """List the notices in the journal: those sent and to whom, and those that wait and why.
+
+    The notices are configured in [notices]. Runs send them at their end.
+    """
+    if context.invoked_subcommand is None:
+        _list(context.obj)
+
+
+def _list(invocation: Invocation) -> None:
+    screen, settings = Screen(invocation), settings_of(invocation)
+    with journal_to_read(settings):
+        found = listed_notices(settings)
+    if found:
+        screen.table(say("Notices"), _HEADINGS, [_line(one) for one in found])
+    waiting = sum(one.sent_at is None for one in found)
+    message = say_count(waiting, "{count:,} notice waits to be sent.", "{count:,} notices wait to be sent.")
+    told = [{**asdict(one), "occasion": one.occasion.value} for one in found]
+    screen.finish(Summary(ExitCode.DONE, message, further={"notices": told}))
+
+
+@notices_command.command("send", short_help="Send the notices that are due.")
+@click.option("--again", is_flag=True, help="Also retry notices that are waiting or were given up.")
+@click.pass_obj
+def send(invocation: Invocation, *, again: bool) -> None:
+    """Send the notices that are due. For cron: several can run at once, even during a run.
+
+    Ends with exit code 6 if a server refused a notice or time ran out. Notices are retried for up to five days.
+    """
+    screen, settings = Screen(invocation), settings_of(invocation)
+    channels = channels_of(settings, os.environ)
+    with journal_to_read(settings):  # reports anything wrong with the journal
+        pass
+    done = send_due(settings, channels, within_s=BY_ITSELF_S, again=again)
+    if done.fault:
+        raise JournalError(done.fault)
+    told = [say_count(done.sent, "{count:,} notice was sent.", "{count:,} notices were sent.")]
+    if done.failed:
+        told.append(
+            say_count(
+                done.failed,
+                "{count:,} could not be sent: `paygw-batch notices` shows why.",
+                "{count:,} could not be sent: `paygw-batch notices` shows why.",
+            )
+        )
+    elif not done.has_ended:
+        told.append(say("Time ran out. The next call will continue."))
+    code = ExitCode.DONE if done.has_ended and not done.failed else ExitCode.STOPPED_EARLY
+    screen.finish(Summary(code, " ".join(told), further={"sent": done.sent, "failed": done.failed}))
+
+
+def _line(notice: KeptNotice) -> tuple[str, str, str, int, str]:
+    at = f"{notice.written_at[:_MINUTES].replace('T', ' ')}Z"
+    return at, say(OCCASION_WORDS[notice.occasion]), notice.recipient, notice.tries, _state(notice)
+
+
+def _state(notice: KeptNotice) -> str:
+    if notice.sent_at is not None:
+        return say("sent")
+    reason = trouble_words(notice.problem) if notice.problem else ""
+    if notice.next_at is None:
+        return say("given up: {reason}", reason=reason) if reason else say("given up")
+    return say("waits: {reason}", reason=reason) if reason else say("waits")

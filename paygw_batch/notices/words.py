@@ -1,0 +1,254 @@
+"""Words a notice: the subject, text and page of an e-mail, and the body of a webhook."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self, assert_never
+
+from paygw_batch.core.money import with_separators
+from paygw_batch.core.shown_states import STATES, state_words
+from paygw_batch.core.text import fit_for_terminal
+from paygw_batch.journal import KeptNotice, Occasion
+from paygw_batch.language import mark, say, say_count
+from paygw_batch.report.page import our_templates
+
+
+class TroubleKind(StrEnum):
+    """The reasons."""
+
+    NOT_REACHED = "not_reached"
+    NO_ANSWER = "no_answer"
+    UNTRUSTED = "untrusted"
+    NOT_ENCRYPTED = "not_encrypted"
+    SIGN_IN = "sign_in"
+    REFUSED = "refused"
+    BROKEN = "broken"
+    NOT_CONFIGURED = "not_configured"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A reason, with the code of the server's answer (0: it gave none)."""
+
+    kind: TroubleKind
+    answer: int = 0
+
+    @property
+    def code(self) -> str:
+        """The text that the outbox keeps: `refused 550`. A server's own words never enter the journal."""
+        return f"{self.kind} {self.answer}" if self.answer else self.kind.value
+
+    @classmethod
+    def of_code(cls, code: str) -> Self:
+        """Return the trouble that a code says; one that is not known was broken off."""
+        kind, _, answer = code.partition(" ")
+        is_known = kind in frozenset(TroubleKind)
+        return cls(TroubleKind(kind) if is_known else TroubleKind.BROKEN, int(answer) if answer.isdecimal() else 0)
+
+
+_TROUBLES = {
+    TroubleKind.NOT_REACHED: mark("the server cannot be reached"),
+    TroubleKind.NO_ANSWER: mark("the server did not answer in time"),
+    TroubleKind.UNTRUSTED: mark("the certificate of the server is not trusted, or is for another name"),
+    TroubleKind.NOT_ENCRYPTED: mark("the server does not offer an encrypted connection"),
+    TroubleKind.SIGN_IN: mark("the server refused the user or the password"),
+    TroubleKind.REFUSED: mark("the server refused it"),
+    TroubleKind.BROKEN: mark("the connection was lost"),
+    TroubleKind.NOT_CONFIGURED: mark("the configuration no longer says how to send it"),
+}
+OCCASION_WORDS = {
+    Occasion.RUN_ENDED: mark("a run ended"),
+    Occasion.SHEET_REFUSED: mark("a sheet was refused"),
+    Occasion.PLAN_WAITS: mark("a plan waits"),
+    Occasion.IN_DOUBT: mark("rows are in doubt"),
+    Occasion.CONTRADICTED: mark("the gateway contradicts the journal"),
+    Occasion.WORKER_DIED: mark("a worker stopped unexpectedly"),
+    Occasion.RUNS_OUT: mark("a full disk or an expiring key"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeWords:
+    """A notice in words, as people read it on every channel. A line of `table` is a state, its rows and its sums."""
+
+    title: str
+    sentences: Sequence[str]
+    table: Sequence[tuple[str, str, str]]
+    link: str
+    names_nobody: bool = True
+    """Whether it contains no payee's data."""
+
+
+def trouble_words(code: str) -> str:
+    """Return why a notice was not sent, from the code that the outbox keeps."""
+    trouble = Trouble.of_code(code)
+    answer = f" ({trouble.answer})" if trouble.answer else ""
+    return f"{say(_TROUBLES[trouble.kind])}{answer}"
+
+
+def notice_words(notice: KeptNotice, content: Mapping[str, Any], *, has_file: bool = False) -> NoticeWords:
+    """Return a notice in the chosen language; `has_file`: the sheet with its errors marked is attached."""
+    sentences = [*_sentences(notice.occasion, content)]
+    if has_file:
+        sentences.append(say("The rows with their mistakes are attached. They contain payees' data."))
+    return NoticeWords(
+        fit_for_terminal(_title(notice.occasion, content)),
+        [fit_for_terminal(one) for one in sentences],
+        list(_table(content)),
+        str(content.get("link", "")),
+        names_nobody=not has_file,
+    )
+
+
+def mail_text(words: NoticeWords) -> str:
+    """Return the plain text of an e-mail."""
+    return our_templates().get_template("notice.txt").render(words=words)
+
+
+def mail_page(words: NoticeWords) -> str:
+    """Return the HTML of an e-mail, which loads nothing."""
+    return our_templates().get_template("notice.html").render(words=words)
+
+
+def webhook_body(notice: KeptNotice, content: Mapping[str, Any], style: str) -> bytes:
+    """Return the body for a webhook: `standard`, or the message of `slack` or `teams`."""
+    if style == "standard":
+        told = {"type": notice.occasion.value, "timestamp": notice.written_at, "data": content}
+        return json.dumps(told, ensure_ascii=False).encode()
+    text = (
+        our_templates()
+        .get_template(f"notice.{style}.json")
+        .render(words=notice_words(notice, content), open_it=say("Open"))
+    )
+    return text.encode()
+
+
+def _title(occasion: Occasion, content: Mapping[str, Any]) -> str:
+    sheet = content.get("sheet", "")
+    match occasion:
+        case Occasion.RUN_ENDED:
+            return say("{sheet}: the run has ended", sheet=sheet)
+        case Occasion.SHEET_REFUSED:
+            return say("{sheet} was refused", sheet=sheet)
+        case Occasion.PLAN_WAITS:
+            return say("{sheet} waits for approval", sheet=sheet)
+        case Occasion.IN_DOUBT:
+            return say("{sheet}: rows are in doubt", sheet=sheet)
+        case Occasion.CONTRADICTED:
+            return say("{sheet}: the gateway contradicts the journal", sheet=sheet)
+        case Occasion.WORKER_DIED:
+            return say("A worker on {host} stopped unexpectedly", host=content["host"])
+        case Occasion.RUNS_OUT:
+            return _title_of_shortage(content)
+        case _:
+            assert_never(occasion)
+
+
+def _sentences(occasion: Occasion, content: Mapping[str, Any]) -> Iterator[str]:
+    match occasion:
+        case Occasion.RUN_ENDED:
+            yield from _of_run(content)
+        case Occasion.SHEET_REFUSED:
+            yield from _of_refused_sheet(content)
+        case Occasion.PLAN_WAITS:
+            yield from _of_plan(content)
+        case Occasion.IN_DOUBT:
+            yield say_count(
+                content["rows_in_doubt"],
+                "{count:,} row has been in doubt for more than {hours:g} hours. The gateway may have paid it.",
+                "{count:,} rows have been in doubt for more than {hours:g} hours. The gateway may have paid them.",
+                hours=content["hours"],
+            )
+            yield say("Ask the gateway what happened to them, then settle them.")
+            yield say("The oldest was sent at {time} (UTC).", time=_minute(content["oldest"]))
+        case Occasion.CONTRADICTED:
+            yield say_count(
+                content["messages"],
+                "{count:,} message about this batch contradicts the journal. It changed nothing.",
+                "{count:,} messages about this batch contradict the journal. They changed nothing.",
+            )
+            yield say("The latest arrived at {time} (UTC).", time=_minute(content["at"]))
+            yield say("Ask the gateway what happened to these rows, then settle them.")
+        case Occasion.WORKER_DIED:
+            yield say(
+                "Process {pid} was last seen at {time} (UTC) and did not shut down normally.",
+                pid=content["pid"],
+                time=_minute(content["seen_at"]),
+            )
+            if content["batch"]:
+                yield say(
+                    "It was sending batch {batch}. Its rows in flight are in doubt; other workers send the rest.",
+                    batch=content["batch"],
+                )
+            yield say("Check that machine, then restart the worker.")
+        case Occasion.RUNS_OUT:
+            yield from _of_shortage(content)
+        case _:
+            assert_never(occasion)
+
+
+def _of_run(content: Mapping[str, Any]) -> Iterator[str]:
+    states = content["states"]
+    if in_doubt := states.get("in_doubt", 0):
+        yield say_count(
+            in_doubt,
+            "{count:,} row is in doubt: ask the gateway what happened to it, and settle it.",
+            "{count:,} rows are in doubt: ask the gateway what happened to them, and settle them.",
+        )
+    if ready := states.get("ready", 0):
+        yield say_count(
+            ready,
+            "{count:,} row has not been sent. Start the run again.",
+            "{count:,} rows have not been sent. Start the run again.",
+        )
+    yield say("Figures as of {time} (UTC).", time=_minute(content["at"]))
+
+
+def _of_refused_sheet(content: Mapping[str, Any]) -> Iterator[str]:
+    yield say("None of it was sent.")
+    if content["defects"]:
+        yield say_count(content["defects"], "{count:,} row has defects.", "{count:,} rows have defects.")
+    if content["answer"]:
+        yield say("The reasons are in the file {file}.", file=content["answer"])
+    yield say("Correct the sheet and hand it in again. A row that was paid before is not paid again.")
+
+
+def _of_plan(content: Mapping[str, Any]) -> Iterator[str]:
+    sums = ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in content["totals"].items())
+    yield say("{maker} asks for your approval: {sums}.", maker=content["maker"], sums=sums)
+    yield say_count(content["rows"], "The sheet has {count:,} row.", "The sheet has {count:,} rows.")
+    yield say_count(content["needed"], "{count} approval is needed.", "{count} approvals are needed.")
+    yield say("Compare the code {code} with {maker} before you approve.", code=content["code"], maker=content["maker"])
+
+
+def _title_of_shortage(content: Mapping[str, Any]) -> str:
+    if content["what"] == "disk":
+        return say("The disk of the journal on {host} is nearly full", host=content["host"])
+    return say("The private key has expired") if content["has_ended"] else say("The private key expires soon")
+
+
+def _of_shortage(content: Mapping[str, Any]) -> Iterator[str]:
+    if content["what"] == "disk":
+        yield say("It has {mib:,.1f} MiB free, which is too little for a run.", mib=content["free_bytes"] / 2**20)
+        yield say("Free some space, then start the run again.")
+        return
+    yield say("The key: {place}. It is valid until {date}.", place=content["place"], date=content["until"])
+    yield say("Create a new key and send its public half to the gateway's operator.")
+
+
+def _table(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the rows of a batch by state."""
+    states: Mapping[str, int] = content.get("states", {})
+    for state in STATES:
+        if count := states.get(state, 0):
+            sums = [
+                f"{currency} {with_separators(by_state[state])}"
+                for currency, by_state in content["totals"].items()
+                if state in by_state
+            ]
+            yield state_words(state), f"{count:,}", ", ".join(sums)
+
+
+def _minute(time: str) -> str:
+    return time[:16].replace("T", " ")

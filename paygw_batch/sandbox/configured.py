@@ -1,0 +1,76 @@
+"""Configures the built-in gateway from the settings: the requests it accepts, and the proof of its notifications."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from paygw_batch.core.batch import PAYOUT
+from paygw_batch.countries.load import load_enquiry, load_operation
+from paygw_batch.countries.rules import AmountForm, Rules
+from paygw_batch.gateway.notification import HeaderHash, SharedSecretHash
+from paygw_batch.gateway.signing.key import SigningKey
+from paygw_batch.sandbox.callback import CallbackHash, CallbackHeader, CallbackProof, CallbackSignature
+from paygw_batch.sandbox.form import ControlRule, Expects
+from paygw_batch.sandbox.reply import load_behaviour, shipped_behaviour
+from paygw_batch.sandbox.server import SandboxConfig, Served
+from paygw_batch.sandbox.throw_away_key import sandbox_gateway_key
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.gateway import authenticity, control_secret, field_names, signed_header, supplies_of
+from paygw_batch.wiring.sheet import as_answered, operation_of
+
+RECORD_NAME = "sandbox-record.csv"
+"""The file, beside the journal, of the payouts that the built-in gateway accepted."""
+ENQUIRY_PROFILE = "paynet-v4"
+"""The status enquiry that the built-in gateway answers."""
+
+
+def sandbox_config(
+    settings: Settings, every_rules: Sequence[Rules], key: SigningKey, environ: Mapping[str, str]
+) -> SandboxConfig:
+    """Return the built-in gateway that expects requests by these settings, and proves its notifications.
+
+    It serves the operations of `every_rules`.
+    """
+    gateway = settings.gateway
+    return SandboxConfig(
+        endpoint_id=gateway.endpoint_id or "",
+        consumer_key=gateway.consumer_key or "",
+        public_key_pem=key.public.public_key_pem(),
+        profile=gateway.signature_profile or "",
+        served=tuple(_served(settings, rules, environ) for rules in every_rules),
+        behaviour=load_behaviour(chosen) if (chosen := settings.sandbox.behaviour) else shipped_behaviour(),
+        callback_proof=_callback_proof(settings, environ),
+        enquiry=load_enquiry(ENQUIRY_PROFILE, as_answered(settings, load_operation(PAYOUT))),
+    )
+
+
+def _callback_proof(settings: Settings, environ: Mapping[str, str]) -> CallbackProof | None:
+    """Return how the sandbox proves its notifications, as the configuration says. None: nothing proves them."""
+    if settings.notifications.authenticity == "header-rsa":  # by its own key: what is configured is the public half
+        signed, name = signed_header(settings), settings.notifications.hash_algorithm or ""
+        key = sandbox_gateway_key(settings.journal_path().parent)
+        return CallbackSignature(name, signed.name, signed.encoding, signed.prefix, key)
+    check = authenticity(settings, field_names(settings, load_operation(PAYOUT)), environ)
+    match check:
+        case SharedSecretHash():
+            return CallbackHash(check.algorithm, check.fields, check.separator, check.hash_field, check.secret)
+        case HeaderHash(algorithm, header, secret):
+            return CallbackHeader(algorithm, header.name, header.encoding, header.prefix, secret)
+        case _:
+            return None
+
+
+def _served(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Served:
+    operation, supplies, payin = operation_of(rules), supplies_of(settings, rules, environ), settings.payin
+    control = None
+    if supplies.control is not None:
+        secret = control_secret(payin, environ)
+        order, separator, amount = payin.control_order or (), payin.control_separator or "", payin.control_amount or ""
+        control = ControlRule(tuple(order), separator, amount, secret, is_keyed=payin.has_key)
+    expects = Expects(supplies.amount_form is AmountForm.TWO_DECIMALS, control)
+    return Served(as_answered(settings, operation), rules, record_path(settings, operation.name), expects)
+
+
+def record_path(settings: Settings, operation: str) -> Path:
+    """Return the path of the built-in gateway's record of accepted orders: beside the journal, by operation."""
+    name = RECORD_NAME if operation == PAYOUT else f"sandbox-record-{operation}.csv"
+    return settings.journal_path().parent / name

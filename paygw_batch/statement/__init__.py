@@ -1,1 +1,0 @@
-"""Reads the gateway's statement."""
