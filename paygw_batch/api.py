@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import polars as pl
 
-from paygw_batch.actions.approvals import require_in_force, share_plan
+from paygw_batch.actions.approvals import newest_version, require_in_force, share_plan
 from paygw_batch.actions.background_run import BackgroundRun, FollowedRows, RowOutcome, RunHandle
 from paygw_batch.actions.batch_status import MAX_FOUND, batch_status, payment_search
 from paygw_batch.actions.plan_document import Conversation, RefusedSheet, SentBy, SheetOptions, Submission, prepare_plan
@@ -464,12 +464,14 @@ class Payouts:
         """
         file, policy = _named(plan, "plan"), required_policy(self._settings)
         found = read_document(file, PlanDocument)
+        if (shared := newest_version(self._settings, found)) is not None:
+            found = shared.document
         require_in_force(self._settings, found)
         approved = approve(
             found, approval_key_at(_named(key, "key"), passphrase, os.environ.get(MODULE)), policy, utc_now()
         )
         write_document(approved, file)
-        share_plan(self._settings, approved)
+        share_plan(self._settings, approved, None if shared is None else shared.kept)
         return _planned(approved, file, policy)
 
     def reconcile(self, batch: str) -> Finished:

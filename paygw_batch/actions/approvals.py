@@ -244,6 +244,17 @@ def shared_plan(settings: Settings, code: str) -> SharedPlan | None:
     return SharedPlan(read_document(Path(code), PlanDocument, data=kept.content.encode()), kept)
 
 
+def newest_version(settings: Settings, document: PlanDocument) -> SharedPlan | None:
+    """Return a plan with the approvals that it has by now, and its version in the database; None if it is not there."""
+    place = database_of(settings)
+    for kept in () if place is None else place.plans_of(payments_sha256(document.content)):
+        shared = SharedPlan(read_document(Path(kept.code), PlanDocument, data=kept.content.encode()), kept)
+        if shared.document.digest() == document.digest():
+            has_more = len(document.approvals) > len(shared.document.approvals)  # its file was elsewhere meanwhile
+            return replace(shared, document=document) if has_more else shared
+    return None
+
+
 def required_plan(settings: Settings, code: str) -> SharedPlan:
     """Return the newest plan with this code in the database. Raises `ApprovalError` if there is none."""
     if (found := shared_plan(settings, code)) is None:

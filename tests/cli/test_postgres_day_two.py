@@ -1,5 +1,6 @@
 """Plans, approvals, enquiries and notifications, with the journal in PostgreSQL."""
 
+import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from paygw_batch.api import Payouts
 from tests.cli.approving import plan_of, policy, prepared, refused
 from tests.cli.listening import AUTHENTIC, heard, merchant_and_gateway, started
 from tests.cli.program import Program, kenyan_rows, read_csv
@@ -135,6 +137,17 @@ def test_a_plan_is_approved_on_another_host_by_its_code(cluster: Listening) -> N
     # The file has no approval: the database's plan counts. It opens one batch, once.
     assert cluster.json("submit", sheet)["states"] == {"paid": 3}
     assert cluster.json("verify")["exit_code"] == 0
+
+
+def test_approvals_of_two_copies_of_a_plan_add_up(cluster: Listening) -> None:
+    cluster.config.write_text(cluster.config.read_text() + policy(cluster.home, needed=2))
+    sheet, copy = prepared(cluster), cluster.home / "copy.plan.json"
+    copy.write_bytes(plan_of(cluster).read_bytes())
+    assert cluster.json("approve", copy, "--key", cluster.home / "ben.pem")["exit_code"] == 0
+    payouts = Payouts(cluster.config, environ={**os.environ, **cluster.environ})
+    assert payouts.approve(plan_of(cluster), cluster.home / "cleo.pem").approvals == 2
+    copy.unlink()
+    assert cluster.json("submit", sheet)["states"] == {"paid": 3}
 
 
 def test_an_approval_is_for_opening_a_batch_and_is_not_asked_for_again_when_a_worker_sends_it(

@@ -13,6 +13,7 @@ import click
 from paygw_batch.actions.approvals import (
     SharedPlan,
     code_in,
+    newest_version,
     require_in_force,
     required_plan,
     share_plan,
@@ -249,9 +250,9 @@ def approve_command(
     if key is not None:
         own = own_key(key)
         found = approve(found, own, policy, utc_now())
-        if shared is not None and isinstance(found, PlanDocument):
-            share_plan(settings, found, shared.kept)
-        else:
+        if isinstance(found, PlanDocument):
+            share_plan(settings, found, None if shared is None else shared.kept, tell=screen.note_aside)
+        if code_in(settings, document) is None:
             write_document(found, document)
         who = policy.people.approver_with(own.public)
         message = f"{say('Approved by {name}.', name=who.name if who else say('nobody'))} {_count(found, policy)}"
@@ -263,11 +264,13 @@ def approve_command(
 
 
 def signed_document_at(settings: Settings, place: Path) -> tuple[SignedDocument, SharedPlan | None]:
-    """Return the plan or order in a file, or the plan of a code in the database, as it is there."""
+    """Return the plan or order in a file, or the plan of a code in the database; a plan as the database has it."""
     if (code := code_in(settings, place)) is not None:
         shared = required_plan(settings, code)
         return shared.document, shared
-    return read_document(place, PlanDocument, RowOrder, ForgetOrder), None
+    found = read_document(place, PlanDocument, RowOrder, ForgetOrder)
+    newest = newest_version(settings, found) if isinstance(found, PlanDocument) else None
+    return (found, None) if newest is None else (newest.document, newest)
 
 
 def _viewed(
