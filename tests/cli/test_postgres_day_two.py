@@ -139,7 +139,7 @@ def test_a_plan_is_approved_on_another_host_by_its_code(cluster: Listening) -> N
     assert cluster.json("verify")["exit_code"] == 0
 
 
-def test_approvals_of_two_copies_of_a_plan_add_up(cluster: Listening) -> None:
+def test_approvals_of_two_copies_add_up(cluster: Listening) -> None:
     cluster.config.write_text(cluster.config.read_text() + policy(cluster.home, needed=2))
     sheet, copy = prepared(cluster), cluster.home / "copy.plan.json"
     copy.write_bytes(plan_of(cluster).read_bytes())
