@@ -30,7 +30,7 @@ COMMANDS: Mapping[str, str] = {
 """The module of each command of an extra. Its words for `--help` stand with the others, in `cli/main.py`."""
 AFTER_A_COMMAND = ("notices.delivery",)
 """Modules whose `begin(settings, environ)` is called when a run begins; it returns what is called at its end."""
-HEALTH = ("cluster.health", "notices.health")
+HEALTH = ("notices.health",)
 """Modules whose `checks(settings, environ)` yields checks for `doctor`."""
 
 

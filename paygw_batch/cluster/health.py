@@ -1,6 +1,6 @@
 """Checks a journal in PostgreSQL: its copies, the rights of the login, and the jobs of workers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from paygw_batch.errors import PaygwError
@@ -8,7 +8,7 @@ from paygw_batch.language import mark, say, say_count
 from paygw_batch.report.health import Health, HealthCheck
 from paygw_batch.report.summary import ExitCode
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.journal import database_of
+from paygw_batch.wiring.journal import require_workers
 
 if TYPE_CHECKING:
     from paygw_batch.cluster.database_place import DatabaseCopies, DatabasePlace
@@ -58,13 +58,9 @@ def _replication(copies: "DatabaseCopies", configured: str | None) -> Iterator[H
         yield HealthCheck(_REPLICATION, Health.WARNING, found)
 
 
-def checks(settings: Settings, _environ: Mapping[str, str]) -> Iterator[HealthCheck]:
-    """Yield the checks of a journal in a database; none for one in a file."""
-    if (database := database_of(settings)) is None:
-        return
-    try:
-        yield from _replication(database.copies(), settings.journal.replication)
-        yield HealthCheck(mark("database role"), Health.GOOD, say(_RIGHTS[database.role() or "none"]))
-        yield _jobs(database)
-    except PaygwError as error:
-        yield HealthCheck.failed(mark("database"), error, ExitCode.JOURNAL)
+def checks(settings: Settings) -> Iterator[HealthCheck]:
+    """Yield the checks of a journal in a database. Raises `JournalError` if nothing could be sent with it."""
+    database = require_workers(settings)
+    yield from _replication(database.copies(), settings.journal.replication)
+    yield HealthCheck(mark("database role"), Health.GOOD, say(_RIGHTS[database.role() or "none"]))
+    yield _jobs(database)

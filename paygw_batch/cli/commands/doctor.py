@@ -26,7 +26,7 @@ from paygw_batch.core.batch import PAYIN, PAYOUT, Instruction
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import AmountUnit, CountryRule, FieldKind, Rules
 from paygw_batch.errors import ConfigurationError, PaygwError
-from paygw_batch.extras import HEALTH, extras
+from paygw_batch.extras import HEALTH, extra, extras
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.message import TransportFault
 from paygw_batch.gateway.signing.key import EXPIRY_WARNING_DAYS, Custody, KeyKind, SigningKey
@@ -423,6 +423,8 @@ def _journal(settings: Settings, now: datetime, wrong: list[str], tell: Tell) ->
             facts=journal.head().seq,
         )
         due = sum(tally.count for record in records for tally in journal.tallies(record.number, kind=TallyKind.DUE))
+    if settings.journal.url is not None:
+        yield from extra("cluster.health").checks(settings)  # what it raises is wrong with the journal
     yield HealthCheck(_JOURNAL, Health.GOOD, found)
     if settings.journal.url is None:
         lacking = _unwritable(settings.journal_path().parent)
