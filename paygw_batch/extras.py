@@ -1,4 +1,4 @@
-"""The extras: what each hangs on the core, which stands without them, and how its libraries are installed.
+"""Registers the extras: optional folders with their commands, health checks and libraries.
 
 The core imports no extra: it loads what it finds here, by name, when somebody asks for it.
 """

@@ -1,4 +1,4 @@
-"""Puts what the journal keeps (states, codes for people's acts and our outcomes) into words, in the reader's language.
+"""Words for the states and codes in the journal, in the reader's language.
 
 The journal keeps a code and its values, as JSON: facts are hashed and replayed, so nothing of it may depend on a
 language. Any other text is the gateway's or a person's, and is shown as it is.

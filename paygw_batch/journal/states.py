@@ -1,4 +1,4 @@
-"""Where instructions stand: rules that look at nothing else, and the rows of a batch by state."""
+"""The state of each instruction, and the rows of a batch by state."""
 
 import json
 from array import array
