@@ -11,7 +11,7 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.cli.program import ROOT, Program
-from tests.console.browsers import NARROW, PATIENCE_MS, follow
+from tests.console.browsers import PATIENCE_MS, follow, require_narrow
 from tests.patience import PATIENCE_S
 from tests.ports import free_port, wait_until_there
 
@@ -49,11 +49,7 @@ def look(page: Page) -> None:
     """Hold what is shown to axe-core, wide and narrow: no violation, nothing beyond the edge."""
     found = Axe().run(page)
     assert found.violations_count == 0, f"{page.url}: {found.generate_report()}"
-    size = page.viewport_size
-    assert size is not None
-    page.set_viewport_size({"width": NARROW, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW, page.url
-    page.set_viewport_size(size)
+    require_narrow(page)
 
 
 def mend_everything(page: Page) -> None:

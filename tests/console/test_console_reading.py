@@ -122,7 +122,7 @@ def test_a_heading_of_ours_can_mean_nothing_and_another_one_its_column(house: Ho
     assert "&#39;Net&#39; and &#39;Amount&#39; cannot both be the column amount." in answer.text
     assert ada.post(f"{place}/reading", **choose(form, "Amount", "")).status_code == 303
     page = ada.get(place).text
-    assert '<td class="number">15.00</td>' in page
+    assert '<td class="number sum">15.00</td>' in page
     form = columns(page)
     assert (form["column-2"], form["column-3"]) == ("amount", "")
 

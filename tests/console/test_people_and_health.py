@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("checks_here")
 
 def trail_shown(page: str) -> list[tuple[str, str, str]]:
     """Return what the page tells of each entry, newest first: the act, what it was about, the result."""
-    lines = re.findall(r'<tr><td class="number">\d+</td>(.*?)</tr>', page)
+    lines = re.findall(r'<tr><td class="number" data-label="No.">\d+</td>(.*?)</tr>', page)
     cells = [re.sub(r"<[^>]+>", "", line.replace("</td>", "|")).split("|") for line in lines]
     return [(act, about, result) for _, _, act, about, result, _ in cells]
 

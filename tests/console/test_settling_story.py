@@ -14,14 +14,13 @@ from playwright.sync_api import Page, expect
 
 from tests.cli.clocks import clock_of
 from tests.cli.program import Program, read_csv
-from tests.console.browsers import PATIENCE_MS, Desk, follow
+from tests.console.browsers import PATIENCE_MS, Desk, follow, require_narrow
 from tests.console.passkey_people import at_origin, give_passkeys, origin_of, sign_in
 from tests.console.people import APPROVER, MAKER, set_up
 from tests.console.serving import served
 from tests.console.test_settling import DECLINES, PAYS, SMALL
 from tests.patience import PATIENCE_S
 
-NARROW = 320
 TICKET = "Ticket 4711, by phone"
 
 
@@ -73,11 +72,7 @@ def company(tmp_path: Path, listener: socket, new_desk: Callable[..., Desk]) -> 
 def look(desk: Desk) -> None:
     """Hold what is shown to axe-core, wide and narrow: no violation, nothing beyond the edge."""
     desk.require_accessible()
-    size = desk.page.viewport_size
-    assert size is not None
-    desk.page.set_viewport_size({"width": NARROW, "height": 800})
-    assert desk.page.evaluate("document.documentElement.scrollWidth") <= NARROW, desk.page.url
-    desk.page.set_viewport_size(size)
+    require_narrow(desk.page)
 
 
 def sign(desk: Desk) -> str:

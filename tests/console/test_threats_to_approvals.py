@@ -233,8 +233,8 @@ def test_shown_differs_from_signed_every_figure_of_the_page_is_in_the_signed_tex
     assert {one for one in figures if one not in text} == set()
     # How many people are paid is what the text says of the rows.
     content = plan_of(house, place).content
-    people = [int(one.replace("\u202f", "")) for one in re.findall(r'<td class="number">([\d\u202f]+)</td>', main)]
-    assert people == [content.rows] * 2 == [6, 6]  # of the one currency, and of all
+    people = [int(one.replace("\u202f", "")) for one in re.findall(r"to ([\d\u202f]+) people</p>", main)]
+    assert people == [content.rows] == [6]
 
 
 def both_at_once(one: Callable[[], int], other: Callable[[], int]) -> tuple[int, int]:
