@@ -122,6 +122,8 @@ def wait_for(company: Company, run: Run, count: int) -> bool:
         if run.wait(LOOK_EVERY_S) is not None:
             return False
         if time.monotonic() > give_up_s:
+            run.send(signal.SIGUSR1)  # it writes where it hangs (see `spawner.py`)
+            time.sleep(1)
             raise Broken(f"nothing arrives any more: {company.said()}")
     return run.exit_code is None
 
