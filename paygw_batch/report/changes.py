@@ -13,6 +13,7 @@ from types import MappingProxyType
 import polars as pl
 
 from paygw_batch.core.lifecycle import State
+from paygw_batch.countries.form_columns import STAFF_NUMBER
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.report.totals import money_text
 from paygw_batch.run.approval_keys import plain_name
@@ -33,6 +34,7 @@ _MONEY_LEFT = frozenset({State.PAID, State.ACCEPTED, State.IN_FLIGHT, State.IN_D
 """The states of a row that paid its payee, or may have. A ready, rejected, returned or replaced row did not."""
 _PAGE_COLUMNS = ("row", "valid", "country", "currency", "amount", "account_name", "account_number", "phone")
 _ALL = pl.lit(value=True)
+_NO_HOMONYMS = pl.Series([], dtype=pl.String)
 _EMPTY_PAGE = pl.DataFrame(schema=dict.fromkeys(_PAGE_COLUMNS, pl.String) | {"row": pl.UInt32, "valid": pl.Boolean})
 _OLD_ACCOUNTS = {"row": pl.Int64, "account": pl.String}
 _NO_BATCHES = pl.DataFrame(
@@ -110,16 +112,21 @@ def compare_with_past(
 ) -> Comparison:
     """Return how a sheet's rows (`Validated.rows`) differ from the payments of `batches`, oldest first.
 
-    `against` adds the differences from one more batch; it removes none.
+    `against` adds the differences from one more batch; it removes none. People are missing only if they were paid in
+    the sheet's countries by a batch that shares half of its people, or by `against`.
     """
-    units = _units(now)
-    past = _Past.read(journal, batches, units)
+    homonyms = _homonyms(accounts(now))
+    units = _units(now, homonyms)
+    past = _Past.read(journal, batches, units, homonyms)
     found = _Sheet(units, past, share, minor_units)
     base = _base(journal, batches, past)
     changed = found.changed_accounts(None)
     # One more batch excuses nothing: an unusual amount stays listed beside an account that this batch calls changed.
     also = changed if against is None else found.changed_accounts(against)
-    compared = {base: changed, against: also} if base != against else {base: changed}
+    people = units.select("payee", "person").unique().height
+    is_regular = base is not None and past.overlap_of(base) * 2 >= people
+    compared = ({base: changed} if is_regular else {}) | ({against: also} if base != against or not is_regular else {})
+    here = pl.col("country").is_in(now["country"].unique().implode())
     lines = [
         *also,
         *found.amounts_off({(one.row, one.currency) for one in changed}, against),
@@ -128,18 +135,18 @@ def compare_with_past(
             one
             for batch, known in compared.items()
             if batch is not None
-            for one in found.gone(_paid_rows(journal, batch), batch, known)
+            for one in found.gone(_paid_rows(journal, batch, here, homonyms), batch, known)
         ),
     ]
-    people = units.select("payee", "person").unique().height
     overlap = None if base is None else Overlap(base, past.overlap_of(base), past.touched["unit"].n_unique())
     return Comparison(_by_danger(_each_once(lines), found.usual()), people, overlap, found.known_since(now))
 
 
 def accounts(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the valid rows as `row, name, country, currency, account, value, payee, person`.
+    """Return the valid rows as `row, name, country, currency, account, value, payee, person, staff`.
 
-    A payee is an account (or, without one, a phone) in a country. A person is a name in a country, in one spelling.
+    A payee is an account (or, without one, a phone) in a country. A person is a name in a country, in one spelling;
+    `staff` is the staff number, where the sheet has one.
     """
     account = pl.coalesce("account_number", "phone")
     valid = rows.filter("valid").select(
@@ -149,6 +156,7 @@ def accounts(rows: pl.DataFrame) -> pl.DataFrame:
         account=account,
         value=readable_amount("amount"),
         payee=pl.format("{} {}", "country", account),
+        staff=pl.col(STAFF_NUMBER) if STAFF_NUMBER in rows.columns else pl.lit(None, pl.String),
     )
     # `plain_name` does just this to plain ASCII, which is all that most of hundreds of thousands of names contain.
     is_plain = pl.col("name").str.contains(r"^[ -~]*$")
@@ -161,9 +169,20 @@ def accounts(rows: pl.DataFrame) -> pl.DataFrame:
     return named.select(*valid.columns, person=person)
 
 
-def _units(now: pl.DataFrame) -> pl.DataFrame:
+def _homonyms(paid: pl.DataFrame) -> pl.Series:
+    """Return the names that several staff numbers of a sheet share. Their person is the name with the staff number."""
+    return paid.group_by("person").agg(pl.col("staff").n_unique()).filter(pl.col("staff") > 1)["person"]
+
+
+def _told_apart(paid: pl.DataFrame, homonyms: pl.Series) -> pl.DataFrame:
+    """Return rows in which homonyms are other persons. Without a staff number, only the account says who one is."""
+    by_number = pl.when(pl.col("person").is_in(homonyms.implode())).then(pl.format("{} {}", "person", "staff"))
+    return paid.with_columns(person=by_number.otherwise("person")) if homonyms.len() else paid
+
+
+def _units(now: pl.DataFrame, homonyms: pl.Series) -> pl.DataFrame:
     """Return the sums of each account, name and currency of a sheet; `unit` numbers accounts with their names."""
-    paid = accounts(now)
+    paid = _told_apart(accounts(now), homonyms)
     sums = paid.group_by("payee", "person", "currency", maintain_order=True).agg(
         pl.col("row", "name", "account").first(), pl.col("value").sum()
     )
@@ -171,9 +190,11 @@ def _units(now: pl.DataFrame) -> pl.DataFrame:
     return sums.join(pairs, on=["payee", "person"], how="left", nulls_equal=True, maintain_order="left")
 
 
-def _pages(journal: JournalReader, batch: BatchRecord) -> Iterator[pl.DataFrame]:
+def _pages(journal: JournalReader, batch: BatchRecord, homonyms: pl.Series) -> Iterator[pl.DataFrame]:
     for page in journal.pages(batch.number):
-        yield accounts(pl.read_ipc(io.BytesIO(page), columns=list(_PAGE_COLUMNS)))
+        has_staff = homonyms.len() and STAFF_NUMBER in pl.read_ipc_schema(io.BytesIO(page))
+        columns = [*_PAGE_COLUMNS, STAFF_NUMBER] if has_staff else list(_PAGE_COLUMNS)
+        yield _told_apart(accounts(pl.read_ipc(io.BytesIO(page), columns=columns)), homonyms)
 
 
 def _listed_rows(journal: JournalReader, batch: BatchRecord) -> tuple[Collection[int], bool]:
@@ -193,12 +214,14 @@ def _listed_rows(journal: JournalReader, batch: BatchRecord) -> tuple[Collection
     return {row.row for group in groups for row in journal.rows(batch.number, states=group)}, is_left
 
 
-def _paid_rows(journal: JournalReader, batch: BatchRecord, wanted: pl.Expr = _ALL) -> pl.DataFrame:
+def _paid_rows(
+    journal: JournalReader, batch: BatchRecord, wanted: pl.Expr = _ALL, homonyms: pl.Series = _NO_HOMONYMS
+) -> pl.DataFrame:
     """Return the rows of a batch that were paid, or may have been, in the form of `accounts`; `wanted` filters them."""
     rows, are_paid = _listed_rows(journal, batch)
     listed = pl.col("row").is_in(list(rows))
     keep = (listed if are_paid else ~listed) & wanted
-    pages = [] if are_paid and not rows else _pages(journal, batch)
+    pages = [] if are_paid and not rows else _pages(journal, batch, homonyms)
     return pl.concat([accounts(_EMPTY_PAGE), *(page.filter(keep) for page in pages)])
 
 
@@ -221,13 +244,15 @@ class _Past:
     batches: pl.DataFrame
 
     @staticmethod
-    def read(journal: JournalReader, records: Sequence[BatchRecord], units: pl.DataFrame) -> "_Past":
+    def read(
+        journal: JournalReader, records: Sequence[BatchRecord], units: pl.DataFrame, homonyms: pl.Series
+    ) -> "_Past":
         """Read all batches page by page, keeping the payments to the people in the sheet."""
         payees, persons = units["payee"].unique().implode(), units["person"].drop_nulls().unique().implode()
         wanted = pl.col("payee").is_in(payees) | pl.col("person").is_in(persons).fill_null(value=False)
         keys = ("batch", "payee", "person", "currency")
         frames = [
-            _paid_rows(journal, one, wanted)
+            _paid_rows(journal, one, wanted, homonyms)
             .with_columns(batch=pl.lit(one.number, pl.Int64))
             .group_by(keys, maintain_order=True)
             .agg(pl.col("value").sum(), pl.col("name", "account").last())

@@ -22,15 +22,16 @@ Row = tuple[str, str, str]
 PEOPLE = [(f"Payee Number{n}", f"0712{n:03}{n:03}", "20000") for n in range(30)]
 
 
-def frame(rows: Iterable[Row]) -> pl.DataFrame:
-    """Return rows as `Validated.rows` has them."""
+def frame(rows: Iterable[Row], country: str = "KE", staff: Sequence[str] = ()) -> pl.DataFrame:
+    """Return rows as `Validated.rows` has them, with staff numbers if there are any."""
     lines = [
-        (row, True, "KE", "KES", amount, name, account, None)
+        (row, True, country, "KES", amount, name, account, None)
         for row, (name, account, amount) in enumerate(rows, start=2)
     ]
     columns = ("row", "valid", "country", "currency", "amount", "account_name", "account_number", "phone")
     schema = dict.fromkeys(columns, pl.String) | {"row": pl.UInt32, "valid": pl.Boolean}
-    return pl.DataFrame(lines, schema=schema, orient="row")
+    made = pl.DataFrame(lines, schema=schema, orient="row")
+    return made.with_columns(staff_number=pl.Series(staff)) if staff else made
 
 
 class Past:
@@ -41,7 +42,13 @@ class Past:
         self.opened: list[BatchRecord] = []
 
     def paid(
-        self, name: str, rows: Sequence[Row], *, kind: OutcomeKind | None = OutcomeKind.PAID, approved: bool = False
+        self,
+        name: str,
+        rows: Sequence[Row],
+        *,
+        kind: OutcomeKind | None = OutcomeKind.PAID,
+        approved: bool = False,
+        staff: Sequence[str] = (),
     ) -> BatchRecord:
         number = len(self.opened) + 1
         day = f"2026-{1 + number // 28:02}-{1 + number % 28:02}T08:00:00.000Z"
@@ -53,7 +60,7 @@ class Past:
             self.journal,
             f"b{number}",
             new,
-            pages=list(to_pages(frame(rows))),
+            pages=list(to_pages(frame(rows, staff=staff))),
             opened_at=day,
             sheet_name=name,
             approvals=("prepared by ada", "approved by cleo") if approved else (),
@@ -63,9 +70,16 @@ class Past:
         self.opened.append(batch)
         return batch
 
-    def beside(self, rows: Iterable[Row], *, against: BatchRecord | None = None) -> Comparison:
+    def beside(
+        self,
+        rows: Iterable[Row],
+        *,
+        against: BatchRecord | None = None,
+        country: str = "KE",
+        staff: Sequence[str] = (),
+    ) -> Comparison:
         return compare_with_past(
-            frame(rows),
+            frame(rows, country, staff),
             self.journal,
             self.journal.batches(),
             against=against,
@@ -154,9 +168,35 @@ def test_a_sheet_of_strangers_is_compared_with_what_others_approved(
     past.paid("oct.xlsx", PEOPLE, approved=True)
     past.paid("blind.csv", DEPARTMENT[:1])
     found = past.beside([stranger])
-    assert [one.code for one in found.changes] == [*codes, *[GONE] * len(PEOPLE)]
+    assert [one.code for one in found.changes] == codes  # who else was paid is not missing from another payroll
     assert found.overlap is not None
     assert (found.overlap.batch.sheet_name, found.overlap.found) == ("oct.xlsx", 0)
+
+
+def test_nobody_is_missing_from_another_country(past: Past) -> None:
+    october = past.paid("oct.xlsx", PEOPLE, approved=True)
+    dakar = [(f"Awa Diop{n}", f"22177{n:07}", "150000") for n in range(3)]
+    assert {one.code for one in past.beside(dakar, country="SN").changes} == {NEW_PAYEE}
+    assert {one.code for one in past.beside(dakar, against=october, country="SN").changes} == {NEW_PAYEE}
+
+
+def test_staff_number_tells_homonyms_apart(past: Past) -> None:
+    twins = [("Achieng Otieno", "0712000001", "20000"), ("Achieng Otieno", "0712000002", "20000")]
+    past.paid("oct.xlsx", twins, staff=("E1", "E2"))
+    moved = [twins[0], (twins[1][0], "0712999002", "20000")]
+    assert past.beside(twins, staff=("E1", "E2")).changes == []
+    assert differences(past.beside(moved, staff=("E1", "E2"))) == [
+        (CHANGED_ACCOUNT, "Achieng Otieno", "0712000002", "20000.00")
+    ]
+    newcomer = [*twins, ("Achieng Otieno", "0712000003", "20000")]
+    assert [one.code for one in past.beside(newcomer, staff=("E1", "E2", "E3")).changes] == [NEW_PAYEE]
+    assert [one.code for one in past.beside(newcomer).changes] == [CHANGED_ACCOUNT]  # by the name alone
+
+
+def test_nobody_is_missing_beside_less_than_half(past: Past) -> None:
+    past.paid("oct.xlsx", PEOPLE)
+    assert [one.code for one in past.beside(PEOPLE[:2]).changes] == [GONE] * 28
+    assert GONE not in {one.code for one in past.beside([*PEOPLE[:2], *DEPARTMENT[:3]]).changes}
 
 
 def test_another_name_on_an_account_that_somebody_left_is_missing(past: Past) -> None:
