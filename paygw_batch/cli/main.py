@@ -92,6 +92,8 @@ _MODULES = {
     "setup": ("init", "config", "completion"),
     "journal": ("journal", "verify", "backup"),
 }
+_MEANT = {"pay": "submit", "send": "submit", "check": "validate", "list": "status", "search": "find"}
+"""Words that people type for a command, and the command."""
 _PLACES = {**{name: f"cli.commands.{module}" for module, names in _MODULES.items() for name in names}, **OF_EXTRAS}
 """The module of each command whose module is not named like it."""
 
@@ -129,7 +131,7 @@ class _CommandGroup(HelpGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        near = [_MEANT[name]] if name in _MEANT else difflib.get_close_matches(name, COMMANDS, n=1)
         if name not in COMMANDS and near and not ctx.resilient_parsing:
             ctx.fail(say("No such command {name!r}. Did you mean {near!r}?", name=name, near=near[0]))
         return super().resolve_command(ctx, args)

@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.lifecycle import State
-from paygw_batch.core.shown_states import shown_state, state_words
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, RowState, is_in_quarantine
 from paygw_batch.language import mark, say
@@ -13,13 +12,13 @@ from paygw_batch.run.quarantine_clock import JournalClock, Quarantine
 from paygw_batch.run.resolve import open_from, standings_of
 
 _WHY_NOT = {
-    State.READY: mark("it is already ready: the next run sends it, unless it is held"),
-    State.IN_FLIGHT: mark("it is in doubt and may have been paid: settle it first"),
-    State.IN_DOUBT: mark("it is in doubt and may have been paid: settle it first"),
-    State.ACCEPTED: mark("the gateway has accepted it, and may still pay it"),
-    State.PAID: mark("it is paid"),
-    State.RETURNED: mark("it was paid and came back: pay it under a new order id, in a new sheet"),
-    State.REPLACED: mark("an amended row of a later sheet has replaced it"),
+    State.READY: mark("Row {row} is ready already: the next run sends it, unless it is held."),
+    State.IN_FLIGHT: (_IN_DOUBT := mark("Row {row} is in doubt and may have been paid: settle it first.")),
+    State.IN_DOUBT: _IN_DOUBT,
+    State.ACCEPTED: mark("Row {row} is accepted by the gateway, which may still pay it."),
+    State.PAID: mark("Row {row} is paid."),
+    State.RETURNED: mark("Row {row} was paid and came back: pay it under a new order id, in a new sheet."),
+    State.REPLACED: mark("Row {row} was replaced by an amended row of a later sheet."),
 }
 
 
@@ -66,14 +65,7 @@ def check_releasable(
         if standing is None:
             wrong.append(say("Row {row}: the batch has no such row.", row=row))
         elif (state := standing.state) is not State.REJECTED:
-            wrong.append(
-                say(
-                    "Row {row} is {state}, not rejected: {why_not}.",
-                    row=row,
-                    state=state_words(shown_state(state)),
-                    why_not=say(_WHY_NOT[state]),
-                )
-            )
+            wrong.append(say(_WHY_NOT[state], row=row))
         elif row in waiting:
             wrong.append(waiting_sentence(waiting[row], clock.quarantine(quarantine_h)))
     if wrong:

@@ -75,8 +75,8 @@ def _require(missing: Sequence[str]) -> None:
         raise ConfigurationError(
             say("The configuration does not set {missing}.", missing=", ".join(missing)),
             hint=say(
-                "The gateway's interface leaves these open, so there is no default. Set them in the file that "
-                "--config names; `paygw-batch doctor` lists everything that is missing."
+                "`paygw-batch init` asks for them; `paygw-batch init --sandbox` needs none. They can also be set in "
+                "the file that --config names; `paygw-batch doctor` lists everything that is missing."
             ),
         )
 

@@ -206,9 +206,9 @@ def test_rejected_rows_alone_may_leave_again_and_of_each_other_the_reason_is_tol
     journal = journal_of(*KINDS, None)
     releasable(journal, 5)
     assert why_not(journal, 9, 5, 4, 2, 3, 6, 4) == (
-        "Row 2 is in doubt, not rejected: it is in doubt and may have been paid: settle it first. "
-        "Row 3 is accepted, not rejected: the gateway has accepted it, and may still pay it. "
-        "Row 4 is paid, not rejected: it is paid. Row 6 is ready, not rejected: it is already ready: the "
+        "Row 2 is in doubt and may have been paid: settle it first. "
+        "Row 3 is accepted by the gateway, which may still pay it. "
+        "Row 4 is paid. Row 6 is ready already: the "
         "next run sends it, unless it is held. Row 9: the batch has no such row."
     )
 
