@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.countries.data import config_dir
@@ -16,7 +17,7 @@ from paygw_batch.journal.values import Due, Entry
 from paygw_batch.run.submit import open_planned_batch, plan_submission
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.wiring.journal import file_of
-from paygw_batch.wiring.sheet import rules_of, validated_sheet
+from paygw_batch.wiring.sheet import GivenSheet, rules_of
 
 LEFT_PERCENT = 1
 _AT_ONCE = 512
@@ -32,11 +33,11 @@ def open_sent(sheet: Path, journal: Path, environment: Mapping[str, str]) -> int
         config_dir() / "sandbox.toml", environ=environment, flags={("journal", "path"): str(journal)}
     )
     rules = rules_of(settings, "payout")
-    validated = validated_sheet(settings, rules, sheet)
+    validated = GivenSheet(settings, rules, sheet).validated()
     held = file_of(settings).open_to_write("a benchmark")
     try:
-        plan = plan_submission(validated, held, operation="payout", amend=False, now=utc_now, quarantine_h=24)
-        batch = open_planned_batch(plan, held, rules, operation="payout", sheet_path=sheet, now=utc_now)
+        plan = plan_submission(validated, held, Choices(), now=utc_now, quarantine_h=24)
+        batch = open_planned_batch(plan, held, rules, sheet_path=sheet, now=utc_now)
         sent, after_row = 0, 0
         while due := held.due(batch.number, after_row=after_row, limit=_AT_ONCE):
             some = due[: batch.rows * (100 - LEFT_PERCENT) // 100 - sent]

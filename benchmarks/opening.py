@@ -27,8 +27,8 @@ from paygw_batch.countries.data import config_dir
 
 NOBODY = NullGateway("nobody", "http://127.0.0.1:9", "http://localhost:9", "https://127.0.0.1:9", Path(os.devnull))
 STEPS = (
-    ("start", "paygw_batch.cli.commands.pay.validated_sheet", "before"),
-    ("read and validate", "paygw_batch.cli.commands.pay.validated_sheet", "after"),
+    ("start", "paygw_batch.wiring.sheet.GivenSheet.validated", "before"),
+    ("read and validate", "paygw_batch.wiring.sheet.GivenSheet.validated", "after"),
     ("plan", "paygw_batch.actions.submit_sheet.plan_sheet", "after"),
     ("read and judge again, insert", "paygw_batch.journal.sqlite.sqlite_journal.store_batch", "after"),
     ("spellings", "paygw_batch.journal.sqlite.sqlite_journal.add_spellings", "after"),

@@ -7,7 +7,7 @@ names in `__all__` is public. docs/python-api.md shows how it is used.
 import os
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -18,17 +18,17 @@ import polars as pl
 from paygw_batch.actions.approvals import newest_version, require_in_force, share_plan
 from paygw_batch.actions.background_run import BackgroundRun, FollowedRows, RowOutcome, RunHandle
 from paygw_batch.actions.batch_status import MAX_FOUND, batch_status, payment_search
-from paygw_batch.actions.plan_document import Conversation, RefusedSheet, SentBy, SheetOptions, Submission, prepare_plan
+from paygw_batch.actions.plan_document import Conversation, RefusedSheet, Submission, prepare_plan
 from paygw_batch.actions.results import Standings, standings
 from paygw_batch.actions.send import SendJob, send
 from paygw_batch.actions.settle_rows import refresh, require_enquiry, settle_by_word
 from paygw_batch.actions.submit_sheet import continued_batch, release_rejected, submit_sheet
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYOUT, ControlTotals
+from paygw_batch.core.choices import Choices, SentBy
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.core.sheet_answers import SheetAnswers
 from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, shown_state
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.errors import (
@@ -54,19 +54,11 @@ from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.sheet.check.validate import warnings_as_defects
 from paygw_batch.sheet.findings import no_defects
-from paygw_batch.sheet.model import Validated
 from paygw_batch.wiring.approvals import default_plan, known_maker, person, required_line, required_policy
 from paygw_batch.wiring.gateway import gateway_of
 from paygw_batch.wiring.journal import find_batch, journal_for_document, journal_to_read, run_journal
 from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput
-from paygw_batch.wiring.sheet import (
-    minor_units_of,
-    require_as_stated,
-    require_complete,
-    rules_of,
-    validated_frame,
-    validated_sheet,
-)
+from paygw_batch.wiring.sheet import GivenSheet, Reading, minor_units_of, require_complete, rules_of
 
 __all__ = [
     "ApprovalError",
@@ -306,30 +298,31 @@ class Payouts:
         Entering raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld`, `JournalMissing` and their
         like: nothing was sent by then.
         """
-        path, answers = _path_of(sheet, name), SheetAnswers(reference, worksheet, encoding)
-        given = _given(sheet)
-        plan_file = None if plan is None else _named(plan, "plan")
-        chosen = SheetOptions(skip_invalid=skip_invalid, amend=amend, strict=strict, repeats_meant=repeats_meant)
-        named = plan is not None
-        options = replace(chosen, new_payees=tuple(new_payees), is_plan_named=named, sent_by=SentBy.WORKERS_IF_ANY)
+        given = self._given(sheet, name, Reading(reference=reference, worksheet=worksheet, encoding=encoding))
+        plan_file = default_plan(given.path) if plan is None else _named(plan, "plan")
+        choices = Choices(
+            skip_invalid=skip_invalid,
+            amend=amend,
+            strict=strict,
+            repeats_meant=repeats_meant,
+            new_payees=tuple(new_payees),
+            sent_by=SentBy.WORKERS_IF_ANY,
+            is_plan_named=plan is not None,
+            expected=expected or ControlTotals(),
+            decided_by=person(by),
+        )
 
         def work(parts: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())
-            validated = self._read(given, path, answers)
-            for note in validated.sheet.notes:
+            asked = Submission.read(given, choices, plan_file)
+            for note in asked.validated.sheet.notes:
                 parts.note(note)
-            require_as_stated(self._settings, self._rules, validated, expected)
-            again = partial(self._read, given, path, answers)
-            asked = Submission(validated, path, plan_file or default_plan(path), person(by), options, read=again)
-
-            def send_planned(task: SendJob, plan: Plan) -> Finished:
-                return _sent(task, parts, plan.warnings)
-
+            asked.require_allowed()
             with (
                 gateway_of(self._settings, self._rules, self._environ) as gateway,
                 run_journal(self._settings, _HOLDER, parts.note, wait=wait) as journal,
             ):
-                result = submit_sheet(asked, self._settings, self._rules, gateway, journal, _NO_ONE, send_planned)
+                result = submit_sheet(asked, gateway, journal, _NO_ONE, partial(_sent, parts))
             return _refused(result) if isinstance(result, RefusedSheet) else result
 
         return BackgroundRun(work, stop_on=stop_on)
@@ -345,8 +338,8 @@ class Payouts:
         strict: bool = False,
     ) -> Checked:
         """Read and validate a sheet, as `submit` would. Raises `SheetError` for one that cannot be read at all."""
-        answers = SheetAnswers(reference, worksheet, encoding)
-        found = self._read(_given(sheet), _path_of(sheet, name), answers)
+        given = self._given(sheet, name, Reading(reference=reference, worksheet=worksheet, encoding=encoding))
+        found = given.validated()
         if strict:
             found = warnings_as_defects(found)
         return Checked(
@@ -438,18 +431,23 @@ class Payouts:
         new_payees: Iterable[str] = (),
     ) -> Planned | Refused:
         """Write the plan of a sheet to `out`, signed by its maker's `key`, for others to approve. Nothing is sent."""
-        path, file, policy = _path_of(sheet, name), _named(out, "out"), required_policy(self._settings)
+        given = self._given(sheet, name, Reading(reference=reference, worksheet=worksheet, encoding=encoding))
+        file, policy = _named(out, "out"), required_policy(self._settings)
         maker = approval_key_at(_named(key, "key"), passphrase, os.environ.get(MODULE))
         known_maker(maker.public, policy, say("No plan was made."))
-        validated = self._read(_given(sheet), path, SheetAnswers(reference, worksheet, encoding))
-        chosen = SheetOptions(skip_invalid=skip_invalid, amend=amend, strict=strict, repeats_meant=repeats_meant)
-        options = replace(chosen, new_payees=tuple(new_payees))
-        asked = Submission(validated, path, file, "", options)
+        choices = Choices(
+            skip_invalid=skip_invalid,
+            amend=amend,
+            strict=strict,
+            repeats_meant=repeats_meant,
+            new_payees=tuple(new_payees),
+        )
+        asked = Submission.read(given, choices, file)
         OutputGuard(self._settings, self._config).check(
-            RequestedOutput("out", file, OutputKind.PLAN), inputs={"the sheet": path, "a key": Path(key)}
+            RequestedOutput("out", file, OutputKind.PLAN), inputs={"the sheet": given.path, "a key": Path(key)}
         )
         with journal_for_document(self._settings, "plan") as journal:
-            prepared = prepare_plan(asked, self._settings, self._rules, journal, _NO_ONE, maker, against=None)
+            prepared = prepare_plan(asked, journal, _NO_ONE, maker)
         if isinstance(prepared, RefusedSheet):
             return _refused(prepared)
         write_document(prepared.document, file)
@@ -499,7 +497,7 @@ class Payouts:
             find = partial(self._found, batch=batch)
             with continued_batch(self._settings, _HOLDER, find, self._environ, parts.note, wait=wait) as task:
                 before(task)
-                return _sent(task, parts, no_defects())
+                return _sent(parts, task)
 
         return BackgroundRun(work, stop_on=stop_on)
 
@@ -532,19 +530,17 @@ class Payouts:
             )
         return record
 
-    def _read(self, frame: pl.DataFrame | None, path: Path, answers: SheetAnswers) -> Validated:
-        if frame is None:
-            return validated_sheet(self._settings, self._rules, path, answers)
-        return validated_frame(self._settings, self._rules, frame, name=path.name, reference=answers.reference)
+    def _given(self, sheet: SheetLike, name: str | None, reading: Reading) -> GivenSheet:
+        return GivenSheet(self._settings, self._rules, _path_of(sheet, name), reading, _frame_of(sheet))
 
 
-def _sent(task: SendJob, parts: RunHandle, warnings: pl.DataFrame) -> Finished:
+def _sent(parts: RunHandle, task: SendJob, plan: Plan | None = None) -> Finished:
     parts.opened(task.batch.batch)
     rows = FollowedRows(task.journal, task.batch, parts)
     end = send(*(task, parts, parts.watch), wait_for_room=parts.wait_for_room, counted=rows.counted, begin=rows.begin)
     rows.end()
     found = standings(task.journal, task.batch, task.rules, end, known=task.known)
-    return _finished(found, warnings, parts.notes())
+    return _finished(found, no_defects() if plan is None else plan.warnings, parts.notes())
 
 
 def _finished(found: Standings, warnings: pl.DataFrame, notes: tuple[str, ...]) -> Finished:
@@ -620,7 +616,7 @@ def _plain(value: object) -> object:
             return value
 
 
-def _given(sheet: SheetLike) -> pl.DataFrame | None:
+def _frame_of(sheet: SheetLike) -> pl.DataFrame | None:
     """Return a frame of any library as one of polars; None for a file. A stream can be read once, and is read here."""
     if isinstance(sheet, Path | str):
         return None

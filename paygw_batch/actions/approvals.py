@@ -1,14 +1,14 @@
 """Checks the approvals that a batch or an order needs, and withdraws signed documents."""
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from paygw_batch.actions.notices import add_notices, plan_notices, unheard
-from paygw_batch.clock import Now
-from paygw_batch.countries.rules import Rules
+from paygw_batch.actions.plan_document import Submission, planned_content, require_true_findings
+from paygw_batch.clock import utc_now
 from paygw_batch.errors import ApprovalError, JournalError
 from paygw_batch.journal import BatchRecord, JournalReader, KeptPlan, Withdrawal
 from paygw_batch.language import say
@@ -18,7 +18,6 @@ from paygw_batch.run.approval import (
     Content,
     PlanDocument,
     check_plan,
-    content_and_people,
     needs_approval,
     payments_sha256,
     payout_code,
@@ -40,7 +39,6 @@ from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.approvals import policy_of
 from paygw_batch.wiring.journal import Tell, database_of, journal_to_read, place_of
-from paygw_batch.wiring.sheet import minor_units_of
 
 
 def needs_order(
@@ -94,53 +92,36 @@ def require_about(document: PlanDocument, planned: Plan) -> None:
         )
 
 
-def require_approval(
-    settings: Settings,
-    rules: Rules,
-    planned: Plan,
-    file: Path,
-    journal: JournalReader,
-    now: Now,
-    require_true: Callable[[PlanDocument], None],
-    *,
-    is_named: bool,
-) -> Approved:
+def require_approval(asked: Submission, planned: Plan, journal: JournalReader) -> Approved:
     """Return who prepared and approved the batch that `planned` would open in `journal`, if it needs approval.
 
-    A batch already in the journal was approved when it was opened. Raises `ApprovalError` if the plan in `file` lacks
-    valid approvals for exactly this content, or has opened another batch; `require_true` raises it if the plan's
-    findings are not those of the sheet. If no approvals are needed, a plan that a person named (`is_named`) is still
-    checked for the rest. A withdrawn plan never opens a batch, named or not.
+    A batch already in the journal was approved when it was opened. Raises `ApprovalError` if its plan lacks valid
+    approvals for exactly this content, has other findings than the sheet, or has opened another batch. If no approvals
+    are needed, a plan that a person named is still checked for the rest. A withdrawn plan never opens a batch, named or
+    not.
     """
+    settings, file, is_named = asked.given.settings, asked.plan, asked.choices.is_plan_named
     policy = policy_of(settings)
     if policy is None:
         return NOT_ASKED_FOR
-    withdrawn = journal.withdrawals()
+    now, withdrawn = utc_now(), journal.withdrawals()
     dead = {one.sha256 for one in withdrawn}
     if planned.existing is not None:
         if is_named:
             require_not_withdrawn(named_plan(settings, file), withdrawn)
         return NOT_ASKED_FOR
-    content, _ = content_and_people(
-        planned.validated,
-        planned.sent_before,
-        amended=len(planned.amendments),
-        endpoint=settings.endpoint(),
-        journal_id=journal.head().journal_id,
-        operation=planned.validated.sheet.operation,
-        minor_units=minor_units_of(rules),
-    )
+    content, _ = planned_content(asked, planned, journal)
     if not needs_approval(content, policy):
         named = named_plan(settings, file) if is_named else None
-        if (found := named or _plan_at_hand(settings, content, file, policy, now(), dead)) is not None:
+        if (found := named or _plan_at_hand(settings, content, file, policy, now, dead)) is not None:
             require_not_withdrawn(found, withdrawn)
         if named is not None:
             require_same_content(named, content)
-            signatures_of(named, policy, now())
-            require_true(named)
+            signatures_of(named, policy, now)
+            require_true_findings(named, asked, journal)
             return replace(NOT_ASKED_FOR, answered=tuple(named.answered))
         return NOT_ASKED_FOR
-    document = best_plan(settings, content, file, policy, now(), withdrawn=dead)
+    document = best_plan(settings, content, file, policy, now, withdrawn=dead)
     if document is None:
         raise ApprovalError(
             say("This needs approval, but there is no plan at {file}.", file=file),
@@ -150,8 +131,8 @@ def require_approval(
         )
     require_not_withdrawn(document, withdrawn)
     opened = next(iter(journal.batches(plan_sha256=document.digest())), None)
-    approved = check_plan(document, content, policy, now(), used=opened)
-    require_true(document)
+    approved = check_plan(document, content, policy, now, used=opened)
+    require_true_findings(document, asked, journal)
     return approved
 
 

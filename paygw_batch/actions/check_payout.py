@@ -5,7 +5,7 @@ table. Pages read only these, never the sheet itself.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -24,46 +24,29 @@ from paygw_batch.actions.payout_folder import (
     PayoutFolder,
     UnreadableSheet,
 )
-from paygw_batch.actions.plan_document import Conversation, Prepared, SheetOptions, Submission, draft_plan, plan_sheet
+from paygw_batch.actions.plan_document import Conversation, Prepared, Submission, draft_plan, plan_sheet
 from paygw_batch.clock import utc_now
-from paygw_batch.core.batch import PAYOUT, differences
+from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.money import from_minor
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import Asked, PaygwError, SheetError, SheetQuestion
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import say
-from paygw_batch.run.approval import MEANT, MENDED, PlanFinding
 from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.compare_sheet import ComparisonMemory, without_rows
 from paygw_batch.run.open_questions import QUESTION_CODES
 from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, meaning_of
-from paygw_batch.sheet.check.mending import LEFT_OUT, Mending, write_mending
+from paygw_batch.sheet.check.mending import Mending, write_mending
 from paygw_batch.sheet.columns import ALWAYS_NEEDED, columns_of_operation, label_of
-from paygw_batch.sheet.findings import SHOWN_CHARACTERS
-from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.guesses import GuessedHeading, guessed
-from paygw_batch.sheet.read.headings import (
-    HEADER_ROWS,
-    NOT_OURS,
-    HeadingError,
-    MissingColumns,
-    SeenHeading,
-    UnknownHeadings,
-    known_names,
-)
-from paygw_batch.sheet.read.sheet_file import headings_in, read_sheet, seen_headings
+from paygw_batch.sheet.read.headings import HEADER_ROWS, HeadingError, MissingColumns, SeenHeading, UnknownHeadings
+from paygw_batch.sheet.read.sheet_file import headings_in, seen_headings
 from paygw_batch.sheet.write.rejects import write_marked
 from paygw_batch.wiring.journal import journal_for_document
-from paygw_batch.wiring.sheet import (
-    minor_units_of,
-    read_options,
-    require_complete,
-    suggested_reference,
-    validated_mended,
-    validated_sheet,
-)
+from paygw_batch.wiring.sheet import GivenSheet, minor_units_of, require_complete, suggested_reference
 
 
 def check_payout(folder: PayoutFolder, settings: Settings, rules: Rules, maker: PublicKey) -> None:
@@ -81,9 +64,9 @@ def check_again(folder: PayoutFolder, settings: Settings, rules: Rules, memory: 
         return False
     try:
         require_complete(settings, rules, set())
-        validated = validated_mended(sheet, rules, mending, folder.uploaded.reference)
+        asked = _submission(folder, _given(folder, settings, rules, mending), sheet)
         with journal_for_document(settings, "console") as journal:
-            folder.write_checked(_planned(folder, settings, rules, None, validated, mending, journal, memory))
+            folder.write_checked(_planned(folder, mending, asked, journal, memory=memory))
     except PaygwError as error:
         first = sheet.frame.head(HEADER_ROWS)
         folder.write_checked(unreadable(error, partial(seen_headings, sheet.headers, sheet.unknown, first)))
@@ -100,33 +83,37 @@ def remember(folder: PayoutFolder, settings: Settings, rules: Rules, memory: Com
     """Load a checked payout into `memory`, so that its first correction is as fast as later ones."""
     if (mending := folder.mending) is None or (sheet := kept_sheet(folder.kept, folder.reading(mending))) is None:
         return
-    validated = validated_mended(sheet, rules, mending, folder.uploaded.reference)
-    asked = _submission(folder, validated)
+    asked = _submission(folder, _given(folder, settings, rules, mending), sheet)
     with journal_for_document(settings, "console") as journal:
-        plan_sheet(asked, settings, journal, memory=memory)
+        plan_sheet(asked, journal, memory=memory)
 
 
 def _checked(
     folder: PayoutFolder, settings: Settings, rules: Rules, maker: PublicKey
 ) -> CheckedSheet | UnreadableSheet:
-    uploaded = folder.uploaded
     try:
         require_complete(settings, rules, set())
         mending = folder.mending
         if mending is None:
             mending = Mending(digest_of(folder.sheet))
             write_mending(mending, folder.mending_file)
-        sheet = read_sheet(folder.sheet, read_options(settings, PAYOUT, uploaded.answers, mending))
+        given = _given(folder, settings, rules, mending)
+        sheet = given.read()
         keep_sheet(sheet, folder.kept, folder.reading(mending))
-        validated = validated_mended(sheet, rules, mending, uploaded.answers.reference)
         with journal_for_document(settings, "console") as journal:
-            return _planned(folder, settings, rules, maker, validated, mending, journal)
+            return _planned(folder, mending, _submission(folder, given, sheet), journal, maker)
     except PaygwError as error:
-        return unreadable(error, partial(headings_in, folder.sheet, read_options(settings, PAYOUT, uploaded.answers)))
+        options = _given(folder, settings, rules, None).options
+        return unreadable(error, partial(headings_in, folder.sheet, options))
 
 
-def _submission(folder: PayoutFolder, validated: Validated) -> Submission:
-    return Submission(validated, folder.sheet, folder.plan_file, folder.uploaded.by, SheetOptions(skip_invalid=True))
+def _given(folder: PayoutFolder, settings: Settings, rules: Rules, mending: Mending | None) -> GivenSheet:
+    return GivenSheet(settings, rules, folder.sheet, replace(folder.uploaded.reading, mending=mending))
+
+
+def _submission(folder: PayoutFolder, given: GivenSheet, sheet: Sheet) -> Submission:
+    """Return the submission of a payout whose `sheet` was read already."""
+    return Submission(given, given.validated(sheet), folder.uploaded.choices, folder.plan_file)
 
 
 def unreadable(error: PaygwError, headings_of: Callable[[], Sequence[SeenHeading]] = tuple) -> UnreadableSheet:
@@ -177,39 +164,32 @@ def mark_payout(folder: PayoutFolder, settings: Settings, rules: Rules, path: Pa
 
     Raises `OutputError` if no workbook can be made.
     """
-    uploaded, mending = folder.uploaded, folder.mending
-    validated = validated_sheet(settings, rules, folder.sheet, uploaded.answers, mending=mending)
-    options = read_options(settings, PAYOUT, uploaded.answers, mending)
-    write_marked(validated, folder.sheet, options, path, () if mending is None else mending.edits)
+    mending = folder.mending
+    given = _given(folder, settings, rules, mending)
+    write_marked(given.validated(), given.path, given.options, path, () if mending is None else mending.edits)
 
 
 def _planned(
     folder: PayoutFolder,
-    settings: Settings,
-    rules: Rules,
-    maker: PublicKey | None,
-    validated: Validated,
     mending: Mending,
+    asked: Submission,
     journal: JournalReader,
+    maker: PublicKey | None = None,
     memory: ComparisonMemory | None = None,
 ) -> CheckedSheet:
     """Return the results for a sheet; without a `maker`, no plan is drafted."""
-    uploaded, asked = folder.uploaded, _submission(folder, validated)
-    plan = plan_sheet(asked, settings, journal, memory=memory)
+    plan = plan_sheet(asked, journal, memory=memory)
     found, sheet = _found(plan), plan.validated.sheet
     found.write_parquet(folder.path / FOUND)
     sheet.frame.write_parquet(folder.path / ROWS)
     left_out = {one.row for one in mending.left_out}
     to_mend = found.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(left_out)))
-    left = plan.unanswered(answered=uploaded.answered)
-    wrong_totals = differences(uploaded.stated, plan.validated.totals)
+    left = plan.unanswered(asked.choices)
     has_new_rows = plan.existing is None and plan.known_rows < plan.validated.payable
-    is_ready = to_mend.is_empty() and not left and has_new_rows and not wrong_totals
+    is_ready = to_mend.is_empty() and not left and has_new_rows and not asked.wrong_totals
     if is_ready and maker is not None:
-        require_complete(settings, rules, set(plan.validated.counts.filter("valid")["country"]))
-        options = replace(asked.options, answered=tuple(uploaded.answered))
-        meant = replace(asked, options=options, corrections=partial(corrections_of, settings, mending))
-        drafted = draft_plan(meant, settings, rules, journal, Conversation(), maker, against=None)
+        asked.require_complete()
+        drafted = draft_plan(asked, journal, Conversation(), maker)
         if isinstance(drafted, Prepared):
             folder.write_draft(drafted.document)
     columns = columns_of_operation(PAYOUT)
@@ -230,8 +210,8 @@ def _planned(
         left_out=sorted(left_out),
         mended=[(edit.row, edit.column) for edit in mending.edits],
         kinds=[*_kinds(to_mend, names), *_kinds(found.filter(~pl.col("is_defect") & (pl.col("row") > 0)), names)],
-        wrong_totals=wrong_totals,
-        totals=_totals(plan, minor_units_of(rules)),
+        wrong_totals=asked.wrong_totals,
+        totals=_totals(plan, minor_units_of(asked.given.rules)),
         of_sheet=found.filter((pl.col("row") == 0) & ~pl.col("is_defect") & ~pl.col("code").is_in(QUESTION_CODES))[
             "message"
         ].to_list(),
@@ -285,45 +265,3 @@ def _totals(plan: Plan, minor_units: Mapping[str, int]) -> Sequence[tuple[str, i
         (currency, rows, from_minor(minor, minor_units=minor_units[currency]))
         for currency, (rows, minor) in sorted(sums.items())
     ]
-
-
-def corrections_of(settings: Settings, mending: Mending | None, validated: Validated) -> Sequence[PlanFinding]:
-    """Return a finding for each change made after the upload: headings, cells, and rows left out."""
-    if mending is None:
-        return []
-    return [*_meanings(settings, mending), *_corrections(mending, validated.sheet.headers)]
-
-
-def _meanings(settings: Settings, mending: Mending) -> Iterator[PlanFinding]:
-    """Yield a finding for each heading that was given another meaning than its own."""
-    vocabulary = read_options(settings, PAYOUT).vocabulary
-    for one in mending.headings:
-        (by_itself,) = known_names([one.heading], vocabulary)
-        if one.column == (by_itself or NOT_OURS):
-            continue
-        yield PlanFinding(row=0, code=MEANT, value=_short(one.heading), column=one.column, by=one.by, at=one.at)
-
-
-def _corrections(mending: Mending, headers: Mapping[str, str]) -> Iterator[PlanFinding]:
-    """Yield a finding for each corrected cell in a row that is paid, and for each row left out."""
-    left_out = {one.row for one in mending.left_out}
-    for edit in sorted(mending.edits, key=lambda edit: (edit.row, edit.column)):
-        if edit.row in left_out:
-            continue
-        yield PlanFinding(
-            row=edit.row,
-            code=MENDED,
-            column=headers.get(edit.column) or edit.column,
-            value=_short(edit.was),
-            becomes=_short(edit.now),
-            by=edit.by,
-            at=edit.at,
-        )
-    for one in sorted(mending.left_out, key=lambda one: one.row):
-        yield PlanFinding(row=one.row, code=LEFT_OUT, by=one.by, at=one.at)
-
-
-def _short(text: str | None) -> str:
-    if text is None:
-        return ""
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from paygw_batch.core.batch import ControlTotals
-from paygw_batch.core.sheet_answers import SheetAnswers
+from paygw_batch.core.choices import Choices
 from paygw_batch.errors import UsageError
 from paygw_batch.files import write_whole
 from paygw_batch.journal import make_directory
@@ -27,6 +27,7 @@ from paygw_batch.run.approval import PlanDocument, read_plan
 from paygw_batch.run.signed_document import write_document
 from paygw_batch.sheet.check.mending import Mending, read_mending, write_mending
 from paygw_batch.sheet.read.guesses import GuessedHeading
+from paygw_batch.wiring.sheet import Reading
 
 _ID_BYTES = 8
 _MAX_NAME = 100
@@ -67,14 +68,16 @@ class UploadedSheet:
         return self.title or self.name
 
     @property
-    def answers(self) -> SheetAnswers:
-        """Answers to the questions that the sheet leaves open about reading it."""
-        return SheetAnswers(self.reference, self.worksheet, self.encoding)
+    def reading(self) -> Reading:
+        """How to read the sheet, without its corrections."""
+        return Reading(reference=self.reference, worksheet=self.worksheet, encoding=self.encoding)
 
     @property
-    def stated(self) -> ControlTotals:
-        """The control totals that the maker typed."""
-        return ControlTotals(self.stated_rows, {name: Decimal(amount) for name, amount in self.stated_sums.items()})
+    def choices(self) -> Choices:
+        """What its maker decided about it."""
+        sums = {name: Decimal(amount) for name, amount in self.stated_sums.items()}
+        expected = ControlTotals(self.stated_rows, sums)
+        return Choices(skip_invalid=True, answered=self.answered, expected=expected, decided_by=self.by)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,22 @@
 """Prepares a sheet's plan for approval: exactly the instructions to send, and the findings for an approver."""
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from enum import Enum
 from pathlib import Path
+from typing import Self
 
 import polars as pl
 
 from paygw_batch.clock import utc_now
+from paygw_batch.core.batch import differences
+from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.shown_states import INVALID, STATES, shown_state
-from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import ApprovalError, OpenSheetQuestion, UsageError
+from paygw_batch.errors import ApprovalError, OpenSheetQuestion, SheetError, UsageError
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import language, languages, say, speaking
 from paygw_batch.report.changes import Change, Comparison, compare_with_past
@@ -23,6 +25,8 @@ from paygw_batch.run.approval import (
     COMPARED,
     FIRST_RUN,
     KNOWN_SINCE,
+    MEANT,
+    MENDED,
     READ_AS,
     SENT_BEFORE,
     Content,
@@ -38,72 +42,55 @@ from paygw_batch.run.compare_sheet import ComparisonMemory
 from paygw_batch.run.open_questions import paid_lines
 from paygw_batch.run.order import require_remembered
 from paygw_batch.run.signed_document import signed
-from paygw_batch.run.submit import Plan, plan_submission
-from paygw_batch.settings.configuration import Settings
+from paygw_batch.run.submit import LookBack, Plan, plan_submission
 from paygw_batch.sheet.check.mending import LEFT_OUT
-from paygw_batch.sheet.findings import ranges_of
+from paygw_batch.sheet.findings import SHOWN_CHARACTERS, ranges_of
 from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.read.headings import NOT_OURS, known_names
 from paygw_batch.wiring.journal import Tell, find_batch
-from paygw_batch.wiring.sheet import minor_units_of
-
-
-class SentBy(Enum):
-    """The processes that send a batch."""
-
-    THIS_PROCESS = "this_process"
-    WORKERS_IF_ANY = "workers_if_any"
-    """Workers, if any are alive, while this process follows them; otherwise this process."""
-    WORKERS_UNATTENDED = "workers_unattended"
-    """Like `WORKERS_IF_ANY`, for a timer: a signal leaves the run to the workers instead of stopping it."""
-    WORKERS_LATER = "workers_later"
-    """Workers, even if none is alive yet; this process ends."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SheetOptions:
-    """A person's choices for a sheet, by name.
-
-    `repeats_meant`: the sheet is meant to repeat a batch, or payees. `new_payees`: the names of people who are new in a
-    payment run whose reference was used before. `answered` has the keys of answered questions. `first` limits the
-    number of due rows sent (None: all). `is_plan_named`: a person named the plan, and nothing may be paid without it.
-    `urgent`: workers leave other batches for this one.
-    """
-
-    skip_invalid: bool = False
-    amend: bool = False
-    strict: bool = False
-    repeats_meant: bool = False
-    new_payees: tuple[str, ...] = ()
-    answered: tuple[str, ...] = ()
-    first: int | None = None
-    sent_by: SentBy = SentBy.THIS_PROCESS
-    is_plan_named: bool = False
-    urgent: bool = False
+from paygw_batch.wiring.sheet import GivenSheet, minor_units_of, require_complete
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A validated sheet, and a person's choices for it.
+    """A sheet as it was given, read and validated, a person's choices for it, and the file of its approved plan."""
 
-    `sheet` is its path, `plan` the file of its approved plan, and `by` the person who decides, as the journal records
-    it. `read` reads and validates the sheet again (a plan may be in another language). `corrections` returns the
-    changes made after its upload, from which the plan's findings are recomputed. `typed` is the sheet as written in a
-    command, with the options that say how to read it.
-    """
-
+    given: GivenSheet
     validated: Validated
-    sheet: Path
+    choices: Choices
     plan: Path
-    by: str
-    options: SheetOptions = field(default_factory=SheetOptions)
-    read: Callable[[], Validated] | None = None
-    corrections: Callable[[Validated], Sequence[PlanFinding]] = lambda _validated: ()
-    typed: str = "SHEET"
+
+    @classmethod
+    def read(cls, given: GivenSheet, choices: Choices, plan: Path) -> Self:
+        """Return the submission of a sheet, read now. Raises `SheetQuestion` for what is left open."""
+        return cls(given, given.validated(), choices, plan)
 
     @property
-    def operation(self) -> str:
-        """The operation that the sheet was read for."""
-        return self.validated.sheet.operation
+    def sheet(self) -> Path:
+        """The path at which a later run finds the sheet."""
+        return self.given.moves_to or self.given.path
+
+    @property
+    def typed(self) -> str:
+        """The sheet as written in a command, with the options that say how to read it."""
+        # Nobody typed the path of a sheet that is kept under another name.
+        return "SHEET" if self.given.file else shlex.join([str(self.given.path), *self.given.reading.words])
+
+    @property
+    def wrong_totals(self) -> Sequence[str]:
+        """A sentence for each expected total that the sheet does not have."""
+        return differences(self.choices.expected, self.validated.totals)
+
+    def require_allowed(self) -> None:
+        """Raise `SheetError` unless it has the expected totals, and `ConfigurationError` for a key that it needs."""
+        if wrong := self.wrong_totals:
+            raise SheetError(" ".join(wrong), hint=say("Nothing was sent. Make sure that this is the right sheet."))
+        self.require_complete()
+
+    def require_complete(self) -> None:
+        """Raise `ConfigurationError` naming every key that sending its rows still needs."""
+        valid = self.validated.counts.filter("valid")
+        require_complete(self.given.settings, self.given.rules, set(valid["country"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +116,6 @@ class RefusedSheet:
 
 def plan_sheet(
     asked: Submission,
-    settings: Settings,
     journal: JournalReader,
     *,
     as_of: datetime | None = None,
@@ -139,16 +125,14 @@ def plan_sheet(
 
     With `as_of`, look-alikes and repeats are those found at that time. `memory` is as in `plan_submission`.
     """
+    settings = asked.given.settings
     return plan_submission(
         asked.validated,
         journal,
-        operation=asked.operation,
-        amend=asked.options.amend,
+        asked.choices,
         now=utc_now,
         quarantine_h=settings.submission.quarantine_h,
-        strict=asked.options.strict,
-        repeat_days=settings.sheet.repeat_days,
-        look_alike_days=settings.sheet.look_alike_days,
+        back=LookBack(settings.sheet.repeat_days, settings.sheet.look_alike_days),
         as_of=as_of,
         memory=memory,
     )
@@ -178,7 +162,7 @@ def refused_for_defects(asked: Submission, plan: Plan, journal: JournalReader) -
     A defect of the whole sheet (row 0) cannot be left out.
     """
     found = plan.validated.defects_found
-    if found.is_empty or (asked.options.skip_invalid and 0 not in found.rows):
+    if found.is_empty or (asked.choices.skip_invalid and 0 not in found.rows):
         return None
     return RefusedSheet(plan, _states_of(plan, journal))
 
@@ -190,12 +174,8 @@ def refused_for_questions(
 
     `approved` has the keys of the questions that the approved plan answers.
     """
-    options = asked.options
-    for question in plan.unanswered(
-        repeats_meant=options.repeats_meant,
-        new_payees=options.new_payees,
-        answered=(*options.answered, *approved),
-    ):
+    choices = replace(asked.choices, answered=(*asked.choices.answered, *approved))
+    for question in plan.unanswered(choices):
         if not (question.question and conversation.confirm(question.question)):
             return RefusedSheet(plan, _states_of(plan, journal), question.refusal())
     return None
@@ -225,19 +205,17 @@ class Prepared:
 
 def prepare_plan(
     asked: Submission,
-    settings: Settings,
-    rules: Rules,
     journal: JournalReader,
     conversation: Conversation,
     maker: ApprovalKey,
     *,
-    against: str | None,
+    against: str | None = None,
 ) -> Prepared | RefusedSheet:
     """Return the plan of a sheet, signed by its maker, without writing it anywhere.
 
     `against` names another batch to compare with: it adds findings, and removes none.
     """
-    drafted = draft_plan(asked, settings, rules, journal, conversation, maker.public, against=against)
+    drafted = draft_plan(asked, journal, conversation, maker.public, against=against)
     if isinstance(drafted, RefusedSheet):
         return drafted
     return Prepared(drafted.plan, signed(drafted.document, maker))
@@ -245,27 +223,23 @@ def prepare_plan(
 
 def draft_plan(
     asked: Submission,
-    settings: Settings,
-    rules: Rules,
     journal: JournalReader,
     conversation: Conversation,
     maker: PublicKey,
     *,
-    against: str | None,
+    against: str | None = None,
 ) -> Prepared | RefusedSheet:
     """Return the unsigned plan of a sheet. `against` is as in `prepare_plan`."""
     now = utc_now()
-    plan = plan_sheet(asked, settings, journal, as_of=now)
+    plan = plan_sheet(asked, journal, as_of=now)
     conversation.show(plan)
     if (refused := refused_for_defects(asked, plan, journal)) is not None:
         return refused
     if (refused := refused_for_questions(asked, plan, journal, conversation)) is not None:
         return refused
     beside = "" if against is None else find_batch(journal, against).batch
-    findings = plan_findings(
-        plan, settings, rules, journal, against=beside, corrections=asked.corrections(asked.validated)
-    )
-    content, people = planned_content(plan, settings, rules, journal)
+    findings = plan_findings(asked, plan, journal, against=beside)
+    content, people = planned_content(asked, plan, journal)
     document = unsigned_plan(
         content,
         findings,
@@ -278,45 +252,35 @@ def draft_plan(
     return Prepared(plan, document)
 
 
-def planned_content(plan: Plan, settings: Settings, rules: Rules, journal: JournalReader) -> tuple[Content, str]:
+def planned_content(asked: Submission, plan: Plan, journal: JournalReader) -> tuple[Content, str]:
     """Return a planned sheet's payments, from the configured endpoint and journal, and the list of its people."""
     return content_and_people(
         plan.validated,
         plan.sent_before,
         amended=len(plan.amendments),
-        endpoint=settings.endpoint(),
+        endpoint=asked.given.settings.endpoint(),
         journal_id=journal.head().journal_id,
         operation=plan.validated.sheet.operation,
-        minor_units=minor_units_of(rules),
+        minor_units=minor_units_of(asked.given.rules),
     )
 
 
-def plan_findings(
-    plan: Plan,
-    settings: Settings,
-    rules: Rules,
-    journal: JournalReader,
-    *,
-    against: str,
-    corrections: Sequence[PlanFinding],
-) -> list[PlanFinding]:
+def plan_findings(asked: Submission, plan: Plan, journal: JournalReader, *, against: str) -> list[PlanFinding]:
     """Return everything about a sheet that an approver has to see. A submission computes it again.
 
-    `against` is the id of a batch to compare with; empty: none. `corrections` lists the changes and left-out rows since
-    the upload.
+    `against` is the id of a batch to compare with; empty: none.
     """
-    minor_units, share = minor_units_of(rules), Decimal(str(settings.approval.changed_share))
+    given = asked.given
+    minor_units, share = minor_units_of(given.rules), Decimal(str(given.settings.approval.changed_share))
     found = _changes(plan, journal, against or None, share, minor_units)
     warnings = _warnings(plan)
-    asked = {question.code for question in plan.questions}
-    answered = [one for one in warnings if one.code in asked]  # the maker had to confirm it, so it comes first
-    others = [one for one in warnings if one.code not in asked]
-    return [*answered, *found, *_sent_before(plan, journal), *_corrected(plan, corrections), *_read_as(plan), *others]
+    codes = {question.code for question in plan.questions}
+    answered = [one for one in warnings if one.code in codes]  # the maker had to confirm it, so it comes first
+    others = [one for one in warnings if one.code not in codes]
+    return [*answered, *found, *_sent_before(plan, journal), *_corrected(plan, given), *_read_as(plan), *others]
 
 
-def require_true_findings(
-    document: PlanDocument, asked: Submission, settings: Settings, rules: Rules, journal: JournalReader
-) -> None:
+def require_true_findings(document: PlanDocument, asked: Submission, journal: JournalReader) -> None:
     """Recompute a plan's findings as of its creation; raise `ApprovalError` unless they are exactly its own.
 
     Payments made since then count too. The findings are in the plan's language, for which the sheet is read again if
@@ -328,37 +292,33 @@ def require_true_findings(
             say("The plan names a language or a batch that this program does not know."),
             hint=f"{say(document.nothing_done)} {say(document.make_another)}",
         )
-    read = None if document.language == language() else asked.read
+    is_in_our_words = document.language == language()
     with speaking(document.language):
-        again = asked if read is None else replace(asked, validated=read())
-        plan, found = _found_again(document, again, settings, rules, journal)
+        again = asked if is_in_our_words else replace(asked, validated=asked.given.validated())
+        plan, found = _found_again(document, again, journal)
     check_findings(document, found, asked=[question.key for question in plan.questions])
 
 
-def _found_again(
-    document: PlanDocument, asked: Submission, settings: Settings, rules: Rules, journal: JournalReader
-) -> tuple[Plan, list[PlanFinding]]:
-    plan = plan_sheet(asked, settings, journal, as_of=datetime.fromisoformat(document.made_at))
-    corrections = asked.corrections(asked.validated)
-    return plan, plan_findings(plan, settings, rules, journal, against=document.against, corrections=corrections)
+def _found_again(document: PlanDocument, asked: Submission, journal: JournalReader) -> tuple[Plan, list[PlanFinding]]:
+    plan = plan_sheet(asked, journal, as_of=datetime.fromisoformat(document.made_at))
+    return plan, plan_findings(asked, plan, journal, against=document.against)
 
 
-def own_view(
-    document: PlanDocument, asked: Submission, settings: Settings, rules: Rules, journal: JournalReader
-) -> PlanDocument:
+def own_view(document: PlanDocument, asked: Submission, journal: JournalReader) -> PlanDocument:
     """Return a plan with its approver's own findings from sheet and journal, in the current language.
 
     Raises `ApprovalError` if the plan is for another sheet, lacks a finding, or has one too many.
     """
-    plan = plan_sheet(asked, settings, journal)
-    require_same_content(document, planned_content(plan, settings, rules, journal)[0])
-    require_true_findings(document, asked, settings, rules, journal)
-    _, own = _found_again(document, asked, settings, rules, journal)
+    plan = plan_sheet(asked, journal)
+    require_same_content(document, planned_content(asked, plan, journal)[0])
+    require_true_findings(document, asked, journal)
+    _, own = _found_again(document, asked, journal)
     return document.model_copy(update={"findings": own})
 
 
-def _corrected(plan: Plan, corrections: Sequence[PlanFinding]) -> list[PlanFinding]:
+def _corrected(plan: Plan, given: GivenSheet) -> list[PlanFinding]:
     """Return every left-out row, with by whom and why, followed by the other changes since the upload."""
+    corrections = list(_corrections(given, plan.validated.sheet.headers))
     by_person = {one.row: one for one in corrections if one.code == LEFT_OUT}
     out = plan.validated.rows.filter(~pl.col("valid")).select(
         pl.col("row").cast(pl.Int64),
@@ -375,6 +335,40 @@ def _corrected(plan: Plan, corrections: Sequence[PlanFinding]) -> list[PlanFindi
             values |= {"by": person.by, "at": person.at}
         left_out.append(PlanFinding(row=row, code=LEFT_OUT, **values))
     return [*left_out, *(one for one in corrections if one.code != LEFT_OUT)]
+
+
+def _corrections(given: GivenSheet, headers: Mapping[str, str]) -> Iterator[PlanFinding]:
+    """Yield a finding for each heading that was given another meaning, each corrected cell and each row left out."""
+    mending = given.reading.mending
+    if mending is None:
+        return
+    vocabulary = replace(given, reading=replace(given.reading, mending=None)).options.vocabulary
+    for heading in mending.headings:
+        (by_itself,) = known_names([heading.heading], vocabulary)
+        if heading.column != (by_itself or NOT_OURS):
+            value = _short(heading.heading)
+            yield PlanFinding(row=0, code=MEANT, value=value, column=heading.column, by=heading.by, at=heading.at)
+    left_out = {one.row for one in mending.left_out}
+    for edit in sorted(mending.edits, key=lambda edit: (edit.row, edit.column)):
+        if edit.row in left_out:
+            continue
+        yield PlanFinding(
+            row=edit.row,
+            code=MENDED,
+            column=headers.get(edit.column) or edit.column,
+            value=_short(edit.was),
+            becomes=_short(edit.now),
+            by=edit.by,
+            at=edit.at,
+        )
+    for one in sorted(mending.left_out, key=lambda one: one.row):
+        yield PlanFinding(row=one.row, code=LEFT_OUT, by=one.by, at=one.at)
+
+
+def _short(text: str | None) -> str:
+    if text is None:
+        return ""
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
 def _read_as(plan: Plan) -> list[PlanFinding]:

@@ -19,7 +19,6 @@ from paygw_batch.report.report_page import report_html
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.report.totals import BatchTotals, RunningTotals, books
 from paygw_batch.report.workbook import workbook_of
-from paygw_batch.sheet.read.sheet_file import ReadOptions
 from paygw_batch.sheet.write.table import write_pieces
 from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput
 from paygw_batch.wiring.sheet import minor_units_of
@@ -121,15 +120,6 @@ def _write_table(pieces: Iterable[pl.DataFrame], out: Path, *, for_excel: bool) 
 
 
 @dataclass(frozen=True, slots=True)
-class Rejects:
-    """The file that returns a refused sheet's rows, and how the sheet at `source` was read."""
-
-    path: Path
-    source: Path
-    options: ReadOptions
-
-
-@dataclass(frozen=True, slots=True)
 class ResultFiles:
     """The files that a submission writes: `out` is the reconciliation; `is_out_named` if a person named it.
 
@@ -140,7 +130,7 @@ class ResultFiles:
     out: Path
     is_out_named: bool = False
     for_excel: bool = False
-    rejects: Rejects | None = None
+    rejects: Path | None = None
     report: Path | None = None
 
     def check(self, guard: OutputGuard, asked: Submission) -> None:
@@ -152,7 +142,7 @@ class ResultFiles:
                 OutputKind.RECONCILIATION,
                 run_of=asked.sheet,
             ),
-            RequestedOutput(say("The rejects"), self.rejects.path if self.rejects else None, OutputKind.REJECTS),
+            RequestedOutput(say("The rejects"), self.rejects, OutputKind.REJECTS),
             RequestedOutput(say("The report"), self.report, OutputKind.REPORT),
             inputs={say("the sheet"): asked.sheet, say("the plan"): asked.plan},
             reporting=True,

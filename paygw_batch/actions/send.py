@@ -13,8 +13,8 @@ from functools import partial
 from typing import Protocol
 
 from paygw_batch.actions.notices import expect_end, tell_of_disk, tell_of_key
-from paygw_batch.actions.plan_document import SentBy
 from paygw_batch.clock import elapsed_s, timestamp, utc_now
+from paygw_batch.core.choices import SentBy
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind, Verdict
 from paygw_batch.core.shown_states import state_words

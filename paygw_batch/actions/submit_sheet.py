@@ -8,28 +8,25 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeVar
 
 from paygw_batch.actions.approvals import named_plan, require_about, require_approval
 from paygw_batch.actions.plan_document import (
     Conversation,
     RefusedSheet,
-    SentBy,
     Submission,
     plan_sheet,
     refused_for_defects,
     refused_for_questions,
-    require_true_findings,
 )
 from paygw_batch.actions.send import SendJob
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.batch import PAYOUT
+from paygw_batch.core.choices import SentBy
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.shown_states import recorded
 from paygw_batch.countries.load import load_operation
-from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, UsageError
 from paygw_batch.journal import BatchRecord, Journal, JournalReader, RowState, TallyKind, is_in_quarantine
 from paygw_batch.language import say, say_count
@@ -52,16 +49,14 @@ from paygw_batch.wiring.sheet import require_complete, rules_of
 T = TypeVar("T")
 
 
-def require_named_plan(asked: Submission, settings: Settings) -> None:
+def require_named_plan(asked: Submission) -> None:
     """Raise `ApprovalError` if a person named a plan that is unreadable, or that no policy asks for."""
-    if asked.options.is_plan_named:
-        named_plan(settings, asked.plan)
+    if asked.choices.is_plan_named:
+        named_plan(asked.given.settings, asked.plan)
 
 
 def submit_sheet(
     asked: Submission,
-    settings: Settings,
-    rules: Rules,
     gateway: GatewayAccess,
     journal: Journal,
     conversation: Conversation,
@@ -71,23 +66,14 @@ def submit_sheet(
 
     Raises `ApprovalError` if a new batch is not approved; nothing has been written by then.
     """
-    plan = plan_sheet(asked, settings, journal)
+    given, choices, plan = asked.given, asked.choices, plan_sheet(asked, journal)
     conversation.show(plan)
-    require_named_plan(asked, settings)
+    require_named_plan(asked)
     if (refused := refused_for_defects(asked, plan, journal)) is not None:
         return refused
-    approved = require_approval(
-        settings,
-        rules,
-        plan,
-        asked.plan,
-        journal,
-        utc_now,
-        partial(require_true_findings, asked=asked, settings=settings, rules=rules, journal=journal),
-        is_named=asked.options.is_plan_named,
-    )
-    if approved is NOT_ASKED_FOR and asked.options.is_plan_named:
-        require_about(named_plan(settings, asked.plan), plan)
+    approved = require_approval(asked, plan, journal)
+    if approved is NOT_ASKED_FOR and choices.is_plan_named:
+        require_about(named_plan(given.settings, asked.plan), plan)
     for approval in approved.approvals:
         conversation.say(say("The plan was {sentence}.", sentence=recorded(approval)))
     if (refused := refused_for_questions(asked, plan, journal, conversation, approved=approved.answered)) is not None:
@@ -95,21 +81,18 @@ def submit_sheet(
     batch = open_planned_batch(
         plan,
         journal,
-        rules,
-        operation=asked.operation,
+        given.rules,
         sheet_path=asked.sheet,
         now=utc_now,
-        by=asked.by,
-        approvals=approved.approvals,
-        plan_sha256=approved.plan_sha256,
+        by=choices.decided_by,
+        approved=approved,
         is_answered=True,
     )
-    options = asked.options
     task = SendJob(
-        *(settings, rules, gateway, journal, batch, plan.known_rows),
-        first=options.first,
-        sent_by=options.sent_by,
-        is_urgent=options.urgent,
+        *(given.settings, given.rules, gateway, journal, batch, plan.known_rows),
+        first=choices.first,
+        sent_by=choices.sent_by,
+        is_urgent=choices.urgent,
     )
     return send(task, plan)
 
@@ -140,7 +123,7 @@ def refused_summary(refused: RefusedSheet, asked: Submission) -> Summary:
     else:
         found = validated.defects_found.rows
         bad = len(found.filter(found != 0))
-        is_whole = asked.options.strict and (asked.options.skip_invalid or not bad)
+        is_whole = asked.choices.strict and (asked.choices.skip_invalid or not bad)
         message = (is_whole and refused_as_a_whole(validated)) or _defects_sentence(plan, bad, asked)
         summary = replace(summary, message=message, defects=len(found))
     return with_warnings_told(summary, plan)
@@ -150,7 +133,7 @@ def _defects_sentence(plan: Plan, bad: int, asked: Submission) -> str:
     operation = load_operation(plan.validated.sheet.operation)
     ending = ".xlsx" if asked.sheet.suffix.lower() == ".xlsx" else ".csv"
     rejects = shlex.quote(f"{asked.sheet.stem}.rejects{ending}")
-    options = f"{'' if operation.name == PAYOUT else '--collect '}{'--strict ' if asked.options.strict else ''}"
+    options = f"{'' if operation.name == PAYOUT else '--collect '}{'--strict ' if asked.choices.strict else ''}"
     return say_count(
         bad,
         "{count:,} of {rows} has defects: nothing was sent. Correct it (`paygw-batch validate {sheet} "

@@ -4,7 +4,9 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import fields
 from decimal import Decimal
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,9 @@ from click.shell_completion import CompletionItem
 
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.core.batch import PAYIN, PAYOUT, ControlTotals
+from paygw_batch.core.choices import Choices
 from paygw_batch.core.money import parse_amount
-from paygw_batch.core.sheet_answers import SheetAnswers
-from paygw_batch.core.text import is_encoding
-from paygw_batch.errors import Asked, ConfigurationError, PaygwError, UsageError
+from paygw_batch.errors import ConfigurationError, PaygwError, UsageError
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings, load_settings
 from paygw_batch.wiring.outputs import OutputGuard
@@ -26,34 +27,20 @@ wait_option = click.option(
 )
 
 
-def _encoding(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
-    if name is not None and not is_encoding(name):
-        raise click.BadParameter(say("{name!r} is not a text encoding. Write, for example, cp1252.", name=name))
-    return name
+def made_into(name: str, kind: type[Any], *options: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a decorator that adds options to a command, which takes all fields of a dataclass as one value, `name`."""
 
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def with_value(*words: Any, **given: Any) -> None:
+            said = {one.name: given.pop(one.name) for one in fields(kind) if one.name in given}
+            command(*words, **given, **{name: kind(**said)})
 
-def answers_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that answer a sheet's open questions: see `answers_of`."""
-    for option in reversed(_ANSWERS):
-        command = option(command)
-    return command
+        for option in reversed(options):
+            with_value = option(with_value)
+        return with_value
 
-
-_ANSWERS = (
-    click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it."),
-    click.option("--worksheet", metavar="NAME", help="The worksheet of a workbook to read."),
-    click.option(
-        "--encoding",
-        metavar="NAME",
-        callback=_encoding,
-        help="Encoding of a text file that is not UTF-8; a French Excel writes cp1252.",
-    ),
-)
-
-
-def answers_of(given: dict[str, Any]) -> SheetAnswers:
-    """Remove the values of `answers_options` from a command's options, and return them."""
-    return SheetAnswers(**{asked.value: given.pop(asked.value) for asked in Asked})
+    return decorate
 
 
 profile_option = click.option(
@@ -63,23 +50,26 @@ profile_option = click.option(
     help="The headings of the sheet: a column profile, or a file that `validate --map` wrote.",
 )
 strict_option = click.option("--strict", is_flag=True, help="Treat warnings as defects.")
-_REPEATS_MEANT = click.option(
-    "--repeats-meant", is_flag=True, help="Don't ask: the sheet is meant to repeat a recent batch, or payees."
+skip_invalid_option = click.option(
+    "--skip-invalid", is_flag=True, help="Leave rows with defects out and send the others."
 )
-_NEW_PAYEES = click.option(
-    "--new-payee",
-    "new_payees",
-    multiple=True,
-    metavar="NAME",
-    help="Don't ask: NAME is new in a payment run that was paid before. Repeatable.",
+choices_options = made_into(
+    "choices",
+    Choices,
+    click.option("--amend", is_flag=True, help="Let changed rows replace those that are rejected or were never sent."),
+    strict_option,
+    click.option(
+        "--repeats-meant", is_flag=True, help="Don't ask: the sheet is meant to repeat a recent batch, or payees."
+    ),
+    click.option(
+        "--new-payee",
+        "new_payees",
+        multiple=True,
+        metavar="NAME",
+        help="Don't ask: NAME is new in a payment run that was paid before. Repeatable.",
+    ),
 )
-
-
-def meant_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that answer a sheet's questions without anybody being asked."""
-    return _REPEATS_MEANT(_NEW_PAYEES(command))
-
-
+"""Adds the options that decide about a sheet to a command, which takes them as its `choices`."""
 collect_option = click.option(
     "--collect",
     "operation",

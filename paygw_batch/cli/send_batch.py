@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from paygw_batch.actions.plan_document import Conversation, SentBy, Submission
+from paygw_batch.actions.plan_document import Conversation, Submission
 from paygw_batch.actions.results import (
     ResultFiles,
     default_out,
@@ -32,8 +32,9 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import guard_of
 from paygw_batch.cli.screen.progress_bar import progress_on
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.sheet_questions import show_findings, show_totals
+from paygw_batch.cli.sheet_questions import answered, show_findings, show_totals
 from paygw_batch.cli.signals import AGAIN, interruption, leave
+from paygw_batch.core.choices import Choices, SentBy
 from paygw_batch.countries.rules import Rules
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.engine.ports import Progress
@@ -46,7 +47,7 @@ from paygw_batch.sheet.write.rejects import write_mendable
 from paygw_batch.wiring.gateway import GatewayAccess
 from paygw_batch.wiring.journal import find_batch, run_journal
 from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput
-from paygw_batch.wiring.sheet import minor_units_of, require_gateway
+from paygw_batch.wiring.sheet import GivenSheet, minor_units_of, require_gateway
 
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -216,11 +217,14 @@ def reconcile(
     return replace(summary, message=told, reconciliation=out)
 
 
+def submission(screen: Screen, given: GivenSheet, choices: Choices, plan: Path) -> Submission:
+    """Read a sheet, asking its open questions, and return its submission."""
+    return answered(screen, partial(Submission.read, choices=choices, plan=plan), given)[0]
+
+
 def submit_and_report(
     asked: Submission,
     files: ResultFiles,
-    settings: Settings,
-    rules: Rules,
     gateway: GatewayAccess,
     journal: Journal,
     screen: Screen,
@@ -249,12 +253,12 @@ def submit_and_report(
     conversation = Conversation(
         partial(show_planned, screen), screen.say, screen.confirm if may_ask else Conversation().confirm
     )
-    result = submit_sheet(asked, settings, rules, gateway, journal, conversation, send)
+    result = submit_sheet(asked, gateway, journal, conversation, send)
     if isinstance(result, Summary):
         return result
     if files.rejects is not None and result.question is None:
-        given, validated = files.rejects, result.plan.validated
-        screen.notes(write_mendable(validated, given.source, given.options, given.path).notes)
+        given = asked.given
+        screen.notes(write_mendable(result.plan.validated, given.path, given.options, files.rejects).notes)
     return refused_summary(result, asked)
 
 

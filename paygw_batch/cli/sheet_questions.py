@@ -5,55 +5,71 @@ It loads no journal, because `validate` needs none.
 
 import shlex
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from dataclasses import replace
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import click
+
+from paygw_batch.cli.options import made_into
 from paygw_batch.cli.screen.screen import Screen, plain
 from paygw_batch.clock import utc_now
-from paygw_batch.core.sheet_answers import SheetAnswers
+from paygw_batch.core.text import is_encoding
 from paygw_batch.errors import Asked, SheetQuestion
 from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.totals import BatchTotals
 from paygw_batch.sheet.findings import EXAMPLES, Findings
 from paygw_batch.sheet.read.headings import HeadingError
-from paygw_batch.wiring.sheet import suggested_reference
+from paygw_batch.wiring.sheet import GivenSheet, Reading, suggested_reference
 
 T = TypeVar("T")
 
 
-def answered(
-    screen: Screen, read: Callable[[SheetAnswers], T], answers: SheetAnswers, operation: str, sheet: Path
-) -> tuple[T, SheetAnswers]:
-    """Read a sheet, asking its open questions; return the result of `read`, and the answers.
+def _known_encoding(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+    if name is not None and not is_encoding(name):
+        raise click.BadParameter(say("{name!r} is not a text encoding. Write, for example, cp1252.", name=name))
+    return name
 
-    Commands in hints name `sheet`. Raises `SheetQuestion` if nobody can be asked, or the answer was no.
+
+answers_options = made_into(
+    "reading",
+    Reading,
+    click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it."),
+    click.option("--worksheet", metavar="NAME", help="The worksheet of a workbook to read."),
+    click.option(
+        "--encoding",
+        metavar="NAME",
+        callback=_known_encoding,
+        help="Encoding of a text file that is not UTF-8; a French Excel writes cp1252.",
+    ),
+)
+"""Adds the options that answer a sheet's open questions to a command, which takes them as its `reading`."""
+
+
+def answered(screen: Screen, read: Callable[[GivenSheet], T], given: GivenSheet) -> tuple[T, GivenSheet]:
+    """Read a sheet, asking its open questions; return the result of `read`, and the sheet with the answers.
+
+    Raises `SheetQuestion` if nobody can be asked, or the answer was no.
     """
-    asked: dict[Asked, str] = {}
+    asked: dict[str, Any] = {}
     while True:
         try:
-            found = read(answers)
+            found = read(given)
         except SheetQuestion as question:
-            answer = None if question.asks in asked else _ASKING[question.asks](screen, question, operation)
+            asks = question.asks.value
+            answer = None if asks in asked else _ASKING[question.asks](screen, question, given.operation)
             if not answer:
                 raise
-            asked[question.asks] = answer
-            answers = answers.to(question.asks, answer)
+            asked[asks] = answer
+            given = replace(given, reading=replace(given.reading, **asked))
         except HeadingError as error:
-            error.hint = error.hint_about(shlex.quote(str(sheet)))
+            error.hint = error.hint_about(shlex.quote(str(given.path)))
             raise
         else:
             if asked:
                 said = " ".join(f"--{asks} {shlex.quote(answer)}" for asks, answer in asked.items())
                 screen.say(say("The same answers as options: {said}", said=said))
-            return found, answers
-
-
-def as_typed(sheet: Path, answers: SheetAnswers, column_profile: str | None) -> str:
-    """Return a sheet as typed in another command, with the options that say how to read it."""
-    options = [(asks.value, getattr(answers, asks.value)) for asks in Asked] + [("column-profile", column_profile)]
-    words = [word for name, answer in options if answer is not None for word in (f"--{name}", answer)]
-    return shlex.join([str(sheet), *words])
+            return found, given
 
 
 def _reference(screen: Screen, question: SheetQuestion, operation: str) -> str | None:

@@ -15,6 +15,7 @@ from itertools import groupby
 import polars as pl
 
 from paygw_batch.core.batch import is_of_account
+from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.shown_states import state_words
 from paygw_batch.core.text import spelled_alike
@@ -64,14 +65,14 @@ class OpenQuestion:
         """What an answer names: the kind of the question, and what it is about."""
         return f"{self.code} {self.about}"
 
-    def is_answered(self, *, repeats_meant: bool, new_payees: Collection[str], answered: Collection[str]) -> bool:
+    def is_answered(self, choices: Choices) -> bool:
         """Whether a person has answered it: by its key, or without being asked."""
-        if self.key in answered:
+        if self.key in choices.answered:
             return True
         if not self.question or not self.names:
-            return bool(self.question) and repeats_meant
+            return bool(self.question) and choices.repeats_meant
         # Two new people of one name are both named.
-        return Counter(map(spelled_alike, self.names)) <= Counter(map(spelled_alike, new_payees))
+        return Counter(map(spelled_alike, self.names)) <= Counter(map(spelled_alike, choices.new_payees))
 
     def as_warnings(self) -> pl.DataFrame:
         """Return it as warnings (`DEFECT_SCHEMA`): one about the whole sheet, and one for each person concerned."""

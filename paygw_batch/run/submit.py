@@ -9,6 +9,7 @@ import polars as pl
 
 from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS, reference_of
+from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import with_separators
 from paygw_batch.core.shown_states import state_words
@@ -27,6 +28,7 @@ from paygw_batch.journal import (
     NewBatch,
 )
 from paygw_batch.language import say
+from paygw_batch.run.approval import NOT_ASKED_FOR, Approved
 from paygw_batch.run.compare_sheet import (
     ComparisonMemory,
     SheetComparison,
@@ -95,15 +97,9 @@ class Plan:
         of_sheet = [no_defects(), *(question.as_warnings() for question in self.questions)]
         return pl.concat([*of_sheet, self.validated.warnings, _look_alike_warnings(self.look_alikes, self.own_ids)])
 
-    def unanswered(
-        self, *, repeats_meant: bool = False, new_payees: Collection[str] = (), answered: Collection[str] = ()
-    ) -> Sequence[OpenQuestion]:
-        """Return the questions that nobody has answered, neither by their keys in `answered` nor in general."""
-        return [
-            question
-            for question in self.questions
-            if not question.is_answered(repeats_meant=repeats_meant, new_payees=new_payees, answered=answered)
-        ]
+    def unanswered(self, choices: Choices) -> Sequence[OpenQuestion]:
+        """Return the questions that nobody has answered, neither by their keys nor in general."""
+        return [question for question in self.questions if not question.is_answered(choices)]
 
     @property
     def sent_before(self) -> Sequence[Known]:
@@ -116,17 +112,22 @@ class Plan:
         return self.validated.payable if self.existing else len(self.known)
 
 
+@dataclass(frozen=True, slots=True)
+class LookBack:
+    """The days back in which a sheet's likes are looked for; 0: not at all."""
+
+    repeat_days: int = REPEAT_DAYS
+    look_alike_days: int = LOOK_ALIKE_DAYS
+
+
 def plan_submission(
     validated: Validated,
     journal: JournalReader,
+    choices: Choices,
     *,
-    operation: str,
-    amend: bool,
     now: Now,
     quarantine_h: float,
-    strict: bool = False,
-    repeat_days: int = REPEAT_DAYS,
-    look_alike_days: int = LOOK_ALIKE_DAYS,
+    back: LookBack = LookBack(),
     as_of: datetime | None = None,
     memory: ComparisonMemory | None = None,
 ) -> Plan:
@@ -135,9 +136,10 @@ def plan_submission(
     A row whose order id was used for other content is a defect, unless `amend` lets it replace a payment that was never
     made (after `quarantine_h` if only a person says so). So is an id that was used in another spelling, or for an equal
     payment before a program rewrote it. A row like one of the last `look_alike_days` gets a warning, shared by rows of
-    one batch; a repeat of a batch of the last `repeat_days` is a question. 0 turns either off, and days count back from
-    `as_of` or now. With `strict`, rows with a warning are left out. `memory` saves work. Raises `ReferenceLookAlike`.
+    one batch; a repeat of a batch of the last `repeat_days` is a question. Days count back from `as_of` or now. With
+    `strict`, rows with a warning are left out. `memory` saves work. Raises `ReferenceLookAlike`.
     """
+    operation, amend, strict = validated.sheet.operation, choices.amend, choices.strict
     validated = warnings_as_defects(validated) if strict else validated
     if existing := _existing(validated, journal, operation):
         return Plan(validated, existing, (), ())
@@ -151,7 +153,7 @@ def plan_submission(
         journal,
         operation,
         lambda clash: amend and clash.is_replaceable(until) and run.is_single(clash.client_orderid),
-        counted.days_ago(max(look_alike_days, repeat_days)),
+        counted.days_ago(max(back.look_alike_days, back.repeat_days)),
         None if amend else memory,
     )
     if found.amended:
@@ -162,14 +164,15 @@ def plan_submission(
         if existing := _existing(validated, journal, operation):
             return Plan(validated, existing, (), ())
     paid_before: Sequence[LookAlike] = found.paid_before
-    lately = [one for one in paid_before if one.opened_at > counted.days_ago(look_alike_days)]
+    lately = [one for one in paid_before if one.opened_at > counted.days_ago(back.look_alike_days)]
     if strict and lately:
         validated = with_defects(validated, _look_alike_warnings(lately, found.own_ids))
         if existing := _existing(validated, journal, operation):
             return Plan(validated, existing, (), ())
         left_out = {one.row for one in lately}
         paid_before, lately = [one for one in paid_before if one.row not in left_out], []
-    repeat = _repeat(validated, paid_before, journal, since=counted.days_ago(repeat_days)) if repeat_days else None
+    since = counted.days_ago(back.repeat_days)
+    repeat = _repeat(validated, paid_before, journal, since=since) if back.repeat_days else None
     together, out = repeated_within_a_batch(left := outside_repeat(lately, repeat)), set(refused["row"])
     questions = [*([] if repeat is None else [repeat]), *run.questions(validated, found)]
     warned = with_warnings(validated, _look_alike_warnings([one for one in left if one not in together], found.own_ids))
@@ -197,12 +200,10 @@ def open_planned_batch(
     journal: Journal,
     rules: Rules,
     *,
-    operation: str,
     sheet_path: Path,
     now: Now,
     by: str = "",
-    approvals: Sequence[str] = (),
-    plan_sha256: str = "",
+    approved: Approved = NOT_ASKED_FOR,
     is_answered: bool = False,
 ) -> BatchRecord:
     """Store the whole planned batch, or return it if the journal already has it.
@@ -210,31 +211,29 @@ def open_planned_batch(
     Every row of a new batch is checked against its country's contract again; if one fails, nothing is stored.
 
     `sheet_path` is the location of the sheet, where a later run of the batch writes the reconciliation. `by` is the
-    person who opens the batch, `approvals` has a sentence for each person who prepared or approved it, and
-    `plan_sha256` is the digest of the plan that they signed. Raises `OpenSheetQuestion` if the sheet leaves a question
-    and nobody answered it (`is_answered`).
+    person who opens the batch. Raises `OpenSheetQuestion` if the sheet leaves a question and nobody answered it
+    (`is_answered`).
     """
     if plan.existing is not None:
         return plan.existing
     if plan.questions and not is_answered:
         raise plan.questions[0].refusal()
-    validated = plan.validated
-    if operation != validated.sheet.operation or any(rule.operation != operation for rule in rules.values()):
-        raise InternalError(f"a sheet that was read for {validated.sheet.operation} was about to be opened otherwise")
-    sheet = validated.sheet
+    validated, sheet = plan.validated, plan.validated.sheet
+    if any(rule.operation != sheet.operation for rule in rules.values()):
+        raise InternalError(f"a sheet that was read for {sheet.operation} was about to be opened otherwise")
     batch = NewBatch(
         batch=validated.batch,
-        operation=operation,
+        operation=sheet.operation,
         sheet_name=sheet.name,
         sheet_sha256=sheet.sha256,
         sheet_path=str(sheet_path.absolute()),
         rows=validated.height,
         defects=validated.defects_found.rows.len(),
         by=by,
-        approvals=tuple(approvals),
-        plan_sha256=plan_sha256,
+        approvals=approved.approvals,
+        plan_sha256=approved.plan_sha256,
     )
-    parts = _parts(plan, ContractGate(rules_for_sheet(rules, validated.sheet.headers), operation))
+    parts = _parts(plan, ContractGate(rules_for_sheet(rules, sheet.headers), sheet.operation))
     return journal.open_batch(batch, parts=parts, known=plan.known, amendments=plan.amendments, at=timestamp(now()))
 
 

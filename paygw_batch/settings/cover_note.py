@@ -39,8 +39,8 @@ class CoverNote(Section):
     column_profile: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,200}$")] | None = None
     """The name of a profile; not a file, of which the folder would have one more."""
     encoding: Encoding | None = None
-    skip_invalid: bool | None = None
-    """None: as the command says."""
+    skip_invalid: bool = False
+    """Unset: as the command says."""
     amend: bool = False
     strict: bool = False
     repeats_meant: bool = False

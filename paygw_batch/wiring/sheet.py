@@ -1,17 +1,16 @@
 """Loads the rules of an operation from the settings, and reads and validates a sheet by them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 
 import polars as pl
 
-from paygw_batch.core.batch import PAYOUT, ControlTotals, differences
-from paygw_batch.core.sheet_answers import NO_ANSWERS, SheetAnswers
+from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.load import load_operation, load_rules, minor_units_by_currency, operation_names
 from paygw_batch.countries.rules import AmountUnit, CountryRule, Operation, Rules
-from paygw_batch.errors import ConfigurationError, SheetError
+from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.check.mending import Mending, mended_sheet
@@ -109,69 +108,84 @@ def filled_in_notes(rules: Rules, countries: Iterable[str], columns: Collection[
     return notes
 
 
-def validated_sheet(
-    settings: Settings,
-    rules: Rules,
-    path: Path,
-    answers: SheetAnswers = NO_ANSWERS,
-    *,
-    mending: Mending | None = None,
-    file: str | None = None,
-) -> Validated:
-    """Read and validate a sheet by the rules of its operation, as a person answered.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a sheet is read, as a person said. None: nobody said anything, and the configuration decides.
 
-    `mending` are the corrections that a person made to it: the file itself stays as it is. `file` is the name that the
-    sender gave it, if it is kept under another one. Raises `SheetQuestion` for what is left open.
+    `reference`, `encoding` and `worksheet` answer a sheet's questions of these names (`errors.Asked`). `mending` are
+    the corrections that a person made to it: the file itself stays as it is.
     """
-    options = replace(read_options(settings, operation_of(rules).name, answers, mending), file=file)
-    sheet = read_sheet(path, options)
-    if mending is None:
-        return _validated(sheet, rules, answers.reference)
-    return validated_mended(sheet, rules, mending, answers.reference)
+
+    reference: str | None = None
+    encoding: str | None = None
+    worksheet: str | None = None
+    column_profile: str | None = None
+    mending: Mending | None = None
+
+    @property
+    def words(self) -> Sequence[str]:
+        """The options of a command that say so, without the corrections."""
+        said = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "mending"}
+        options = [(f"--{name.replace('_', '-')}", value) for name, value in said.items() if value is not None]
+        return [word for option in options for word in option]
 
 
-def validated_mended(sheet: Sheet, rules: Rules, mending: Mending, reference: str | None) -> Validated:
-    """Validate a sheet as it was read, with the corrections of a person."""
-    return _validated(mended_sheet(sheet, mending), rules, reference)
+@dataclass(frozen=True, slots=True)
+class GivenSheet:
+    """A sheet that somebody gives: its file or a `frame`, and how it is read.
 
-
-def validated_frame(
-    settings: Settings, rules: Rules, frame: pl.DataFrame, *, name: str, reference: str | None
-) -> Validated:
-    """Validate a frame as a sheet called `name`, by the rules of its operation."""
-    sheet = sheet_of(frame, read_options(settings, operation_of(rules).name), name=name)
-    return _validated(sheet, rules, reference)
-
-
-def _validated(sheet: Sheet, rules: Rules, reference: str | None) -> Validated:
-    refuse_misdirected(sheet, {name: load_operation(name).command for name in operation_names()})
-    return validate(sheet, rules, reference=reference)
-
-
-def read_options(
-    settings: Settings, operation: str, answers: SheetAnswers = NO_ANSWERS, mending: Mending | None = None
-) -> ReadOptions:
-    """Return how sheets of an operation are read: as a person answered, and else as the configuration says.
-
-    The meaning that a person gave a heading (in `mending`) is before every profile.
+    A frame counts as the file `path`, which need not exist. `file` is the name that the sender gave the file, if it is
+    kept under another one, and `moves_to` its path once it is submitted, if that is another one.
     """
-    meant = {} if mending is None else mending.columns
-    return ReadOptions(
-        max_rows=settings.limits.max_rows,
-        max_sheet_bytes=settings.limits.max_sheet_mib * 1024 * 1024,
-        encoding=answers.encoding or settings.sheet.encoding,
-        sheet_name=answers.worksheet,
-        aliases={**known_headings(settings.sheet.column_profile, settings.columns), **meant},
-        operation=operation,
-        profiles=every_profile(settings.columns),
-    )
 
+    settings: Settings
+    rules: Rules
+    path: Path
+    reading: Reading = Reading()
+    frame: pl.DataFrame | None = None
+    file: str | None = None
+    moves_to: Path | None = None
 
-def require_as_stated(settings: Settings, rules: Rules, validated: Validated, stated: ControlTotals | None) -> None:
-    """Raise `SheetError` unless a sheet has the stated totals, and `ConfigurationError` for a key that it needs."""
-    if stated is not None and (wrong := differences(stated, validated.totals)):
-        raise SheetError(" ".join(wrong), hint=say("Nothing was sent. Make sure that this is the right sheet."))
-    require_complete(settings, rules, set(validated.counts.filter("valid")["country"]))
+    @property
+    def operation(self) -> str:
+        """The operation of its rows."""
+        return operation_of(self.rules).name
+
+    @property
+    def options(self) -> ReadOptions:
+        """How it is read: as a person said, and else as the configuration says.
+
+        The meaning that a person gave a heading (in the corrections) is before every profile.
+        """
+        settings, reading = self.settings, self.reading
+        profile = settings.sheet.column_profile if reading.column_profile is None else reading.column_profile
+        meant = {} if reading.mending is None else reading.mending.columns
+        return ReadOptions(
+            max_rows=settings.limits.max_rows,
+            max_sheet_bytes=settings.limits.max_sheet_mib * 1024 * 1024,
+            encoding=reading.encoding or settings.sheet.encoding,
+            sheet_name=reading.worksheet,
+            aliases={**known_headings(profile, settings.columns), **meant},
+            operation=self.operation,
+            profiles=every_profile(settings.columns),
+            file=self.file,
+        )
+
+    def read(self) -> Sheet:
+        """Read it, without its corrections. Raises `SheetQuestion` for what is left open."""
+        if self.frame is not None:
+            return sheet_of(self.frame, self.options, name=self.path.name)
+        return read_sheet(self.path, self.options)
+
+    def validated(self, sheet: Sheet | None = None) -> Validated:
+        """Validate it by the rules of its operation, with its corrections; `sheet` is the sheet as it was read before.
+
+        Raises `SheetQuestion` for what is left open.
+        """
+        mending, found = self.reading.mending, self.read() if sheet is None else sheet
+        mended = found if mending is None else mended_sheet(found, mending)
+        refuse_misdirected(mended, {name: load_operation(name).command for name in operation_names()})
+        return validate(mended, self.rules, reference=self.reading.reference)
 
 
 def suggested_reference(operation: str, now: datetime) -> str:

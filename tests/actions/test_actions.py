@@ -13,11 +13,12 @@ import pytest
 
 from benchmarks.silent_progress import Silent
 from paygw_batch.actions.batch_status import batch_status, journal_status
-from paygw_batch.actions.plan_document import Conversation, RefusedSheet, SheetOptions, Submission, plan_sheet
+from paygw_batch.actions.plan_document import Conversation, RefusedSheet, Submission, plan_sheet
 from paygw_batch.actions.send import SendJob, send
 from paygw_batch.actions.submit_sheet import continued_batch, release_rejected, submit_sheet, unfinished_batch
 from paygw_batch.clock import timestamp
 from paygw_batch.core.batch import PAYOUT
+from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import State
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.errors import UsageError
@@ -29,7 +30,7 @@ from paygw_batch.settings.configuration import Settings, load_settings
 from paygw_batch.wiring.approvals import default_plan
 from paygw_batch.wiring.gateway import gateway_of
 from paygw_batch.wiring.journal import journal_to_read, run_journal
-from paygw_batch.wiring.sheet import rules_of, validated_sheet
+from paygw_batch.wiring.sheet import GivenSheet, rules_of
 from tests.cli.program import Program, kenyan_rows, sandbox_toml
 
 WORK = "a test"
@@ -50,8 +51,8 @@ def settings_of(program: Program) -> Settings:
 def asked_for(program: Program, rows: Sequence[str], name: str = "payroll.csv") -> Submission:
     sheet = program.sheet(list(rows), name)
     settings = settings_of(program)
-    validated = validated_sheet(settings, rules_of(settings, PAYOUT), sheet)
-    return Submission(validated, sheet, default_plan(sheet), "Jane")
+    given = GivenSheet(settings, rules_of(settings, PAYOUT), sheet)
+    return Submission.read(given, Choices(decided_by="Jane"), default_plan(sheet))
 
 
 def send_all(task: SendJob, _plan: Plan) -> RunEnd:
@@ -62,7 +63,7 @@ def submit(program: Program, asked: Submission, conversation: Conversation | Non
     settings = settings_of(program)
     rules = rules_of(settings, PAYOUT)
     with gateway_of(settings, rules, {}) as gateway, run_journal(settings, WORK, lambda _sentence: None) as journal:
-        return submit_sheet(asked, settings, rules, gateway, journal, conversation or Conversation(), send_all)
+        return submit_sheet(asked, gateway, journal, conversation or Conversation(), send_all)
 
 
 @contextmanager
@@ -127,14 +128,14 @@ def test_planning_writes_nothing(program: Program) -> None:
     submit(program, asked_for(program, kenyan_rows(1)))
     with journal_to_read(settings_of(program)) as journal:
         before = journal.head()
-        plan = plan_sheet(asked_for(program, kenyan_rows(2), "more.csv"), settings_of(program), journal)
+        plan = plan_sheet(asked_for(program, kenyan_rows(2), "more.csv"), journal)
         assert (plan.existing, plan.known_rows) == (None, 1)
         assert journal.head() == before
 
 
 def test_a_batch_is_continued_where_it_ended(program: Program) -> None:
     asked = asked_for(program, kenyan_rows(3))
-    assert isinstance(submit(program, replace(asked, options=SheetOptions(first=1))), RunEnd)
+    assert isinstance(submit(program, replace(asked, choices=Choices(first=1))), RunEnd)
     with continued(program) as task:
         assert send(task, Silent(), lambda _engine: None).sent == 2
     with continued(program) as task:
@@ -145,7 +146,7 @@ def test_a_batch_is_continued_where_it_ended(program: Program) -> None:
 
 
 def test_the_state_of_a_batch_is_data_with_the_next_step(program: Program) -> None:
-    submit(program, replace(asked_for(program, kenyan_rows(3)), options=SheetOptions(first=1)))
+    submit(program, replace(asked_for(program, kenyan_rows(3)), choices=Choices(first=1)))
     settings = settings_of(program)
     with journal_to_read(settings) as journal:
         (record,) = journal.batches()

@@ -7,12 +7,12 @@ from pathlib import Path
 import openpyxl
 import pytest
 
-from paygw_batch.actions.plan_document import SheetOptions, Submission
 from paygw_batch.cli.commands.pay import submit_command
 from paygw_batch.cli.invocation import program_options
-from paygw_batch.core.sheet_answers import SheetAnswers
+from paygw_batch.core.choices import Choices
 from paygw_batch.errors import SheetError
 from paygw_batch.settings.cover_note import CoverNote, parse_cover_note
+from paygw_batch.wiring.sheet import Reading
 from tests.cli.program import HEADING, SAMPLES, Program, kenyan_rows, read_csv
 from tests.cli.test_mending import MENDS
 from tests.cli.test_worksheets import workbook
@@ -207,7 +207,8 @@ NOT_FOR_A_NOTE = {
     "wait": "it is about the journal, and not about a sheet",
     "force": "run-folder names its files by the time",
     "for_excel": "as force: programs read what run-folder writes",
-    "typed": "it is what a person typed",
+    "expected": "as expect_rows and expect_total",
+    "decided_by": "as by",
 }
 
 
@@ -218,9 +219,8 @@ def test_a_note_has_a_key_for_every_option_of_submit() -> None:
 
 
 def test_a_note_has_a_key_for_all_that_a_submission_can_be_told() -> None:
-    told = {field.name for field in fields(SheetOptions)} - {"sent_by", "is_plan_named", "answered"}
-    told |= {field.name for field in fields(Submission)} - {"validated", "sheet", "options", "read", "corrections"}
-    told |= {field.name for field in fields(SheetAnswers)}
+    told = {field.name for field in fields(Choices)} - {"sent_by", "is_plan_named", "answered"}
+    told |= {field.name for field in fields(Reading)} - {"mending"}
     assert told - set(NOT_FOR_A_NOTE) <= set(CoverNote.model_fields)
 
 

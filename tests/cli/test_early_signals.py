@@ -54,7 +54,7 @@ main()
 """
 
 IMPORTS = ["paygw_batch.cli.main", "click", "paygw_batch.cli.commands.pay", "polars", "httptools", "apsw"]
-CALLS = ["call:cli", "call:load_settings", "call:validated_sheet", "call:gateway_of", "call:run_journal"]
+CALLS = ["call:cli", "call:load_settings", "call:GivenSheet.validated", "call:gateway_of", "call:run_journal"]
 CALLS += ["call:open_planned_batch", "call:send", "call:signers_at_work"]
 
 

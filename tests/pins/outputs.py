@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from tests.checkout import versioned_files
-from tests.pins.entry import QUERIES, PaygwError, SheetAnswers, load_settings, rules_of, validated_sheet
+from tests.pins.entry import QUERIES, GivenSheet, PaygwError, Reading, load_settings, rules_of
 from tests.pins.machine import SAMPLES, Machine, machine, members_of, rows_of
 
 Output = tuple[str, str]
@@ -122,7 +122,7 @@ _NOT_USED = f"the reference {_REFERENCE} is not used."
 def _validated(name: str, own: Machine, path: Path) -> Iterator[Output]:
     settings = load_settings(own.home / "paygw.toml", environ={}, flags={})
     try:
-        found = validated_sheet(settings, rules_of(settings, "payout"), path, SheetAnswers(reference=_REFERENCE))
+        found = GivenSheet(settings, rules_of(settings, "payout"), path, Reading(reference=_REFERENCE)).validated()
         rows = found.rows
     except PaygwError as error:
         yield f"{name}/refused", own.masked(f"{type(error).__name__}: {error.message} {error.hint}\n")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from paygw_batch.core.choices import Choices
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.journal.file_place import in_memory_journal
@@ -27,14 +28,12 @@ def planned(journal: SqliteJournal, *rows: str, name: str = "pay.csv") -> Plan:
         del line["client_orderid"]
         cells.append({**line, "staff_number": staff[0]} if staff else line)
     validated = validate(replace(of_rows(*cells), name=name), RULES, reference="october")
-    return plan_submission(validated, journal, operation="payout", amend=False, now=lambda: NOW, quarantine_h=24)
+    return plan_submission(validated, journal, Choices(), now=lambda: NOW, quarantine_h=24)
 
 
 def pay(journal: SqliteJournal, plan: Plan) -> list[str]:
     """Open a planned batch, every question answered with yes; return the order ids that left."""
-    batch = open_planned_batch(
-        plan, journal, RULES, operation="payout", sheet_path=Path("pay.csv"), now=lambda: NOW, is_answered=True
-    )
+    batch = open_planned_batch(plan, journal, RULES, sheet_path=Path("pay.csv"), now=lambda: NOW, is_answered=True)
     gateway = ScriptedGateway()
     run(an_engine(journal, gateway), batch)
     return gateway.arrived

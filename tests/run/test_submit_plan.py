@@ -10,6 +10,7 @@ import pytest
 
 from paygw_batch.actions.plan_document import preview
 from paygw_batch.clock import timestamp
+from paygw_batch.core.choices import Choices
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.load import load_rules
@@ -44,13 +45,11 @@ def sheet(tmp_path: Path, *rows: str) -> Validated:
 
 def plan(validated: Validated, journal: JournalReader, *, amend: bool = False, days: int = 0) -> Plan:
     later = NOW + timedelta(days=days)
-    return plan_submission(validated, journal, operation="payout", amend=amend, now=lambda: later, quarantine_h=24)
+    return plan_submission(validated, journal, Choices(amend=amend), now=lambda: later, quarantine_h=24)
 
 
 def submit(plan: Plan, journal: SqliteJournal, gateway: ScriptedGateway | None = None) -> BatchRecord:
-    batch = open_planned_batch(
-        plan, journal, RULES, operation="payout", sheet_path=Path("payroll.csv"), now=lambda: NOW
-    )
+    batch = open_planned_batch(plan, journal, RULES, sheet_path=Path("payroll.csv"), now=lambda: NOW)
     run(an_engine(journal, gateway or ScriptedGateway()), batch)
     return batch
 
@@ -103,7 +102,7 @@ def test_what_validation_let_through_by_mistake_is_found_before_it_is_written_do
 
 def test_a_known_row_that_never_left_is_sent_with_the_later_batch(journal: SqliteJournal, tmp_path: Path) -> None:
     first = plan(sheet(tmp_path, "A 100 001"), journal)
-    open_planned_batch(first, journal, RULES, operation="payout", sheet_path=Path("payroll.csv"), now=lambda: NOW)
+    open_planned_batch(first, journal, RULES, sheet_path=Path("payroll.csv"), now=lambda: NOW)
     gateway = ScriptedGateway()
     submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal, gateway)
     assert sorted(gateway.arrived) == ["A", "B"]
@@ -142,7 +141,7 @@ def test_amend_replaces_a_rejected_payment_and_continues_its_attempts(journal: S
 
 def test_amend_of_what_never_left_keeps_the_id(journal: SqliteJournal, tmp_path: Path) -> None:
     first = plan(sheet(tmp_path, "A 100 001"), journal)
-    open_planned_batch(first, journal, RULES, operation="payout", sheet_path=Path("payroll.csv"), now=lambda: NOW)
+    open_planned_batch(first, journal, RULES, sheet_path=Path("payroll.csv"), now=lambda: NOW)
     gateway = ScriptedGateway()
     submit(plan(sheet(tmp_path, "A 120 001"), journal, amend=True), journal, gateway)
     assert gateway.arrived == ["A"]
@@ -230,9 +229,7 @@ def test_a_journal_on_disk_keeps_nothing_of_a_batch_that_breaks_its_contract(tmp
         amount=pl.when(pl.col("row") == 500).then(pl.lit("1e3")).otherwise("amount")
     )
     validated = replace(planned.validated, sheet=replace(planned.validated.sheet, frame=spoilt))
-    opened = partial(
-        open_planned_batch, journal=held, rules=RULES, operation="payout", sheet_path=Path("p.csv"), now=lambda: NOW
-    )
+    opened = partial(open_planned_batch, journal=held, rules=RULES, sheet_path=Path("p.csv"), now=lambda: NOW)
     with pytest.raises(InternalError, match="row 500, amount"):
         opened(replace(planned, validated=validated))
     assert (held.batches(), held.head().seq) == ([], 0)
@@ -245,7 +242,7 @@ def test_a_row_in_flight_is_shown_in_doubt(journal: SqliteJournal, tmp_path: Pat
     planned = plan(sheet(tmp_path, "A 100 001"), journal)
     gateway = ScriptedGateway()
     seen: list[pl.DataFrame] = []
-    batch = open_planned_batch(planned, journal, RULES, operation="payout", sheet_path=Path("p.csv"), now=lambda: NOW)
+    batch = open_planned_batch(planned, journal, RULES, sheet_path=Path("p.csv"), now=lambda: NOW)
     gateway.before_answer = lambda _order_id: seen.append(reconciliation(journal, batch, MINOR_UNITS))
     run(an_engine(journal, gateway), batch)
     assert seen[0]["state"].to_list() == [State.IN_DOUBT.value]

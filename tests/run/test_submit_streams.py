@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from paygw_batch.core.choices import Choices
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import InternalError, SheetError
@@ -83,13 +84,11 @@ def in_one(path: Path) -> Validated:
 
 
 def planned(found: Validated, journal: SqliteJournal, *, amend: bool = False) -> Plan:
-    return plan_submission(found, journal, operation="payout", amend=amend, now=lambda: NOW, quarantine_h=24)
+    return plan_submission(found, journal, Choices(amend=amend), now=lambda: NOW, quarantine_h=24)
 
 
 def opened(plan: Plan, journal: SqliteJournal) -> None:
-    open_planned_batch(
-        plan, journal, RULES, operation="payout", sheet_path=Path("/p.csv"), now=lambda: NOW, is_answered=True
-    )
+    open_planned_batch(plan, journal, RULES, sheet_path=Path("/p.csv"), now=lambda: NOW, is_answered=True)
 
 
 def kept(journal: SqliteJournal) -> tuple[object, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from paygw_batch.core.choices import Choices
 from paygw_batch.errors import ApprovalError, PeopleForgotten
 from paygw_batch.journal.journal import JournalReader
 from paygw_batch.run.approval import (
@@ -75,8 +76,7 @@ class Approvals:
             plan = plan_submission(
                 world.validated(about),
                 reader,
-                operation=world.operation,
-                amend=world.amends,
+                Choices(amend=world.amends),
                 now=world.now,
                 quarantine_h=QUARANTINE_H,
             )

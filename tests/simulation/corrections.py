@@ -17,6 +17,7 @@ from typing import Any
 
 import polars as pl
 
+from paygw_batch.core.choices import Choices
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
@@ -176,8 +177,7 @@ def _submit(world: CorrectingWorld, lines: Sequence[Line], run_name: str) -> Col
         plan = plan_submission(
             _validated(world, lines, run_name),
             world.journal,
-            operation="payout",
-            amend=amend,
+            Choices(amend=amend),
             now=lambda: world.now,
             quarantine_h=24,
         )
@@ -225,7 +225,6 @@ def _send(world: CorrectingWorld, plan: Plan, lines: Sequence[Line], run_name: s
         plan,
         world.journal,
         _rules(),
-        operation="payout",
         sheet_path=Path("pay.csv"),
         now=lambda: world.now,
         is_answered=True,

@@ -19,10 +19,11 @@ from typing import Any, cast
 import apsw
 import polars as pl
 
-from paygw_batch.actions import plan_document, submit_sheet
-from paygw_batch.actions.plan_document import Conversation, RefusedSheet, SheetOptions, Submission
+from paygw_batch.actions import approvals, plan_document, submit_sheet
+from paygw_batch.actions.plan_document import Conversation, RefusedSheet, Submission
 from paygw_batch.actions.send import SendJob
 from paygw_batch.clock import timestamp
+from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import ApprovalError, InternalError, PaygwError
@@ -33,7 +34,7 @@ from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, Entry, Identity, Link
 from paygw_batch.report.changes import Comparison, compare_with_past
 from paygw_batch.run import submit
-from paygw_batch.run.approval import PlanDocument, PlanFinding
+from paygw_batch.run.approval import Approved, PlanDocument, PlanFinding
 from paygw_batch.run.approval_keys import ApprovalKey, people_of
 from paygw_batch.run.kept_documents import withdrawn_with
 from paygw_batch.run.signed_document import Approval, ApprovalPolicy, approve, signed
@@ -43,6 +44,7 @@ from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.sheet_file import ReadOptions, sheet_of
 from paygw_batch.wiring.gateway import GatewayAccess
+from paygw_batch.wiring.sheet import GivenSheet
 from tests.simulation.approvals import key_of
 from tests.simulation.remembered import REMEMBERED
 from tests.simulation.screens import Look, Opening, PaidBatch, Payment, ScreenJudge, Seen, screen_of, text_sha256
@@ -100,12 +102,15 @@ class Sheet:
 
 @lru_cache(maxsize=8_192)
 def _validated(sheet: Sheet) -> Validated:
+    return validate(sheet_of(_frame(sheet), ReadOptions(operation="payout"), name=sheet.name), RULES["payout"])
+
+
+def _frame(sheet: Sheet) -> pl.DataFrame:
     lines = [
         ("KE", f"{sheet.prefix}-{row}", f"{one.amount:.2f}", "KES", one.name, one.account, f"+{one.account}")
         for row, one in enumerate(sheet.payments, 2)
     ]
-    frame = pl.DataFrame(lines, schema=dict.fromkeys(_HEADINGS, pl.String), orient="row")
-    return validate(sheet_of(frame, ReadOptions(operation="payout"), name=sheet.name), RULES["payout"])
+    return pl.DataFrame(lines, schema=dict.fromkeys(_HEADINGS, pl.String), orient="row")
 
 
 @cache
@@ -156,17 +161,14 @@ def past_of(people: int, months: int) -> Past:
     for month in range(months):
         at = EPOCH - timedelta(days=30 * (months - month))
         sheet = month_sheet(people, month, f"M{month}")
-        plan = plan_submission(
-            sheet.validated, journal, operation="payout", amend=False, now=partial(_same, at), quarantine_h=24
-        )
+        plan = plan_submission(sheet.validated, journal, Choices(), now=partial(_same, at), quarantine_h=24)
         record = open_planned_batch(
             plan,
             journal,
             RULES["payout"],
-            operation="payout",
             sheet_path=Path("/payroll.csv"),
             now=partial(_same, at),
-            approvals=(f"approved by brian at {timestamp(at)} (plan {'0' * 16})",),
+            approved=Approved("", (f"approved by brian at {timestamp(at)} (plan {'0' * 16})",)),
         )
         pay(journal, record.number, at)
         paid.append(PaidBatch(record.batch, at, True, sheet.payments))
@@ -243,6 +245,7 @@ class ForgingWorld:
         self.patch(plan_document, "compare_with_past", self._compare)
         self.patch(plan_document, "utc_now", lambda: self.now)
         self.patch(submit_sheet, "utc_now", lambda: self.now)
+        self.patch(approvals, "utc_now", lambda: self.now)
 
     def patch(self, owner: object, name: str, value: object) -> None:
         """Replace something of the program for as long as this world lasts: how bugs are planted."""
@@ -270,14 +273,9 @@ class ForgingWorld:
 
     def asked(self, sheet: Sheet, plan: Path, *, repeats_meant: bool = True) -> Submission:
         """Return the submission of a sheet by the maker."""
-        return Submission(
-            sheet.validated,
-            self.directory / sheet.name,
-            plan,
-            MAKER,
-            SheetOptions(skip_invalid=True, repeats_meant=repeats_meant),
-            read=lambda: _validated(sheet),
-        )
+        given = GivenSheet(self.settings, RULES["payout"], self.directory / sheet.name, frame=_frame(sheet))
+        choices = Choices(skip_invalid=True, repeats_meant=repeats_meant, decided_by=MAKER)
+        return Submission(given, sheet.validated, choices, plan)
 
     def next_prefix(self) -> str:
         """Return the beginning of order ids that no sheet had."""
@@ -359,8 +357,6 @@ def _plan(world: ForgingWorld, sheet: Sheet) -> Made | None:
     against = rng_batch if (rng_batch := _any_batch(world)) and world.rng.random() < 0.2 else None
     drafted = plan_document.draft_plan(
         world.asked(sheet, world.directory / "none.json"),
-        world.settings,
-        RULES["payout"],
         world.journal,
         Conversation(),
         key_of(MAKER).public,
@@ -454,7 +450,7 @@ def _look(world: ForgingWorld, made: Made, person: str) -> Made:
     if rng.random() < 0.2:
         try:
             asked = world.asked(made.sheet, world.directory / "none.json")
-            shown = plan_document.own_view(shown, asked, world.settings, RULES["payout"], world.journal)
+            shown = plan_document.own_view(shown, asked, world.journal)
         except ApprovalError:
             return made
     lines, code = screen_of(shown), made.document.code
@@ -543,8 +539,6 @@ def _submit(world: ForgingWorld, sheet: Sheet, file: str | None) -> None:
     try:
         submit_sheet.submit_sheet(
             asked,
-            world.settings,
-            RULES["payout"],
             cast(GatewayAccess, None),
             world.journal,
             Conversation(),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from benchmarks.silent_progress import Silent
+from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import Intended, State
 from paygw_batch.core.outcome import Verdict
 from paygw_batch.engine.engine import Engine
@@ -225,8 +226,7 @@ async def submit(process: Process, sheet: str) -> int:
         lambda: plan_submission(
             validated,
             journal,
-            operation=world.operation,
-            amend=world.amends,
+            Choices(amend=world.amends),
             now=world.now,
             quarantine_h=QUARANTINE_H,
         )
@@ -240,12 +240,10 @@ async def submit(process: Process, sheet: str) -> int:
             plan,
             journal,
             RULES[world.operation],
-            operation=world.operation,
             sheet_path=Path(f"/{sheet}.csv"),
             now=world.now,
             by="amina",
-            approvals=approved.approvals,
-            plan_sha256=approved.plan_sha256,
+            approved=approved,
         )
     )
     world.sheet_of_batch[record.batch] = sheet

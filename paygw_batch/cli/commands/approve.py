@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,14 +19,7 @@ from paygw_batch.actions.approvals import (
     withdraw_document,
 )
 from paygw_batch.actions.forget_people import forget_by_order
-from paygw_batch.actions.plan_document import (
-    Conversation,
-    RefusedSheet,
-    SheetOptions,
-    Submission,
-    own_view,
-    prepare_plan,
-)
+from paygw_batch.actions.plan_document import Conversation, RefusedSheet, own_view, prepare_plan
 from paygw_batch.actions.settle_rows import carry_out_order
 from paygw_batch.actions.submit_sheet import refused_summary, release_by_order
 from paygw_batch.cli.commands.forget import forgotten
@@ -36,27 +28,27 @@ from paygw_batch.cli.commands.settle import settled_sentence, summary_after_sett
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import (
-    answers_of,
-    answers_options,
     by_option,
+    choices_options,
     collect_option,
     complete_batches,
     excel_option,
     force_option,
     guard_of,
-    meant_options,
     plan_page_option,
     profile_option,
     require_csv,
     settings_of,
+    skip_invalid_option,
     strict_option,
     wait_option,
 )
 from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures, write_plan_page
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.send_batch import continued, held, show_known, show_planned
-from paygw_batch.cli.sheet_questions import answered, as_typed, show_findings
+from paygw_batch.cli.send_batch import continued, held, show_known, show_planned, submission
+from paygw_batch.cli.sheet_questions import answers_options, show_findings
 from paygw_batch.clock import utc_now
+from paygw_batch.core.choices import Choices
 from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.extras import AFTER_A_COMMAND, extras
 from paygw_batch.journal import BatchRecord, JournalReader
@@ -81,7 +73,7 @@ from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.approvals import known_maker, person, required_policy
 from paygw_batch.wiring.journal import find_batch, journal_for_document, journal_to_read
 from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
-from paygw_batch.wiring.sheet import rules_of, validated_sheet
+from paygw_batch.wiring.sheet import GivenSheet, Reading, rules_of
 
 
 @click.command("plan", cls=HelpCommand)
@@ -90,10 +82,8 @@ from paygw_batch.wiring.sheet import rules_of, validated_sheet
 @click.option("--key", type=NamedFile(), required=True, help="The maker's private key (Ed25519, PEM).")
 @answers_options
 @profile_option
-@click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and send the others.")
-@click.option("--amend", is_flag=True, help="Let changed rows replace those that are rejected or were never sent.")
-@strict_option
-@meant_options
+@skip_invalid_option
+@choices_options
 @click.option("--against", metavar="BATCH", help="Also compare with this batch. It can only add differences.")
 @collect_option
 @plan_page_option
@@ -107,40 +97,29 @@ def plan_command(
     sheet: Path,
     out: Path,
     key: Path,
-    column_profile: str | None,
-    skip_invalid: bool,
-    amend: bool,
-    strict: bool,
-    repeats_meant: bool,
-    new_payees: tuple[str, ...],
+    reading: Reading,
+    choices: Choices,
     against: str | None,
     report: Path | None,
     force: bool,
-    **answers_given: Any,
 ) -> None:
     """Write a plan of SHEET: rows, totals, warnings, differences from the last run. Nothing is sent."""
     screen = Screen(invocation)
     _require_json(out)
-    settings = settings_of(invocation, {("sheet", "column_profile"): column_profile})
+    settings = settings_of(invocation)
     guard_of(invocation, settings, force=force).check(
         RequestedOutput("--out", out, OutputKind.PLAN),
         RequestedOutput("--report", report, OutputKind.PLAN_PAGE),
         inputs={say("the sheet"): sheet, say("a key"): key},
     )
     policy, heard = required_policy(settings), [one.begin(settings, os.environ) for one in extras(AFTER_A_COMMAND)]
-    rules = rules_of(settings, operation)
-    maker = own_key(key)
+    given, maker = GivenSheet(settings, rules_of(settings, operation), sheet, reading), own_key(key)
     known_maker(maker.public, policy, say("No plan was made."))
-    reading = partial(validated_sheet, settings, rules, sheet)
-    validated, answered_by = answered(screen, reading, answers_of(answers_given), operation, sheet)
-    options = SheetOptions(
-        skip_invalid=skip_invalid, amend=amend, strict=strict, repeats_meant=repeats_meant, new_payees=new_payees
-    )
-    typed = as_typed(sheet, answered_by, column_profile)
-    asked = Submission(validated, sheet, out, "", options, typed=typed)
+    asked = submission(screen, given, choices, out)
     with journal_for_document(settings, "plan") as journal:
-        conversation = Conversation(partial(_show, screen, skip_invalid=skip_invalid), screen.say, screen.confirm)
-        prepared = prepare_plan(asked, settings, rules, journal, conversation, maker, against=against)
+        show = partial(_show, screen, skip_invalid=choices.skip_invalid)
+        conversation = Conversation(show, screen.say, screen.confirm)
+        prepared = prepare_plan(asked, journal, conversation, maker, against=against)
     if isinstance(prepared, RefusedSheet):
         screen.finish(refused_summary(prepared, asked))
     plan, document = prepared.plan, prepared.document
@@ -222,18 +201,18 @@ def approve_command(
     *,
     document: Path,
     key: Path | None,
+    sheet: Path | None,
+    reading: Reading,
+    strict: bool,
     report: Path | None,
     force: bool,
-    column_profile: str | None,
-    **read_as: Any,
 ) -> None:
     """Show DOCUMENT, a plan or an order to settle, release or forget, and approve it with your key.
 
     The approval is written into its file. If the journal is in a database, you can also name a plan by its code
     there.
     """
-    screen, sheet = Screen(invocation), read_as["sheet"]
-    settings = settings_of(invocation, {("sheet", "column_profile"): column_profile})
+    screen, settings = Screen(invocation), settings_of(invocation)
     guard_of(invocation, settings, force=force).check(
         RequestedOutput("--report", report, OutputKind.PLAN_PAGE),
         inputs={say("the plan"): document, say("a key"): key, say("the sheet"): sheet},
@@ -242,7 +221,11 @@ def approve_command(
     found, shared = signed_document_at(settings, document)
     if (report is not None or sheet is not None) and not isinstance(found, PlanDocument):
         raise UsageError(say("--report and --sheet are for a plan, but this is a {noun}.", noun=say(found.noun)))
-    viewed = _viewed(screen, settings, found, policy, **read_as) if isinstance(found, PlanDocument) else None
+    viewed = None
+    if isinstance(found, PlanDocument):
+        rules = rules_of(settings, found.content.operation)
+        given = None if sheet is None else GivenSheet(settings, rules, sheet, reading)
+        viewed = _viewed(screen, found, policy, given, strict=strict)
     waits_h = settings.submission.quarantine_h
     show_content(screen, found, policy, waits_h, own=viewed, with_people=True)  # before anything is signed
     require_in_force(settings, found)
@@ -274,35 +257,23 @@ def signed_document_at(settings: Settings, place: Path) -> tuple[SignedDocument,
 
 
 def _viewed(
-    screen: Screen,
-    settings: Settings,
-    found: PlanDocument,
-    policy: ApprovalPolicy,
-    *,
-    sheet: Path | None,
-    strict: bool,
-    **answers_given: Any,
+    screen: Screen, found: PlanDocument, policy: ApprovalPolicy, given: GivenSheet | None, *, strict: bool
 ) -> PlanDocument:
     """Return the plan to show: as its maker signed it or, with its sheet, as its approver finds it.
 
     Raises `ApprovalError` if the plan was withdrawn, is for another sheet, or does not show what is found.
     """
-    if sheet is None:
+    if given is None:
         signed_by = name_of(found.maker, policy.people)
         screen.say(say("Shown as its maker {name} signed it. --sheet SHEET shows your own view.", name=signed_by))
         return found
-    rules, content = rules_of(settings, found.content.operation), found.content
-
-    reading = partial(validated_sheet, settings, rules, sheet)
-    validated, answers = answered(screen, reading, answers_of(answers_given), content.operation, sheet)
-    options = SheetOptions(
-        skip_invalid=content.invalid > 0, amend=content.amended > 0, strict=strict, repeats_meant=True
-    )
-    asked = Submission(validated, sheet, sheet, "", options, partial(reading, answers))
-    with journal_to_read(settings, screen.say, must_be_known=True) as journal:
+    content = found.content
+    choices = Choices(skip_invalid=content.invalid > 0, amend=content.amended > 0, strict=strict, repeats_meant=True)
+    asked = submission(screen, given, choices, given.path)
+    with journal_to_read(given.settings, screen.say, must_be_known=True) as journal:
         require_not_withdrawn(found, journal.withdrawals())
-        viewed = own_view(found, asked, settings, rules, journal)
-    screen.say(say("Shown as you find it in {sheet} and in your journal.", sheet=sheet))
+        viewed = own_view(found, asked, journal)
+    screen.say(say("Shown as you find it in {sheet} and in your journal.", sheet=given.path))
     return viewed
 
 

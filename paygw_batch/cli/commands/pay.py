@@ -1,19 +1,15 @@
 """The commands that send rows (`submit`, `collect`, `resume`, `retry`), and `reconcile`, which writes results again."""
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from paygw_batch.actions.check_payout import corrections_of
 from paygw_batch.actions.plan_document import (
     Conversation,
-    SentBy,
-    SheetOptions,
     Submission,
     plan_sheet,
     preview,
@@ -31,19 +27,17 @@ from paygw_batch.actions.submit_sheet import (
 from paygw_batch.cli.help_texts import HelpCommand, SheetCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, Number, WholeNumber
 from paygw_batch.cli.options import (
-    answers_of,
-    answers_options,
     by_option,
+    choices_options,
     complete_batches,
     excel_option,
     force_option,
     guard_of,
-    meant_options,
     profile_option,
     require_csv,
     settings_of,
+    skip_invalid_option,
     stated_totals,
-    strict_option,
     wait_option,
 )
 from paygw_batch.cli.screen.screen import Screen
@@ -54,11 +48,14 @@ from paygw_batch.cli.send_batch import (
     reported,
     send_and_reconcile,
     show_planned,
+    submission,
     submit_and_report,
 )
-from paygw_batch.cli.sheet_questions import answered, as_typed, show_totals
+from paygw_batch.cli.sheet_questions import answers_options, show_totals
 from paygw_batch.core.batch import PAYIN, PAYOUT
+from paygw_batch.core.choices import Choices, SentBy
 from paygw_batch.core.money import with_separators
+from paygw_batch.countries.load import load_operation
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import JournalReader
@@ -71,7 +68,7 @@ from paygw_batch.wiring.approvals import default_plan, person
 from paygw_batch.wiring.gateway import gateway_of
 from paygw_batch.wiring.journal import find_batch, journal_for_planning, journal_to_read, require_workers, run_journal
 from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
-from paygw_batch.wiring.sheet import minor_units_of, require_as_stated, require_complete, rules_of, validated_sheet
+from paygw_batch.wiring.sheet import GivenSheet, Reading, minor_units_of, require_complete, rules_of
 
 _OPTIONS = (
     click.argument("sheet", type=NamedFile()),
@@ -79,11 +76,9 @@ _OPTIONS = (
     profile_option,
     click.option("--out", type=NamedFile(), help="Reconciliation file (.csv, .parquet or .xlsx)."),
     excel_option,
-    click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and send the others."),
+    skip_invalid_option,
     click.option("--mended", type=NamedFile(), metavar="FILE", help="File of corrections made in the console."),
-    click.option("--amend", is_flag=True, help="Let changed rows replace those that are rejected or were never sent."),
-    strict_option,
-    meant_options,
+    choices_options,
     click.option("--plan", type=NamedFile(), help="The approved plan. Default: SHEET.plan.json."),
     click.option("--first", type=WholeNumber(1), help="Send at most N rows, then stop (exit code 6)."),
     click.option("--detach", is_flag=True, help="Hand the batch over to the workers and return at once."),
@@ -107,89 +102,92 @@ _OPTIONS = (
 
 
 def sheet_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the argument and the options of `run_sheet` to a command."""
+    """Add the argument and the options of `_Typed` to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Typed:
+    """What a person typed after `submit` or `collect`."""
+
+    sheet: Path
+    reading: Reading
+    choices: Choices
+    mended: Path | None
+    plan: Path | None
+    out: Path | None
+    for_excel: bool
+    detach: bool
+    dry_run: bool
+    concurrency: int | None
+    rate_per_s: float | None
+    expect_rows: int | None
+    expect_total: tuple[str, ...]
+    wait: bool
+    by: str | None
+    force: bool
+
+
 @click.command("submit", cls=SheetCommand)
 @sheet_options
 @click.pass_obj
-def submit_command(invocation: Invocation, /, **asked: Any) -> None:
+def submit_command(invocation: Invocation, /, **typed: Any) -> None:
     """Pay the people on SHEET: start its batch, or continue it. Running the same command again is always safe."""
-    run_sheet(invocation, PAYOUT, "submit", **asked)
+    run_sheet(invocation, PAYOUT, _Typed(**typed))
 
 
-def run_sheet(
-    invocation: Invocation,
-    operation: str,
-    command_name: str,
-    *,
-    sheet: Path,
-    column_profile: str | None,
-    out: Path | None,
-    for_excel: bool,
-    mended: Path | None,
-    plan: Path | None,
-    first: int | None,
-    detach: bool,
-    dry_run: bool,
-    concurrency: int | None,
-    rate_per_s: float | None,
-    expect_rows: int | None,
-    expect_total: tuple[str, ...],
-    wait: bool,
-    by: str | None,
-    force: bool,
-    **further: Any,
-) -> None:
-    """Run a sheet of `operation`. `further` has the values of `answers_options` and of `SheetOptions`."""
-    screen, answers, stated = Screen(invocation), answers_of(further), stated_totals(expect_rows, expect_total)
-    require_csv(out, for_excel=for_excel)
-    pace = {("submission", "concurrency"): concurrency, ("submission", "rate_per_s"): rate_per_s}
-    settings = settings_of(invocation, {**pace, ("sheet", "column_profile"): column_profile})
-    sent_by = _sent_by(settings, first, detach=detach, urgent=further["urgent"])
-    options = SheetOptions(**further, first=first, sent_by=sent_by, is_plan_named=plan is not None)
-    rules, plan_file = rules_of(settings, operation), plan or default_plan(sheet)
-    guard = guard_of(invocation, settings, force=force)
-    inputs = {say("the sheet"): sheet, say("the plan"): plan_file, say("the corrections"): mended}
-    guard.check(RequestedOutput("--out", out, OutputKind.RECONCILIATION, sheet), inputs=inputs, reporting=not dry_run)
+def run_sheet(invocation: Invocation, operation: str, typed: _Typed) -> None:
+    """Run a sheet of `operation`."""
+    screen, sheet, out = Screen(invocation), typed.sheet, typed.out
+    expected = stated_totals(typed.expect_rows, typed.expect_total)
+    require_csv(out, for_excel=typed.for_excel)
+    pace = {("submission", "concurrency"): typed.concurrency, ("submission", "rate_per_s"): typed.rate_per_s}
+    settings = settings_of(invocation, pace)
+    sent_by = _sent_by(settings, typed.choices, detach=typed.detach)
+    rules, plan = rules_of(settings, operation), typed.plan or default_plan(sheet)
+    command = load_operation(operation).command
+    guard = guard_of(invocation, settings, force=typed.force)
+    inputs = {say("the sheet"): sheet, say("the plan"): plan, say("the corrections"): typed.mended}
+    wanted = RequestedOutput("--out", out, OutputKind.RECONCILIATION, sheet)
+    guard.check(wanted, inputs=inputs, reporting=not typed.dry_run)
     require_complete(settings, rules, set())
-    decider, mending = person(by), None if mended is None else read_mending(mended)
-    reading = partial(validated_sheet, settings, rules, sheet, mending=mending)
-    corrections = partial(corrections_of, settings, mending)
+    by, mending = person(typed.by), None if typed.mended is None else read_mending(typed.mended)
+    choices = replace(
+        typed.choices, sent_by=sent_by, is_plan_named=typed.plan is not None, expected=expected, decided_by=by
+    )
+    given = GivenSheet(settings, rules, sheet, replace(typed.reading, mending=mending))
 
     def read() -> Submission:
-        validated, answered_by = answered(screen, reading, answers, operation, sheet)
-        screen.notes(validated.sheet.notes)
-        require_as_stated(settings, rules, validated, stated)
-        again, typed = partial(reading, answered_by), as_typed(sheet, answered_by, column_profile)
-        return Submission(validated, sheet, plan_file, decider, options, again, corrections, typed)
+        asked = submission(screen, given, choices, plan)
+        screen.notes(asked.validated.sheet.notes)
+        asked.require_allowed()
+        return asked
 
-    if dry_run:
-        screen.finish(_tried(read, settings, minor_units_of(rules), screen))
-    with reported(settings, command_name, screen) as report:
+    if typed.dry_run:
+        screen.finish(_tried(read, settings, screen))
+    with reported(settings, command, screen) as report:
         report.sheet = sheet
         asked = read()
         place = out or default_out(sheet, asked.validated.sheet.name)
-        files = ResultFiles(place, is_out_named=out is not None, for_excel=for_excel)
+        files = ResultFiles(place, is_out_named=out is not None, for_excel=typed.for_excel)
         files.check(guard, asked)
         with (
             gateway_of(settings, rules, os.environ) as gateway,
-            run_journal(settings, command_name, screen.say, wait=wait) as journal,
+            run_journal(settings, command, screen.say, wait=typed.wait) as journal,
         ):
-            report.summary = submit_and_report(asked, files, settings, rules, gateway, journal, screen)
+            report.summary = submit_and_report(asked, files, gateway, journal, screen)
     screen.finish(report.summary)
 
 
-def _sent_by(settings: Settings, first: int | None, *, detach: bool, urgent: bool) -> SentBy:
+def _sent_by(settings: Settings, choices: Choices, *, detach: bool) -> SentBy:
     """Return who sends the batch. Raises `UsageError` if it cannot be handed over, or there can be no workers."""
-    if detach or urgent:
+    if detach or choices.urgent:
         require_workers(settings)
     if not detach:
         return SentBy.WORKERS_IF_ANY
-    if first is not None:
+    if choices.first is not None:
         raise UsageError(
             say("--first and --detach cannot be combined: the command itself sends the first rows."),
             hint=say("Send the first rows without --detach, then hand over the others."),
@@ -197,20 +195,16 @@ def _sent_by(settings: Settings, first: int | None, *, detach: bool, urgent: boo
     return SentBy.WORKERS_LATER
 
 
-def _tried(
-    read: Callable[[], Submission], settings: Settings, minor_units: Mapping[str, int], screen: Screen
-) -> Summary:
+def _tried(read: Callable[[], Submission], settings: Settings, screen: Screen) -> Summary:
     """Show a submission's defects, warnings and totals; return its summary. Sends nothing, and asks nobody."""
     with journal_for_planning(settings) as journal:
-        return _tried_with(journal, read(), settings, minor_units, screen)
+        return _tried_with(journal, read(), screen)
 
 
-def _tried_with(
-    journal: JournalReader, asked: Submission, settings: Settings, minor_units: Mapping[str, int], screen: Screen
-) -> Summary:
-    plan = plan_sheet(asked, settings, journal)
+def _tried_with(journal: JournalReader, asked: Submission, screen: Screen) -> Summary:
+    plan, minor_units = plan_sheet(asked, journal), minor_units_of(asked.given.rules)
     show_planned(screen, plan)
-    require_named_plan(asked, settings)
+    require_named_plan(asked)
     if (refused := refused_for_defects(asked, plan, journal)) is not None:
         return refused_summary(refused, asked)
     counted = books_of_pieces(preview(plan, journal, minor_units), minor_units)
@@ -249,12 +243,12 @@ def _tried_with(
 @click.command("collect", cls=SheetCommand)
 @sheet_options
 @click.pass_obj
-def collect_command(invocation: Invocation, /, **asked: Any) -> None:
+def collect_command(invocation: Invocation, /, **typed: Any) -> None:
     """Collect from the customers on SHEET: start its batch, or continue it. Running the same command again is safe.
 
     The batch is then resumed, retried, resolved and reconciled like any other, by its id.
     """
-    run_sheet(invocation, PAYIN, "collect", **asked)
+    run_sheet(invocation, PAYIN, _Typed(**typed))
 
 
 @click.command("resume", cls=HelpCommand)

@@ -4,18 +4,19 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from paygw_batch.actions.drop_folder import Claimed, Drop, adopt
 from paygw_batch.actions.dropped_files import NOTE_ENDING
 from paygw_batch.actions.notices import tell_of_refused_sheet
-from paygw_batch.actions.plan_document import SentBy, SheetOptions, Submission
-from paygw_batch.actions.results import Rejects, ResultFiles
+from paygw_batch.actions.plan_document import Submission
+from paygw_batch.actions.results import ResultFiles
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, Number
 from paygw_batch.cli.options import collect_option, guard_of, settings_of, strict_option, wait_option
@@ -23,11 +24,10 @@ from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.send_batch import reported, submit_and_report
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYOUT
-from paygw_batch.core.sheet_answers import SheetAnswers
+from paygw_batch.core.choices import Choices, SentBy
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import (
     ApprovalError,
-    Asked,
     ConfigurationError,
     JournalError,
     PaygwError,
@@ -39,20 +39,12 @@ from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.cover_note import CoverNote
-from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.profiles import read_profile
 from paygw_batch.wiring.approvals import person
 from paygw_batch.wiring.gateway import gateway_of, signer_key
 from paygw_batch.wiring.journal import hold_again, only_one, require_journal, run_journal
 from paygw_batch.wiring.outputs import OutputGuard
-from paygw_batch.wiring.sheet import (
-    operation_of,
-    read_options,
-    require_as_stated,
-    require_complete,
-    rules_of,
-    validated_sheet,
-)
+from paygw_batch.wiring.sheet import GivenSheet, Reading, require_complete, rules_of
 
 _UNFINISHED = {ExitCode.STOPPED_EARLY, ExitCode.INTERRUPTED}
 _REFUSED = {ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.APPROVAL}
@@ -67,7 +59,7 @@ class _Run:
     journal: Journal
     screen: Screen
     guard: OutputGuard
-    options: SheetOptions
+    choices: Choices
     wait: bool
 
 
@@ -123,8 +115,8 @@ def run_folder_command(
             only_one(settings, f"run-folder {folder.resolve()} {operation}", screen.say, wait=wait),
             run_journal(settings, "run-folder", screen.say, wait=wait) as journal,
         ):
-            options = SheetOptions(skip_invalid=skip_invalid, strict=strict, sent_by=SentBy.WORKERS_UNATTENDED)
-            run = _Run(settings, rules, journal, screen, guard, options, wait)
+            choices = Choices(skip_invalid=skip_invalid, strict=strict, sent_by=SentBy.WORKERS_UNATTENDED)
+            run = _Run(settings, rules, journal, screen, guard, choices, wait)
             sheets = list(_submit_all(drop, run))
         report.files = drop.counts()
         report.summary = _told(sheets, _name_left(drop, screen))
@@ -176,62 +168,49 @@ def _submit(claimed: Claimed, run: _Run) -> Summary:
     try:
         if claimed.fault is not None:
             raise claimed.fault
-        note = claimed.note
-        settings = _settings_of_note(note, claimed, run.settings)
-        validated = _read(claimed, note, replace(run, settings=settings))
+        asked = _read(claimed, run)
     except (SheetError, ConfigurationError, ApprovalError) as error:
         return _refusal(claimed, run, error)
-    chosen = SheetOptions(
-        skip_invalid=run.options.skip_invalid if note.skip_invalid is None else note.skip_invalid,
-        sent_by=run.options.sent_by,
-        urgent=note.urgent,
-        amend=note.amend,
-        strict=run.options.strict or note.strict,
-        repeats_meant=note.repeats_meant,
-        new_payees=tuple(note.new_payees),
-        is_plan_named=os.path.lexists(claimed.plan),
-    )
-    read = partial(_read, claimed, note, replace(run, settings=settings))
-    asked = Submission(validated, claimed.path_when_done, claimed.plan, person(note.by), chosen, read)
-    options = read_options(settings, operation_of(run.rules).name, _answers(note))
-    rejects = Rejects(claimed.rejects, claimed.path, options)
-    files = ResultFiles(claimed.reconciliation, rejects=rejects, report=claimed.report)
+    files = ResultFiles(claimed.reconciliation, rejects=claimed.rejects, report=claimed.report)
     files.check(run.guard, asked)
-    with gateway_of(settings, run.rules, os.environ) as gateway:
+    with gateway_of(run.settings, run.rules, os.environ) as gateway:
         try:
-            return submit_and_report(asked, files, settings, run.rules, gateway, run.journal, run.screen, may_ask=False)
+            return submit_and_report(asked, files, gateway, run.journal, run.screen, may_ask=False)
         except (ApprovalError, ReferenceLookAlike) as error:
             return _refusal(claimed, run, error)
 
 
-def _settings_of_note(note: CoverNote, claimed: Claimed, settings: Settings) -> Settings:
-    """Return the settings for one sheet; its cover note decides first how it is written. Raises `SheetError`."""
-    said = {} if note.column_profile is None else {"column_profile": note.column_profile}
+def _read(claimed: Claimed, run: _Run) -> Submission:
+    """Read and validate a sheet as its cover note says. Raises `SheetError` and `ConfigurationError`."""
+    note = claimed.note
     if note.column_profile is not None:
         try:
             read_profile(note.column_profile)
         except ConfigurationError as error:
             raise SheetError(f"{claimed.name}{NOTE_ENDING}: {error.message}") from None
-    return settings.model_copy(update={"sheet": settings.sheet.model_copy(update=said)})
-
-
-def _answers(note: CoverNote) -> SheetAnswers:
-    return SheetAnswers(**{asked.value: getattr(note, asked.value) for asked in Asked})
-
-
-def _read(claimed: Claimed, note: CoverNote, run: _Run) -> Validated:
-    """Read and validate a sheet as its cover note says. Raises `SheetError` and `ConfigurationError`."""
-    # A plan, and everything that people read, uses the sender's name for the sheet.
-    validated = validated_sheet(
-        run.settings,
-        run.rules,
-        claimed.path,
-        _answers(note),
-        file=claimed.name,
+    choices = replace(
+        run.choices,
+        **_said(note, Choices),
+        strict=run.choices.strict or note.strict,
+        is_plan_named=os.path.lexists(claimed.plan),
+        expected=note.totals,
+        decided_by=person(note.by),
     )
-    run.screen.notes(validated.sheet.notes)
-    require_as_stated(run.settings, run.rules, validated, note.totals)
-    return validated
+    # A plan, and everything that people read, uses the sender's name for the sheet.
+    given = GivenSheet(
+        *(run.settings, run.rules, claimed.path, Reading(**_said(note, Reading))),
+        file=claimed.name,
+        moves_to=claimed.path_when_done,
+    )
+    asked = Submission.read(given, choices, claimed.plan)
+    run.screen.notes(asked.validated.sheet.notes)
+    asked.require_allowed()
+    return asked
+
+
+def _said(note: CoverNote, kind: type[Choices | Reading]) -> dict[str, Any]:
+    """Return the values in a note for fields of this kind, by name."""
+    return note.model_dump(include={one.name for one in fields(kind)} - {"strict"}, exclude_unset=True)
 
 
 def _refusal(claimed: Claimed, run: _Run, error: PaygwError) -> Summary:

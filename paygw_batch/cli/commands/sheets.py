@@ -1,17 +1,13 @@
 """The commands about a sheet that read no journal: `validate`, which finds its defects, and `template`."""
 
 import shlex
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import (
-    answers_of,
-    answers_options,
     collect_option,
     complete_countries,
     force_option,
@@ -21,7 +17,7 @@ from paygw_batch.cli.options import (
     strict_option,
 )
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.sheet_questions import answered, show_findings, show_totals
+from paygw_batch.cli.sheet_questions import answered, answers_options, show_findings, show_totals
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.load import chosen_countries
 from paygw_batch.errors import UsageError
@@ -37,13 +33,7 @@ from paygw_batch.sheet.read.sheet_file import ReadOptions, headings_in
 from paygw_batch.sheet.write.rejects import write_mendable
 from paygw_batch.sheet.write.template import GUIDE_HEADINGS, columns_of, write_template
 from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
-from paygw_batch.wiring.sheet import (
-    filled_in_notes,
-    minor_units_of,
-    read_options,
-    rules_of,
-    validated_sheet,
-)
+from paygw_batch.wiring.sheet import GivenSheet, Reading, filled_in_notes, minor_units_of, rules_of
 
 
 @click.command("validate", cls=HelpCommand)
@@ -68,25 +58,24 @@ def validate_command(
     *,
     operation: str,
     sheet: Path,
-    column_profile: str | None,
+    reading: Reading,
     map_file: Path | None,
     rejects: Path | None,
     strict: bool,
     force: bool,
-    **answers_given: Any,
 ) -> None:
     """Check every row of SHEET by its country's rules, and list every defect. Nothing is sent."""
-    screen, answers = Screen(invocation), answers_of(answers_given)
-    settings = settings_of(invocation, {("sheet", "column_profile"): column_profile})
+    screen, settings = Screen(invocation), settings_of(invocation)
     guard_of(invocation, settings, force=force).check(
         RequestedOutput("--rejects", rejects, OutputKind.REJECTS),
         RequestedOutput("--map", map_file, OutputKind.MAP),
         inputs={say("the sheet"): sheet},
     )
     rules = rules_of(settings, operation)
+    given = GivenSheet(settings, rules, sheet, reading)
     if map_file is not None:
-        _write_map(map_file, sheet, read_options(settings, operation, answers), screen)
-    validated, answers = answered(screen, partial(validated_sheet, settings, rules, sheet), answers, operation, sheet)
+        _write_map(map_file, sheet, given.options, screen)
+    validated, given = answered(screen, GivenSheet.validated, given)
     if strict:
         validated = warnings_as_defects(validated)
     screen.notes(validated.sheet.notes)
@@ -100,8 +89,7 @@ def validate_command(
     whole = refused_as_a_whole(validated) if strict else ""
     message = _message(validated, bad) if bad or not whole else whole
     if rejects is not None:
-        options = read_options(settings, operation, answers)
-        message += _rejects_written(validated, bad, sheet, options, rejects, screen)
+        message += _rejects_written(validated, bad, given, rejects, screen)
     screen.finish(
         Summary(
             ExitCode.DEFECTS if bad or whole else ExitCode.DONE,
@@ -141,13 +129,11 @@ def _message(validated: Validated, bad: int) -> str:
     return say_count(bad, "{count:,} of {rows} has defects.", "{count:,} of {rows} have defects.", rows=rows)
 
 
-def _rejects_written(
-    validated: Validated, bad: int, sheet: Path, options: ReadOptions, rejects: Path, screen: Screen
-) -> str:
+def _rejects_written(validated: Validated, bad: int, given: GivenSheet, rejects: Path, screen: Screen) -> str:
     """Write the rejects of a sheet, if there are any, and return a sentence about them."""
     if not bad:
         return " " + say("There are no refused rows to write.")
-    written = write_mendable(validated, sheet, options, rejects)
+    written = write_mendable(validated, given.path, given.options, rejects)
     screen.notes(written.notes)
     if written.is_workbook:
         return " " + say("Correct the red cells in {rejects}, then submit that workbook.", rejects=rejects)

@@ -2,23 +2,16 @@
 
 import json
 import os
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 import polars as pl
 
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
-from paygw_batch.cli.options import (
-    answers_of,
-    answers_options,
-    collect_option,
-    settings_of,
-)
+from paygw_batch.cli.options import collect_option, settings_of
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.sheet_questions import answered
+from paygw_batch.cli.sheet_questions import answered, answers_options
 from paygw_batch.core.batch import Instruction
 from paygw_batch.errors import SheetError, UsageError
 from paygw_batch.gateway.sign import Explanation, SignatureProfile
@@ -28,11 +21,7 @@ from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.sheet.model import Validated
 from paygw_batch.wiring.approvals import required_line
 from paygw_batch.wiring.gateway import SANDBOX_URL, signing_of
-from paygw_batch.wiring.sheet import (
-    require_complete,
-    rules_of,
-    validated_sheet,
-)
+from paygw_batch.wiring.sheet import GivenSheet, Reading, require_complete, rules_of
 
 STALE_NONCE = "0" * 32
 STALE_TIMESTAMP_S = 1_700_000_000
@@ -64,13 +53,13 @@ def sign_command(
     *,
     operation: str,
     sheet: Path,
+    reading: Reading,
     explain: bool,
     row: int | None,
     nonce: str | None,
     timestamp_s: int | None,
     order_id: str | None,
     profile: str | None,
-    **answers_given: Any,
 ) -> None:
     """Show how one row of SHEET is signed, to compare it with another implementation. Nothing is sent.
 
@@ -81,8 +70,7 @@ def sign_command(
     screen = Screen(invocation, only_shows=True)
     settings = settings_of(invocation, {("gateway", "signature_profile"): profile})
     rules = rules_of(settings, operation)
-    reading = partial(validated_sheet, settings, rules, sheet)
-    validated, _ = answered(screen, reading, answers_of(answers_given), operation, sheet)
+    validated, _ = answered(screen, GivenSheet.validated, GivenSheet(settings, rules, sheet, reading))
     found = _row(validated, row)
     require_complete(settings, rules, {found.country})
     fields = json.loads(found.fields)

@@ -45,12 +45,12 @@ from paygw_batch.console.visits import (
     made_once,
 )
 from paygw_batch.core.money import parse_amount
-from paygw_batch.core.sheet_answers import SheetAnswers
 from paygw_batch.errors import Asked, UsageError
 from paygw_batch.journal import make_directory
 from paygw_batch.language import say
 from paygw_batch.sheet.check.mending import Mending, with_headings, write_mending
 from paygw_batch.sheet.write.template import write_template
+from paygw_batch.wiring.sheet import Reading
 
 _MAX_TITLE = 80
 SAMPLE = "payroll-november.csv"
@@ -185,8 +185,8 @@ def choose_reading(visit: Visit) -> Response:
         meant = _meant(visit, result)
         reference = visit.form.get("reference", uploaded.reference or "").strip() or None
         is_read_so = meant == _read_now(result, meant)
-        answers = SheetAnswers(reference, worksheet, encoding)
-        if is_read_so and answers == uploaded.answers:
+        reading = Reading(reference=reference, worksheet=worksheet, encoding=encoding)
+        if is_read_so and reading == uploaded.reading:
             return visit.go_to(f"/sheets/{found.number}")
         require_version(visit, found)
         if not is_read_so:

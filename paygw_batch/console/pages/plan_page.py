@@ -190,12 +190,7 @@ class PlanAgreement(Agreement[PlanDocument]):
         for currency, amount in uploaded.stated_sums.items():
             command += ["--expect-total", f"{currency}={amount}"]
         command += ["--out", str(found.path / f"{found.sheet.stem}.reconciliation.csv"), "--by", self.visit.member.name]
-        for option, value in (
-            ("--worksheet", uploaded.worksheet),
-            ("--reference", uploaded.reference),
-            ("--encoding", uploaded.encoding),
-        ):
-            command += [option, value] if value else []
+        command += uploaded.reading.words
         runs, by = console.runs, self.visit.member.name
         return start_run(runs, self.batch, command, by=by, environ=self.visit.environ)
 

@@ -76,7 +76,8 @@ def known_headings(profile: str | None, own: Mapping[str, str]) -> Mapping[str, 
     and underscores. Raises `ConfigurationError` for an unknown profile, and if `own` gives one heading two meanings.
     """
     merged = {
-        fold(heading): (heading, column) for heading, column in (read_profile(profile) if profile else {}).items()
+        fold(heading): (heading, column)
+        for heading, column in ({} if profile is None else read_profile(profile)).items()
     }
     seen: dict[str, tuple[str, str]] = {}
     for heading, column in own.items():

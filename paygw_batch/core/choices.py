@@ -1,0 +1,44 @@
+"""What a person decides about a sheet: once for the command line, the drop folder, the pages and a Python program."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from paygw_batch.core.batch import ControlTotals
+
+
+class SentBy(Enum):
+    """The processes that send a batch."""
+
+    THIS_PROCESS = "this_process"
+    WORKERS_IF_ANY = "workers_if_any"
+    """Workers, if any are alive, while this process follows them; otherwise this process."""
+    WORKERS_UNATTENDED = "workers_unattended"
+    """Like `WORKERS_IF_ANY`, for a timer: a signal leaves the run to the workers instead of stopping it."""
+    WORKERS_LATER = "workers_later"
+    """Workers, even if none is alive yet; this process ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """A person's choices for a sheet, by name.
+
+    `repeats_meant`: the sheet is meant to repeat a batch, or payees. `new_payees`: the names of people who are new in a
+    payment run whose reference was used before. `answered` has the keys of answered questions. `first` limits the
+    number of due rows sent (None: all). `is_plan_named`: a person named the plan, and nothing may be paid without it.
+    `urgent`: workers leave other batches for this one. `expected` are the control totals that the sheet must have, and
+    `decided_by` names the person as the journal records it.
+    """
+
+    skip_invalid: bool = False
+    amend: bool = False
+    strict: bool = False
+    repeats_meant: bool = False
+    new_payees: Sequence[str] = ()
+    answered: Sequence[str] = ()
+    first: int | None = None
+    sent_by: SentBy = SentBy.THIS_PROCESS
+    is_plan_named: bool = False
+    urgent: bool = False
+    expected: ControlTotals = field(default_factory=ControlTotals)
+    decided_by: str = ""
