@@ -18,7 +18,7 @@ import polars as pl
 from paygw_batch.actions.approvals import newest_version, require_in_force, share_plan
 from paygw_batch.actions.background_run import BackgroundRun, FollowedRows, RowOutcome, RunHandle
 from paygw_batch.actions.batch_status import MAX_FOUND, batch_status, payment_search
-from paygw_batch.actions.plan_document import Conversation, RefusedSheet, Submission, prepare_plan
+from paygw_batch.actions.plan_document import Conversation, RefusedSheet, Submission, draft_plan
 from paygw_batch.actions.results import Standings, standings
 from paygw_batch.actions.send import SendJob, send
 from paygw_batch.actions.settle_rows import refresh, require_enquiry, settle_by_word
@@ -49,7 +49,7 @@ from paygw_batch.report.remittance import payee_of
 from paygw_batch.run.approval import PlanDocument, needs_approval
 from paygw_batch.run.approval_keys import MODULE, approval_key_at
 from paygw_batch.run.resolve import Settlement
-from paygw_batch.run.signed_document import ApprovalPolicy, approve, read_document, write_document
+from paygw_batch.run.signed_document import ApprovalPolicy, approve, read_document, signed, write_document
 from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.sheet.check.validate import warnings_as_defects
@@ -447,12 +447,13 @@ class Payouts:
             RequestedOutput("out", file, OutputKind.PLAN), inputs={"the sheet": given.path, "a key": Path(key)}
         )
         with journal_for_document(self._settings, "plan") as journal:
-            prepared = prepare_plan(asked, journal, _NO_ONE, maker)
+            prepared = draft_plan(asked, journal, _NO_ONE, maker.public)
         if isinstance(prepared, RefusedSheet):
             return _refused(prepared)
-        write_document(prepared.document, file)
-        share_plan(self._settings, prepared.document)
-        return _planned(prepared.document, file, policy)
+        document = signed(prepared.document, maker)
+        write_document(document, file)
+        share_plan(self._settings, document)
+        return _planned(document, file, policy)
 
     def approve(self, plan: Path | str, key: Path | str, *, passphrase: bytes | None = None) -> Planned:
         """Approve a plan in its file with a `key` that is not its maker's.

@@ -37,11 +37,10 @@ from paygw_batch.run.approval import (
     require_same_content,
     unsigned_plan,
 )
-from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
+from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.compare_sheet import ComparisonMemory
 from paygw_batch.run.open_questions import paid_lines
 from paygw_batch.run.order import require_remembered
-from paygw_batch.run.signed_document import signed
 from paygw_batch.run.submit import LookBack, Plan, plan_submission
 from paygw_batch.sheet.check.mending import LEFT_OUT
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS, ranges_of
@@ -197,28 +196,10 @@ def _states_of(plan: Plan, journal: JournalReader) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A plan, and the document that its maker signs or has signed."""
+    """A plan, and the document that its maker will sign."""
 
     plan: Plan
     document: PlanDocument
-
-
-def prepare_plan(
-    asked: Submission,
-    journal: JournalReader,
-    conversation: Conversation,
-    maker: ApprovalKey,
-    *,
-    against: str | None = None,
-) -> Prepared | RefusedSheet:
-    """Return the plan of a sheet, signed by its maker, without writing it anywhere.
-
-    `against` names another batch to compare with: it adds findings, and removes none.
-    """
-    drafted = draft_plan(asked, journal, conversation, maker.public, against=against)
-    if isinstance(drafted, RefusedSheet):
-        return drafted
-    return Prepared(drafted.plan, signed(drafted.document, maker))
 
 
 def draft_plan(
@@ -229,7 +210,10 @@ def draft_plan(
     *,
     against: str | None = None,
 ) -> Prepared | RefusedSheet:
-    """Return the unsigned plan of a sheet. `against` is as in `prepare_plan`."""
+    """Return the unsigned plan of a sheet, without writing it anywhere.
+
+    `against` names another batch to compare with: it adds findings, and removes none.
+    """
     now = utc_now()
     plan = plan_sheet(asked, journal, as_of=now)
     conversation.show(plan)
@@ -260,7 +244,6 @@ def planned_content(asked: Submission, plan: Plan, journal: JournalReader) -> tu
         amended=len(plan.amendments),
         endpoint=asked.given.settings.endpoint(),
         journal_id=journal.head().journal_id,
-        operation=plan.validated.sheet.operation,
         minor_units=minor_units_of(asked.given.rules),
     )
 

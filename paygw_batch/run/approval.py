@@ -176,7 +176,6 @@ def content_and_people(
     amended: int,
     endpoint: str,
     journal_id: str,
-    operation: str,
     minor_units: Mapping[str, int],
 ) -> tuple[Content, str]:
     """Return the payments of a planned sheet that would leave, and the list of their people. `known` would not."""
@@ -185,7 +184,7 @@ def content_and_people(
     content = Content(
         endpoint=endpoint,
         journal=journal_id,
-        operation=operation,
+        operation=validated.sheet.operation,
         batch=validated.batch,
         sheet=validated.sheet.name,
         rows=validated.payable - len(told),

@@ -91,7 +91,6 @@ class SheetComparison:
 def compare_sheet(
     validated: Validated,
     journal: JournalReader,
-    operation: str,
     may_replace: Callable[[Clash], bool],
     since: str,
     memory: "ComparisonMemory | None" = None,
@@ -102,10 +101,10 @@ def compare_sheet(
     `since`. With the `memory` of an earlier comparison, in which nothing may be replaced, the journal is only asked
     about rows that have changed since.
     """
-    found = SheetComparison()
+    found, operation = SheetComparison(), validated.sheet.operation
     if any(record.operation == operation for record in journal.batches()):
         if memory is not None:
-            return memory.compared(validated, journal, operation, since)
+            return memory.compared(validated, journal, since)
         for part in validated.parts():
             found.add(part.instructions, journal, operation, may_replace, since)
     return found
@@ -124,8 +123,9 @@ class ComparisonMemory:
         self._asked = pl.DataFrame()
         self._found = SheetComparison()
 
-    def compared(self, validated: Validated, journal: JournalReader, operation: str, since: str) -> SheetComparison:
+    def compared(self, validated: Validated, journal: JournalReader, since: str) -> SheetComparison:
         """Return the comparison of a sheet whose rows may not replace a payment."""
+        operation = validated.sheet.operation
         head = (operation, journal.head())  # before the rows, so that later writes cause a new query
         asked = pl.concat(part.instructions.select(_ASKED) for part in validated.parts())
         kept = SheetComparison()

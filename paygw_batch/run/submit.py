@@ -139,35 +139,33 @@ def plan_submission(
     one batch; a repeat of a batch of the last `repeat_days` is a question. Days count back from `as_of` or now. With
     `strict`, rows with a warning are left out. `memory` saves work. Raises `ReferenceLookAlike`.
     """
-    operation, amend, strict = validated.sheet.operation, choices.amend, choices.strict
-    validated = warnings_as_defects(validated) if strict else validated
-    if existing := _existing(validated, journal, operation):
+    validated = warnings_as_defects(validated) if choices.strict else validated
+    if existing := _existing(validated, journal):
         return Plan(validated, existing, (), ())
-    _refuse_respelled_reference(validated, journal, operation)
+    _refuse_respelled_reference(validated, journal)
     clock = JournalClock.read(journal, now())
     counted, quarantine = replace(clock, now=as_of or clock.now), clock.quarantine(quarantine_h)
     until = quarantine.cutoff(clock.now)
-    run = _PaymentRun.of(validated, journal, operation)
+    run = _PaymentRun.of(validated, journal)
     found = compare_sheet(
         validated,
         journal,
-        operation,
-        lambda clash: amend and clash.is_replaceable(until) and run.is_single(clash.client_orderid),
+        lambda clash: choices.amend and clash.is_replaceable(until) and run.is_single(clash.client_orderid),
         counted.days_ago(max(back.look_alike_days, back.repeat_days)),
-        None if amend else memory,
+        None if choices.amend else memory,
     )
     if found.amended:
         clock.require_sound()
     used = (_spelled_otherwise(found), _rewritten_since(found, validated), *run.defects(found))
     if (refused := pl.concat([_conflict_defects(found.conflicts, run, journal, until, quarantine), *used])).height:
         validated = with_defects(validated, refused)
-        if existing := _existing(validated, journal, operation):
+        if existing := _existing(validated, journal):
             return Plan(validated, existing, (), ())
     paid_before: Sequence[LookAlike] = found.paid_before
     lately = [one for one in paid_before if one.opened_at > counted.days_ago(back.look_alike_days)]
-    if strict and lately:
+    if choices.strict and lately:
         validated = with_defects(validated, _look_alike_warnings(lately, found.own_ids))
-        if existing := _existing(validated, journal, operation):
+        if existing := _existing(validated, journal):
             return Plan(validated, existing, (), ())
         left_out = {one.row for one in lately}
         paid_before, lately = [one for one in paid_before if one.row not in left_out], []
@@ -187,9 +185,9 @@ def _sheet_names(look_alikes: Sequence[LookAlike], journal: JournalReader) -> Ma
     return {one.batch: one.sheet_name for one in journal.batches() if one.batch in batches} if batches else {}
 
 
-def _existing(validated: Validated, journal: JournalReader, operation: str) -> BatchRecord | None:
+def _existing(validated: Validated, journal: JournalReader) -> BatchRecord | None:
     """Return a sheet's batch if the journal has it. Raises `PeopleForgotten` if its people were forgotten."""
-    existing = journal.batch(validated.batch, operation=operation)
+    existing = journal.batch(validated.batch, operation=validated.sheet.operation)
     if existing is not None:
         require_remembered(journal, existing)
     return existing
@@ -254,12 +252,12 @@ def _parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
     yield BatchPart(pager.last())
 
 
-def _refuse_respelled_reference(validated: Validated, journal: JournalReader, operation: str) -> None:
+def _refuse_respelled_reference(validated: Validated, journal: JournalReader) -> None:
     """Raise `ReferenceLookAlike` if the sheet's reference was never used, but another spelling of it was.
 
     Either all ids of a sheet are derived, or none is, so the first row decides.
     """
-    opened = [one for one in journal.batches() if one.operation == operation and one.reference]
+    opened = [one for one in journal.batches() if one.operation == validated.sheet.operation and one.reference]
     reference = _reference(validated) if opened else None
     if reference is None:
         return
@@ -309,11 +307,11 @@ class _PaymentRun:
     headers: Collection[str]
 
     @classmethod
-    def of(cls, validated: Validated, journal: JournalReader, operation: str) -> "_PaymentRun":
+    def of(cls, validated: Validated, journal: JournalReader) -> "_PaymentRun":
         reference = _reference(validated) if "client_orderid" not in validated.sheet.headers else None
         if reference is None:
             return cls(None, None, frozenset(), validated.sheet.name, validated.sheet.headers)
-        paid, used = derived_from(validated), UsedReference.read(journal, operation, reference)
+        paid, used = derived_from(validated), UsedReference.read(journal, validated.sheet.operation, reference)
         stems = [paid["stem"]] if used is None else [paid["stem"], used.lines["stem"]]
         several = {stem for found in stems for stem in found.filter(found.is_duplicated())}
         return cls(paid, used, frozenset(several), validated.sheet.name, validated.sheet.headers)

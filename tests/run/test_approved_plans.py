@@ -161,7 +161,6 @@ def content(place: Path, *rows: str) -> Content:
         amended=len(made.amendments),
         endpoint=PLACE,
         journal_id="a" * 32,
-        operation="payout",
         minor_units=MINOR_UNITS,
     )[0]
 
@@ -194,7 +193,6 @@ def test_what_takes_the_place_of_a_rejected_payment_is_counted(tmp_path: Path) -
         amended=len(made.amendments),
         endpoint=PLACE,
         journal_id="a" * 32,
-        operation="payout",
         minor_units=MINOR_UNITS,
     )
     assert (found.rows, found.amended, found.totals) == (2, 1, {"KES": "905.00"})

@@ -121,6 +121,5 @@ class Approvals:
             amended=len(plan.amendments),
             endpoint=ENDPOINT.name,
             journal_id=journal.head().journal_id,
-            operation=self._world.operation,
             minor_units=MINOR_UNITS,
         )

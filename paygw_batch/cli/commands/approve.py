@@ -19,7 +19,7 @@ from paygw_batch.actions.approvals import (
     withdraw_document,
 )
 from paygw_batch.actions.forget_people import forget_by_order
-from paygw_batch.actions.plan_document import Conversation, RefusedSheet, own_view, prepare_plan
+from paygw_batch.actions.plan_document import Conversation, RefusedSheet, draft_plan, own_view
 from paygw_batch.actions.settle_rows import carry_out_order
 from paygw_batch.actions.submit_sheet import refused_summary, release_by_order
 from paygw_batch.cli.commands.forget import forgotten
@@ -66,6 +66,7 @@ from paygw_batch.run.signed_document import (
     read_document,
     require_not_withdrawn,
     signatures_of,
+    signed,
     write_document,
 )
 from paygw_batch.run.submit import Plan
@@ -119,10 +120,10 @@ def plan_command(
     with journal_for_document(settings, "plan") as journal:
         show = partial(_show, screen, skip_invalid=choices.skip_invalid)
         conversation = Conversation(show, screen.say, screen.confirm)
-        prepared = prepare_plan(asked, journal, conversation, maker, against=against)
+        prepared = draft_plan(asked, journal, conversation, maker.public, against=against)
     if isinstance(prepared, RefusedSheet):
         screen.finish(refused_summary(prepared, asked))
-    plan, document = prepared.plan, prepared.document
+    plan, document = prepared.plan, signed(prepared.document, maker)
     write_document(document, out)
     is_shared = share_plan(settings, document, tell=screen.note_aside)
     for end in heard:
@@ -223,8 +224,8 @@ def approve_command(
         raise UsageError(say("--report and --sheet are for a plan, but this is a {noun}.", noun=say(found.noun)))
     viewed = None
     if isinstance(found, PlanDocument):
-        rules = rules_of(settings, found.content.operation)
-        given = None if sheet is None else GivenSheet(settings, rules, sheet, reading)
+        operation = found.content.operation
+        given = None if sheet is None else GivenSheet(settings, rules_of(settings, operation), sheet, reading)
         viewed = _viewed(screen, found, policy, given, strict=strict)
     waits_h = settings.submission.quarantine_h
     show_content(screen, found, policy, waits_h, own=viewed, with_people=True)  # before anything is signed
