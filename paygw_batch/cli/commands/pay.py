@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -33,6 +32,7 @@ from paygw_batch.cli.options import (
     excel_option,
     force_option,
     guard_of,
+    made_into,
     profile_option,
     require_csv,
     settings_of,
@@ -58,7 +58,6 @@ from paygw_batch.core.money import with_separators
 from paygw_batch.countries.load import load_operation
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import JournalReader
 from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import Summary, of_states
 from paygw_batch.report.totals import books_of_pieces
@@ -70,7 +69,32 @@ from paygw_batch.wiring.journal import find_batch, journal_for_planning, journal
 from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
 from paygw_batch.wiring.sheet import GivenSheet, Reading, minor_units_of, require_complete, rules_of
 
-_OPTIONS = (
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Typed:
+    """What a person typed after `submit` or `collect`."""
+
+    sheet: Path
+    reading: Reading
+    choices: Choices
+    mended: Path | None
+    plan: Path | None
+    out: Path | None
+    for_excel: bool
+    detach: bool
+    dry_run: bool
+    concurrency: int | None
+    rate_per_s: float | None
+    expect_rows: int | None
+    expect_total: tuple[str, ...]
+    wait: bool
+    by: str | None
+    force: bool
+
+
+sheet_options = made_into(
+    "typed",
+    _Typed,
     click.argument("sheet", type=NamedFile()),
     answers_options,
     profile_option,
@@ -99,43 +123,15 @@ _OPTIONS = (
     by_option,
     force_option,
 )
-
-
-def sheet_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the argument and the options of `_Typed` to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Typed:
-    """What a person typed after `submit` or `collect`."""
-
-    sheet: Path
-    reading: Reading
-    choices: Choices
-    mended: Path | None
-    plan: Path | None
-    out: Path | None
-    for_excel: bool
-    detach: bool
-    dry_run: bool
-    concurrency: int | None
-    rate_per_s: float | None
-    expect_rows: int | None
-    expect_total: tuple[str, ...]
-    wait: bool
-    by: str | None
-    force: bool
+"""Adds the argument and the options of a command that runs a sheet, which takes them as `typed`."""
 
 
 @click.command("submit", cls=SheetCommand)
 @sheet_options
 @click.pass_obj
-def submit_command(invocation: Invocation, /, **typed: Any) -> None:
+def submit_command(invocation: Invocation, typed: _Typed) -> None:
     """Pay the people on SHEET: start its batch, or continue it. Running the same command again is always safe."""
-    run_sheet(invocation, PAYOUT, _Typed(**typed))
+    run_sheet(invocation, PAYOUT, typed)
 
 
 def run_sheet(invocation: Invocation, operation: str, typed: _Typed) -> None:
@@ -198,42 +194,32 @@ def _sent_by(settings: Settings, choices: Choices, *, detach: bool) -> SentBy:
 def _tried(read: Callable[[], Submission], settings: Settings, screen: Screen) -> Summary:
     """Show a submission's defects, warnings and totals; return its summary. Sends nothing, and asks nobody."""
     with journal_for_planning(settings) as journal:
-        return _tried_with(journal, read(), screen)
-
-
-def _tried_with(journal: JournalReader, asked: Submission, screen: Screen) -> Summary:
-    plan, minor_units = plan_sheet(asked, journal), minor_units_of(asked.given.rules)
-    show_planned(screen, plan)
-    require_named_plan(asked)
-    if (refused := refused_for_defects(asked, plan, journal)) is not None:
-        return refused_summary(refused, asked)
-    counted = books_of_pieces(preview(plan, journal, minor_units), minor_units)
-    show_totals(screen, counted)
-    if (refused := refused_for_questions(asked, plan, journal, Conversation())) is not None:
-        return refused_summary(refused, asked)
+        asked = read()
+        plan, minor_units = plan_sheet(asked, journal), minor_units_of(asked.given.rules)
+        show_planned(screen, plan)
+        require_named_plan(asked)
+        if (refused := refused_for_defects(asked, plan, journal)) is not None:
+            return refused_summary(refused, asked)
+        counted = books_of_pieces(preview(plan, journal, minor_units), minor_units)
+        show_totals(screen, counted)
+        if (refused := refused_for_questions(asked, plan, journal, Conversation())) is not None:
+            return refused_summary(refused, asked)
     ready = counted.states.get("ready", 0)
-    sums = ", ".join(
-        f"{currency} {with_separators(by_state['ready'])}"
-        for currency, by_state in counted.totals.items()
-        if "ready" in by_state
-    )
+    sums = {currency: states["ready"] for currency, states in counted.totals.items() if "ready" in states}
+    told = ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in sums.items())
     summary = Summary(
         of_states({state: count for state, count in counted.states.items() if state != "ready"}),
         say_count(
             ready,
             "Dry run: {count:,} row would be sent ({sums}). Nothing was sent or written.",
             "Dry run: {count:,} rows would be sent ({sums}). Nothing was sent or written.",
-            sums=sums or say("nothing"),
+            sums=told or say("nothing"),
         ),
         batch=plan.validated.batch,
         sheet=plan.validated.sheet.name,
         rows=ready,
         states=counted.states,
-        totals={
-            currency: {"ready": by_state["ready"]}
-            for currency, by_state in counted.totals.items()
-            if "ready" in by_state
-        },
+        totals={currency: {"ready": amount} for currency, amount in sums.items()},
         defects=plan.validated.defects_found.rows.len(),
         known=plan.validated.payable - ready,
     )
@@ -243,12 +229,12 @@ def _tried_with(journal: JournalReader, asked: Submission, screen: Screen) -> Su
 @click.command("collect", cls=SheetCommand)
 @sheet_options
 @click.pass_obj
-def collect_command(invocation: Invocation, /, **typed: Any) -> None:
+def collect_command(invocation: Invocation, typed: _Typed) -> None:
     """Collect from the customers on SHEET: start its batch, or continue it. Running the same command again is safe.
 
     The batch is then resumed, retried, resolved and reconciled like any other, by its id.
     """
-    run_sheet(invocation, PAYIN, _Typed(**typed))
+    run_sheet(invocation, PAYIN, typed)
 
 
 @click.command("resume", cls=HelpCommand)

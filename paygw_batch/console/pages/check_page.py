@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -28,6 +28,7 @@ from paygw_batch.console.pages.preparing import (
     opened_batch,
     readable,
     reading_page,
+    recheck,
     require_version,
 )
 from paygw_batch.console.permissions import Act
@@ -300,9 +301,7 @@ def mend(visit: Visit) -> Response:
             )
         edit = next((one for one in mending.edits if (one.row, one.column) == (row, column)), None)
         cells = [(row, column, shown if edit is None else edit.was, text)]
-        withdraw(visit, found.plan)
-        found.mend(with_edits(mending, cells, by=visit.member.name, at=timestamp(utc_now())))
-        checked_or_reading(visit, found)
+        recheck(visit, found, with_edits(mending, cells, by=visit.member.name, at=timestamp(utc_now())))
     return _back(visit, did="mend", row=row, column=column)
 
 
@@ -322,9 +321,7 @@ def mend_kind(visit: Visit) -> Response:
             (row, column, was.get((row, column), texts[row].get(column)), text)
             for row, column, text in answered.select("row", "column", "correction").iter_rows()
         ]
-        withdraw(visit, found.plan)
-        found.mend(with_edits(mending, cells, by=visit.member.name, at=timestamp(utc_now())))
-        checked_or_reading(visit, found)
+        recheck(visit, found, with_edits(mending, cells, by=visit.member.name, at=timestamp(utc_now())))
     return _back(visit, did="mend-kind")
 
 
@@ -338,9 +335,7 @@ def leave_out(visit: Visit) -> Response:
             return _back(visit, did="leave-out", row=row)
         if visit.form.get("shown") != _digest_of_row(found, row):
             raise PageOutdated(say("Row {row} has been changed. Reload the page and check again.", row=row))
-        withdraw(visit, found.plan)
-        found.mend(with_row_out(mending, row, is_out=is_out, by=visit.member.name, at=timestamp(utc_now())))
-        checked_or_reading(visit, found)
+        recheck(visit, found, with_row_out(mending, row, is_out=is_out, by=visit.member.name, at=timestamp(utc_now())))
     return _back(visit, did="leave-out", row=row)
 
 
@@ -354,10 +349,7 @@ def answer(visit: Visit) -> Response:
         if asked.is_answered:
             return _back(visit)
         require_version(visit, found)
-        withdraw(visit, found.plan)
-        found.mend(mending_of(found))
-        found.note(replace(found.uploaded, answered=[*found.uploaded.answered, key]))
-        checked_or_reading(visit, found)
+        recheck(visit, found, mending_of(found), answered=[*found.uploaded.answered, key])
     return _back(visit)
 
 

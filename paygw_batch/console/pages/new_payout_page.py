@@ -31,6 +31,7 @@ from paygw_batch.console.pages.preparing import (
     checked_or_reading,
     folder,
     readable,
+    recheck,
     require_version,
 )
 from paygw_batch.console.rendering import Page
@@ -191,10 +192,7 @@ def choose_reading(visit: Visit) -> Response:
         require_version(visit, found)
         if not is_read_so:
             mending = with_headings(mending, meant, by=visit.member.name, at=timestamp(utc_now()))
-        withdraw(visit, found.plan)
-        found.mend(mending)
-        found.note(replace(found.uploaded, worksheet=worksheet, reference=reference, encoding=encoding))
-        checked_or_reading(visit, found)
+        recheck(visit, found, mending, worksheet=worksheet, reference=reference, encoding=encoding)
     return visit.go_to(f"/sheets/{found.number}")
 
 
@@ -222,10 +220,7 @@ def state_totals(visit: Visit) -> Response:
         if (rows, dict(sums)) == (found.uploaded.stated_rows, dict(found.uploaded.stated_sums)):
             return visit.go_to(f"/sheets/{found.number}")
         require_version(visit, found)
-        withdraw(visit, found.plan)
-        found.mend(mending_of(found))
-        found.note(replace(found.uploaded, stated_rows=rows, stated_sums=sums))
-        checked_or_reading(visit, found)
+        recheck(visit, found, mending_of(found), stated_rows=rows, stated_sums=sums)
     return visit.go_to(f"/sheets/{found.number}")
 
 

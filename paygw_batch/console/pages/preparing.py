@@ -3,16 +3,17 @@
 import contextvars
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock, Thread
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from starlette.responses import Response
 
 from paygw_batch.actions.check_payout import check_again, check_payout, is_kept, remember, unreadable
 from paygw_batch.actions.payout_folder import CheckedSheet, PayoutFolder, UnreadableSheet, UploadedSheet
 from paygw_batch.actions.start_run import started_run
+from paygw_batch.console.pages.agreement import withdraw
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import Page
 from paygw_batch.console.sheet_process import IN_PROCESS_BYTES, check_in_process
@@ -20,6 +21,7 @@ from paygw_batch.console.visits import ActRefused, Console, PageNotFound, PageOu
 from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
 from paygw_batch.run.approval_keys import PublicKey, plain_name
+from paygw_batch.sheet.check.mending import Mending
 from paygw_batch.wiring.approvals import listed_people, sandbox_key
 from paygw_batch.wiring.journal import journal_for_planning
 
@@ -107,6 +109,15 @@ def checked_or_reading(visit: Visit, found: PayoutFolder, *, to_sign: bool = Fal
             _checks[found.number] = Thread(target=speaking.run, args=(check,), daemon=True)
             _checks[found.number].start()
     return None
+
+
+def recheck(visit: Visit, found: PayoutFolder, mending: Mending, **said: Any) -> None:
+    """Check a payout again, with other corrections and what its maker `said` about it. Its plan is withdrawn."""
+    withdraw(visit, found.plan)
+    found.mend(mending)
+    if said:
+        found.note(replace(found.uploaded, **said))
+    checked_or_reading(visit, found)
 
 
 def readable(visit: Visit, found: PayoutFolder) -> CheckedSheet:
