@@ -8,13 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from paygw_batch.actions.notices import expect_end, tell_of_disk, tell_of_key
 from paygw_batch.clock import elapsed_s, timestamp, utc_now
-from paygw_batch.core.choices import SentBy
+from paygw_batch.core.choices import Choices, SentBy
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind, Verdict
 from paygw_batch.core.shown_states import state_words
@@ -162,7 +162,7 @@ WaitForRoom = Callable[[], Awaitable[None]]
 class SendJob:
     """A batch to send, and everything needed to send it. `known` rows were in the journal before.
 
-    `first` limits the number of due rows sent, in the sheet's order (None: all), and only this process sends them.
+    If its `choices` limit the number of due rows (`first`), these are sent in the sheet's order, by this process alone.
     """
 
     settings: Settings
@@ -171,10 +171,7 @@ class SendJob:
     journal: Journal
     batch: BatchRecord
     known: int = 0
-    first: int | None = None
-    sent_by: SentBy = SentBy.THIS_PROCESS
-    is_urgent: bool = False
-    """Whether workers leave other batches for this one."""
+    choices: Choices = field(default_factory=Choices)
 
 
 def send(
@@ -194,14 +191,14 @@ def send(
 
     Raises the error that ended it, after passing `progress` every outcome that the journal could not record.
     """
-    due = task.journal.tallies(task.batch.number, kind=TallyKind.DUE)
+    choices, due = task.choices, task.journal.tallies(task.batch.number, kind=TallyKind.DUE)
     if not due:
         return _end_of_workers(task, watch, counted or _uncounted)
     require_sendable(task, {tally.country for tally in due})
     if wrong := wrong_clock(task):
         return RunEnd(0, wrong, interrupted=False)
     due_rows = sum(tally.count for tally in due)
-    if lacking := lacking_room(task.settings, due_rows if task.first is None else min(task.first, due_rows)):
+    if lacking := lacking_room(task.settings, due_rows if choices.first is None else min(choices.first, due_rows)):
         tell_of_disk(task.settings, free_bytes(task.settings), progress.note)
         return RunEnd(0, lacking, interrupted=False)
     expect_end(task.settings, task.journal, task.batch, progress.note)
@@ -209,8 +206,8 @@ def send(
     if (gate := task.journal.gate()) is not None:
         with closing(gate):  # even if not opened: it may have a connection
             gate.open()
-    if task.sent_by is not SentBy.THIS_PROCESS and task.first is None:
-        waits = task.sent_by is SentBy.WORKERS_LATER
+    if choices.sent_by is not SentBy.THIS_PROCESS and choices.first is None:
+        waits = choices.sent_by is SentBy.WORKERS_LATER
         run = _handed_over(task, waits=waits, begin=begin)
         if run is not None and waits:
             if not run.has_workers():
@@ -222,7 +219,7 @@ def send(
                 watch(followed)
                 progress.started(due_rows)
 
-            stops = task.sent_by is not SentBy.WORKERS_UNATTENDED
+            stops = choices.sent_by is not SentBy.WORKERS_UNATTENDED
             return follow_run(run, task.journal, task.batch, begun, counted or _uncounted, stops=stops)
     dates = DateWatch(utc_now)
     end = send_rows(task, due_rows, progress, watch, dates, wait_for_room=wait_for_room)
@@ -234,13 +231,14 @@ def send(
 def _end_of_workers(task: SendJob, watch: Watch, counted: Counted) -> RunEnd:
     """Follow the workers with a batch's last rows in flight, when nothing else is due; return the end."""
     is_sent = (
-        task.sent_by in {SentBy.WORKERS_IF_ANY, SentBy.WORKERS_UNATTENDED} and task.settings.journal.url is not None
+        task.choices.sent_by in {SentBy.WORKERS_IF_ANY, SentBy.WORKERS_UNATTENDED}
+        and task.settings.journal.url is not None
     )
     if not is_sent or not task.journal.being_sent(task.batch.number):
         return RunEnd(0, None, interrupted=False)
     if (run := task.journal.start_shared_run(task.batch.number)) is None:
         return RunEnd(0, None, interrupted=False)
-    stops = task.sent_by is not SentBy.WORKERS_UNATTENDED
+    stops = task.choices.sent_by is not SentBy.WORKERS_UNATTENDED
     return follow_run(run, task.journal, task.batch, watch, counted, stops=stops)
 
 
@@ -249,7 +247,7 @@ def _handed_over(task: SendJob, *, waits: bool, begin: Callable[[], None]) -> Ru
     if (url := task.settings.journal.url) is None:
         return None
     begin()
-    run = task.journal.start_shared_run(task.batch.number, waits=waits, is_urgent=task.is_urgent)
+    run = task.journal.start_shared_run(task.batch.number, waits=waits, is_urgent=task.choices.urgent)
     if run is not None:
         extra("cluster.calling").call_workers(url, run.look())
     return run
@@ -315,7 +313,7 @@ def send_rows(
 
     `dates` sees every reply.
     """
-    sent_at_most = due_rows if task.first is None else min(task.first, due_rows)
+    sent_at_most = due_rows if task.choices.first is None else min(task.choices.first, due_rows)
     progress.started(sent_at_most)
     signing = task.connection.signing
 
@@ -368,7 +366,7 @@ async def _run(
         submission.rate_per_s,
         submission.stop_after_in_doubt,
         submission.stop_after_rejected,
-        task.first,
+        task.choices.first,
     )
     async with task.connection.transport as transport:
         engine = Engine(

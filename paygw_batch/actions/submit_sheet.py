@@ -22,7 +22,7 @@ from paygw_batch.actions.plan_document import (
 from paygw_batch.actions.send import SendJob
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.batch import PAYOUT
-from paygw_batch.core.choices import SentBy
+from paygw_batch.core.choices import Choices, SentBy
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.shown_states import recorded
@@ -88,13 +88,7 @@ def submit_sheet(
         approved=approved,
         is_answered=True,
     )
-    task = SendJob(
-        *(given.settings, given.rules, gateway, journal, batch, plan.known_rows),
-        first=choices.first,
-        sent_by=choices.sent_by,
-        is_urgent=choices.urgent,
-    )
-    return send(task, plan)
+    return send(SendJob(given.settings, given.rules, gateway, journal, batch, plan.known_rows, choices), plan)
 
 
 def with_warnings_told(summary: Summary, plan: Plan) -> Summary:
@@ -166,7 +160,7 @@ def continued_batch(
         require_remembered(journal, record)
         rules = rules_of(settings, record.operation)
         with gateway_of(settings, rules, environ) as gateway:
-            yield SendJob(settings, rules, gateway, journal, record, sent_by=SentBy.WORKERS_IF_ANY)
+            yield SendJob(settings, rules, gateway, journal, record, choices=Choices(sent_by=SentBy.WORKERS_IF_ANY))
 
 
 def unfinished_batch(journal: JournalReader) -> BatchRecord:

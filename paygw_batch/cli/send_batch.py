@@ -140,7 +140,7 @@ def send_and_reconcile(
             end = send(task, progress, lambda run: drain_on_signals(run, progress), counted=progress.counted)
         finally:
             interruption.raise_on_second_signal()
-    if task.sent_by is SentBy.WORKERS_LATER:
+    if task.choices.sent_by is SentBy.WORKERS_LATER:
         return handed_over(task)
     if end.is_under_way and end.interrupted:
         return left_to_workers(task)
