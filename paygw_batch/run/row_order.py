@@ -7,6 +7,7 @@ whatever it claims: if it cites the gateway, the statement that it names is read
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -23,7 +24,7 @@ from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.match_statement import Matched
 from paygw_batch.run.order import Order, agreed, require_place, require_true
 from paygw_batch.run.quarantine_clock import Quarantine
-from paygw_batch.run.resolve import Settlement, standings_of
+from paygw_batch.run.resolve import Settlement, said_by, standings_of
 from paygw_batch.run.signed_document import ApprovalPolicy, SignedPart
 from paygw_batch.statement import Statement
 
@@ -90,6 +91,34 @@ class OrderedRow(SignedPart):
         """The decision about this row."""
         return Decision(self.row, self.act, self.evidence, self.basis, self.words)
 
+    @property
+    def said(self) -> str:
+        """The evidence as it is shown."""
+        return said_by(self.evidence, self.words)
+
+    @property
+    def whose_word(self) -> str:
+        """Who vouches for the row's resolution, in words."""
+        return say("the gateway's, proven by its statement") if self.basis is Basis.GATEWAY else say("a person's")
+
+    def consequence(self, quarantine: Quarantine, shown: Callable[[str], str] = str) -> str:
+        """Return whether and when the row can be paid again once the order is carried out; `shown` formats a time."""
+        if self.act is RowAct.RELEASE:
+            if not self.duplicate_of:
+                return say("it is sent again")
+            return say("it is sent again, as a possible duplicate of attempt {attempt}", attempt=self.duplicate_of)
+        if self.act is RowAct.PAID:
+            return say("it is never sent again")
+        if self.basis is Basis.GATEWAY or not self.sent_at:
+            return say(
+                "can be paid again at once; marked as a possible duplicate of attempt {attempt}", attempt=self.attempt
+            )
+        return say(
+            "can be paid again, not before {opens}; marked as a possible duplicate of attempt {attempt}",
+            opens=shown(timestamp(quarantine.opens(self.sent_at))),
+            attempt=self.attempt,
+        )
+
 
 class RowContent(SignedPart):
     """The rows that an order is about, and their journal and batch.
@@ -145,6 +174,14 @@ class RowOrder(Order):
     def numbers(self) -> Sequence[int]:
         """The sheet's rows that the order is about."""
         return [one.row for one in self.content.rows]
+
+    @property
+    def sums(self) -> Sequence[tuple[RowAct, str, int, str]]:
+        """The number of its rows and their sum, by act and currency."""
+        found: dict[tuple[RowAct, str], list[Decimal]] = {}
+        for one in self.content.rows:
+            found.setdefault((one.act, one.currency), []).append(Decimal(one.amount))
+        return [(act, currency, len(amounts), f"{sum(amounts):f}") for (act, currency), amounts in found.items()]
 
     @property
     def is_release(self) -> bool:
@@ -306,30 +343,6 @@ def _as_now(journal: JournalReader, batch: BatchRecord, decisions: Sequence[Deci
 def unsigned_order(content: RowContent, maker: PublicKey, now: datetime) -> RowOrder:
     """Return an order that its maker has yet to sign."""
     return RowOrder(content=content, made_at=timestamp(now), maker=maker.text, signature="", approvals=[])
-
-
-def whose_word(one: OrderedRow) -> str:
-    """Return who vouches for a row's resolution."""
-    return say("the gateway's, proven by its statement") if one.basis is Basis.GATEWAY else say("a person's")
-
-
-def consequence(one: OrderedRow, quarantine: Quarantine, shown: Callable[[str], str] = str) -> str:
-    """Return whether and when a row can be paid again once the order is carried out; `shown` formats a time."""
-    if one.act is RowAct.RELEASE:
-        if not one.duplicate_of:
-            return say("it is sent again")
-        return say("it is sent again, as a possible duplicate of attempt {attempt}", attempt=one.duplicate_of)
-    if one.act is RowAct.PAID:
-        return say("it is never sent again")
-    if one.basis is Basis.GATEWAY or not one.sent_at:
-        return say(
-            "can be paid again at once; marked as a possible duplicate of attempt {attempt}", attempt=one.attempt
-        )
-    return say(
-        "can be paid again, not before {opens}; marked as a possible duplicate of attempt {attempt}",
-        opens=shown(timestamp(quarantine.opens(one.sent_at))),
-        attempt=one.attempt,
-    )
 
 
 def _is_said(ordered: OrderedRow, said: Settlement | None) -> bool:

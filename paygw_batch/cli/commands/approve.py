@@ -43,7 +43,7 @@ from paygw_batch.cli.options import (
     strict_option,
     wait_option,
 )
-from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures, write_plan_page
+from paygw_batch.cli.screen.approval_plan import own_key, show_content, show_signatures, signed_summary, write_plan_page
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.send_batch import continued, held, show_known, show_planned, submission
 from paygw_batch.cli.sheet_questions import answers_options, show_findings
@@ -53,10 +53,9 @@ from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.extras import AFTER_A_COMMAND, extras
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import say, say_count
-from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.approval import PlanDocument, needs_approval, payout_code
 from paygw_batch.run.kept_documents import withdrawn_with
-from paygw_batch.run.order import ForgetOrder, Order
+from paygw_batch.run.order import ForgetOrder
 from paygw_batch.run.row_order import RowOrder, batch_of_order
 from paygw_batch.run.signed_document import (
     ApprovalPolicy,
@@ -136,8 +135,8 @@ def plan_command(
     message = _message(document, policy, out, report)
     if is_shared:
         message += " " + say("On another host: `paygw-batch approve {code} --key KEY`.", code=payout_code(document))
-    summary = _summary(document, plan, message)
-    screen.finish(replace(summary, further=document_told(document, policy)))
+    defects = plan.validated.defects_found.rows.len()
+    screen.finish(replace(signed_summary(document, policy, message), defects=defects, known=document.content.known))
 
 
 def _show(screen: Screen, plan: Plan, *, skip_invalid: bool) -> None:
@@ -166,20 +165,6 @@ def _message(document: PlanDocument, policy: ApprovalPolicy, out: Path, report: 
     )
     page = "" if report is None else say("The page is in {report}.", report=report) + " "
     return f"{say('The plan is in {out}.', out=out)} {page}{asks}"
-
-
-def _summary(document: PlanDocument, plan: Plan, message: str) -> Summary:
-    content = document.content
-    return Summary(
-        ExitCode.DONE,
-        message,
-        batch=content.batch,
-        sheet=content.sheet,
-        rows=content.rows,
-        totals={currency: {"ready": amount} for currency, amount in content.totals.items()},
-        defects=plan.validated.defects_found.rows.len(),
-        known=content.known,
-    )
 
 
 @click.command("approve", cls=HelpCommand)
@@ -287,19 +272,6 @@ def _count(found: SignedDocument, policy: ApprovalPolicy) -> str:
         noun=say(found.noun),
         valid=valid,
     )
-
-
-def signed_summary(found: SignedDocument, policy: ApprovalPolicy, message: str) -> Summary:
-    """Return the summary of a command about a plan or an order."""
-    told, content = Summary(ExitCode.DONE, message, further=document_told(found, policy)), found.content
-    if isinstance(found, Order):
-        told = replace(told, rows=found.rows)
-    if isinstance(found, RowOrder):
-        told = replace(told, batch=content.batch, sheet=content.sheet)
-    if isinstance(found, PlanDocument):
-        totals = {currency: {"ready": amount} for currency, amount in content.totals.items()}
-        told = replace(told, batch=content.batch, sheet=content.sheet, rows=content.rows, totals=totals)
-    return told
 
 
 @click.command("withdraw", cls=HelpCommand)

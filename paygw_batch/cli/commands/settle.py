@@ -36,12 +36,12 @@ from paygw_batch.cli.options import by_option, complete_batches, force_option, g
 from paygw_batch.cli.screen.approval_plan import (
     SHOWN_LINES,
     differences_counted,
-    document_told,
     own_key,
     show_content,
     show_held,
     show_matched,
     show_signatures,
+    signed_summary,
 )
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.send_batch import continued, held, reconcile
@@ -536,11 +536,4 @@ def _written(
         out=shlex.quote(str(out)),
         asks=asks,
     )
-    return Summary(
-        ExitCode.DONE,
-        message,
-        batch=document.batch or None,
-        sheet=None if isinstance(document, ForgetOrder) else document.content.sheet,
-        rows=document.rows,
-        further=document_told(document, policy),
-    )
+    return signed_summary(document, policy, message)

@@ -1,10 +1,8 @@
 """Shows plans, orders and statement settlements to the people who decide, and loads a person's key."""
 
 import os
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict
-from decimal import Decimal
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from paygw_batch.cli.screen.screen import Screen
@@ -14,13 +12,13 @@ from paygw_batch.core.money import with_separators
 from paygw_batch.files import write_whole
 from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.plan_page import payees, people_lines, plan_lines, plan_page, sentence_of
+from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.approval import KNOWN_SINCE, PlanDocument
 from paygw_batch.run.approval_keys import MODULE, PASSPHRASE, ApprovalKey, approval_key_at
 from paygw_batch.run.match_statement import Matched
 from paygw_batch.run.order import ForgetOrder
 from paygw_batch.run.quarantine_clock import Quarantine
-from paygw_batch.run.resolve import said_by
-from paygw_batch.run.row_order import RowContent, RowOrder, consequence, whose_word
+from paygw_batch.run.row_order import RowOrder
 from paygw_batch.run.signed_document import ApprovalPolicy, Signatures, SignedDocument, signatures_of
 
 
@@ -49,7 +47,7 @@ def show_content(
     if isinstance(document, PlanDocument):
         _show_plan(screen, own or document, with_people=with_people)
     if isinstance(document, RowOrder):
-        _show_order(screen, document.content, Quarantine(quarantine_h))
+        _show_order(screen, document, Quarantine(quarantine_h))
     if isinstance(document, ForgetOrder):
         _show_forgotten(screen, document)
 
@@ -112,12 +110,12 @@ def _show_plan(screen: Screen, document: PlanDocument, *, with_people: bool) -> 
     screen.pages([*lines, *(people_lines(document) if with_people and not screen.as_json else ())])
 
 
-def _show_order(screen: Screen, content: RowContent, quarantine: Quarantine) -> None:
+def _show_order(screen: Screen, order: RowOrder, quarantine: Quarantine) -> None:
     """Show what happens to every row of an order, who vouches for it, and the consequence."""
-    count = len(content.rows)
+    content = order.content
     screen.say(
         say_count(
-            count,
+            order.rows,
             "An order about {count:,} row of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
             "An order about {count:,} rows of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
             batch=content.batch,
@@ -141,7 +139,7 @@ def _show_order(screen: Screen, content: RowContent, quarantine: Quarantine) -> 
                 one.act.value,
                 one.currency,
                 one.amount,
-                said_by(one.evidence, one.words),
+                one.said,
             )
             for one in content.rows
         ],
@@ -149,13 +147,9 @@ def _show_order(screen: Screen, content: RowContent, quarantine: Quarantine) -> 
     screen.table(
         "",
         mark_all("row", "whose word", "then"),
-        [(one.row, whose_word(one), consequence(one, quarantine)) for one in content.rows],
+        [(one.row, one.whose_word, one.consequence(quarantine)) for one in content.rows],
     )
-    sums: dict[tuple[str, str], list[Decimal]] = defaultdict(list)
-    for one in content.rows:
-        sums[one.act.value, one.currency].append(Decimal(one.amount))
-    lines = [(becomes, currency, len(all_of), f"{sum(all_of):f}") for (becomes, currency), all_of in sums.items()]
-    screen.table("", mark_all("becomes", "currency", "rows", "sum"), lines)
+    screen.table("", mark_all("becomes", "currency", "rows", "sum"), order.sums)
 
 
 def _show_forgotten(screen: Screen, document: ForgetOrder) -> None:
@@ -179,10 +173,10 @@ def _show_forgotten(screen: Screen, document: ForgetOrder) -> None:
     )
 
 
-def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str, object]:
-    """Return a document's members of the JSON summary: its kind, its maker, and its present approvers."""
-    found = signatures_of(document, policy, utc_now())
-    told: dict[str, object] = {
+def signed_summary(document: SignedDocument, policy: ApprovalPolicy, message: str) -> Summary:
+    """Return the summary of a command about a plan or an order: its content, its maker, and its present approvers."""
+    found, summary = signatures_of(document, policy, utc_now()), Summary(ExitCode.DONE, message)
+    further: dict[str, object] = {
         "document": document.noun,
         "operation": "" if isinstance(document, ForgetOrder) else document.content.operation,
         "journal": document.content.journal,
@@ -192,7 +186,10 @@ def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str,
         "needed": policy.needed,
     }
     if isinstance(document, PlanDocument):
-        told |= {
+        content = document.content
+        totals = {currency: {"ready": amount} for currency, amount in content.totals.items()}
+        summary = replace(summary, batch=content.batch, sheet=content.sheet, rows=content.rows, totals=totals)
+        further |= {
             "plan_sha256": document.digest(),
             "findings": [
                 {**dict(one), "message": sentence_of(one)} for one in document.findings if one.code != KNOWN_SINCE
@@ -200,11 +197,13 @@ def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str,
             "people": [asdict(one) for one in payees(document)],
         }
     if isinstance(document, RowOrder):
+        summary = replace(summary, batch=document.batch, sheet=document.content.sheet, rows=document.rows)
         rows = [one.model_dump(mode="json") for one in document.content.rows]
-        told |= {"order_sha256": document.digest(), "releases" if document.is_release else "settlements": rows}
+        further |= {"order_sha256": document.digest(), "releases" if document.is_release else "settlements": rows}
     if isinstance(document, ForgetOrder):
-        told |= {"order_sha256": document.digest(), "forgets": document.content.model_dump(mode="json")}
-    return told
+        summary = replace(summary, rows=document.rows)
+        further |= {"order_sha256": document.digest(), "forgets": document.content.model_dump(mode="json")}
+    return replace(summary, further=further)
 
 
 SHOWN_LINES = 20

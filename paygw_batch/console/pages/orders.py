@@ -36,7 +36,7 @@ from paygw_batch.files import write_whole
 from paygw_batch.journal import JournalReader, make_directory
 from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.run.kept_documents import is_kept
-from paygw_batch.run.row_order import RowOrder
+from paygw_batch.run.row_order import RowAct, RowOrder
 from paygw_batch.run.signed_document import read_document, write_document
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.approvals import person, signature_place
@@ -172,7 +172,7 @@ def read_statement_of(folder: StatementFolder, settings: Settings) -> None:
 
 
 FIRST_PERSON = mark("Ask someone who prepares payouts to start this. A second person then approves it.")
-CHOICES: Mapping[Resolution, tuple[str, ...]] = {
+CHOICES: Mapping[str, tuple[str, ...]] = {
     Resolution.PAID: mark_all("It was paid", "It is never sent again."),
     Resolution.REJECTED: mark_all(
         "It was rejected",
@@ -182,13 +182,14 @@ CHOICES: Mapping[Resolution, tuple[str, ...]] = {
         "The gateway never received it",
         "You can send it again from {again} on; it is marked as a possible duplicate.",
     ),
+    RowAct.RELEASE: mark_all("Tried again"),
 }
-"""The name of each outcome on the pages, and its consequence."""
+"""The name of each outcome and act on the pages, and the consequence of an outcome."""
 
 
-def choice_name(resolution: Resolution) -> str:
-    """Return the name of an outcome on the pages."""
-    return say(CHOICES[resolution][0])
+def choice_name(act: str) -> str:
+    """Return the name of an outcome or an act on the pages."""
+    return say(CHOICES[act][0])
 
 
 _DONE = "done"

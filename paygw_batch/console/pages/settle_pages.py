@@ -5,7 +5,7 @@ again, so it becomes an order that a second person agrees to.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import ClassVar
@@ -45,8 +45,8 @@ from paygw_batch.journal import BatchRecord, JournalReader, RowState
 from paygw_batch.language import mark, say
 from paygw_batch.report.remittance import payee_of
 from paygw_batch.run.quarantine_clock import JournalClock
-from paygw_batch.run.resolve import Settlement, said_by, standings_of
-from paygw_batch.run.row_order import Decision, OrderedRow, RowAct, RowOrder, consequence, whose_word
+from paygw_batch.run.resolve import Settlement, standings_of
+from paygw_batch.run.row_order import Decision, OrderedRow, RowAct, RowOrder
 from paygw_batch.wiring.approvals import person, required_line
 from paygw_batch.wiring.journal import journal_for_planning, run_journal
 
@@ -343,36 +343,20 @@ def _shown(
 
 
 @dataclass(frozen=True, slots=True)
-class ShownOrderRow:
-    """A row of an order, as its page shows it."""
-
-    ordered: OrderedRow
-    name: str
-    becomes: str
-    evidence: str
-    word: str
-    then: str
-
-
-@dataclass(frozen=True, slots=True)
 class OrderPage(Page):
     """An order about rows."""
 
     template: ClassVar[str] = "order.html"
 
     card: AgreementCard
+    order: RowOrder
     record: BatchRecord
-    drafted_at: str
-    what: str
-    """The action that it asks for."""
-    is_release: bool
-    """Whether it has rows sent again rather than settled."""
-    sums: Sequence[tuple[str, str, int, str]]
-    """For each new state and currency, the number of rows and their sum."""
     ready: int
     """The payout's unsent rows, which the same run sends."""
-    rows: Sequence[ShownOrderRow]
+    rows: Sequence[tuple[OrderedRow, str, str]]
+    """Each row of this page of the list, with its payee's name and the consequence."""
     pages: Sequence[PageLink]
+    act_name: Callable[[str], str] = choice_name
 
 
 def show_order(visit: Visit) -> Response:
@@ -390,11 +374,8 @@ def show_order(visit: Visit) -> Response:
     return visit.page(
         OrderPage(
             card=agreement_card(it, document, progress),
+            order=document,
             record=record,
-            drafted_at=it.drafted.at,
-            what=it.what,
-            is_release=document.is_release,
-            sums=_order_sums(document),
             ready=ready,
             rows=shown,
             pages=pages_after(after, later[ROWS_A_PAGE - 1].row if len(later) > ROWS_A_PAGE else 0),
@@ -404,33 +385,8 @@ def show_order(visit: Visit) -> Response:
 
 def _rows(
     journal: JournalReader, record: BatchRecord, rows: Sequence[OrderedRow], quarantine_h: float
-) -> Sequence[ShownOrderRow]:
+) -> Sequence[tuple[OrderedRow, str, str]]:
     quarantine = JournalClock.read(journal, utc_now()).quarantine(quarantine_h)
     payments = journal.payments(record.number, [one.row for one in rows])
-    shown = []
-    for one in rows:
-        payment = payments.get(one.row)
-        shown.append(
-            ShownOrderRow(
-                one,
-                "" if payment is None else payee_of(payment.form, payment.fields).name,
-                _becomes(one),
-                said_by(one.evidence, one.words),
-                "" if one.act is RowAct.RELEASE else whose_word(one),
-                consequence(one, quarantine, when),
-            )
-        )
-    return shown
-
-
-def _becomes(row: OrderedRow) -> str:
-    """Return what an order does to a row, in words."""
-    return say("Tried again") if row.act is RowAct.RELEASE else choice_name(row.decision.settlement.resolution)
-
-
-def _order_sums(document: RowOrder) -> Sequence[tuple[str, str, int, str]]:
-    """Return, for each outcome and currency, the number of rows and their sum."""
-    found: dict[tuple[str, str], list[Decimal]] = {}
-    for one in document.content.rows:
-        found.setdefault((_becomes(one), one.currency), []).append(Decimal(one.amount))
-    return [(becomes, currency, len(amounts), f"{sum(amounts):f}") for (becomes, currency), amounts in found.items()]
+    names = {row: payee_of(payment.form, payment.fields).name for row, payment in payments.items()}
+    return [(one, names.get(one.row, ""), one.consequence(quarantine, when)) for one in rows]
