@@ -32,7 +32,7 @@ from paygw_batch.console.visits import (
     signed_out,
 )
 from paygw_batch.journal import AuditResult
-from paygw_batch.language import languages, say
+from paygw_batch.language import languages, mark, say
 from paygw_batch.run.approval_keys import RelyingParty
 
 
@@ -95,7 +95,7 @@ def use_passkey(visit: Visit) -> Response:
     key = key_that_signed(begun, signature, access.keys, party)
     if key is None:
         raise ActRefused(say("This passkey isn't registered. Ask your administrator."))
-    visit.note("sign in", key.fingerprint, AuditResult.DONE, who=access.keys[key].name)
+    visit.note(mark("sign in"), key.fingerprint, AuditResult.DONE, who=access.keys[key].name)
     return signed_in(visit, access.keys[key], SignInWay.PASSKEY, SignedInKey(key, form.get("credential", "")))
 
 
@@ -106,7 +106,7 @@ def choose_person(visit: Visit) -> Response:
     member = next((one for one in visit.console.members if one.name == visit.form.get("name")), None)
     if member is None:
         raise ActRefused(say("There is no such person."))
-    visit.note("sign in", "sandbox", AuditResult.DONE, who=member.name)
+    visit.note(mark("sign in"), "sandbox", AuditResult.DONE, who=member.name)
     return signed_in(visit, member, SignInWay.LIST)
 
 
@@ -187,7 +187,7 @@ def take_invitation(visit: Visit) -> Response:
     if found is None:
         raise PageOutdated(say("This link was used before, or is older than a day. Ask for another one."))
     if found.is_first:
-        visit.note("make a passkey", key.fingerprint, AuditResult.DONE, who=found.name)
+        visit.note(mark("make a passkey"), key.fingerprint, AuditResult.DONE, who=found.name)
     return visit.page(NewPasskeyPage(name=found.name, line=key.text, fingerprint=key.fingerprint))
 
 
