@@ -108,7 +108,7 @@ def page_templates() -> Environment:
     found.filters.update(when=when, ago=ago, day=day, share=_share, code=in_groups, first_name=_first_name)
     found.filters["recorded"] = lambda text: recorded(text, is_for_officers=True) if text else text
     found.tests["same_person"] = lambda one, other: plain_name(one) == plain_name(other)
-    found.globals.update(column_label=label_of)
+    found.globals.update(column_label=label_of, shown_states=STATES_SHOWN)
     found.globals.update(state_sign=state_sign, state_word=state_word, state_meaning=state_meaning)
     return found
 

@@ -190,6 +190,10 @@ class Visit:
         if not self.may(act, maker):
             raise ActRefused(sentence)
 
+    def account(self, number: str) -> str:
+        """Return an account as this person sees it: whole, or its last digits."""
+        return masked(number) if self.member.is_masked else number
+
     def path(self, name: str) -> str:
         """Return a part of the path."""
         return str(self.request.path_params[name])
@@ -233,6 +237,7 @@ class Visit:
             sent={} if self.refusal is None else self.form,
             languages=own_names(),
             called=called_in(console),
+            account=self.account,
         )
         values = {field.name: getattr(one, field.name) for one in (frame, page) for field in fields(one)}
         status = _REFUSED if self.refusal is not None and status == _SHOWN else status
@@ -287,6 +292,8 @@ class PageFrame:
     languages: Mapping[str, str]
     called: Callable[[str, str], str]
     """Returns a payout's name, from its batch and its sheet's name."""
+    account: Callable[[str], str]
+    """Returns an account as the person sees it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -549,11 +556,6 @@ def payout_record(journal: JournalReader, batch: str) -> BatchRecord:
     if found is None:
         raise PageNotFound(say("There is no such payout."))
     return found
-
-
-def account_filter(visit: Visit) -> Callable[[str], str]:
-    """Return a function that formats accounts for this person: whole, or their last digits."""
-    return masked if visit.member.is_masked else str
 
 
 FILE_TYPES = {

@@ -40,7 +40,7 @@ def test_a_stop_is_told_with_its_reason() -> None:
         SharedWork([], [], replace(GATE, stop=stop, stopped_at=timestamp(NOW))), [], Settings.model_validate({}), NOW
     )
     assert "An operator stopped it." in page.stop_reason
-    assert page.stopped_at == timestamp(NOW)
+    assert page.work.gate.stopped_at == timestamp(NOW)
 
 
 def test_the_jobs_of_the_timetable_are_told_by_what_they_do() -> None:

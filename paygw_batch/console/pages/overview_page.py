@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import ClassVar
@@ -17,7 +17,7 @@ from paygw_batch.console.pages.orders import open_orders
 from paygw_batch.console.pages.plan_page import PlanAgreement
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, day_of, page_links
-from paygw_batch.console.visits import Visit, account_filter
+from paygw_batch.console.visits import Visit
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
@@ -47,7 +47,6 @@ class PayeePage(Page):
     """Each payment with its payee and its state."""
     has_advice: bool
     """Whether exactly one person was paid, who can be given a remittance advice."""
-    account: Callable[[str], str]
 
 
 def find_payee(visit: Visit) -> Response:
@@ -62,7 +61,6 @@ def find_payee(visit: Visit) -> Response:
             has_more=len(found) > SHOWN_PAYMENTS,
             found=[(payee_of(one.form, one.fields), shown_state(one.state), one) for one in found[:SHOWN_PAYMENTS]],
             has_advice=len(people) == 1 and bool(_paid(found)),
-            account=account_filter(visit),
         )
     )
 
@@ -160,7 +158,6 @@ class OverviewPage(Page):
     orders: Sequence[ListedAgreement]
     payouts: Sequence[ListedPayout]
     search: Search
-    shown_states: Sequence[str]
     pages: Sequence[PageLink]
     totals: Mapping[str, Mapping[str, str]]
     """The sums of all payouts shown, by currency and state."""
@@ -197,7 +194,6 @@ def overview(visit: Visit) -> Response:
             orders=orders,
             payouts=lines,
             search=search,
-            shown_states=STATES_SHOWN,
             pages=page_links(
                 "before",
                 {

@@ -1,7 +1,7 @@
 """A payout during and after its run: progress, totals, pages of rows; one row with its history; its files."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
@@ -29,7 +29,6 @@ from paygw_batch.console.visits import (
     PageNotFound,
     PageOutdated,
     Visit,
-    account_filter,
     file_to_take_away,
     has_workbooks,
     made_once,
@@ -38,7 +37,7 @@ from paygw_batch.console.visits import (
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.shown_states import INVALID, code_of, recorded
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, RowState, make_directory
+from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, make_directory
 from paygw_batch.language import language, mark, say, say_count
 from paygw_batch.report.next_step import NextStep, RowStep
 from paygw_batch.wiring.approvals import name_in
@@ -116,9 +115,7 @@ class LivePayout(Page):
     """How fast rows get answers and how long the rest takes; empty while unknown."""
     bar: Sequence[tuple[str, float, float]]
     """State, start and width of each part of the bar, in thousandths."""
-    shown_states: Sequence[str]
     summed_states: Sequence[str]
-    filter_states: Sequence[str]
     wanted: str
     """The state whose rows are shown; empty: all."""
     after: int
@@ -126,7 +123,6 @@ class LivePayout(Page):
     pages: Sequence[PageLink]
     seen: str
     """A value that stays the same while nothing on the page changes."""
-    account: Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +144,8 @@ class RowPage(Page):
 
     record: BatchRecord
     followed: FollowedRow
-    standing: RowState
     advice: ShownStep | None
     happened: Sequence[Happened]
-    account: Callable[[str], str]
     orders: Sequence[ListedAgreement]
     """The open orders about this row."""
     can_settle: bool
@@ -205,10 +199,8 @@ def row(visit: Visit) -> Response:
         RowPage(
             record=record,
             followed=story.followed,
-            standing=standing,
             advice=None if story.step is None else _shown_step(story.step),
             happened=sorted(_happened(visit, story), key=lambda one: one.at),
-            account=account_filter(visit),
             orders=[one for one in open_orders(visit, record.batch) if standing.row in one.rows],
             can_settle=bool(choices),
         )
@@ -241,11 +233,9 @@ def _shown(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> Liv
         is_finished=not (counts.get("ready") or counts.get(State.IN_FLIGHT) or run.waits_for),
         pace=_pace(visit, followed),
         bar=list(_bar(followed)),
-        shown_states=STATES_SHOWN,
         summed_states=[
             name for name in STATES_SHOWN if name in {"paid", "ready"} or any(name in s for s in followed.sums.values())
         ],
-        filter_states=[name for name in STATES_SHOWN if name != INVALID],
         wanted=wanted,
         after=after,
         rows=rows[:ROWS_A_PAGE],
@@ -253,7 +243,6 @@ def _shown(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> Liv
             after, rows[ROWS_A_PAGE - 1].standing.row if len(rows) > ROWS_A_PAGE else 0, "rows", state=wanted
         ),
         seen=_seen(visit, followed),
-        account=account_filter(visit),
     )
 
 

@@ -22,7 +22,6 @@ from paygw_batch.journal import (
     AuditResult,
     JournalReader,
     LockHolder,
-    RunNow,
     SharedWork,
     TimetableJob,
     WorkerLife,
@@ -58,16 +57,15 @@ class WorkersPage(Page):
     template: ClassVar[str] = "workers.html"
 
     workers: Sequence[ShownWorker]
-    runs: Sequence[RunNow]
+    work: SharedWork
     jobs: Sequence[tuple[str, TimetableJob]]
     """The timetable's jobs, each with its description."""
     rate_per_s: float
     """0: no limit."""
     in_flight: int
     """The maximum number of rows in flight over all workers."""
-    stopped_at: str
     stop_reason: str
-    rest_until: str
+    """Empty while workers may send."""
 
 
 def workers_of_all_hosts(visit: Visit) -> Response:
@@ -86,13 +84,11 @@ def workers_page(work: SharedWork, jobs: Sequence[TimetableJob], settings: Setti
     concurrency = configured.concurrency if gate.concurrency is None else gate.concurrency
     return WorkersPage(
         workers=[ShownWorker(one, names.get(one.batch or "", ""), _rate(one, now)) for one in work.workers],
-        runs=work.runs,
+        work=work,
         jobs=[(_job_words(one.name, settings), one) for one in jobs],
         rate_per_s=configured.rate_per_s if gate.rate_per_s is None else gate.rate_per_s,
         in_flight=concurrency,
-        stopped_at=gate.stopped_at if gate.stop is not None else "",
         stop_reason=why_stopped(gate),
-        rest_until=gate.rest_until,
     )
 
 

@@ -34,7 +34,6 @@ from paygw_batch.console.visits import (
     PageNotFound,
     PageOutdated,
     Visit,
-    account_filter,
     called_in,
     file_to_take_away,
 )
@@ -71,7 +70,6 @@ from paygw_batch.run.approval import (
     MENDED,
     READ_AS,
     SENT_BEFORE,
-    Content,
     PlanDocument,
     PlanFinding,
     needs_approval,
@@ -243,15 +241,9 @@ class PlanPage(Page):
 
     card: AgreementCard
     uploaded: UploadedSheet
-    number: str
-    content: Content
+    document: PlanDocument
     sums: Sequence[tuple[str, int, str]]
     """Currency, people and sum."""
-    payable: int
-    known: int
-    """Rows that are in an earlier payout, and are not sent again."""
-    answers: bool
-    """Whether its maker answered a question about it."""
     doubles: Sequence[KindOfWarning]
     """What could pay somebody twice, in full."""
     sent_before: Sequence[PlanFinding]
@@ -267,8 +259,6 @@ class PlanPage(Page):
     meant: Sequence[PlanFinding]
     """The columns that were given another meaning."""
     warnings: Sequence[ShownWarnings]
-    account: Callable[[str], str]
-    """Formats an account for this person."""
     difference: Callable[[str], str] = difference_word
     sentence: Callable[[PlanFinding], str] = page_sentence
     warning_line: Callable[[PlanFinding], str] = warning_line
@@ -288,17 +278,13 @@ def payout_plan(visit: Visit) -> Response:
         return visit.go_to(f"/payouts/{it.batch}")
     if it.checked is None or document is None or progress.stage is Stage.DRAFTING:
         return visit.go_to(it.path)
-    content, people = document.content, {currency: rows for currency, rows, _ in it.checked.totals}
+    people = {currency: rows for currency, rows, _ in it.checked.totals}
     return visit.page(
         PlanPage(
             card=agreement_card(it, document, progress),
             uploaded=it.folder.uploaded,
-            number=it.folder.number,
-            content=content,
-            sums=[(currency, people.get(currency, 0), amount) for currency, amount in content.totals.items()],
-            payable=content.rows,
-            known=content.known,
-            answers=bool(document.answered),
+            document=document,
+            sums=[(currency, people.get(currency, 0), amount) for currency, amount in document.content.totals.items()],
             doubles=double_payments(document),
             sent_before=_of(document, SENT_BEFORE),
             comparison=comparison(
@@ -311,7 +297,6 @@ def payout_plan(visit: Visit) -> Response:
             people=payees(document)[:PEOPLE_A_PAGE],
             meant=_of(document, MEANT, READ_AS),
             warnings=[ShownWarnings(*_meaning(kind.code), kind) for kind in kinds_of_warnings(document)],
-            account=account_filter(visit),
         )
     )
 
@@ -336,7 +321,6 @@ class PeoplePage(Page):
     fitting: int
     pages: Sequence[PageLink]
     people: Sequence[ListedPayee]
-    account: Callable[[str], str]
     difference: Callable[[str], str] = difference_word
 
 
@@ -370,7 +354,6 @@ def payout_people(visit: Visit) -> Response:
             ),
             people=fitting[start : start + PEOPLE_A_PAGE],
             difference=difference_word,
-            account=account_filter(visit),
         )
     )
 
@@ -431,7 +414,7 @@ def _shown_difference(visit: Visit, found: PlanFinding) -> ShownDifference:
             pieces = [masked_pieces(some) for some in pieces]
         told = [earlier(one), first_paid(one), shared_with(one)]
     else:
-        pieces, told = [[(account_filter(visit)(one.account), False)]], [page_sentence(found)]
+        pieces, told = [[(visit.account(one.account), False)]], [page_sentence(found)]
     return ShownDifference(one, pieces, [f"{part[:1].upper()}{part[1:]}" for part in told if part])
 
 

@@ -69,7 +69,6 @@ class SettlePage(Page):
 
     record: BatchRecord
     followed: FollowedRow
-    standing: RowState
     choices: Sequence[ShownChoice]
     orders: Sequence[ListedAgreement]
     """The open orders about this row."""
@@ -92,7 +91,6 @@ def settle_form(visit: Visit) -> Response:
         SettlePage(
             record=record,
             followed=followed,
-            standing=followed.standing,
             choices=[
                 ShownChoice(
                     one.resolution.value,
