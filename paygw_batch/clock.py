@@ -24,6 +24,11 @@ def timestamp(now: datetime) -> str:
     return in_utc.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
+def minute(time: str | None) -> str:
+    """Return a time of `timestamp` as people read it: to the minute, in UTC; empty for None."""
+    return (time or "")[:16].replace("T", " ")
+
+
 def elapsed_s() -> float:
     """Return the seconds since some fixed moment, those that the machine slept included.
 

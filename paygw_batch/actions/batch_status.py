@@ -202,6 +202,14 @@ def totals_of(
     }
 
 
+def sums_by_currency(some: Iterable[StateTally | RowState]) -> Mapping[str, str]:
+    """Return the exact sums of tallies or rows, as text with the currency's decimals, by currency."""
+    units, minor = minor_units_by_currency(), Counter[str]()
+    for one in some:
+        minor[one.currency] += one.minor
+    return {currency: from_minor(amount, minor_units=units[currency]) for currency, amount in sorted(minor.items())}
+
+
 PERSON_STATES = ("in_doubt", "rejected", "returned")
 """The states that always wait for a person."""
 

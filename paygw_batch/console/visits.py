@@ -29,7 +29,7 @@ from paygw_batch.clock import Now, timestamp
 from paygw_batch.console.passkey_access import PasskeyAccess, SignedInKey, SignInWay, WebSession, WebSessions
 from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.permissions import Act, Member, Role, Thing, may
-from paygw_batch.console.rendering import Page, masked, own_names, shown_for
+from paygw_batch.console.rendering import Page, own_names, shown_for
 from paygw_batch.console.web_guard import BodyRefused
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.rules import Rules
@@ -42,6 +42,7 @@ from paygw_batch.journal import (
     make_directory,
 )
 from paygw_batch.language import language, mark, mark_all, say
+from paygw_batch.report.remittance import masked
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.columns import columns_of_operation
 from paygw_batch.wiring.journal import place_of
@@ -192,7 +193,7 @@ class Visit:
 
     def account(self, number: str) -> str:
         """Return an account as this person sees it: whole, or its last digits."""
-        return masked(number) if self.member.is_masked else number
+        return masked(number) if number and self.member.is_masked else number
 
     def path(self, name: str) -> str:
         """Return a part of the path."""

@@ -9,6 +9,7 @@ from paygw_batch.cli.help_texts import HelpGroup
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.clock import minute
 from paygw_batch.errors import JournalError
 from paygw_batch.journal import KeptNotice
 from paygw_batch.language import mark_all, say, say_count
@@ -19,7 +20,6 @@ from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.wiring.journal import journal_to_read
 
 _HEADINGS = mark_all("written", "occasion", "recipient", "tries", "state")
-_MINUTES = 16
 
 
 @click.group("notices", cls=HelpGroup, invoke_without_command=True)
@@ -76,7 +76,7 @@ def send(invocation: Invocation, *, again: bool) -> None:
 
 
 def _line(notice: KeptNotice) -> tuple[str, str, str, int, str]:
-    at = f"{notice.written_at[:_MINUTES].replace('T', ' ')}Z"
+    at = f"{minute(notice.written_at)}Z"
     return at, say(OCCASION_WORDS[notice.occasion]), notice.recipient, notice.tries, _state(notice)
 
 

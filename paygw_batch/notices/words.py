@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self, assert_never
 
+from paygw_batch.clock import minute
 from paygw_batch.core.money import with_separators
 from paygw_batch.core.shown_states import STATES, state_words
 from paygw_batch.core.text import fit_for_terminal
@@ -161,20 +162,20 @@ def _sentences(occasion: Occasion, content: Mapping[str, Any]) -> Iterator[str]:
                 hours=content["hours"],
             )
             yield say("Ask the gateway what happened to them, then settle them.")
-            yield say("The oldest was sent at {time} (UTC).", time=_minute(content["oldest"]))
+            yield say("The oldest was sent at {time} (UTC).", time=minute(content["oldest"]))
         case Occasion.CONTRADICTED:
             yield say_count(
                 content["messages"],
                 "{count:,} message about this batch contradicts the journal. It changed nothing.",
                 "{count:,} messages about this batch contradict the journal. They changed nothing.",
             )
-            yield say("The latest arrived at {time} (UTC).", time=_minute(content["at"]))
+            yield say("The latest arrived at {time} (UTC).", time=minute(content["at"]))
             yield say("Ask the gateway what happened to these rows, then settle them.")
         case Occasion.WORKER_DIED:
             yield say(
                 "Process {pid} was last seen at {time} (UTC) and did not shut down normally.",
                 pid=content["pid"],
-                time=_minute(content["seen_at"]),
+                time=minute(content["seen_at"]),
             )
             if content["batch"]:
                 yield say(
@@ -202,7 +203,7 @@ def _of_run(content: Mapping[str, Any]) -> Iterator[str]:
             "{count:,} row has not been sent. Start the run again.",
             "{count:,} rows have not been sent. Start the run again.",
         )
-    yield say("Figures as of {time} (UTC).", time=_minute(content["at"]))
+    yield say("Figures as of {time} (UTC).", time=minute(content["at"]))
 
 
 def _of_refused_sheet(content: Mapping[str, Any]) -> Iterator[str]:
@@ -248,7 +249,3 @@ def _table(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
                 if state in by_state
             ]
             yield state_words(state), f"{count:,}", ", ".join(sums)
-
-
-def _minute(time: str) -> str:
-    return time[:16].replace("T", " ")

@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paygw_batch.clock import minute
 from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.core.money import with_separators
 from paygw_batch.core.shown_states import state_words
@@ -40,15 +41,10 @@ def page_environment(*folders: Path) -> "Environment":
 def our_templates() -> "Environment":
     """Return the environment for static pages."""
     made = page_environment(_HERE / "templates", _HERE / "static")
-    made.filters.update(state_words=state_words, minute=_minute)
+    made.filters.update(state_words=state_words, minute=minute)
     return made
 
 
 def page(kind: PageKind, **values: object) -> str:
     """Return a page as one file with its style sheet, without scripts; it loads nothing."""
     return our_templates().get_template(f"{kind}.html").render(generator=kind.generator, **values)
-
-
-def _minute(time: str | None) -> str:
-    """Return a time to the minute."""
-    return (time or "")[:16].replace("T", " ")

@@ -230,10 +230,9 @@ def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
     return [(currency, rows[currency], f"{sums[currency]:f}") for currency in sorted(sums)]
 
 
-def double_payments(document: PlanDocument) -> Sequence[KindOfWarning]:
+def double_payments(document: PlanDocument) -> Sequence[PlanFinding]:
     """Return the warnings about payments that may have been made already: every one of them, by kind."""
-    found = ((code, [one for one in document.findings if one.code == code]) for code in _DOUBLE_PAYMENTS)
-    return [KindOfWarning(code, len(ones), ones) for code, ones in found if ones]
+    return [one for code in _DOUBLE_PAYMENTS for one in document.findings if one.code == code]
 
 
 def sent_before(document: PlanDocument) -> Sequence[PlanFinding]:
@@ -368,7 +367,7 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
     """Yield a plan's findings as lines of text: possible double payments, every difference, then all others."""
     if doubles := double_payments(document):
         yield say("Could somebody be paid twice? Look at this first:")
-        for one in (one for kind in doubles for one in kind.examples):
+        for one in doubles:
             batch = say(" It is batch {batch}.", batch=one.value) if one.code == REPEATS_A_BATCH else ""
             yield f"- {double_line(one)}{batch}"
         if document.answered:

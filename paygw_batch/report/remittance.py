@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.generator_marks import PageKind
+from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import with_separators
 from paygw_batch.countries.data import config_dir, read_forms
 from paygw_batch.journal import FoundPayment
@@ -25,6 +27,14 @@ class Payee:
         return self.number, " ".join(self.name.casefold().split())
 
 
+_SHOWN_DIGITS = 3
+
+
+def masked(number: str) -> str:
+    """Return an account or phone number as it is shown to many: enough digits to compare, too few to pay to."""
+    return f"...{number[-_SHOWN_DIGITS:]}"
+
+
 def payee_of(form: str, fields: Mapping[str, str]) -> Payee:
     """Return the payee named by a form's fields: the account counts, or the phone if the form has no account."""
     name, account, phone = (
@@ -39,6 +49,11 @@ def shown_fields(form: str, column: str) -> tuple[str, ...]:
     forms = read_forms(config_dir())
     named = forms[form].shown.items() if form in forms else ()
     return next((tuple(fields) for name, fields in named if name == column), (column,))
+
+
+def paid_out(found: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
+    """Return the payouts among payments that are paid: a remittance advice has no others."""
+    return [one for one in found if one.state is State.PAID and one.operation == PAYOUT]
 
 
 _NAME = "\0"

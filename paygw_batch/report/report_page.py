@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from paygw_batch.clock import minute
 from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import parse_amount, with_separators
@@ -244,7 +245,7 @@ def _about(batch: BatchRecord, history: Sequence[HistoryEntry]) -> tuple[str, st
     """Return the batch, who opened it and who approved it."""
     by = next((deed.by for deed in history if deed.kind == _OPENED and deed.by), "")
     rows = say_count(batch.rows, "{count:,} row", "{count:,} rows")
-    about = {"batch": batch.batch, "rows": rows, "time": batch.opened_at[:16].replace("T", " ")}
+    about = {"batch": batch.batch, "rows": rows, "time": minute(batch.opened_at)}
     told = (
         say("Batch {batch}, {rows}, opened {time} UTC by {by}.", by=by, **about)
         if by

@@ -19,14 +19,12 @@ from paygw_batch.errors import UsageError
 from paygw_batch.files import write_whole
 from paygw_batch.journal import FoundPayment
 from paygw_batch.language import mark_all, say, say_count
-from paygw_batch.report.remittance import payee_of, remittance_page
+from paygw_batch.report.remittance import masked, paid_out, payee_of, remittance_page
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.wiring.journal import journal_to_read
 from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
 from paygw_batch.wiring.sheet import rules_of
 
-_SHOWN_DIGITS = 3
-"""The number of digits of an account to show: enough to compare with the sheet, too few to pay to."""
 _TIMES = mark_all("sent {time}", "last update {time}")
 
 
@@ -88,7 +86,7 @@ def _advice(found: Sequence[FoundPayment], typed: str, *, has_more: bool) -> str
             ),
             hint=say("Write the number or the order id."),
         )
-    paid = [one for one in found if one.state is State.PAID and one.operation == PAYOUT]
+    paid = paid_out(found)
     if not paid:
         raise UsageError(
             say("No payment that matches {typed!r} is paid, so no advice was written.", typed=typed), hint=""
@@ -111,7 +109,7 @@ def _lines(payment: FoundPayment) -> list[str]:
         "state": state_words(shown_state(payment.state)),
         "amount": f"{payment.currency} {with_separators(payment.amount)}",
         "name": payee.name,
-        "number": _masked(payee.number),
+        "number": masked(payee.number),
     }
     is_from = payment.operation == PAYIN
     lines = [
@@ -142,30 +140,19 @@ def _told(payment: FoundPayment) -> dict[str, object]:
         "state": shown_state(payment.state),
         "operation": payment.operation,
         "name": payee.name,
-        "number": _masked(payee.number),
-        "country": payment.country,
-        "currency": payment.currency,
-        "amount": payment.amount,
-        "client_orderid": payment.client_orderid,
-        "sent_orderid": payment.sent_orderid,
-        "attempts": payment.attempts,
-        "gateway_status": payment.gateway_status,
-        "gateway_reference": payment.gateway_reference,
-        "error_code": payment.error_code,
+        "number": masked(payee.number),
+        **{name: getattr(payment, name) for name in _AS_KEPT},
         "message": recorded(payment.message or "") or None,
-        "possible_duplicate_of": payment.possible_duplicate_of,
-        "first_sent_at": payment.first_sent_at,
-        "updated_at": payment.updated_at,
-        "batch": payment.batch,
-        "row": payment.row,
         "sheet": payment.sheet_name,
-        "opened_at": payment.opened_at,
     }
 
 
-def _masked(number: str) -> str:
-    """Return a number as it is shown on screens: enough to compare, too little to pay to."""
-    return f"...{number[-_SHOWN_DIGITS:]}"
+_AS_KEPT = (
+    *("country", "currency", "amount", "client_orderid", "sent_orderid", "attempts", "gateway_status"),
+    *("gateway_reference", "error_code", "possible_duplicate_of", "first_sent_at", "updated_at", "batch", "row"),
+    "opened_at",
+)
+"""The members of a payment in the JSON that are as the journal has them."""
 
 
 def _message(typed: str, states: Counter[str], *, has_more: bool, advice: Path | None) -> str:

@@ -119,15 +119,15 @@ def forgotten(screen: Screen, journal: JournalReader, done: Forgotten) -> Summar
     """Show who was forgotten and what names them elsewhere, and return the summary."""
     chosen = done.chosen
     show_chosen(screen, journal, chosen)
-    told = chosen_told(journal, chosen)
     for path in files_elsewhere(journal, chosen):
         screen.say(say("This file may name them. Remove it yourself: {path}", path=path))
     if chosen.batches:
         screen.say(say("Also remove backups of the journal and files that were written elsewhere."))
     message = say("The payees of {payments} were forgotten.", payments=_counted(chosen))
+    code = ExitCode.DONE
     match done.old_pages:
         case OldPages.NOWHERE:
-            return Summary(ExitCode.DONE, message, rows=chosen.instructions, further=told)
+            pass
         case OldPages.IN_DATABASE:
             screen.say(
                 say(
@@ -135,12 +135,12 @@ def forgotten(screen: Screen, journal: JournalReader, done: Forgotten) -> Summar
                     "and CHECKPOINT. No one can use the journal meanwhile, so run them when nothing is being sent."
                 )
             )
-            return Summary(ExitCode.DONE, message, rows=chosen.instructions, further=told)
         case OldPages.IN_LOG:
+            code = ExitCode.STOPPED_EARLY
             message += " " + say(
                 "Another program is reading the journal, so its log still contains them. Close that program, "
                 "then run this command again."
             )
-            return Summary(ExitCode.STOPPED_EARLY, message, rows=chosen.instructions, further=told)
         case _:
             assert_never(done.old_pages)
+    return Summary(code, message, rows=chosen.instructions, further=chosen_told(journal, chosen))

@@ -34,7 +34,6 @@ from paygw_batch.cli.help_texts import HelpCommand, HelpGroup
 from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
 from paygw_batch.cli.options import by_option, complete_batches, force_option, guard_of, settings_of, wait_option
 from paygw_batch.cli.screen.approval_plan import (
-    SHOWN_LINES,
     differences_counted,
     own_key,
     show_content,
@@ -43,7 +42,7 @@ from paygw_batch.cli.screen.approval_plan import (
     show_signatures,
     signed_summary,
 )
-from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.screen import SHOWN_LINES, Screen
 from paygw_batch.cli.send_batch import continued, held, reconcile
 from paygw_batch.cli.signals import interruption
 from paygw_batch.clock import utc_now

@@ -25,7 +25,8 @@ from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
 from paygw_batch.cli.options import complete_batches, force_option, guard_of, settings_of
 from paygw_batch.cli.screen.gateway_messages import show_counts, show_evidence, show_replies
-from paygw_batch.cli.screen.screen import Screen, plain
+from paygw_batch.cli.screen.screen import SHOWN_LINES, Screen, plain
+from paygw_batch.clock import minute
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor, with_separators
 from paygw_batch.core.shown_states import (
@@ -92,8 +93,6 @@ def follow(settings: Settings, batch: str, screen: Screen) -> None:
 _CALLED_SO = frozenset({State.IN_FLIGHT, State.REPLACED})
 """The states with their own names in the table: rows that a living process sends, and replaced ones."""
 _SHOWN_END = 3
-SHOWN_ROWS = 20
-"""The maximum number of rows of a kind on a screen."""
 _ORDERS: Mapping[str, Callable[[ListedBatch], Any]] = {
     "opened": lambda listed: listed.record.number,
     "age": lambda listed: -listed.record.number,
@@ -143,9 +142,9 @@ def status_command(
         else:
             record = find_batch(journal, batch)
             guard.check(wanted, inputs={say("the sheet"): Path(record.sheet_path)})
-            limit = None if screen.as_json else SHOWN_ROWS
+            limit = None if screen.as_json else SHOWN_LINES
             found = batch_status(settings, journal, record, only_doubt=in_doubt, limit=limit)
-            told = found.rows if screen.as_json else found.rows[:SHOWN_ROWS]
+            told = found.rows if screen.as_json else found.rows[:SHOWN_LINES]
             payments = journal.payments(record.number, [one.row.row for one in told])
             _show_run(followed_batch(settings, journal, record, lambda: found.tallies), screen)
             summary = _one(found, payments, screen, only_doubt=in_doubt)
@@ -252,14 +251,13 @@ def _show_steps(found: BatchStatus, payments: Mapping[int, FoundPayment], screen
                 "What to do next ({count:,} rows need a person):",
             )
         )
-    shown = found.rows[:SHOWN_ROWS]
+    shown = found.rows[:SHOWN_LINES]
     for one in shown:
         row, why = one.row, f" ({one.row.error_code})" if one.row.error_code else ""
         state = state_words(shown_state(row.state))
         told = _doubt_told(row, payments[row.row]) if row.state in SHOWN_IN_DOUBT else _step_told(one)
         screen.say(say("- Row {row}, {state}{why}: {step}", row=row.row, state=state, why=why, step=told))
-    if count > SHOWN_ROWS:
-        screen.say(say("... and {count:,} more: --json lists all of them.", count=count - SHOWN_ROWS))
+    screen.say_more(count)
     doubtful = [one.row.row for one in shown if one.row.state in SHOWN_IN_DOUBT]
     if doubtful:
         operation = load_operation(found.record.operation)
@@ -295,7 +293,7 @@ def _show_contradictions(contradictions: Sequence[Contradiction], screen: Screen
             mark_all("row", "order id", "state", "said", "attempt", "at"),
             [
                 (found.row, found.client_orderid, found.state.value, found.kind, found.attempt, found.at)
-                for found in contradictions[:SHOWN_ROWS]
+                for found in contradictions[:SHOWN_LINES]
             ],
         )
 
@@ -307,7 +305,7 @@ def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> lis
         mark_all("at", "what", "row", "attempt", "by", "said"),
         [
             (
-                _minute(deed.at),
+                minute(deed.at),
                 deed_words(deed.kind),
                 "" if deed.row is None else str(deed.row),
                 "" if deed.attempt is None else str(deed.attempt),
@@ -380,11 +378,6 @@ def age_text(age: timedelta) -> str:
     if days:
         return say("{days} d {hours} h", days=days, hours=hours)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
-
-
-def _minute(at: str) -> str:
-    """Return a time as a table shows it; --json has the full time."""
-    return f"{at[:10]} {at[11:16]}"
 
 
 def _batch_told(one: ListedBatch) -> dict[str, object]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.screen import SHOWN_LINES, Screen
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYIN
 from paygw_batch.core.money import with_separators
@@ -206,10 +206,6 @@ def signed_summary(document: SignedDocument, policy: ApprovalPolicy, message: st
     return replace(summary, further=further)
 
 
-SHOWN_LINES = 20
-"""The maximum number of lines of a kind on a screen."""
-
-
 def show_held(screen: Screen, held: int, who: str) -> None:
     """Show the number of orders held because of a statement."""
     screen.say(
@@ -232,14 +228,14 @@ def show_matched(screen: Screen, matched: Matched) -> None:
             mark_all("row", "becomes", "evidence"),
             [(one.row, one.resolution.value, one.said) for one in matched.settlements[:SHOWN_LINES]],
         )
-        _more(screen, len(matched.settlements))
+        screen.say_more(len(matched.settlements))
     if matched.differences:
         screen.table(
             say("What does not match the journal"),
             mark_all("line", "order id", "why"),
             [(one.line, one.order_id, one.sentence) for one in matched.differences[:SHOWN_LINES]],
         )
-        _more(screen, len(matched.differences))
+        screen.say_more(len(matched.differences))
     counted = [
         (
             matched.agreeing,
@@ -264,11 +260,6 @@ def show_matched(screen: Screen, matched: Matched) -> None:
     ]
     if sentences := [sentence for count, sentence in counted if count]:
         screen.say("; ".join(sentences) + ".")
-
-
-def _more(screen: Screen, count: int) -> None:
-    if count > SHOWN_LINES:
-        screen.say(say("... and {count:,} more: --json lists all of them.", count=count - SHOWN_LINES))
 
 
 def differences_counted(matched: Matched) -> str:

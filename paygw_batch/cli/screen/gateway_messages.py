@@ -1,17 +1,19 @@
 """Shows the gateway's messages for `status`: those that wait for a person, and the number of each kind."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import assert_never
 
 from paygw_batch.actions.batch_status import BatchStatus
-from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.screen import SHOWN_LINES, Screen
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.shown_states import counted_finding, shown_state, state_words
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, WaitingEvidence
 from paygw_batch.language import mark_all, say, say_count
 
-SHOWN_MESSAGES = 20
+_OWN = frozenset({"number", "batch"})
+"""Fields of waiting evidence that are not in the JSON."""
 
 
 def show_evidence(found: BatchStatus, screen: Screen) -> list[dict[str, object]]:
@@ -22,21 +24,10 @@ def show_evidence(found: BatchStatus, screen: Screen) -> list[dict[str, object]]
         screen.table(
             say("Messages from the gateway that need a person (they changed nothing)"),
             mark_all("row", "order id", "state", "said", "why it waits", "at"),
-            [_line(one) for one in waiting[:SHOWN_MESSAGES]],
+            [_line(one) for one in waiting[:SHOWN_LINES]],
         )
         _show_next(waiting, found.record, screen)
-    return [
-        {
-            "row": one.row,
-            "client_orderid": one.client_orderid,
-            "state": one.state.value,
-            "finding": one.finding.value,
-            "said": one.said,
-            "source": one.source.value,
-            "taken_at": one.taken_at,
-        }
-        for one in waiting
-    ]
+    return [{name: value for name, value in asdict(one).items() if name not in _OWN} for one in waiting]
 
 
 def show_replies(journal: JournalReader, record: BatchRecord, row: int, screen: Screen) -> list[dict[str, object]]:
@@ -88,8 +79,7 @@ def _line(one: WaitingEvidence) -> tuple[str | int, ...]:
 
 
 def _show_next(waiting: Sequence[WaitingEvidence], record: BatchRecord, screen: Screen) -> None:
-    if len(waiting) > SHOWN_MESSAGES:
-        screen.say(say("... and {count:,} more: --json lists all of them.", count=len(waiting) - SHOWN_MESSAGES))
+    screen.say_more(len(waiting))
     screen.say(
         say(
             "Ask the gateway whether they are true, then record what happened to each row: "

@@ -95,6 +95,9 @@ class PlainConsole(Console):
 PROMPT_WIDTH = 76
 """The width of a question; the answer is typed after it."""
 
+SHOWN_LINES = 20
+"""The maximum number of lines of a kind on a screen."""
+
 WHOLE = frozenset({"batch", "at", "opened", "currency", "sum"})
 """Columns of a table that are never broken."""
 
@@ -201,6 +204,11 @@ class Screen:
         (self.err if self.as_json else self.out).tell(sentence)
         if self.listener is not None:
             self.listener(sentence)
+
+    def say_more(self, count: int) -> None:
+        """Say how many of `count` lines of a kind are not on the screen, if any."""
+        if count > SHOWN_LINES:
+            self.say(say("... and {count:,} more: --json lists all of them.", count=count - SHOWN_LINES))
 
     def verbatim(self, text: str) -> None:
         """Print lines unchanged, for machines or for copying."""

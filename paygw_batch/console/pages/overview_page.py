@@ -1,7 +1,6 @@
 """The overview: the payouts that need this person, then all of them; and the search for one person's payments."""
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -9,7 +8,14 @@ from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.actions.batch_status import ListedBatch, counted_once, listed_batch, payment_search, totals_of
+from paygw_batch.actions.batch_status import (
+    ListedBatch,
+    counted_once,
+    listed_batch,
+    payment_search,
+    sums_by_currency,
+    totals_of,
+)
 from paygw_batch.actions.payout_folder import CheckedSheet, UploadedSheet, all_folders, uploads_by_batch
 from paygw_batch.clock import utc_now
 from paygw_batch.console.pages.agreement import ListedAgreement, Stage, listed, progress_of
@@ -18,15 +24,12 @@ from paygw_batch.console.pages.plan_page import PlanAgreement
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, day_of, page_links
 from paygw_batch.console.visits import Visit
-from paygw_batch.core.batch import PAYOUT
-from paygw_batch.core.lifecycle import State
-from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import shown_state
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader
 from paygw_batch.language import say, say_count
-from paygw_batch.report.remittance import Payee, payee_of, remittance_page
+from paygw_batch.report.remittance import Payee, paid_out, payee_of, remittance_page
 from paygw_batch.wiring.journal import journal_for_planning
 
 _SHORTEST = 2
@@ -53,14 +56,13 @@ def find_payee(visit: Visit) -> Response:
     """Show the payments that match a name, a number or an order id."""
     typed = visit.query("text").strip()
     found = _found(visit, typed)
-    people = {payee_of(one.form, one.fields).person for one in found}
     return visit.page(
         PayeePage(
             typed=typed,
             is_asked=len(typed) >= _SHORTEST,
             has_more=len(found) > SHOWN_PAYMENTS,
             found=[(payee_of(one.form, one.fields), shown_state(one.state), one) for one in found[:SHOWN_PAYMENTS]],
-            has_advice=len(people) == 1 and bool(_paid(found)),
+            has_advice=bool(_paid_to_one(found)),
         )
     )
 
@@ -68,9 +70,8 @@ def find_payee(visit: Visit) -> Response:
 def remittance_advice(visit: Visit) -> Response:
     """Return the remittance advice for the only person that a text matches. It never has other people's payments."""
     typed = visit.query("text").strip()
-    found = _found(visit, typed)
-    paid = _paid(found)
-    if len({payee_of(one.form, one.fields).person for one in found}) != 1 or not paid:
+    paid = _paid_to_one(_found(visit, typed))
+    if not paid:
         raise UsageError(
             say("The text matches no one who was paid, or several people."),
             hint=say("Write the number or the order id."),
@@ -88,8 +89,10 @@ def _found(visit: Visit, typed: str) -> Sequence[FoundPayment]:
         return journal.find_payments(search, limit=SHOWN_PAYMENTS + 1)
 
 
-def _paid(found: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
-    return [one for one in found if one.state is State.PAID and one.operation == PAYOUT]
+def _paid_to_one(found: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
+    """Return the paid payouts to the only person found; none if there are several people."""
+    people = {payee_of(one.form, one.fields).person for one in found}
+    return paid_out(found) if len(people) == 1 else []
 
 
 PAYOUTS_A_PAGE = 50
@@ -113,8 +116,8 @@ class ListedPayout:
     name: str
     by: str
     counts: Mapping[str, int]
-    sums: Sequence[tuple[str, str]]
-    """The currency and sum of its rows."""
+    sums: Mapping[str, str]
+    """The sums of its rows, by currency."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +217,8 @@ def overview(visit: Visit) -> Response:
 
 
 def _line(one: ListedBatch, uploaded: UploadedSheet | None) -> ListedPayout:
-    units, minor = minor_units_by_currency(), Counter[str]()
-    for tally in one.tallies:
-        minor[tally.currency] += tally.minor
-    sums = [(name, from_minor(amount, minor_units=units[name])) for name, amount in sorted(minor.items())]
     name, by = (one.record.sheet_name, "") if uploaded is None else (uploaded.called, uploaded.by)
-    return ListedPayout(one.record, name, by, _counts(one), sums)
+    return ListedPayout(one.record, name, by, _counts(one), sums_by_currency(one.tallies))
 
 
 def _prepared(visit: Visit, journal: JournalReader, opened: Collection[str]) -> Iterator[ListedAgreement]:

@@ -29,7 +29,7 @@ from paygw_batch.console.pages.preparing import (
     reading_page,
 )
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import Page, PageLink, day, masked, page_links, when
+from paygw_batch.console.rendering import Page, PageLink, day, page_links, when
 from paygw_batch.console.visits import (
     PageNotFound,
     PageOutdated,
@@ -65,6 +65,7 @@ from paygw_batch.report.plan_page import (
     shared_with,
     warning_line,
 )
+from paygw_batch.report.remittance import masked
 from paygw_batch.run.approval import (
     MEANT,
     MENDED,
@@ -244,7 +245,7 @@ class PlanPage(Page):
     document: PlanDocument
     sums: Sequence[tuple[str, int, str]]
     """Currency, people and sum."""
-    doubles: Sequence[KindOfWarning]
+    doubles: Sequence[PlanFinding]
     """What could pay somebody twice, in full."""
     sent_before: Sequence[PlanFinding]
     """The people who are in an earlier payout, and are not paid again."""

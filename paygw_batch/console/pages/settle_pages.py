@@ -7,11 +7,11 @@ again, so it becomes an order that a second person agrees to.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import ClassVar
 
 from starlette.responses import Response
 
+from paygw_batch.actions.batch_status import sums_by_currency
 from paygw_batch.actions.follow_payout import FollowedRow, followed_row, running_now
 from paygw_batch.actions.settle_rows import SettleChoice, draft_order, settle_by_word, settle_choices
 from paygw_batch.actions.submit_sheet import RejectedRows, rejected_rows
@@ -37,9 +37,7 @@ from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import Page, PageLink, pages_after, state_word, when
 from paygw_batch.console.visits import ActRefused, PageNotFound, PageOutdated, Visit, payout_record
 from paygw_batch.core.lifecycle import Resolution, State
-from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import recorded
-from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, RowState
 from paygw_batch.language import mark, say
@@ -297,7 +295,7 @@ def _reasons(found: RejectedRows) -> Sequence[RejectedReason]:
             key,
             _reason(rows[0]),
             [one.row for one in rows],
-            _sums([one for one in rows if one.row not in found.opens]),
+            sums_by_currency(one for one in rows if one.row not in found.opens),
             sum(one.row in found.opens for one in rows),
         )
         for key, rows in by_key.items()
@@ -313,14 +311,6 @@ def _reason(row: RowState) -> str:
 def _key(row: RowState) -> str:
     text = "\n".join((row.message or "", row.gateway_status or "", row.error_code or ""))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _sums(rows: Sequence[RowState]) -> Mapping[str, str]:
-    units, found = minor_units_by_currency(), dict[str, Decimal]()
-    for one in rows:
-        amount = Decimal(from_minor(one.minor, minor_units=units[one.currency]))
-        found[one.currency] = found.get(one.currency, Decimal(0)) + amount
-    return {currency: f"{amount:f}" for currency, amount in sorted(found.items())}
 
 
 def _shown(

@@ -71,13 +71,12 @@ _MAX_SIGNATURE_BYTES = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ShownLine:
-    """A statement line, or a row that it does not settle, in the preview. Either `line` or `row` can be 0."""
+    """A statement line, or a row, in the preview. `becomes` is empty if the row is not settled."""
 
-    line: int
-    row: int
+    number: int
     order_id: str
-    becomes: str
     why: str
+    becomes: str = ""
 
 
 def download_questions(visit: Visit) -> Response:
@@ -329,15 +328,13 @@ def _shown(
             settled = matched.settlements[part]
             known = standings_of(journal, record, [one.row for one in settled])
             return [
-                ShownLine(0, one.row, known[one.row].sent_orderid or "", choice_name(one.resolution), one.said)
+                ShownLine(one.row, known[one.row].sent_orderid or "", one.said, choice_name(one.resolution))
                 for one in settled
             ]
         case "differs":
-            return [ShownLine(one.line, 0, one.order_id, "", one.sentence) for one in matched.differences[part]]
+            return [ShownLine(one.line, one.order_id, one.sentence) for one in matched.differences[part]]
         case "silent":
-            return [
-                ShownLine(0, row.row, row.sent_orderid or "", "", say("The statement doesn't settle it."))
-                for row in matched.silent[part]
-            ]
+            why = say("The statement doesn't settle it.")
+            return [ShownLine(row.row, row.sent_orderid or "", why) for row in matched.silent[part]]
         case _:
             raise PageNotFound(say("There is no such page."))
