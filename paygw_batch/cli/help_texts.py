@@ -101,9 +101,6 @@ class HelpCommand(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples of the command, and the exit codes."""
-        # Loaded with the first help that is shown, not with every command.
-        from paygw_batch.cli.help_texts import EXAMPLES  # noqa: PLC0415
-
         if examples := EXAMPLES.get(name_of(ctx)):
             with formatter.section(section_title(mark("Examples"))):
                 for example in examples:

@@ -178,8 +178,7 @@ def complete_countries(_ctx: click.Context, _parameter: click.Parameter, incompl
 
 def _batches(shared: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the id and sheet of every batch, newest first. `shared` are the options before the command."""
-    from paygw_batch.cli.invocation import Invocation  # noqa: PLC0415 (not before a shell asks)
-    from paygw_batch.settings.user_directories import own_configuration  # noqa: PLC0415 (as above)
+    from paygw_batch.settings.user_directories import own_configuration  # noqa: PLC0415 (not before a shell asks)
     from paygw_batch.wiring.journal import journal_to_read  # noqa: PLC0415 (as above)
 
     config: Path | None = shared.get("config") or own_configuration()

@@ -1,6 +1,7 @@
 """Shows the progress of a run: a bar with counts, rate and remaining time on a terminal, plain lines elsewhere."""
 
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,18 +35,37 @@ class _RateColumn(ProgressColumn):
         return Text("" if speed is None else say("{speed:,.0f} rows/s", speed=speed))
 
 
-class _Counts:
-    """The outcomes of a run's attempts so far."""
+class _RunProgress(ABC):
+    """The outcomes of a run's attempts so far, shown as they change. Used as a context manager."""
 
     def __init__(self) -> None:
-        self.outcomes: Counter[OutcomeKind] = Counter()
+        self._outcomes: Counter[OutcomeKind] = Counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
+        """Count the end of an attempt."""
+        self._outcomes[outcome.kind] += 1
+        self._show()
+
+    def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
+        """Take over the workers' outcomes so far."""
+        self._outcomes = Counter(counts)
+        self._show()
+
+    @abstractmethod
+    def _show(self) -> None:
+        """Show the outcomes."""
 
     @property
-    def concluded(self) -> int:
-        return sum(count for kind, count in self.outcomes.items() if kind is not OutcomeKind.NOT_SENT)
+    def _done(self) -> int:
+        return sum(count for kind, count in self._outcomes.items() if kind is not OutcomeKind.NOT_SENT)
 
-    def sentence(self) -> str:
-        return ", ".join(say_count(self.outcomes[kind], words) for kind, words in _WORDS.items() if self.outcomes[kind])
+    def _sentence(self) -> str:
+        return ", ".join(
+            say_count(self._outcomes[kind], words) for kind, words in _WORDS.items() if self._outcomes[kind]
+        )
 
 
 @contextmanager
@@ -57,11 +77,11 @@ def bar_on(console: Console, title: str) -> Iterator[Callable[[int, int], None]]
         yield lambda done, whole: bar.update(task, completed=done, total=whole)
 
 
-class BarProgress:
-    """A live bar on the terminal, used as a context manager."""
+class BarProgress(_RunProgress):
+    """A live bar on the terminal."""
 
     def __init__(self, console: Console) -> None:
-        self._counts = _Counts()
+        super().__init__()
         self._bar = Progress(
             TextColumn(say("Sending")),
             BarColumn(),
@@ -85,35 +105,22 @@ class BarProgress:
         """Show the number of due rows."""
         self._bar.update(self._task, total=due)
 
-    def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
-        """Move the bar."""
-        self._counts.outcomes[outcome.kind] += 1
-        self._show()
-
-    def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Update the bar with the workers' outcomes so far."""
-        self._counts.outcomes = Counter(counts)
-        self._show()
-
     def _show(self) -> None:
-        self._bar.update(self._task, completed=self._counts.concluded, counts=self._counts.sentence())
+        self._bar.update(self._task, completed=self._done, counts=self._sentence())
 
     def note(self, sentence: str) -> None:
         """Print a sentence above the bar."""
         self._bar.console.print(sentence)
 
 
-class PlainProgress:
+class PlainProgress(_RunProgress):
     """Lines for a log: one at the start, one every few seconds, and every note."""
 
     def __init__(self, console: Console) -> None:
+        super().__init__()
         self._console = console
-        self._counts = _Counts()
         self._due = 0
         self._next_line_s = 0.0
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -124,27 +131,10 @@ class PlainProgress:
         self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
         self.note(say_count(due, "Sending {count:,} row.", "Sending {count:,} rows."))
 
-    def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
-        """Print the progress, at intervals."""
-        self._counts.outcomes[outcome.kind] += 1
-        self._show_at_intervals()
-
-    def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Print the workers' outcomes so far, at intervals."""
-        self._counts.outcomes = Counter(counts)
-        self._show_at_intervals()
-
-    def _show_at_intervals(self) -> None:
+    def _show(self) -> None:
         if time.monotonic() >= self._next_line_s:
             self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
-            self.note(
-                say(
-                    "{done:,} of {due:,}: {counts}.",
-                    done=self._counts.concluded,
-                    due=self._due,
-                    counts=self._counts.sentence(),
-                )
-            )
+            self.note(say("{done:,} of {due:,}: {counts}.", done=self._done, due=self._due, counts=self._sentence()))
 
     def note(self, sentence: str) -> None:
         """Print a sentence."""
