@@ -24,7 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "notices": "notices.notices_command",
     "work": "cluster.work_command",
     "workers": "cluster.workers_command",
-    "limits": "cluster.limits_command",
+    "limits": "cluster.workers_command",
     "sandbox": "sandbox.sandbox_command",
 }
 """The module of each command of an extra. Its words for `--help` stand with the others, in `cli/main.py`."""

@@ -1,10 +1,15 @@
-"""Counts the rows of batches by state, with the next step for each that needs a person, and finds payments."""
+"""Counts the rows of batches by state, with the next step for each that needs a person; finds payments and rows.
+
+Everything is read from the journal. The pages find its holder without touching its lock: a row in flight is being sent
+while a run is alive, and in doubt after that.
+"""
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from paygw_batch.clock import utc_now
 from paygw_batch.core.lifecycle import State
@@ -12,11 +17,16 @@ from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT, STATES, counted_state, shown_state
 from paygw_batch.countries.load import load_operation, minor_units_by_currency
 from paygw_batch.countries.rules import MobileNumbers
+from paygw_batch.errors import HolderKind, UsageError
 from paygw_batch.journal import (
+    AttemptReply,
     BatchRecord,
     Contradiction,
+    FoundPayment,
+    HistoryEntry,
     Hold,
     JournalReader,
+    LockHolder,
     Messages,
     PaymentSearch,
     RowBeingSent,
@@ -34,9 +44,11 @@ from paygw_batch.report.next_step import (
     long_accepted_until,
     next_step,
 )
+from paygw_batch.report.remittance import Payee, payee_of
 from paygw_batch.report.summary import ExitCode, Summary, of_states, worst
 from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.journal import place_of
 
 _NUMBER = re.compile(r"\+?[\d\s().\-/]+", re.ASCII)
 _SHORTEST_NUMBER = 4
@@ -97,11 +109,11 @@ def _alternatives(word: str, numbers: Sequence[MobileNumbers]) -> Iterator[str]:
         yield f"{word}*" if len(word) >= _SHORTEST_BEGINNING else word
 
 
-def batch_summary(journal: JournalReader, record: BatchRecord, minor_units: Mapping[str, int]) -> Summary:
+def batch_summary(journal: JournalReader, record: BatchRecord) -> Summary:
     """Return the summary of a batch as it is now, without reading its sheet."""
     tallies = journal.tallies(record.number)
     being_sent = rows_being_sent(journal, record.number, tallies)
-    states, totals = states_of(record, tallies, being_sent), totals_of(tallies, minor_units, being_sent)
+    states, totals = states_of(record, tallies, being_sent), totals_of(tallies, being_sent)
     return summary_of(record, states, totals, journal.messages(record.number))
 
 
@@ -159,12 +171,16 @@ def summary_of(
 
 
 def states_of(
-    record: BatchRecord, tallies: Sequence[StateTally], being_sent: Sequence[RowBeingSent] = ()
+    record: BatchRecord,
+    tallies: Sequence[StateTally],
+    being_sent: Sequence[RowBeingSent] = (),
+    *,
+    shown: Callable[[State], str] = shown_state,
 ) -> Mapping[str, int]:
     """Return the number of rows of a batch's sheet in each state; rows without an instruction are invalid."""
     counts: Counter[str] = Counter()
     for tally in tallies:
-        counts[shown_state(tally.state)] += tally.count
+        counts[shown(tally.state)] += tally.count
     counts[State.IN_DOUBT] -= len(being_sent)
     counts[State.IN_FLIGHT] += len(being_sent)
     if left_out := record.rows - counts.total():
@@ -185,19 +201,22 @@ def counted_once(tallies: Iterable[StateTally], known: Iterable[StateTally]) -> 
 
 
 def totals_of(
-    tallies: Iterable[StateTally], minor_units: Mapping[str, int], being_sent: Sequence[RowBeingSent] = ()
+    tallies: Iterable[StateTally],
+    being_sent: Sequence[RowBeingSent] = (),
+    *,
+    shown: Callable[[State], str] = shown_state,
 ) -> Mapping[str, Mapping[str, str]]:
     """Return the exact sums, as text with the currency's decimals, by currency and state."""
-    sums: dict[str, Counter[str]] = {}
+    units, sums = minor_units_by_currency(), dict[str, Counter[str]]()
     for tally in tallies:
-        sums.setdefault(tally.currency, Counter())[shown_state(tally.state)] += tally.minor
+        sums.setdefault(tally.currency, Counter())[shown(tally.state)] += tally.minor
     for row in being_sent:
         sums[row.currency][State.IN_DOUBT] -= row.minor
         sums[row.currency][State.IN_FLIGHT] += row.minor
         if not sums[row.currency][State.IN_DOUBT]:
             del sums[row.currency][State.IN_DOUBT]
     return {
-        currency: {state: from_minor(minor, minor_units=minor_units[currency]) for state, minor in by_state.items()}
+        currency: {state: from_minor(minor, minor_units=units[currency]) for state, minor in by_state.items()}
         for currency, by_state in sorted(sums.items())
     }
 
@@ -255,7 +274,7 @@ def batch_status(
     verb = load_operation(record.operation).verb
     quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
     being_sent = rows_being_sent(journal, batch, tallies)
-    states, totals = states_of(record, tallies, being_sent), totals_of(tallies, minor_units_by_currency(), being_sent)
+    states, totals = states_of(record, tallies, being_sent), totals_of(tallies, being_sent)
     needing, rows = _needing_person(journal, batch, tallies, being_sent, holds, now, only_doubt=only_doubt, limit=limit)
 
     def about(row: RowState) -> RowStatus:
@@ -374,7 +393,7 @@ def journal_status(journal: JournalReader) -> JournalStatus:
     return JournalStatus(
         batches,
         {state: counts[state] for state in STATES if counts[state]},
-        totals_of(once, minor_units_by_currency(), being_sent),
+        totals_of(once, being_sent),
         journal.message_counts(),
     )
 
@@ -392,3 +411,116 @@ def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> 
         now - datetime.fromisoformat(record.opened_at),
         being_sent,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedBatch:
+    """A batch as a page shows it: the number of rows in each state, and their sums by currency.
+
+    `running` is the process that holds the journal for a run, of this batch or another one.
+    """
+
+    record: BatchRecord
+    counts: Mapping[str, int]
+    sums: Mapping[str, Mapping[str, str]]
+    running: LockHolder | None
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether a run has rows of this batch on their way now."""
+        return self.counts.get(State.IN_FLIGHT, 0) > 0
+
+    @property
+    def payable(self) -> int:
+        """The number of rows that are part of the payout."""
+        return self.record.rows - self.counts.get(INVALID, 0)
+
+    @property
+    def answered(self) -> int:
+        """The number of rows that need nothing more from a run."""
+        return self.payable - self.counts.get("ready", 0) - self.counts.get(State.IN_FLIGHT, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedRow:
+    """A row as a page shows it."""
+
+    standing: RowState
+    state: str
+    payee: Payee
+    amount: str
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedRowHistory:
+    """One row with everything known about it. `step` is a person's next step; None if there is none."""
+
+    followed: FollowedRow
+    payment: FoundPayment
+    step: NextStep | None
+    replies: Sequence[AttemptReply]
+    history: Sequence[HistoryEntry]
+
+
+def running_now(settings: Settings) -> LockHolder | None:
+    """Return the run that holds the journal, without touching the lock; None if there is none."""
+    holder = place_of(settings).holder()
+    return holder if holder is not None and holder.kind is not HolderKind.LISTENER else None
+
+
+def followed_batch(
+    settings: Settings,
+    journal: JournalReader,
+    record: BatchRecord,
+    tallies: Callable[[], Sequence[StateTally]] | None = None,
+) -> FollowedBatch:
+    """Return a batch's counts and sums; `tallies`, if given, replaces the journal's own count."""
+    # Look for the run first: rows counted before a run that has just ended would seem to be left over.
+    shown = partial(_shown, running=(running := running_now(settings)))
+    found = journal.tallies(record.number) if tallies is None else tallies()
+    return FollowedBatch(record, states_of(record, found, shown=shown), totals_of(found, shown=shown), running)
+
+
+def followed_rows(
+    settings: Settings, journal: JournalReader, record: BatchRecord, *, state: str = "", after: int = 0, limit: int
+) -> Sequence[FollowedRow]:
+    """Return the first `limit` rows of a batch after row `after`: all, or those that a page shows in `state`."""
+    running = running_now(settings)
+    states: Collection[State] | None = None
+    if state:
+        if state not in STATES or state == INVALID:
+            raise UsageError(say("There is no state {state!r}.", state=state))
+        states = {State(state)} if state != State.IN_DOUBT or running is not None else SHOWN_IN_DOUBT
+    standings = list(journal.rows(record.number, states=states, after=after, limit=limit))
+    payments = journal.payments(record.number, [one.row for one in standings])
+    return [_followed(one, payments[one.row], running) for one in standings]
+
+
+def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord, row: int) -> FollowedRowHistory:
+    """Return everything about one row. Raises `UsageError` if the batch has no such row."""
+    standing = next(journal.rows(record.number, numbers={row}), None)
+    if standing is None:
+        raise UsageError(say("Row {row} is not part of this payout.", row=row))
+    payment = journal.payments(record.number, [row])[row]
+    now = utc_now()
+    step = next_step(
+        standing,
+        batch=record.batch,
+        verb=load_operation(record.operation).verb,
+        quarantine=JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h),
+        now=now,
+        hold=journal.holds(record.number).get(row),
+    )
+    history = [entry for entry in journal.history(record.number) if entry.row == row]
+    followed = _followed(standing, payment, running_now(settings))
+    return FollowedRowHistory(followed, payment, step, journal.replies(standing.instruction), history)
+
+
+def _followed(standing: RowState, payment: FoundPayment, running: LockHolder | None) -> FollowedRow:
+    return FollowedRow(
+        standing, _shown(standing.state, running), payee_of(payment.form, payment.fields), payment.amount
+    )
+
+
+def _shown(state: State, running: LockHolder | None) -> str:
+    return state if state is State.IN_FLIGHT and running is not None else shown_state(state)

@@ -64,7 +64,7 @@ def default_out(sheet: Path, name: str) -> Path:
 
 def handed_over(task: SendJob) -> Summary:
     """Return the summary of a batch that waits for workers, or that workers already send."""
-    found = replace(batch_summary(task.journal, task.batch, minor_units_of(task.rules)), known=task.known)
+    found = replace(batch_summary(task.journal, task.batch), known=task.known)
     ready = found.states.get("ready", 0)
     if not ready:
         return found
@@ -79,7 +79,7 @@ def handed_over(task: SendJob) -> Summary:
 
 def left_to_workers(task: SendJob) -> Summary:
     """Return the summary of a batch that workers continue. Its reconciliation is written when their run is over."""
-    found = batch_summary(task.journal, task.batch, minor_units_of(task.rules))
+    found = batch_summary(task.journal, task.batch)
     return replace(found, exit_code=ExitCode.INTERRUPTED, known=task.known, is_under_way=True)
 
 

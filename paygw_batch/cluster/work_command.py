@@ -34,7 +34,7 @@ from paygw_batch.run.quarantine_clock import DateWatch
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.gateway import gateway_of
 from paygw_batch.wiring.journal import find_batch, require_workers
-from paygw_batch.wiring.sheet import minor_units_of, require_gateway, rules_of
+from paygw_batch.wiring.sheet import require_gateway, rules_of
 
 if TYPE_CHECKING:
     from paygw_batch.cluster.database_place import WorkerJournal
@@ -246,8 +246,7 @@ class BatchServer:
         """Record the exit code of each batch that a run served."""
         for number in self._batches:
             record = _record(journal, number)
-            units = minor_units_of(rules_of(self._settings, record.operation))
-            self._batches[number] = batch_summary(journal, record, units).exit_code
+            self._batches[number] = batch_summary(journal, record).exit_code
 
     def _heed(self, take: Callable[[int, FrameType | None], None]) -> None:
         """Handle signals outside an engine's event loop, which has its own handlers."""

@@ -1,4 +1,4 @@
-"""`paygw-batch workers`: list the workers of all hosts, or stop their work on a batch."""
+"""`paygw-batch workers`: list the workers of all hosts, or stop their work on a batch; `limits`: what they share."""
 
 from contextlib import closing
 from dataclasses import asdict
@@ -6,16 +6,18 @@ from dataclasses import asdict
 import click
 
 from paygw_batch.cli.help_texts import HelpCommand
-from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import complete_batches, settings_of
+from paygw_batch.cli.invocation import Invocation, WholeNumber
+from paygw_batch.cli.options import by_option, complete_batches, settings_of
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.engine.pacing import stop_sentence
 from paygw_batch.errors import HolderKind, UsageError
-from paygw_batch.journal import TimetableJob
+from paygw_batch.journal import GateState, LimitChange, TimetableJob
 from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import pick_up_name
-from paygw_batch.wiring.journal import find_batch, require_workers
+from paygw_batch.wiring.approvals import person
+from paygw_batch.wiring.journal import find_batch, require_database, require_workers
 
 _HEADINGS = mark_all("host", "process", "since", "last seen", "batch", "rows sent", "alive")
 
@@ -89,3 +91,107 @@ def _stopped(settings: Settings, batch: str) -> str:
             )
         journal.stop_run(run, say("An operator stopped it."))
     return say("Batch {batch}: no worker starts another row. Waiting for rows in flight.", batch=record.batch)
+
+
+SLOWEST_PER_S, FASTEST_PER_S = 0.001, 100_000
+"""The reasonable rates: from a row every quarter of an hour to more than any gateway accepts."""
+
+
+@click.command("limits", cls=HelpCommand)
+@click.option("--rate", type=float, metavar="PER_S", help="Maximum number of rows started a second; 0: no limit.")
+@click.option("--concurrency", type=WholeNumber(1, 1024), metavar="N", help="Maximum number of rows in flight.")
+@click.option(
+    "--as-configured", is_flag=True, help="Remove the limits not named here; workers then use their own configuration."
+)
+@by_option
+@click.pass_obj
+def limits_command(
+    invocation: Invocation, *, rate: float | None, concurrency: int | None, as_configured: bool, by: str | None
+) -> None:
+    """Show the limits that all workers of the endpoint share, and each worker's part. Options set new limits.
+
+    New limits apply at once, even to runs under way. The journal records who set them, and when.
+    """
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    if rate is not None and not (rate == 0 or SLOWEST_PER_S <= rate <= FASTEST_PER_S):
+        raise UsageError(
+            say("--rate must be 0, or from {slowest:g} to {fastest:,}.", slowest=SLOWEST_PER_S, fastest=FASTEST_PER_S)
+        )
+    place = require_database(
+        settings,
+        say("The journal is a file: one process sends, and its limits are in the configuration."),
+        say("Set rate_per_s and concurrency in [submission]. Workers share limits if [journal] url names a database."),
+    )
+    if rate is None and concurrency is None and not as_configured:
+        state, is_set = place.limits(), False
+    else:
+        change = LimitChange(person(by), rate, concurrency, as_configured)
+        state, is_set = place.change_limits(change), True
+    if not screen.as_json:
+        _show(screen, state, settings)
+    message = say("The limits are set.") if is_set else say("These are the limits over all workers.")
+    screen.finish(Summary(ExitCode.DONE, message, further={"limits": _as_json(state, settings)}))
+
+
+def _show(screen: Screen, state: GateState, settings: Settings) -> None:
+    configured = settings.submission
+    rate = configured.rate_per_s if state.rate_per_s is None else state.rate_per_s
+    shown_rate = say("{rate:g} rows a second", rate=rate) if rate else say("no limit")
+    concurrency = configured.concurrency if state.concurrency is None else state.concurrency
+    rows = [
+        (say("rate"), _said(shown_rate, is_configured=state.rate_per_s is None)),
+        (say("concurrency"), _said(_rows(concurrency), is_configured=state.concurrency is None)),
+    ]
+    if state.set_at:
+        rows.append((say("set by"), say("{who}, {time}", who=state.set_by, time=state.set_at)))
+    rows += [
+        (
+            say("pause requested by the gateway"),
+            say("until {time}", time=state.rest_until) if state.rest_until else "-",
+        ),
+        (say("sending"), _sending(state)),
+    ]
+    screen.table("", (say("limit"), say("in force")), rows)
+    workers = [(str(one.worker), f"{one.command} ({one.pid}, {one.host})", str(one.in_flight)) for one in state.workers]
+    if workers:
+        screen.table("", (say("worker"), say("process"), say("in flight")), workers)
+
+
+def _rows(count: int) -> str:
+    return say_count(count, "{count:,} row", "{count:,} rows")
+
+
+def _said(limit: str, *, is_configured: bool) -> str:
+    return say("{limit} (configured here; not set)", limit=limit) if is_configured else limit
+
+
+def _sending(state: GateState) -> str:
+    """Return whether workers may send, and why not."""
+    if state.stop is None:
+        return say("allowed")
+    return say(
+        "stopped since {time}: {reason} `paygw-batch resume` continues.",
+        time=state.stopped_at,
+        reason=stop_sentence(state.stop),
+    )
+
+
+def _as_json(state: GateState, settings: Settings) -> dict[str, object]:
+    """Return the limits as they are in the JSON."""
+    return {
+        "rate_per_s": state.rate_per_s,
+        "concurrency": state.concurrency,
+        "configured": {
+            "rate_per_s": settings.submission.rate_per_s,
+            "concurrency": settings.submission.concurrency,
+        },
+        "set_by": state.set_by or None,
+        "set_at": state.set_at or None,
+        "workers": [asdict(one) for one in state.workers],
+        "rest_until": state.rest_until or None,
+        "in_doubt_in_a_row": state.in_doubt_in_a_row,
+        "rejected_in_a_row": state.rejected_in_a_row,
+        "stopped_at": state.stopped_at or None,
+        "stop_reason": None if state.stop is None else stop_sentence(state.stop),
+    }

@@ -18,7 +18,6 @@ from paygw_batch.actions.batch_status import batch_summary
 from paygw_batch.actions.notices import WEBHOOK, has_notices, page_address, plain, recipients_of
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.shown_states import SHOWN_IN_DOUBT
-from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import JournalMissing, PaygwError
 from paygw_batch.journal import JournalReader, KeptNotice, NewNotice, Occasion, Outbox
 from paygw_batch.language import say, speaking
@@ -195,7 +194,7 @@ def run_figures(settings: Settings, journal: JournalReader, batch: str) -> Mappi
     record = journal.batch(batch)
     if record is None:
         return {"sheet": batch, "batch": batch, "rows": 0, "states": {}, "totals": {}, "at": timestamp(utc_now())}
-    found = batch_summary(journal, record, minor_units_by_currency())
+    found = batch_summary(journal, record)
     return {
         "sheet": plain(record.sheet_name),
         "batch": batch,

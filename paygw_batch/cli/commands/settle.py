@@ -48,7 +48,6 @@ from paygw_batch.cli.signals import interruption
 from paygw_batch.clock import utc_now
 from paygw_batch.core.lifecycle import Basis, Resolution
 from paygw_batch.core.shown_states import counted_finding, decided_by
-from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader
@@ -109,7 +108,7 @@ def _all_batches(invocation: Invocation, settings: Settings, screen: Screen, *, 
     guard_of(invocation, settings).check(reporting=True)
     require_gateway(settings)
     signer_key(settings, os.environ)
-    every, codes, units = Refreshed(), set[ExitCode](), minor_units_by_currency()
+    every, codes = Refreshed(), set[ExitCode]()
     with held(settings, "refresh", screen, wait=wait) as (journal, report):
         try:
             for record, done in refresh_all(
@@ -118,7 +117,7 @@ def _all_batches(invocation: Invocation, settings: Settings, screen: Screen, *, 
                 every.asked += done.asked
                 every.findings.update(done.findings)
                 every.causes.update(done.causes)
-                codes.add(batch_summary(journal, record, units).exit_code)
+                codes.add(batch_summary(journal, record).exit_code)
                 codes |= {ExitCode.INTERRUPTED} if done.interrupted else set()
         finally:
             interruption.heed_again()
@@ -388,7 +387,7 @@ def settled_sentence(settlements: Sequence[Settlement], by: str) -> str:
 
 def summary_after_settling(journal: JournalReader, record: BatchRecord, further: dict[str, object]) -> Summary:
     """Return the summary of a batch after its rows were settled."""
-    return replace(batch_summary(journal, record, minor_units_by_currency()), further=further)
+    return replace(batch_summary(journal, record), further=further)
 
 
 @contextmanager

@@ -1,36 +1,38 @@
-"""`paygw-batch status`: show one batch, or all, as the journal records them, with a person's next steps."""
+"""`paygw-batch status`: show one batch, or all, with a person's next steps and the gateway's messages."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import click
 from rich.live import Live
 
 from paygw_batch.actions.batch_status import (
     BatchStatus,
+    FollowedBatch,
     JournalStatus,
     ListedBatch,
     RowStatus,
     batch_status,
+    followed_batch,
     journal_status,
     rows_being_sent,
     states_of,
 )
-from paygw_batch.actions.follow_payout import FollowedBatch, followed_batch
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
 from paygw_batch.cli.options import complete_batches, force_option, guard_of, settings_of
-from paygw_batch.cli.screen.gateway_messages import show_counts, show_evidence, show_replies
 from paygw_batch.cli.screen.screen import SHOWN_LINES, Screen, plain
 from paygw_batch.clock import minute
+from paygw_batch.core.evidence import Finding
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor, with_separators
 from paygw_batch.core.shown_states import (
     SHOWN_IN_DOUBT,
+    counted_finding,
     counted_state,
     decided_by,
     deed_words,
@@ -40,7 +42,15 @@ from paygw_batch.core.shown_states import (
 )
 from paygw_batch.countries.load import load_operation, minor_units_by_currency
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, Contradiction, FoundPayment, JournalReader, RowState, StateTally
+from paygw_batch.journal import (
+    BatchRecord,
+    Contradiction,
+    FoundPayment,
+    JournalReader,
+    RowState,
+    StateTally,
+    WaitingEvidence,
+)
 from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.next_step import in_command_words, step_of_state
 from paygw_batch.report.remittance import payee_of
@@ -151,7 +161,7 @@ def status_command(
             if history:
                 summary = replace(summary, further={**summary.further, "history": _history(journal, record, screen)})
             if row is not None:
-                replies = show_replies(journal, record, row, screen)
+                replies = _show_replies(journal, record, row, screen)
                 summary = replace(summary, further={**summary.further, "replies": replies})
             if out is not None:
                 _write_questions(journal, record, out, screen)
@@ -207,7 +217,7 @@ def _one(found: BatchStatus, payments: Mapping[int, FoundPayment], screen: Scree
         _show_tallies(found.tallies, screen)
     _show_steps(found, payments, screen)
     _show_contradictions(found.contradictions, screen)
-    waiting = show_evidence(found, screen)
+    waiting = _show_evidence(found, screen)
     rows = [_row_told(one, payments.get(one.row.row)) for one in sorted(found.rows, key=lambda one: one.row.row)]
     return replace(
         found.summary,
@@ -360,7 +370,7 @@ def _all(found: JournalStatus, screen: Screen, order: str) -> Summary:
         if found.needing
         else "."
     )
-    show_counts(say("Messages of the gateway"), found.evidence, screen)
+    _show_counts(say("Messages of the gateway"), found.evidence, screen)
     return Summary(
         found.exit_code,
         message,
@@ -415,3 +425,108 @@ def _row_told(one: RowStatus, payment: FoundPayment | None) -> dict[str, object]
         "held": one.hold is not None,
         "next": _step_told(one),
     }
+
+
+_NOT_TOLD = frozenset({"number", "batch"})
+"""Fields of waiting evidence that are not in the JSON."""
+
+
+def _show_evidence(found: BatchStatus, screen: Screen) -> list[dict[str, object]]:
+    """Show the evidence about a batch; return the messages that wait for a person, as in --json."""
+    _show_counts(say("Messages of the gateway about its rows"), found.evidence, screen)
+    waiting = found.waiting
+    if waiting:
+        screen.table(
+            say("Messages from the gateway that need a person (they changed nothing)"),
+            mark_all("row", "order id", "state", "said", "why it waits", "at"),
+            [_waiting_line(one) for one in waiting[:SHOWN_LINES]],
+        )
+        _show_next_of_waiting(waiting, found.record, screen)
+    return [{name: value for name, value in asdict(one).items() if name not in _NOT_TOLD} for one in waiting]
+
+
+def _show_replies(journal: JournalReader, record: BatchRecord, row: int, screen: Screen) -> list[dict[str, object]]:
+    """Show the stored raw replies about a row; return them as in --json.
+
+    Raises `UsageError` if the batch has no such row.
+    """
+    found = next(journal.rows(record.number, numbers={row}), None)
+    if found is None:
+        raise UsageError(
+            say("Batch {batch} has no row {row}.", batch=record.batch, row=row),
+            hint=say("The header is row 1, as in a spreadsheet."),
+        )
+    replies = journal.replies(found.instruction)
+    screen.say(
+        say_count(
+            found.attempt,
+            "Row {row} is {state}, after {count} attempt.",
+            "Row {row} is {state}, after {count} attempts.",
+            row=row,
+            state=state_words(shown_state(found.state)),
+        )
+    )
+    if not replies:
+        screen.say(say("No reply is kept: none came, or the row was paid at once."))
+    for one in replies:
+        screen.say(say("Attempt {attempt}, reply recorded at {at}:", attempt=one.attempt, at=one.at))
+        for line in (*one.reply.head.splitlines(), "", *_text(one.reply.body).splitlines()):
+            screen.say(f"    {line}")
+    return [
+        {"attempt": one.attempt, "at": one.at, "head": one.reply.head, "body": _text(one.reply.body)} for one in replies
+    ]
+
+
+def _text(body: bytes) -> str:
+    return body.decode("utf-8", "backslashreplace")
+
+
+def _show_counts(what: str, counts: Mapping[str, int], screen: Screen) -> None:
+    """Show the number of messages of each kind."""
+    if counts:
+        told = ", ".join(counted_finding(count, finding) for finding, count in counts.items())
+        screen.say(say("{what}: {counts}.", what=what, counts=told))
+
+
+def _waiting_line(one: WaitingEvidence) -> tuple[str | int, ...]:
+    said = one.said or "-"
+    return one.row, one.client_orderid, one.state.value, said, _why(one.finding), one.taken_at
+
+
+def _show_next_of_waiting(waiting: Sequence[WaitingEvidence], record: BatchRecord, screen: Screen) -> None:
+    screen.say_more(len(waiting))
+    screen.say(
+        say(
+            "Ask the gateway whether they are true, then record what happened to each row: "
+            "`paygw-batch resolve row {batch} N --evidence TEXT --as paid`, rejected or not-received.",
+            batch=record.batch,
+        )
+    )
+
+
+def _why(finding: Finding) -> str:
+    """Return why evidence waits, in plain words."""
+    match finding:
+        case Finding.TO_CONFIRM:
+            return say("nothing proves who sent it")
+        case Finding.AMBIGUOUS:
+            return say("several attempts or rows have this order id")
+        case Finding.UNMATCHED:
+            return say("it names another amount or currency, or none")
+        case Finding.NOT_FOUND:
+            return say("the gateway does not know the order")
+        case (
+            Finding.MOVED
+            | Finding.REPEATED
+            | Finding.LATE
+            | Finding.CONTRADICTING
+            | Finding.SUPERSEDED
+            | Finding.UNLISTED
+            | Finding.FORGED
+            | Finding.UNKNOWN_ORDER
+            | Finding.UNREADABLE
+            | Finding.RESOLVED
+        ):
+            return state_words(finding.value)
+        case _:
+            assert_never(finding)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Self
 from starlette.responses import Response
 
 from paygw_batch.actions.approvals import withdraw_document
-from paygw_batch.actions.follow_payout import running_now
+from paygw_batch.actions.batch_status import running_now
 from paygw_batch.actions.payout_folder import NamedFolder
 from paygw_batch.actions.start_run import StartedRun, last_summary, pause_run, run_shown, started_run
 from paygw_batch.clock import utc_now

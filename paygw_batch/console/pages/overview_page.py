@@ -25,7 +25,6 @@ from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, day_of, page_links
 from paygw_batch.console.visits import Visit
 from paygw_batch.core.shown_states import shown_state
-from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader
 from paygw_batch.language import say, say_count
@@ -251,7 +250,7 @@ def _totals(listed: Sequence[ListedBatch]) -> Mapping[str, Mapping[str, str]]:
     """Return the sums of all payouts shown; a row covered by two of them counts once."""
     once = counted_once((tally for one in listed for tally in one.tallies), (t for one in listed for t in one.known))
     being_sent = list({row.instruction: row for one in listed for row in one.being_sent}.values())
-    return totals_of(once, minor_units_by_currency(), being_sent)
+    return totals_of(once, being_sent)
 
 
 def _needing(visit: Visit, lines: Sequence[ListedPayout]) -> Iterator[NeededAct]:

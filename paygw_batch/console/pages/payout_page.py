@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.actions.follow_payout import (
+from paygw_batch.actions.batch_status import (
     FollowedBatch,
     FollowedRow,
     FollowedRowHistory,
@@ -61,24 +61,18 @@ MAX_DEEDS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class ShownEntry:
-    """A person's action, in the words of the pages."""
-
-    what: str
-    at: str
-    by: str
-    said: str
-    row: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Happened:
-    """An event in a row's history. `reply` is the gateway's raw answer."""
+    """An event in the history of a payout or a row, in the words of the pages; `by` is empty if nobody did it.
+
+    `reply` is the gateway's raw answer.
+    """
 
     at: str
     what: str
-    attempt: int | None
-    said: str
+    said: str = ""
+    by: str = ""
+    row: int | None = None
+    attempt: int | None = None
     reply: str = ""
 
 
@@ -131,7 +125,7 @@ class PayoutPage(LivePayout):
 
     template: ClassVar[str] = "payout.html"
 
-    history: Sequence[ShownEntry]
+    history: Sequence[Happened]
     files: Sequence[tuple[str, str]]
     orders: Sequence[ListedAgreement]
 
@@ -340,7 +334,7 @@ def _bar(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
             start += width
 
 
-def _deed(entry: HistoryEntry) -> ShownEntry:
+def _deed(entry: HistoryEntry) -> Happened:
     """Return a person's action in the words of the pages, without the record's login, plan and batch."""
     what, at, by = say(_DEEDS.get(entry.kind, entry.kind)), entry.at, name_in(entry.by)
     said = recorded(entry.said, is_for_officers=True)
@@ -351,27 +345,25 @@ def _deed(entry: HistoryEntry) -> ShownEntry:
             said = say("by row {row} of another payout", row=row)
         case _:
             pass
-    return ShownEntry(what, at, by, said, entry.row)
+    return Happened(at, what, said, by, entry.row, entry.attempt)
 
 
 def _happened(visit: Visit, story: FollowedRowHistory) -> Iterator[Happened]:
     standing = story.followed.standing
     if standing.first_sent_at and standing.first_sent_at != standing.intended_at:
-        yield Happened(standing.first_sent_at, say("First sent"), None, "")
+        yield Happened(standing.first_sent_at, say("First sent"))
     if standing.intended_at:
-        yield Happened(
-            standing.intended_at, say("Sent"), standing.attempt, say("order {order}", order=standing.sent_orderid or "")
-        )
+        order = say("order {order}", order=standing.sent_orderid or "")
+        yield Happened(standing.intended_at, say("Sent"), order, attempt=standing.attempt)
     for reply in story.replies:
         # An auditor only sees the last digits of accounts, and a raw reply can repeat one.
         text = "" if visit.member.is_masked else f"{reply.reply.head}\n\n{reply.reply.body.decode(errors='replace')}"
-        yield Happened(reply.at, say("The gateway answered"), reply.attempt, "", text)
-    for entry in story.history:
-        deed = _deed(entry)
-        yield Happened(deed.at, deed.what, entry.attempt, ": ".join(filter(None, (deed.by, deed.said))))
+        yield Happened(reply.at, say("The gateway answered"), attempt=reply.attempt, reply=text)
+    yield from map(_deed, story.history)
     if standing.updated_at and not any(entry.at == standing.updated_at for entry in story.history):
         word = recorded(standing.message or "", is_for_officers=True) or standing.gateway_status or ""
-        yield Happened(standing.updated_at, say(_OUTCOMES.get(story.followed.state, _CHANGED)), standing.attempt, word)
+        what = say(_OUTCOMES.get(story.followed.state, _CHANGED))
+        yield Happened(standing.updated_at, what, word, attempt=standing.attempt)
 
 
 _CHANGED = mark("Changed")

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.actions.follow_payout import running_now
+from paygw_batch.actions.batch_status import running_now
 from paygw_batch.actions.payout_folder import PayoutFolder
 from paygw_batch.actions.send import why_stopped
 from paygw_batch.actions.start_run import last_summary, start_run, started_run

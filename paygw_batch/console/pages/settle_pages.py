@@ -11,8 +11,7 @@ from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.actions.batch_status import sums_by_currency
-from paygw_batch.actions.follow_payout import FollowedRow, followed_row, running_now
+from paygw_batch.actions.batch_status import FollowedRow, followed_row, running_now, sums_by_currency
 from paygw_batch.actions.settle_rows import SettleChoice, draft_order, settle_by_word, settle_choices
 from paygw_batch.actions.submit_sheet import RejectedRows, rejected_rows
 from paygw_batch.clock import utc_now

@@ -11,7 +11,7 @@ from typing import ClassVar
 from starlette.responses import Response
 
 from paygw_batch.actions.approvals import needs_order
-from paygw_batch.actions.follow_payout import followed_batch, running_now
+from paygw_batch.actions.batch_status import followed_batch, running_now
 from paygw_batch.actions.payout_folder import is_folder_name, new_folder_name, plain_file_name
 from paygw_batch.actions.settle_rows import (
     as_of_time,
