@@ -214,16 +214,11 @@ def comparison(document: PlanDocument, *, is_for_officers: bool = False) -> str:
     return " ".join(sentences)
 
 
-def left_out(document: PlanDocument) -> Sequence[PlanFinding]:
-    """Return the rows that are left out."""
-    return [one for one in document.findings if one.code == LEFT_OUT]
-
-
 def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
     """Return currency, rows and sum of the rows left out; an unreadable amount adds a row, but no money."""
     sums: dict[str, Decimal] = {}
     rows: Counter[str] = Counter()
-    for one in left_out(document):
+    for one in document.findings_of(LEFT_OUT):
         rows[one.currency] += 1
         value = parse_amount(one.amount, minor_units=_MAX_DECIMALS) or Decimal(0)
         sums[one.currency] = sums.get(one.currency, Decimal(0)) + value
@@ -232,12 +227,7 @@ def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
 
 def double_payments(document: PlanDocument) -> Sequence[PlanFinding]:
     """Return the warnings about payments that may have been made already: every one of them, by kind."""
-    return [one for code in _DOUBLE_PAYMENTS for one in document.findings if one.code == code]
-
-
-def sent_before(document: PlanDocument) -> Sequence[PlanFinding]:
-    """Return the people who are in an earlier batch, and are not paid again."""
-    return [one for one in document.findings if one.code == SENT_BEFORE]
+    return [one for code in _DOUBLE_PAYMENTS for one in document.findings_of(code)]
 
 
 def kinds_of_warnings(document: PlanDocument) -> Sequence[KindOfWarning]:
@@ -372,7 +362,7 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
             yield f"- {double_line(one)}{batch}"
         if document.answered:
             yield say("Its maker confirms that this is meant.")
-    if known := sent_before(document):
+    if known := document.findings_of(SENT_BEFORE):
         yield say_count(
             len(known),
             "{count:,} person was paid before and is not paid again:",
@@ -394,7 +384,7 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
 
 
 def _correction_lines(document: PlanDocument) -> Iterator[str]:
-    changed = [one for one in document.findings if one.code in {MENDED, MEANT, READ_AS}]
+    changed = document.findings_of(MENDED, MEANT, READ_AS)
     if changed:
         yield say("Changed after the upload:")
     for one in changed:
@@ -425,7 +415,7 @@ def double_line(one: PlanFinding) -> str:
 
 
 def _left_out_lines(document: PlanDocument) -> Iterator[str]:
-    ones = left_out(document)
+    ones = document.findings_of(LEFT_OUT)
     if ones:
         sums = ", ".join(f"{currency} {with_separators(amount)}" for currency, _, amount in left_out_sums(document))
         yield say_count(
@@ -458,9 +448,9 @@ def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) 
         signatures=signatures,
         comparison=comparison(document),
         doubles=double_payments(document),
-        sent_before=sent_before(document),
+        sent_before=document.findings_of(SENT_BEFORE),
         differences=differences(document),
-        left_out=left_out(document),
+        left_out=document.findings_of(LEFT_OUT),
         left_out_sums=left_out_sums(document),
         warnings=kinds_of_warnings(document),
         double_line=double_line,

@@ -144,6 +144,10 @@ class PlanDocument(SignedDocument):
         if hashlib.sha256(self.people.encode()).hexdigest() != self.content.people_sha256:
             raise ValueError("the list of people is not the one that the content names")
 
+    def findings_of(self, *codes: str) -> Sequence[PlanFinding]:
+        """Return the findings with one of these codes."""
+        return [one for one in self.findings if one.code in codes]
+
     @property
     def code(self) -> str:
         """The code that two people compare by phone: the payout's, which signing does not change."""

@@ -38,7 +38,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.shown_states import INVALID, code_of, recorded
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, make_directory
-from paygw_batch.language import language, mark, say, say_count
+from paygw_batch.language import language, mark, mark_all, say, say_count
 from paygw_batch.report.next_step import NextStep, RowStep
 from paygw_batch.wiring.approvals import name_in
 from paygw_batch.wiring.journal import journal_for_planning
@@ -82,7 +82,7 @@ class ShownStep:
 
     heading: str
     sentences: Sequence[str]
-    is_urgent: bool = True
+    is_urgent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,51 +378,44 @@ _OUTCOMES: Mapping[str, str] = {
 }
 
 
+_STEPS: Mapping[RowStep, tuple[str, ...]] = {
+    RowStep.RESOLVE_HELD: mark_all(
+        "Do not pay this another way",
+        "A message from the gateway contradicts this row's state, so no run sends it.",
+        "Ask the gateway what happened to order {order}.",
+    ),
+    RowStep.RESOLVE_DOUBT: mark_all(
+        "Do not pay this another way",
+        "A request was sent, but no clear answer came back. The row may have been paid.",
+        "Ask the gateway what happened to order {order}.",
+    ),
+    RowStep.RESOLVE_ACCEPTED: mark_all("The gateway hasn't given a final answer yet", "Ask about order {order}."),
+    RowStep.WAIT_FOR_RUN: mark_all("On its way", "A run is sending it now, or has just ended."),
+    RowStep.RETRY_AFTER_PERSON: mark_all(
+        "Make sure before you try again",
+        "Only a person's word says that it was rejected. It may have been paid anyway.",
+    ),
+    RowStep.RETRY: mark_all(
+        "Nothing was paid",
+        "The gateway's answer is final. If it can succeed now, try it again; if not, correct the sheet.",
+    ),
+    RowStep.SEND: mark_all("Not sent yet", "The next run sends it."),
+    RowStep.PAY_ANEW: mark_all(
+        "The money came back", "Find out why, and pay it under another order id in a new sheet."
+    ),
+}
+"""The heading of each step for a row, and its sentences."""
+
+
 def _shown_step(step: NextStep) -> ShownStep:
     """Return the next step for a row in the words of the pages."""
-    row = step.row
-    order = row.sent_orderid or row.client_orderid
-    match step.step:
-        case RowStep.RESOLVE_HELD:
-            return ShownStep(
-                say("Do not pay this another way"),
-                [
-                    say("A message from the gateway contradicts this row's state, so no run sends it."),
-                    say("Ask the gateway what happened to order {order}.", order=order),
-                ],
-            )
-        case RowStep.RESOLVE_DOUBT:
-            return ShownStep(
-                say("Do not pay this another way"),
-                [
-                    say("A request was sent, but no clear answer came back. The row may have been paid."),
-                    say("Ask the gateway what happened to order {order}.", order=order),
-                ],
-            )
-        case RowStep.RESOLVE_ACCEPTED:
-            return ShownStep(
-                say("The gateway hasn't given a final answer yet"), [say("Ask about order {order}.", order=order)]
-            )
-        case RowStep.WAIT_FOR_RUN:
-            return ShownStep(say("On its way"), [say("A run is sending it now, or has just ended.")], is_urgent=False)
-        case RowStep.RETRY_AFTER_PERSON:
-            return ShownStep(
-                say("Make sure before you try again"),
-                [say("Only a person's word says that it was rejected. It may have been paid anyway.")],
-            )
-        case RowStep.RETRY:
-            return ShownStep(
-                say("Nothing was paid"),
-                [say("The gateway's answer is final. If it can succeed now, try it again; if not, correct the sheet.")],
-            )
-        case RowStep.SEND:
-            marked = row.possible_duplicate_of
-            again = [] if marked is None else [say("It may repeat attempt {attempt}. Make sure first.", attempt=marked)]
-            return ShownStep(say("Not sent yet"), [say("The next run sends it."), *again], is_urgent=bool(again))
-        case RowStep.PAY_ANEW:
-            return ShownStep(
-                say("The money came back"), [say("Find out why, and pay it under another order id in a new sheet.")]
-            )
+    row, marked = step.row, step.row.possible_duplicate_of
+    heading, *sentences = (say(one, order=row.sent_orderid or row.client_orderid) for one in _STEPS[step.step])
+    is_urgent = step.step not in {RowStep.WAIT_FOR_RUN, RowStep.SEND}
+    if step.step is RowStep.SEND and marked is not None:
+        sentences.append(say("It may repeat attempt {attempt}. Make sure first.", attempt=marked))
+        is_urgent = True
+    return ShownStep(heading, sentences, is_urgent)
 
 
 def download_reconciliation(visit: Visit) -> Response:

@@ -56,7 +56,6 @@ from paygw_batch.report.plan_page import (
     earlier,
     first_paid,
     kinds_of_warnings,
-    left_out,
     left_out_sums,
     masked_pieces,
     payees,
@@ -77,6 +76,7 @@ from paygw_batch.run.approval import (
 )
 from paygw_batch.run.approval_keys import plain_name
 from paygw_batch.sheet.check.catalogue import WARNINGS, meaning_of
+from paygw_batch.sheet.check.mending import LEFT_OUT
 from paygw_batch.sheet.columns import columns_of_operation, label_of
 from paygw_batch.sheet.write.table import write_frame
 from paygw_batch.wiring.approvals import required_policy
@@ -287,16 +287,16 @@ def payout_plan(visit: Visit) -> Response:
             document=document,
             sums=[(currency, people.get(currency, 0), amount) for currency, amount in document.content.totals.items()],
             doubles=double_payments(document),
-            sent_before=_of(document, SENT_BEFORE),
+            sent_before=document.findings_of(SENT_BEFORE),
             comparison=comparison(
                 document.model_copy(update={"findings": list(map(_as_shown, document.findings))}), is_for_officers=True
             ),
             changes=_changes(visit, document),
-            corrections=_of(document, MENDED),
-            left_out=left_out(document),
+            corrections=document.findings_of(MENDED),
+            left_out=document.findings_of(LEFT_OUT),
             left_out_sums=left_out_sums(document),
             people=payees(document)[:PEOPLE_A_PAGE],
-            meant=_of(document, MEANT, READ_AS),
+            meant=document.findings_of(MEANT, READ_AS),
             warnings=[ShownWarnings(*_meaning(kind.code), kind) for kind in kinds_of_warnings(document)],
         )
     )
@@ -392,10 +392,6 @@ def _plan_to_look_at(visit: Visit) -> tuple[PayoutFolder, PlanDocument]:
     if document is None:
         raise PageNotFound(say("This sheet cannot be paid yet: it has no list of payments."))
     return it.folder, document
-
-
-def _of(document: PlanDocument, *codes: str) -> Sequence[PlanFinding]:
-    return [one for one in document.findings if one.code in codes]
 
 
 def _changes(visit: Visit, document: PlanDocument) -> Sequence[ShownChanges]:
