@@ -139,9 +139,10 @@ def _show(screen: Screen, state: GateState, settings: Settings) -> None:
     rate = configured.rate_per_s if state.rate_per_s is None else state.rate_per_s
     shown_rate = say("{rate:g} rows a second", rate=rate) if rate else say("no limit")
     concurrency = configured.concurrency if state.concurrency is None else state.concurrency
+    shown_rows = say_count(concurrency, "{count:,} row", "{count:,} rows")
     rows = [
         (say("rate"), _said(shown_rate, is_configured=state.rate_per_s is None)),
-        (say("concurrency"), _said(_rows(concurrency), is_configured=state.concurrency is None)),
+        (say("concurrency"), _said(shown_rows, is_configured=state.concurrency is None)),
     ]
     if state.set_at:
         rows.append((say("set by"), say("{who}, {time}", who=state.set_by, time=state.set_at)))
@@ -156,10 +157,6 @@ def _show(screen: Screen, state: GateState, settings: Settings) -> None:
     workers = [(str(one.worker), f"{one.command} ({one.pid}, {one.host})", str(one.in_flight)) for one in state.workers]
     if workers:
         screen.table("", (say("worker"), say("process"), say("in flight")), workers)
-
-
-def _rows(count: int) -> str:
-    return say_count(count, "{count:,} row", "{count:,} rows")
 
 
 def _said(limit: str, *, is_configured: bool) -> str:
@@ -178,20 +175,7 @@ def _sending(state: GateState) -> str:
 
 
 def _as_json(state: GateState, settings: Settings) -> dict[str, object]:
-    """Return the limits as they are in the JSON."""
-    return {
-        "rate_per_s": state.rate_per_s,
-        "concurrency": state.concurrency,
-        "configured": {
-            "rate_per_s": settings.submission.rate_per_s,
-            "concurrency": settings.submission.concurrency,
-        },
-        "set_by": state.set_by or None,
-        "set_at": state.set_at or None,
-        "workers": [asdict(one) for one in state.workers],
-        "rest_until": state.rest_until or None,
-        "in_doubt_in_a_row": state.in_doubt_in_a_row,
-        "rejected_in_a_row": state.rejected_in_a_row,
-        "stopped_at": state.stopped_at or None,
-        "stop_reason": None if state.stop is None else stop_sentence(state.stop),
-    }
+    """Return the limits as they are in the JSON, where an empty text is null."""
+    told = {name: None if value == "" else value for name, value in asdict(state).items() if name != "stop"}
+    configured = {"rate_per_s": settings.submission.rate_per_s, "concurrency": settings.submission.concurrency}
+    return {**told, "configured": configured, "stop_reason": None if state.stop is None else stop_sentence(state.stop)}

@@ -45,7 +45,7 @@ from paygw_batch.language import language, mark, mark_all, say
 from paygw_batch.report.remittance import masked
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.columns import columns_of_operation
-from paygw_batch.wiring.journal import place_of
+from paygw_batch.wiring.journal import journal_for_planning, place_of
 
 _MAX_ROW_DIGITS = 10
 _SECRETS = frozenset({"token"})
@@ -564,6 +564,13 @@ FILE_TYPES = {
     "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
     "html": "text/html; charset=utf-8",
 }
+
+
+@contextmanager
+def payout_at(visit: Visit) -> Iterator[tuple[JournalReader, BatchRecord]]:
+    """Yield the journal to read, and the batch at the address. Raises `PageNotFound` if there is none."""
+    with journal_for_planning(visit.console.settings) as journal:
+        yield journal, payout_record(journal, visit.path("batch"))
 
 
 def file_to_take_away(visit: Visit, ending: str, write: Callable[[Path], str]) -> Response:

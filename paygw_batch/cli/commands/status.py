@@ -308,34 +308,18 @@ def _show_contradictions(contradictions: Sequence[Contradiction], screen: Screen
         )
 
 
-def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> list[dict[str, object]]:
-    deeds = journal.history(record.number)
-    screen.table(
-        say("Who did what"),
-        mark_all("at", "what", "row", "attempt", "by", "said"),
-        [
-            (
-                minute(deed.at),
-                deed_words(deed.kind),
-                "" if deed.row is None else str(deed.row),
-                "" if deed.attempt is None else str(deed.attempt),
-                decided_by(deed.by),
-                recorded(deed.said),
-            )
-            for deed in deeds
-        ],
-    )
-    return [
-        {
-            "at": deed.at,
-            "what": deed.kind,
-            "row": deed.row,
-            "attempt": deed.attempt,
-            "by": decided_by(deed.by),
-            "said": recorded(deed.said),
-        }
-        for deed in deeds
-    ]
+def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> Sequence[Mapping[str, object]]:
+    """Show who did what; return the same for the JSON, with full times and our own words."""
+    lines, told = [], []
+    for deed in journal.history(record.number):
+        by, said = decided_by(deed.by), recorded(deed.said)
+        row, attempt = ("" if number is None else str(number) for number in (deed.row, deed.attempt))
+        lines.append((minute(deed.at), deed_words(deed.kind), row, attempt, by, said))
+        told.append(
+            {"at": deed.at, "what": deed.kind, "row": deed.row, "attempt": deed.attempt, "by": by, "said": said}
+        )
+    screen.table(say("Who did what"), mark_all("at", "what", "row", "attempt", "by", "said"), lines)
+    return told
 
 
 def _all(found: JournalStatus, screen: Screen, order: str) -> Summary:

@@ -32,7 +32,7 @@ from paygw_batch.console.visits import (
     file_to_take_away,
     has_workbooks,
     made_once,
-    payout_record,
+    payout_at,
 )
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.shown_states import INVALID, code_of, recorded
@@ -41,7 +41,6 @@ from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, make_d
 from paygw_batch.language import language, mark, mark_all, say, say_count
 from paygw_batch.report.next_step import NextStep, RowStep
 from paygw_batch.wiring.approvals import name_in
-from paygw_batch.wiring.journal import journal_for_planning
 from paygw_batch.wiring.sheet import minor_units_of
 
 ROWS_A_PAGE = 25
@@ -147,8 +146,7 @@ class RowPage(Page):
 
 def payout(visit: Visit) -> Response:
     """Show a payout."""
-    with journal_for_planning(visit.console.settings) as journal:
-        record = payout_record(journal, visit.path("batch"))
+    with payout_at(visit) as (journal, record):
         followed = _followed(visit, journal, record, is_poll=False)
         shown = _shown(visit, journal, followed)
         history = [_deed(entry) for entry in journal.history(record.number)[-MAX_DEEDS:]]
@@ -166,8 +164,7 @@ def progress(visit: Visit) -> Response:
     """Show the changing part of a payout; 204 if nothing has changed since the browser's last look."""
     if visit.query("seen") == visit.console.counts.seen(visit.path("batch"), language()):
         return Response(status_code=204)
-    with journal_for_planning(visit.console.settings) as journal:
-        record = payout_record(journal, visit.path("batch"))
+    with payout_at(visit) as (journal, record):
         followed = _followed(visit, journal, record, is_poll=True)
         seen = _seen(visit, followed)
         visit.console.counts.note_seen(visit.path("batch"), language(), seen)
@@ -181,8 +178,7 @@ def progress(visit: Visit) -> Response:
 
 def row(visit: Visit) -> Response:
     """Show one row of a payout."""
-    with journal_for_planning(visit.console.settings) as journal:
-        record = payout_record(journal, visit.path("batch"))
+    with payout_at(visit) as (journal, record):
         try:
             story = followed_row(visit.console.settings, journal, record, int(visit.path("row")))
         except UsageError as error:
@@ -286,8 +282,8 @@ def continue_payout(visit: Visit) -> Response:
             if run.by != visit.member.name:
                 raise PageOutdated(say("{name} continued this payout since this page was opened.", name=run.by))
             return visit.go_to(f"/payouts/{batch}")
-        with journal_for_planning(console.settings) as journal:
-            counts = followed_batch(console.settings, journal, payout_record(journal, batch)).counts
+        with payout_at(visit) as (journal, record):
+            counts = followed_batch(console.settings, journal, record).counts
         if not counts.get("ready"):
             raise PageOutdated(say("Every row of this payout was sent since this page was opened."))
         make_directory(console.directory)
@@ -298,8 +294,8 @@ def continue_payout(visit: Visit) -> Response:
 
 
 def _known_batch(visit: Visit) -> str:
-    with journal_for_planning(visit.console.settings) as journal:
-        return payout_record(journal, visit.path("batch")).batch
+    with payout_at(visit) as (_journal, record):
+        return record.batch
 
 
 def _pace(visit: Visit, followed: FollowedBatch) -> str:
@@ -425,8 +421,7 @@ def download_reconciliation(visit: Visit) -> Response:
         raise PageNotFound(say("There is no such file."))
 
     def write(path: Path) -> str:
-        with journal_for_planning(visit.console.settings) as journal:
-            record = payout_record(journal, visit.path("batch"))
+        with payout_at(visit) as (journal, record):
             _write(visit, journal, record, path)
         return f"{Path(record.sheet_name).stem}.reconciliation.{ending}"
 

@@ -34,7 +34,7 @@ from paygw_batch.console.pages.orders import (
 )
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import Page, PageLink, pages_after, state_word, when
-from paygw_batch.console.visits import ActRefused, PageNotFound, PageOutdated, Visit, payout_record
+from paygw_batch.console.visits import ActRefused, PageNotFound, PageOutdated, Visit, payout_at, payout_record
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.shown_states import recorded
 from paygw_batch.errors import UsageError
@@ -75,8 +75,7 @@ class SettlePage(Page):
 def settle_form(visit: Visit) -> Response:
     """Show the outcomes that a row may be settled with."""
     settings, number = visit.console.settings, int(visit.path("row"))
-    with journal_for_planning(settings) as journal:
-        record = payout_record(journal, visit.path("batch"))
+    with payout_at(visit) as (journal, record):
         try:
             followed = followed_row(settings, journal, record, number).followed
         except UsageError as error:
@@ -230,8 +229,7 @@ class RetryPage(Page):
 def rejected_form(visit: Visit) -> Response:
     """Show the rejected rows of a payout, by reason and by page."""
     settings, wanted, after = visit.console.settings, visit.query("reason"), visit.query_number("after")
-    with journal_for_planning(settings) as journal:
-        record = payout_record(journal, visit.path("batch"))
+    with payout_at(visit) as (journal, record):
         found = rejected_rows(settings, journal, record, limit=MAX_AT_ONCE)
         reasons = _reasons(found)
         listed = [one for one in found.rows if one.row > after and wanted in {"", _key(one)}]
@@ -256,8 +254,7 @@ def rejected_form(visit: Visit) -> Response:
 def choose_rejected(visit: Visit) -> Response:
     """Draft the order to retry the chosen rows: single ones, and all with a chosen reason."""
     settings, form = visit.console.settings, visit.form
-    with journal_for_planning(settings) as journal:
-        record = payout_record(journal, visit.path("batch"))
+    with payout_at(visit) as (journal, record):
         found = rejected_rows(settings, journal, record, limit=MAX_AT_ONCE)
         if _digest(found) != form.get("shown"):
             raise PageOutdated(say("The rejected rows of this payout have changed since this page was opened."))

@@ -46,6 +46,7 @@ from paygw_batch.console.visits import (
     file_to_take_away,
     has_workbooks,
     made_once,
+    payout_at,
     payout_record,
 )
 from paygw_batch.core.lifecycle import Resolution
@@ -86,8 +87,7 @@ def download_questions(visit: Visit) -> Response:
         raise PageNotFound(say("There is no such file."))
 
     def write(path: Path) -> str:
-        with journal_for_planning(visit.console.settings) as journal:
-            record = payout_record(journal, visit.path("batch"))
+        with payout_at(visit) as (journal, record):
             write_frame(questions(journal, record, minor_units_by_currency()), path)
         return f"{Path(record.sheet_name).stem}.questions.{ending}"
 
@@ -113,8 +113,7 @@ class StatementPage(Page):
 
 def statement_form(visit: Visit) -> Response:
     """Show how to ask the gateway about rows in doubt, and the form for its answers."""
-    with journal_for_planning(visit.console.settings) as journal:
-        record = payout_record(journal, visit.path("batch"))
+    with payout_at(visit) as (journal, record):
         followed = followed_batch(visit.console.settings, journal, record)
     folders = list(statement_folders(_directory(visit), record.batch))[:MAX_LISTED]
     return visit.page(
@@ -133,15 +132,15 @@ def statement_form(visit: Visit) -> Response:
 def upload_statement(visit: Visit) -> Response:
     """Store a statement, read it, and redirect to its preview. An unreadable one is not kept."""
     console, upload, form = visit.console, visit.upload, visit.form
-    with journal_for_planning(console.settings) as journal:
-        record = payout_record(journal, visit.path("batch"))
+    with payout_at(visit) as (_journal, record):
+        batch = record.batch
     if upload is None or not upload.filename:
         raise UsageError(say("No file was chosen."), hint=say("Choose the statement, and upload it again."))
     words, as_of = form.get("words", "").strip(), form.get("as_of", "").strip()
     if as_of:
         as_of_time(as_of, say("The time"))
     uploaded = UploadedStatement(
-        batch=record.batch,
+        batch=batch,
         name=plain_file_name(upload.filename),
         by=visit.member.name,
         at=timestamp(console.now()),
