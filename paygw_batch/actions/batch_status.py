@@ -492,6 +492,13 @@ def followed_rows(
             raise UsageError(say("There is no state {state!r}.", state=state))
         states = {State(state)} if state != State.IN_DOUBT or running is not None else SHOWN_IN_DOUBT
     standings = list(journal.rows(record.number, states=states, after=after, limit=limit))
+    return with_payees(journal, record, standings, running)
+
+
+def with_payees(
+    journal: JournalReader, record: BatchRecord, standings: Sequence[RowState], running: LockHolder | None
+) -> Sequence[FollowedRow]:
+    """Return rows of a batch with their payees and amounts. `running` is the run that holds the journal, if any."""
     payments = journal.payments(record.number, [one.row for one in standings])
     return [_followed(one, payments[one.row], running) for one in standings]
 

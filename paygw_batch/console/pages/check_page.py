@@ -35,7 +35,7 @@ from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import Page, PageLink, pages_after
 from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit
 from paygw_batch.language import say
-from paygw_batch.sheet.check.mending import Mending, plain_cell, with_edits, with_row_out
+from paygw_batch.sheet.check.mending import CellEdit, Mending, plain_cell, with_edits, with_row_out
 from paygw_batch.sheet.read.guesses import GuessedHeading
 
 ROWS_A_PAGE = 20
@@ -83,18 +83,6 @@ class UnreadablePage(Page):
     can_mend: bool
     headings: Sequence[GuessedHeading]
     has_worksheets: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ShownEdit:
-    """A corrected cell, under the sender's own heading."""
-
-    row: int
-    heading: str
-    was: str | None
-    now: str | None
-    by: str
-    at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +137,7 @@ class CheckPage(Page):
     rows: Sequence[ShownRow]
     after: int
     pages: Sequence[PageLink]
-    edits: Sequence[ShownEdit]
+    edits: Sequence[CellEdit]
     mostly: Sequence[FoundKind]
     """The kinds that affect more than half of the rows."""
     has_guesses: bool
@@ -202,7 +190,7 @@ def check_sheet(visit: Visit) -> Response:
             rows=rows[:ROWS_A_PAGE],
             after=after,
             pages=pages_after(after, rows[ROWS_A_PAGE - 1].number if len(rows) > ROWS_A_PAGE else 0, "look", kind=kind),
-            edits=_edits(found, result),
+            edits=sorted(mending_of(found).edits, key=lambda one: (one.row, one.column)),
             mostly=_mostly(result),
             has_guesses=any(one.column and not one.is_known for one in headings),
             answered=list(_answered(found, result, kind)),
@@ -482,11 +470,3 @@ def _shown_cell(
         correction,
         is_mended,
     )
-
-
-def _edits(found: PayoutFolder, result: CheckedSheet) -> Sequence[ShownEdit]:
-    """Return the corrected cells, by row and column."""
-    return [
-        ShownEdit(edit.row, result.headings.get(edit.column, edit.column), edit.was, edit.now, edit.by, edit.at)
-        for edit in sorted(mending_of(found).edits, key=lambda one: (one.row, one.column))
-    ]

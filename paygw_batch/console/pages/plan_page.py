@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -82,11 +83,8 @@ from paygw_batch.sheet.write.table import write_frame
 from paygw_batch.wiring.approvals import required_policy
 from paygw_batch.wiring.journal import journal_for_planning
 
-SHOWN_FINDINGS = 200
-"""The maximum number of changes of one kind on a page, most dangerous first."""
 PEOPLE_A_PAGE = 50
 """The maximum number of people on a page."""
-_OPEN_AT_FIRST = 3
 
 
 class PlanAgreement(Agreement[PlanDocument]):
@@ -203,24 +201,6 @@ class ShownDifference:
     told: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class ShownChanges:
-    """The differences of one kind: their number, and the most dangerous ones."""
-
-    kind: KindOfDifference
-    differences: Sequence[ShownDifference]
-    is_open: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ShownWarnings:
-    """The warnings of one kind, with the advice about them."""
-
-    label: str
-    advice: str
-    kind: KindOfWarning
-
-
 def page_sentence(one: PlanFinding) -> str:
     """Return a finding as a sentence for the pages, with times in their zone and columns in words."""
     column = label_of(one.column) if one.code == MEANT and one.column else one.column
@@ -251,7 +231,8 @@ class PlanPage(Page):
     """The people who are in an earlier payout, and are not paid again."""
     comparison: str
     """The number of people who were paid before."""
-    changes: Sequence[ShownChanges]
+    changes: Sequence[KindOfDifference]
+    shown: Callable[[PlanFinding], ShownDifference]
     corrections: Sequence[PlanFinding]
     left_out: Sequence[PlanFinding]
     left_out_sums: Sequence[tuple[str, int, str]]
@@ -259,7 +240,9 @@ class PlanPage(Page):
     """The first page of everyone who is paid."""
     meant: Sequence[PlanFinding]
     """The columns that were given another meaning."""
-    warnings: Sequence[ShownWarnings]
+    warnings: Sequence[KindOfWarning]
+    meaning: Callable[[str], tuple[str, str]]
+    """Returns the name of a kind of warnings, and the advice about them."""
     difference: Callable[[str], str] = difference_word
     sentence: Callable[[PlanFinding], str] = page_sentence
     warning_line: Callable[[PlanFinding], str] = warning_line
@@ -291,13 +274,15 @@ def payout_plan(visit: Visit) -> Response:
             comparison=comparison(
                 document.model_copy(update={"findings": list(map(_as_shown, document.findings))}), is_for_officers=True
             ),
-            changes=_changes(visit, document),
+            changes=differences(document),
+            shown=partial(_shown_difference, visit),
             corrections=document.findings_of(MENDED),
             left_out=document.findings_of(LEFT_OUT),
             left_out_sums=left_out_sums(document),
             people=payees(document)[:PEOPLE_A_PAGE],
             meant=document.findings_of(MEANT, READ_AS),
-            warnings=[ShownWarnings(*_meaning(kind.code), kind) for kind in kinds_of_warnings(document)],
+            warnings=kinds_of_warnings(document),
+            meaning=_meaning,
         )
     )
 
@@ -392,15 +377,6 @@ def _plan_to_look_at(visit: Visit) -> tuple[PayoutFolder, PlanDocument]:
     if document is None:
         raise PageNotFound(say("This sheet cannot be paid yet: it has no list of payments."))
     return it.folder, document
-
-
-def _changes(visit: Visit, document: PlanDocument) -> Sequence[ShownChanges]:
-    return [
-        ShownChanges(
-            kind, [_shown_difference(visit, one) for one in kind.findings[:SHOWN_FINDINGS]], place < _OPEN_AT_FIRST
-        )
-        for place, kind in enumerate(differences(document))
-    ]
 
 
 def _shown_difference(visit: Visit, found: PlanFinding) -> ShownDifference:

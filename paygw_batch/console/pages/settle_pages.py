@@ -7,11 +7,12 @@ again, so it becomes an order that a second person agrees to.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.actions.batch_status import FollowedRow, followed_row, running_now, sums_by_currency
+from paygw_batch.actions.batch_status import FollowedRow, followed_row, running_now, sums_by_currency, with_payees
 from paygw_batch.actions.settle_rows import SettleChoice, draft_order, settle_by_word, settle_choices
 from paygw_batch.actions.submit_sheet import RejectedRows, rejected_rows
 from paygw_batch.clock import utc_now
@@ -49,16 +50,6 @@ from paygw_batch.wiring.journal import journal_for_planning, run_journal
 
 
 @dataclass(frozen=True, slots=True)
-class ShownChoice:
-    """An outcome to choose, its consequence, and why it is unavailable; empty if it is available."""
-
-    value: str
-    name: str
-    meaning: str
-    shut: str
-
-
-@dataclass(frozen=True, slots=True)
 class SettlePage(Page):
     """The outcomes that a row may be settled with."""
 
@@ -66,10 +57,14 @@ class SettlePage(Page):
 
     record: BatchRecord
     followed: FollowedRow
-    choices: Sequence[ShownChoice]
+    choices: Sequence[SettleChoice]
+    meaning: Callable[[SettleChoice], str]
+    why_shut: Callable[[SettleChoice], str]
+    """Returns why an outcome cannot be chosen; empty if it can."""
     orders: Sequence[ListedAgreement]
     """The open orders about this row."""
     is_running: bool
+    act_name: Callable[[str], str] = choice_name
 
 
 def settle_form(visit: Visit) -> Response:
@@ -87,15 +82,9 @@ def settle_form(visit: Visit) -> Response:
         SettlePage(
             record=record,
             followed=followed,
-            choices=[
-                ShownChoice(
-                    one.resolution.value,
-                    choice_name(one.resolution),
-                    _meaning(one),
-                    _why_shut(visit, one.opens, needs_two=one.needs_two),
-                )
-                for one in choices
-            ],
+            choices=choices,
+            meaning=_meaning,
+            why_shut=partial(_why_shut, visit),
             orders=[one for one in open_orders(visit, record.batch) if number in one.rows],
             is_running=running_now(settings) is not None,
         )
@@ -130,10 +119,10 @@ def _meaning(choice: SettleChoice) -> str:
     return f"{told} {say('A second person then approves it.')}" if choice.needs_two else told
 
 
-def _why_shut(visit: Visit, opens: str, *, needs_two: bool) -> str:
-    if opens:
-        return say("Not before {at}: until then the gateway may still pay it.", at=when(opens))
-    return say(FIRST_PERSON) if needs_two and not visit.may(Act.ORDER) else ""
+def _why_shut(visit: Visit, choice: SettleChoice) -> str:
+    if choice.opens:
+        return say("Not before {at}: until then the gateway may still pay it.", at=when(choice.opens))
+    return say(FIRST_PERSON) if choice.needs_two and not visit.may(Act.ORDER) else ""
 
 
 def _is_settled_so(visit: Visit, journal: JournalReader, settlement: Settlement) -> bool:
@@ -193,34 +182,22 @@ class RejectedReason:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownRejectedRow:
-    """A rejected row. `opens` is when it may be retried; empty: now."""
-
-    row: int
-    name: str
-    currency: str
-    amount: str
-    reason: str
-    opens: str
-
-
-@dataclass(frozen=True, slots=True)
 class RetryPage(Page):
     """The rejected rows of a payout, by reason and by page."""
 
     template: ClassVar[str] = "retry.html"
 
     record: BatchRecord
+    found: RejectedRows
     shown: str
     """A digest of the rows shown by the page, sent with its form."""
     reasons: Sequence[RejectedReason]
     other_reasons: int
-    rows: Sequence[ShownRejectedRow]
+    rows: Sequence[FollowedRow]
+    reason: Callable[[RowState], str]
     wanted: str
     """The reason whose rows are shown; empty: all."""
     pages: Sequence[PageLink]
-    may_choose: bool
-    has_more: bool
     most: int
     orders: Sequence[ListedAgreement]
     """The open orders about some of these rows."""
@@ -233,18 +210,18 @@ def rejected_form(visit: Visit) -> Response:
         found = rejected_rows(settings, journal, record, limit=MAX_AT_ONCE)
         reasons = _reasons(found)
         listed = [one for one in found.rows if one.row > after and wanted in {"", _key(one)}]
-        rows = _shown(journal, record, listed[:ROWS_A_PAGE], found.opens)
+        rows = with_payees(journal, record, listed[:ROWS_A_PAGE], None)
     return visit.page(
         RetryPage(
             record=record,
+            found=found,
             shown=_digest(found),
             reasons=reasons[:MAX_REASONS],
             other_reasons=max(len(reasons) - MAX_REASONS, 0),
             rows=rows,
+            reason=_reason,
             wanted=wanted,
-            pages=pages_after(after, rows[-1].row if len(listed) > ROWS_A_PAGE else 0, "rows", reason=wanted),
-            may_choose=len(found.rows) > len(found.opens),
-            has_more=found.has_more,
+            pages=pages_after(after, rows[-1].standing.row if len(listed) > ROWS_A_PAGE else 0, "rows", reason=wanted),
             most=MAX_AT_ONCE,
             orders=[one for one in open_orders(visit, record.batch) if set(one.rows) & {row.row for row in found.rows}],
         )
@@ -307,23 +284,6 @@ def _reason(row: RowState) -> str:
 def _key(row: RowState) -> str:
     text = "\n".join((row.message or "", row.gateway_status or "", row.error_code or ""))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _shown(
-    journal: JournalReader, record: BatchRecord, rows: Sequence[RowState], opens: Mapping[int, str]
-) -> Sequence[ShownRejectedRow]:
-    payments = journal.payments(record.number, [one.row for one in rows])
-    return [
-        ShownRejectedRow(
-            one.row,
-            payee_of(payments[one.row].form, payments[one.row].fields).name,
-            one.currency,
-            payments[one.row].amount,
-            _reason(one),
-            opens.get(one.row, ""),
-        )
-        for one in rows
-    ]
 
 
 @dataclass(frozen=True, slots=True)
