@@ -239,6 +239,7 @@ class Visit:
             languages=own_names(),
             called=called_in(console),
             account=self.account,
+            writes_workbooks=has_workbooks(),
         )
         values = {field.name: getattr(one, field.name) for one in (frame, page) for field in fields(one)}
         status = _REFUSED if self.refusal is not None and status == _SHOWN else status
@@ -295,6 +296,7 @@ class PageFrame:
     """Returns a payout's name, from its batch and its sheet's name."""
     account: Callable[[str], str]
     """Returns an account as the person sees it."""
+    writes_workbooks: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
@@ -125,7 +124,6 @@ class PayoutPage(LivePayout):
     template: ClassVar[str] = "payout.html"
 
     history: Sequence[Happened]
-    files: Sequence[tuple[str, str]]
     orders: Sequence[ListedAgreement]
 
 
@@ -150,14 +148,9 @@ def payout(visit: Visit) -> Response:
         followed = _followed(visit, journal, record, is_poll=False)
         shown = _shown(visit, journal, followed)
         history = [_deed(entry) for entry in journal.history(record.number)[-MAX_DEEDS:]]
-    files = [
-        ("csv", "CSV"),
-        *([("xlsx", say("Workbook"))] if find_spec("xlsxwriter") else []),
-        ("html", say("Page to print")),
-    ]
     orders = open_orders(visit, record.batch)
     live = {name.name: getattr(shown, name.name) for name in fields(shown)}
-    return visit.page(PayoutPage(**live, history=history, files=files, orders=orders))
+    return visit.page(PayoutPage(**live, history=history, orders=orders))
 
 
 def progress(visit: Visit) -> Response:

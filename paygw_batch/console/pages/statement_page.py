@@ -104,7 +104,6 @@ class StatementPage(Page):
     upload: str
     """The name of the future folder, so that a form sent twice creates one."""
     in_doubt: int
-    endings: Sequence[tuple[str, str]]
     takes_signature: bool
     statements: Sequence[tuple[str, UploadedStatement]]
     """The address and upload of each earlier statement."""
@@ -121,7 +120,6 @@ def statement_form(visit: Visit) -> Response:
             record=record,
             upload=new_folder_name(),
             in_doubt=followed.counts.get("in_doubt", 0),
-            endings=[("csv", "CSV"), *([("xlsx", say("Workbook"))] if has_workbooks() else [])],
             takes_signature=visit.console.settings.evidence.statement_key is not None,
             statements=[(f"/statements/{one.number}", one.uploaded) for one in folders],
             most_mib=visit.console.settings.console.max_upload_mib,
