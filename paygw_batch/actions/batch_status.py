@@ -22,7 +22,6 @@ from paygw_batch.journal import (
     AttemptReply,
     BatchRecord,
     Contradiction,
-    FoundPayment,
     HistoryEntry,
     Hold,
     JournalReader,
@@ -456,7 +455,6 @@ class FollowedRowHistory:
     """One row with everything known about it. `step` is a person's next step; None if there is none."""
 
     followed: FollowedRow
-    payment: FoundPayment
     step: NextStep | None
     replies: Sequence[AttemptReply]
     history: Sequence[HistoryEntry]
@@ -500,7 +498,11 @@ def with_payees(
 ) -> Sequence[FollowedRow]:
     """Return rows of a batch with their payees and amounts. `running` is the run that holds the journal, if any."""
     payments = journal.payments(record.number, [one.row for one in standings])
-    return [_followed(one, payments[one.row], running) for one in standings]
+    found = ((one, payments[one.row]) for one in standings)
+    return [
+        FollowedRow(one, _shown(one.state, running), payee_of(payment.form, payment.fields), payment.amount)
+        for one, payment in found
+    ]
 
 
 def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord, row: int) -> FollowedRowHistory:
@@ -508,7 +510,7 @@ def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord
     standing = next(journal.rows(record.number, numbers={row}), None)
     if standing is None:
         raise UsageError(say("Row {row} is not part of this payout.", row=row))
-    payment = journal.payments(record.number, [row])[row]
+    (followed,) = with_payees(journal, record, [standing], running_now(settings))
     now = utc_now()
     step = next_step(
         standing,
@@ -519,14 +521,7 @@ def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord
         hold=journal.holds(record.number).get(row),
     )
     history = [entry for entry in journal.history(record.number) if entry.row == row]
-    followed = _followed(standing, payment, running_now(settings))
-    return FollowedRowHistory(followed, payment, step, journal.replies(standing.instruction), history)
-
-
-def _followed(standing: RowState, payment: FoundPayment, running: LockHolder | None) -> FollowedRow:
-    return FollowedRow(
-        standing, _shown(standing.state, running), payee_of(payment.form, payment.fields), payment.amount
-    )
+    return FollowedRowHistory(followed, step, journal.replies(standing.instruction), history)
 
 
 def _shown(state: State, running: LockHolder | None) -> str:
