@@ -8,11 +8,14 @@ import asyncio
 import hmac
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.errors import JournalError
@@ -21,11 +24,6 @@ from paygw_batch.gateway.notification import headers_that_matter
 from paygw_batch.journal import Notification, encode_notification
 from paygw_batch.language import say
 from paygw_batch.web_server import LocalServer, bounded, listen_on_loopback
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 MAX_DISCARDED_BYTES = 32 * 1024 * 1024
 """How much of a body that is too long is read and thrown away, so that its sender hears why it was refused."""
@@ -38,14 +36,18 @@ BURST_S = 10
 
 _log = logging.getLogger(__name__)
 _METHODS = frozenset({"GET", "POST"})
+_HEADERS = {"content-type": "text/plain", "connection": "close"}
 _ANSWERS = {
-    200: b"OK",
-    400: b"This cannot be read.",
-    404: b"There is nothing here.",
-    405: b"GET or POST.",
-    413: b"The body is too long.",
-    429: b"Too many at once.",
-    503: b"This cannot be kept now.",
+    answer.status_code: answer
+    for answer in (
+        Response("OK", 200, _HEADERS),
+        Response("This cannot be read.", 400, _HEADERS),
+        Response("There is nothing here.", 404, _HEADERS),
+        Response("GET or POST.", 405, _HEADERS | {"allow": "GET, POST"}),
+        Response("The body is too long.", 413, _HEADERS),
+        Response("Too many at once.", 429, _HEADERS | {"retry-after": "1"}),
+        Response("This cannot be kept now.", 503, _HEADERS | {"retry-after": "30"}),
+    )
 }
 
 
@@ -95,31 +97,30 @@ class ListenerApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request. A body that did not arrive whole is ignored."""
         try:
-            status = await self._serve(scope, receive)
+            status = await self._serve(Request(scope, receive))
+        except ClientDisconnect:
+            return
         except Exception as error:  # noqa: BLE001 (after any error it was not kept: the sender must hear that)
             # Without the error's own text, which could quote the request.
             _log.error("The listener failed on a request: %s.", type(error).__name__)
             status = 503
-        if status is not None:
-            self.counts[str(status)] += 1
-            await _answer(send, status)
+        self.counts[str(status)] += 1
+        await _ANSWERS[status](scope, receive, send)
 
-    async def _serve(self, scope: Scope, receive: Receive) -> int | None:
-        if not hmac.compare_digest(scope["raw_path"], self._path):
+    async def _serve(self, request: Request) -> int:
+        if not hmac.compare_digest(request.scope["raw_path"], self._path):
             return 404
-        if scope["method"] not in _METHODS:
+        if request.method not in _METHODS:
             return 405
-        body, length = await _read_body(receive, self._limits.max_body_bytes)
+        body = await _read_body(request, self._limits.max_body_bytes)
         if body is None:
-            return None
-        if length > self._limits.max_body_bytes:
             return 413
         if not self._is_allowed():
             return 429
-        headers = tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"])
-        content_type = dict(headers).get("content-type", "")
-        received = Received(scope["method"], content_type, scope["query_string"].decode("latin-1"), body, headers)
-        return await self._kept(received)
+        headers = tuple(request.headers.items())
+        content_type = request.headers.get("content-type", "")
+        query = request.scope["query_string"].decode("latin-1")
+        return await self._kept(Received(request.method, content_type, query, body, headers))
 
     async def _kept(self, received: Received) -> int:
         """Make a notification durable; return the HTTP status of the answer."""
@@ -164,36 +165,16 @@ class ListenerApp:
         return True
 
 
-async def _read_body(receive: Receive, limit: int) -> tuple[bytes | None, int]:
-    """Return the body and its length, None when the client left before it was whole.
-
-    Of one that is longer than `limit` the rest is read and thrown away, up to a bound.
-    """
+async def _read_body(request: Request, limit: int) -> bytes | None:
+    """Return the body; None for one longer than `limit`, whose rest is read and thrown away, up to a bound."""
     body, length = b"", 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None, length
-        piece = bytes(message.get("body", b""))
+    async for piece in request.stream():
         length += len(piece)
         if length <= limit:
             body += piece
-        if not message.get("more_body", False) or length > MAX_DISCARDED_BYTES:
-            return body, length
-
-
-async def _answer(send: Send, status: int) -> None:
-    body = _ANSWERS[status]
-    headers = [
-        (b"content-type", b"text/plain"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-        *({405: [(b"allow", b"GET, POST")], 429: [(b"retry-after", b"1")], 503: [(b"retry-after", b"30")]}).get(
-            status, []
-        ),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+        if length > MAX_DISCARDED_BYTES:
+            break
+    return body if length <= limit else None
 
 
 class InGroups:

@@ -107,7 +107,7 @@ ROOMS_OF_LIBRARIES = {
     "click": {"cli", *(f"{module.replace('.', '/')}.py" for module in COMMANDS.values())},
     "rich": {"cli"},
     "uvicorn": {"web_server.py", "sandbox/server.py", "listener.py"},
-    "starlette": {"console"},
+    "starlette": {"console", "sandbox", "listener.py"},
     "jinja2": {"report/page.py", "console"},
     "pydantic": {
         "settings",

@@ -16,7 +16,7 @@ from paygw_batch.extras import install_command
 from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
 
-_NEEDED = ("starlette", "python_multipart")
+_NEEDED = "python_multipart"
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -34,9 +34,9 @@ def console_command(invocation: Invocation, *, port: int | None, host: str) -> N
             say("The pages are served only on loopback or a Unix socket, never on {host}.", host=host),
             hint=say("Put a proxy that speaks TLS in front of them: docs/console.md shows how."),
         )
-    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
+    if importlib.util.find_spec(_NEEDED) is None:
         raise ConfigurationError(
-            say("The pages need {missing}.", missing=", ".join(missing)),
+            say("The pages need {missing}.", missing=_NEEDED),
             hint=say("Install it: {command}.", command=install_command("console")),
         )
     from paygw_batch.console.console_app import serve_console  # noqa: PLC0415 (needs the extra)

@@ -5,7 +5,6 @@ import re
 import time
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from starlette.responses import Response
 
 from paygw_batch.countries.data import config_dir, nearest, reason_of
 from paygw_batch.countries.rules import AmountUnit, Operation
@@ -225,31 +225,19 @@ def shipped_behaviour() -> Behaviour:
     return load_behaviour(config_dir() / "sandbox-behaviour.toml")
 
 
-Headers = tuple[tuple[str, str], ...]
-
-_JSON: Headers = (("Content-Type", "application/json"),)
+_JSON = {"Content-Type": "application/json"}
 _AMOUNT = "(the amount)"
 """A placeholder for the amount until the JSON is written: a number with the very digits that were sent."""
 CUSTOMER_PAGE = "https://sandbox.example/pay/"
 """The address at which a customer would pay, if the sandbox had any; the sandbox's own number of the order follows."""
-_REFUSAL_HEADERS: Mapping[int, Headers] = {401: (("WWW-Authenticate", "OAuth"),), 405: (("Allow", "POST"),)}
+_REFUSAL_HEADERS = {401: {"WWW-Authenticate": "OAuth"}, 405: {"Allow": "POST"}}
 """The headers that RFC 9110 requires with these statuses."""
 
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An HTTP reply. `headers` does not hold the framing."""
-
-    http_status: int
-    body: bytes = field(repr=False)
-    headers: Headers = _JSON
+GARBAGE = Response('{"status": "approv<html>', 200, _JSON)
+BARE_500 = Response("Internal Server Error", 500, {"Content-Type": "text/plain"})
 
 
-GARBAGE = Reply(200, b'{"status": "approv<html>')
-BARE_500 = Reply(500, b"Internal Server Error", (("Content-Type", "text/plain"),))
-
-
-def refusal_reply(operation: Operation, refusal: Refusal, *, status: str = "error") -> Reply:
+def refusal_reply(operation: Operation, refusal: Refusal, *, status: str = "error") -> Response:
     """Return the reply to a refused request: `status` says so, and the message names the field."""
     names = operation.reply
     said: dict[str, object] = {"status": status}
@@ -257,10 +245,11 @@ def refusal_reply(operation: Operation, refusal: Refusal, *, status: str = "erro
     _put(said, names.message, refusal.message)
     if refusal.order_id is not None:
         _put(said, names.order_id, refusal.order_id)
-    return Reply(refusal.http_status, _json(said), _JSON + _REFUSAL_HEADERS.get(refusal.http_status, ()))
+    headers = _JSON | _REFUSAL_HEADERS.get(refusal.http_status, {})
+    return Response(_json(said), refusal.http_status, headers)
 
 
-def answer_reply(operation: Operation, order: Order, answer: Answer, *, order_id: str, reference: str) -> Reply:
+def answer_reply(operation: Operation, order: Order, answer: Answer, *, order_id: str, reference: str) -> Response:
     """Return the reply to an order: the status word, and echoes of the order under `order_id`.
 
     The amount is echoed as a number with the digits that were sent.
@@ -281,7 +270,7 @@ def answer_reply(operation: Operation, order: Order, answer: Answer, *, order_id
         amount = amount.scaleb(names.minor_units[order.currency])
     _put(said, names.amount, _AMOUNT)
     body = _json(said).replace(f'"{_AMOUNT}"'.encode("ascii"), f"{amount:f}".encode("ascii"), 1)
-    return Reply(answer.http_status, body, (*_JSON, *answer.headers.items()))
+    return Response(body, answer.http_status, _JSON | answer.headers)
 
 
 def _put(said: dict[str, object], names: Sequence[str], value: str) -> None:
@@ -328,7 +317,7 @@ class EnquiryDesk:
         """Whether the request's path is that of enquiries."""
         return self._verifier.is_asked(request)
 
-    def reply(self, request: Request) -> Reply:
+    def reply(self, request: Request) -> Response:
         """Return the reply to an enquiry: the status of its order, or a refusal."""
         fields = self._verifier.authenticated(request)
         if isinstance(fields, Refusal):

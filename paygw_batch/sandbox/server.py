@@ -10,14 +10,17 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any, assert_never
+from typing import assert_never
 
+from starlette import requests
+from starlette.responses import Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from paygw_batch.clock import HEED_EVERY_S
@@ -35,18 +38,11 @@ from paygw_batch.sandbox.reply import (
     Behaviour,
     EnquiryDesk,
     Fault,
-    Headers,
-    Reply,
     answer_reply,
     refusal_reply,
 )
 from paygw_batch.sandbox.verifier import MAX_BODY_BYTES, Authenticator, VerifiedProfile, Verifier
 from paygw_batch.web_server import LOOPBACK, LocalServer, listen_on_loopback
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 
@@ -147,31 +143,30 @@ class SandboxApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request. A request that did not arrive whole is ignored."""
         try:
-            await self._serve(scope, receive, send)
+            reply = await self._serve(requests.Request(scope, receive))
+            await reply(scope, receive, send)
+        except requests.ClientDisconnect:
+            pass
         except Exception:
             _log.exception("The sandbox failed on a request.")
             raise
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _read_body(receive)
-        if body is None:
-            return
-        request = _request(scope, body)
+    async def _serve(self, arriving: requests.Request) -> ASGIApp:
+        request = _request(arriving, await _read_body(arriving))
         desk = next((each for each in self._desks if each.verifier.is_asked(request)), self._desks[0])
-        if len(body) > MAX_BODY_BYTES:
+        if len(request.body) > MAX_BODY_BYTES:
             refusal = Refusal(413, "body", f"The body is longer than {MAX_BODY_BYTES} bytes.")
-            await _send(send, refusal_reply(desk.operation, refusal), extra=(("Connection", "close"),))
-            return
+            reply = refusal_reply(desk.operation, refusal)
+            reply.headers["Connection"] = "close"
+            return reply
         if self._enquiries is not None and self._enquiries.is_asked(request):
-            await _send(send, self._enquiries.reply(request))
-            return
+            return self._enquiries.reply(request)
         verdict = desk.verifier.verify(request)
         if isinstance(verdict, Refusal):
-            await _send(send, refusal_reply(desk.operation, verdict))
-            return
-        await self._answer(desk, verdict, scope, receive, send)
+            return refusal_reply(desk.operation, verdict)
+        return await self._answer(desk, verdict, arriving)
 
-    async def _answer(self, desk: "_Desk", order: Order, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, desk: "_Desk", order: Order, arriving: requests.Request) -> ASGIApp:
         answer = self._choice.choose(order)
         reference = secrets.token_hex(8)
         try:
@@ -179,31 +174,27 @@ class SandboxApp:
             desk.record.append(self._line(order, answer, reference))
         except OutputError as problem:
             _log.error("%s", problem.message)
-            await _send(send, BARE_500)
-            return
+            return BARE_500
         for callback in self._choice.callbacks(order):
             self._callbacks.schedule(order, callback, reference)
         if answer.delay_s:
             await asyncio.sleep(answer.delay_s)
         order_id = f"{order.order_id}-other" if answer.fault is Fault.WRONG_ECHO else order.order_id
         reply = answer_reply(desk.operation, order, answer, order_id=order_id, reference=reference)
-        await self._reply(reply, answer, scope, receive, send)
-
-    async def _reply(self, reply: Reply, answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:
         match answer.fault:
             case None | Fault.WRONG_ECHO:
-                await _send(send, reply)
+                return reply
             case Fault.SILENCE:
-                await _wait_for_disconnect(receive)
+                return _silence
             case Fault.GARBAGE:
-                await _send(send, GARBAGE)
+                return GARBAGE
             case Fault.DROP_BEFORE | Fault.DROP_AFTER:
-                scope["state"]["transport"].abort()
-                await _wait_for_disconnect(receive)
+                arriving.state.transport.abort()
+                return _silence
             case Fault.HTTP_500:
-                await _send(send, BARE_500)
+                return BARE_500
             case Fault.SLOW_DRIP:
-                await _drip(send, reply, answer.drip_interval_s)
+                return StreamingResponse(_drops(reply, answer.drip_interval_s), reply.status_code, reply.headers)
             case _:
                 assert_never(answer.fault)
 
@@ -223,51 +214,36 @@ class SandboxApp:
         )
 
 
-def _request(scope: Scope, body: bytes) -> Request:
+def _request(arriving: requests.Request, body: bytes) -> Request:
     return Request(
-        http_version=scope["http_version"],
-        method=scope["method"],
-        path=scope["raw_path"].decode("latin-1"),
-        query=scope["query_string"].decode("latin-1"),
-        headers=tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]),
+        http_version=arriving.scope["http_version"],
+        method=arriving.method,
+        path=arriving.scope["raw_path"].decode("latin-1"),
+        query=arriving.scope["query_string"].decode("latin-1"),
+        headers=tuple(arriving.headers.items()),
         body=body,
     )
 
 
-async def _read_body(receive: Receive) -> bytes | None:
-    """Return the body (cut short soon after the limit), or None when the client left before it was whole."""
+async def _read_body(arriving: requests.Request) -> bytes:
+    """Return the body, cut short soon after the limit."""
     body = b""
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        body += bytes(message["body"])
-        if not message["more_body"] or len(body) > MAX_BODY_BYTES:
-            return body
+    async for piece in arriving.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            break
+    return body
 
 
-async def _wait_for_disconnect(receive: Receive) -> None:
+async def _silence(_scope: Scope, receive: Receive, _send: Send) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _start(send: Send, reply: Reply, extra: Headers = ()) -> None:
-    headers = (*reply.headers, *extra, ("Content-Length", str(len(reply.body))))
-    encoded = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-    await send({"type": "http.response.start", "status": reply.http_status, "headers": encoded})
-
-
-async def _send(send: Send, reply: Reply, extra: Headers = ()) -> None:
-    await _start(send, reply, extra)
-    await send({"type": "http.response.body", "body": reply.body})
-
-
-async def _drip(send: Send, reply: Reply, interval_s: float) -> None:
-    await _start(send, reply)
+async def _drops(reply: Response, interval_s: float) -> AsyncIterator[bytes]:
     for position in range(len(reply.body)):
         await asyncio.sleep(interval_s)
-        last = position + 1 == len(reply.body)
-        await send({"type": "http.response.body", "body": reply.body[position : position + 1], "more_body": not last})
+        yield bytes(reply.body[position : position + 1])
 
 
 _BACKLOG = 2048

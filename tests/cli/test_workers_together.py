@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.types import ASGIApp
 
 from paygw_batch.sandbox.server import SandboxApp
 from tests.cli.clusters import Hosts, hosts_on
@@ -26,11 +27,11 @@ class AtTheGateway:
 def at_gateway(monkeypatch: pytest.MonkeyPatch) -> AtTheGateway:
     seen, answer = AtTheGateway(), SandboxApp._answer
 
-    async def counted(app: SandboxApp, *given: Any) -> None:
+    async def counted(app: SandboxApp, *given: Any) -> ASGIApp:
         seen.now += 1
         seen.most = max(seen.most, seen.now)
         try:
-            await answer(app, *given)
+            return await answer(app, *given)
         finally:
             seen.now -= 1
 

@@ -62,11 +62,11 @@ def test_it_is_on_no_address_but_loopback(house: House, host: str) -> None:
 def test_a_missing_extra_is_one_sentence_with_the_command(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     there = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: None if name == "starlette" else there(name, *more)
+        importlib.util, "find_spec", lambda name, *more: None if name == "python_multipart" else there(name, *more)
     )
     result = house.program.run("console")
     assert result.exit_code == 2
-    assert "The pages need starlette." in result.stderr
+    assert "The pages need python_multipart." in result.stderr
     assert "[console]'." in result.stderr
 
 
