@@ -133,12 +133,8 @@ def test_a_request_with_a_wrong_signature_uses_up_no_nonce(verifier: Verifier, m
 
 def test_a_request_that_fails_its_form_has_used_its_nonce(verifier: Verifier, merchant: Merchant) -> None:
     nonce = "n" * 32
-    assert (
-        refusal(
-            verifier.verify(request_of(merchant, KENYA | {"phone": "0712345678"}, overrides={"oauth_nonce": nonce}))
-        ).code
-        == "phone"
-    )
+    wrong = request_of(merchant, KENYA | {"phone": ""}, overrides={"oauth_nonce": nonce})
+    assert refusal(verifier.verify(wrong)).code == "phone"
     assert refusal(verifier.verify(request_of(merchant, KENYA, overrides={"oauth_nonce": nonce}))).code == "nonce"
 
 
