@@ -108,7 +108,7 @@ ROOMS_OF_LIBRARIES = {
     "rich": {"cli"},
     "uvicorn": {"web_server.py", "sandbox/server.py", "listener.py"},
     "starlette": {"console", "sandbox", "listener.py"},
-    "jinja2": {"report/page.py", "console"},
+    "jinja2": {"report/page.py", "console", "settings/new_configuration.py"},
     "pydantic": {
         "settings",
         "countries",
