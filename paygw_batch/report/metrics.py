@@ -14,29 +14,23 @@ from paygw_batch.core.shown_states import INVALID, STATES
 from paygw_batch.journal import SharedWork
 from paygw_batch.report.summary import ExitCode, Summary
 
-_OF_JOURNAL: Mapping[str, str] = {
+_HELP: Mapping[str, str] = {
     "paygw_rows": "Rows of all batches by state, each row once.",
     "paygw_amount": "Sums of all batches by currency and state, each row once.",
     "paygw_oldest_in_doubt_timestamp_seconds": "When the oldest row that is in doubt was sent; 0 where none is.",
     "paygw_journal_timestamp_seconds": "When the journal was last read for these figures.",
-}
-_OF_RUN: Mapping[str, str] = {
+    "paygw_workers": "Workers of all hosts: alive, or dead with rows in flight that are not in doubt yet.",
+    "paygw_run_rows_left": "Rows that are still to be sent, of each batch that workers are sending.",
+    "paygw_gate_stopped": "1 while no worker may send, because a limit or a person stopped them.",
+    "paygw_workers_timestamp_seconds": "When the workers were last looked at.",
+    "paygw_folder_files": "Files in the drop folder after the last run, and refused ones that nobody has taken away.",
     "paygw_run_exit_code": "Exit code of the last run of a command.",
     "paygw_run_end_timestamp_seconds": "When the last run of a command ended.",
     "paygw_run_last_success_timestamp_seconds": "When a run of a command last ended with exit code 0.",
     "paygw_run_duration_seconds": "How long the last run of a command took.",
     "paygw_run_sent_rows": "Rows that the last run of a command sent.",
 }
-_OF_FOLDER: Mapping[str, str] = {
-    "paygw_folder_files": "Files in the drop folder after the last run, and refused ones that nobody has taken away.",
-}
-_OF_WORKERS: Mapping[str, str] = {
-    "paygw_workers": "Workers of all hosts: alive, or dead with rows in flight that are not in doubt yet.",
-    "paygw_run_rows_left": "Rows that are still to be sent, of each batch that workers are sending.",
-    "paygw_gate_stopped": "1 while no worker may send, because a limit or a person stopped them.",
-    "paygw_workers_timestamp_seconds": "When the workers were last looked at.",
-}
-_LAST_SUCCESS = "paygw_run_last_success_timestamp_seconds"
+"""Every gauge, in the order in which they are written."""
 _SAMPLE = re.compile(r"(paygw_[a-z_]+)(\{[^{}\n]*\})? (\S+)")
 
 Samples = dict[str, dict[str, str]]
@@ -74,29 +68,25 @@ def metrics_text(
     `ended` is None if the journal has changed without a command ending. `earlier` is the text to replace: its samples
     for other commands stay, as do figures of a journal or of workers that were not read now (None).
     """
-    before = _samples_of(earlier)
-    samples = {name: before.get(name, {}) for name in _OF_JOURNAL} if figures is None else _of_journal(figures, now)
-    samples |= {name: before.get(name, {}) for name in _OF_WORKERS} if work is None else _of_workers(work, now)
-    of_run = {} if ended is None else _of_run(ended.summary, now)
-    for name in _OF_FOLDER:
-        counted = {} if ended is None else {_labels(state=state): str(count) for state, count in ended.files.items()}
-        samples[name] = before.get(name, {}) | counted
-    for name in _OF_RUN:
-        samples[name] = before.get(name, {})
-        if ended is not None and name in of_run:
-            samples[name] |= {_labels(command=ended.command): of_run[name]}
+    samples = _samples_of(earlier)
+    samples |= {} if figures is None else _of_journal(figures, now)
+    samples |= {} if work is None else _of_workers(work, now)
+    for name, own in ({} if ended is None else _of_run(ended, now)).items():
+        samples[name] = samples.get(name, {}) | own
     return "\n".join(_lines(samples)) + "\n"
 
 
-def _of_run(summary: Summary, now: datetime) -> dict[str, str]:
+def _of_run(ended: EndedRun, now: datetime) -> Samples:
+    summary, labels = ended.summary, _labels(command=ended.command)
     found = {
-        "paygw_run_exit_code": str(int(summary.exit_code)),
-        "paygw_run_end_timestamp_seconds": _seconds(now),
-        "paygw_run_duration_seconds": f"{summary.seconds:.3f}",
-        "paygw_run_sent_rows": str(summary.sent_this_run),
+        "paygw_folder_files": {_labels(state=state): str(count) for state, count in ended.files.items()},
+        "paygw_run_exit_code": {labels: str(int(summary.exit_code))},
+        "paygw_run_end_timestamp_seconds": {labels: _seconds(now)},
+        "paygw_run_duration_seconds": {labels: f"{summary.seconds:.3f}"},
+        "paygw_run_sent_rows": {labels: str(summary.sent_this_run)},
     }
     if summary.exit_code is ExitCode.DONE:
-        found[_LAST_SUCCESS] = _seconds(now)
+        found["paygw_run_last_success_timestamp_seconds"] = {labels: _seconds(now)}
     return found
 
 
@@ -149,10 +139,8 @@ def _seconds(at: datetime) -> str:
 
 
 def _lines(samples: Samples) -> Iterator[str]:
-    for name, help_text in {**_OF_JOURNAL, **_OF_WORKERS, **_OF_FOLDER, **_OF_RUN}.items():
-        if not samples[name]:
-            continue
-        yield f"# HELP {name} {help_text}"
-        yield f"# TYPE {name} gauge"
-        for labels, value in sorted(samples[name].items()):
-            yield f"{name}{labels} {value}"
+    for name, help_text in _HELP.items():
+        if own := samples.get(name):
+            yield f"# HELP {name} {help_text}"
+            yield f"# TYPE {name} gauge"
+            yield from (f"{name}{labels} {value}" for labels, value in sorted(own.items()))
