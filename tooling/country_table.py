@@ -24,8 +24,9 @@ form, `config/operations/` one for each operation, with its path and the names o
 `config/mobile-numbers.toml` the number patterns, and `config/mobile-operators.toml` which operator a number was first
 given to. A correction is made there, and never in code.
 
-A field of a form is required unless a country omits or relaxes it. The gateway's interface says of one field only that
-it is required (`account_name` in Rwanda); for all others, asking for what its examples show is the careful reading.
+A field of a form is required unless a country calls it `optional` or `never`. The gateway's interface says of one field
+only that it is required (`account_name` in Rwanda); for all others, asking for what its examples show is the careful
+reading.
 
 "The operator supplies" lists keys of `[countries.XX.payout]` or `[countries.XX.payin]` in the configuration: the
 program cannot know them, and no row of the country is sent without them. Where `form` is among them, the interface

@@ -51,7 +51,7 @@ class _Data(BaseModel):
 class FieldData(_Data):
     """One `[[fields]]` of a form. `default` is sent if neither sheet nor operator says anything.
 
-    A field that is not sent `everywhere` is sent where a country's file asks for it: as `further`.
+    A field that is not sent `everywhere` is sent where a country's file names it.
     The reconciliation shows a field under its own name, unless it is not `reconciled`.
     `label` names its column to people; without one its name does.
     """
@@ -141,16 +141,13 @@ class EnquiryData(_Data):
 class CountryOperationData(_Data):
     """`[operations.NAME]` of a country: the differences from the operation's default form with all fields required.
 
-    `required` names fields that the interface itself states as required: they can be neither omitted nor relaxed.
-    `further` names those fields of the form that are not sent everywhere, and are sent here.
+    `fields`: a field of the form -> `never` sent here, `sent` here though not everywhere, `optional`, or `required` by
+    the interface's own words, which the operator's terms cannot change.
     `unusable` says why the operation cannot be used until the operator's terms name a form.
     """
 
     form: _Text | None = None
-    required: list[_FieldName] = []
-    further: list[_FieldName] = []
-    omitted: list[_FieldName] = []
-    relaxed: list[_FieldName] = []
+    fields: dict[_FieldName, Literal["never", "sent", "optional", "required"]] = {}
     unusable: str = ""
     notes: list[_Text] = []
 
@@ -158,8 +155,6 @@ class CountryOperationData(_Data):
     def _agrees_with_itself(self) -> Self:
         if self.form is not None and self.unusable:
             raise ValueError(say("write either a form or `unusable`, not both"))
-        if twice := _shared(self.required, self.omitted, self.relaxed):
-            raise ValueError(say("{names} can be in only one of required, omitted and relaxed", names=twice))
         return self
 
 
@@ -348,11 +343,6 @@ _OF_PYDANTIC = {
     "dict_type": mark("Input should be a valid dictionary"),
 }
 """Pydantic's own messages about a wrong value, by the type of error, for the catalogue."""
-
-
-def _shared(*groups: list[str]) -> str:
-    every = [name for group in groups for name in set(group)]
-    return ", ".join(sorted({name for name in every if every.count(name) > 1}))
 
 
 def _stems(root: Path, folder: str) -> list[str]:

@@ -1,9 +1,7 @@
 """Builds the frozen values of `rules` from the files under config/ and the operator's terms."""
 
-import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -11,6 +9,7 @@ from types import MappingProxyType
 
 from paygw_batch.countries import data as files
 from paygw_batch.countries.data import nearest
+from paygw_batch.countries.kinds import KINDS
 from paygw_batch.countries.rules import (
     CountryRule,
     FieldKind,
@@ -29,11 +28,15 @@ from paygw_batch.errors import ConfigurationError, UsageError
 from paygw_batch.language import mark, say
 
 _NO_TERMS = OperatorTerms()
-_EMAIL = re.compile(r"[!-?A-~]+@[!-?A-~]+\.[A-Za-z]{2,}")
-_POSTAL_CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 -]{0,31}")
 _ONE_LINE = mark("this must be one line of text, not blank, with no space at either end.")
 _NO_IPV4 = mark("{value!r} is not an IPv4 address.")
-_MAY_BE_FILLED_IN = frozenset({FieldKind.TEXT, FieldKind.EMAIL, FieldKind.IPV4, FieldKind.POSTAL_CODE})
+_MAY_BE_FILLED_IN = {
+    FieldKind.TEXT: "",
+    FieldKind.EMAIL: mark("{value!r} is not an e-mail address."),
+    FieldKind.IPV4: _NO_IPV4,
+    FieldKind.POSTAL_CODE: mark("{value!r} is not a postal code."),
+}
+"""The kinds of fields that may have a default, and what is said of a value that the kind's pattern refuses."""
 _NEVER_OPTIONAL = frozenset(
     {
         FieldKind.ORDER_ID,
@@ -162,8 +165,12 @@ class _Case:
     def omitted(self) -> frozenset[str]:
         """The fields of the form that are never sent for this country."""
         fields = self.forms[self.form_name].fields if self.form_name in self.forms else []
-        not_asked = {field.name for field in fields if not field.everywhere} - {*self.asks.further, *self.terms.also}
-        return frozenset(not_asked) | frozenset(self.asks.omitted)
+        not_asked = {field.name for field in fields if not field.everywhere} - {*self.asks.fields, *self.terms.also}
+        return frozenset(not_asked) | self.called("never")
+
+    def called(self, word: str) -> frozenset[str]:
+        """Return the fields that the country's own file calls so."""
+        return frozenset(name for name, said in self.asks.fields.items() if said == word)
 
     @property
     def sent(self) -> Mapping[str, files.FieldData]:
@@ -194,10 +201,10 @@ class _Case:
 
     @property
     def not_required(self) -> frozenset[str]:
-        """The fields that the operator calls optional, and those from the sheet that are sent as well."""
+        """The fields that country or operator call optional, and those from the sheet that are sent as well."""
         own = {*self.terms.optional, *self.terms.also}
         sent = self.sent
-        return frozenset(name for name in own if name in sent and sent[name].from_sheet)
+        return self.called("optional") | {name for name in own if name in sent and sent[name].from_sheet}
 
     def kinds_of(self, name: str) -> set[FieldKind]:
         """Return the kinds that a field of this name has in the forms."""
@@ -220,7 +227,7 @@ class _Case:
         sent = self.sent
         supplies = [name for name in self.read.operator_supplies if not sent or name in sent]
         said = {*self.supplied, *(("purpose",) if self.terms.purposes else ())}
-        absent = [name for name in supplies if name not in {*self.asks.relaxed, *self.terms.optional, *said}]
+        absent = [name for name in supplies if name not in {*self.called("optional"), *self.terms.optional, *said}]
         return (*([] if self.form_name else ["form"]), *absent)
 
     def check_data(self) -> None:
@@ -232,7 +239,7 @@ class _Case:
             )
         if self.form_name in self.forms:
             have = {field.name for field in self.forms[self.form_name].fields}
-            for name in (*self.asks.required, *self.asks.further, *self.asks.omitted, *self.asks.relaxed):
+            for name in self.asks.fields:
                 if name not in have:
                     raise ConfigurationError(
                         say(
@@ -294,7 +301,7 @@ def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
         numbers=_mobile_numbers(case, numbers),
         form=form,
         unusable="" if usable else case.asks.unusable,
-        required=frozenset(sent) - {*case.asks.relaxed, *case.not_required},
+        required=frozenset(sent) - case.not_required,
         omitted=case.omitted,
         purpose=case.terms.purpose,
         operator=case.terms.operator,
@@ -393,7 +400,7 @@ def _wrong_values(case: _Case) -> Iterator[str]:
             yield say("{key}: the {form} form has no {name}; remove it.", key=key, form=case.form_name, name=name)
         if not _is_one_line(value):
             yield f"{key}: {say(_ONE_LINE)}"
-        elif FieldKind.IPV4 in case.kinds_of(name) and not _is_ipv4(value):
+        elif FieldKind.IPV4 in case.kinds_of(name) and not _fits(FieldKind.IPV4, value):
             yield f"{key}: {say(_NO_IPV4, value=value)}"
 
 
@@ -410,7 +417,7 @@ def _wrong_fields(case: _Case) -> Iterator[str]:
     for name in case.terms.optional:
         if name not in case.sent:
             yield f"{key}: {_no_field(case, name)}"
-        elif name in case.asks.required:
+        elif name in case.called("required"):
             country = say(case.country.name)
             yield say(
                 "{key}: the gateway's interface requires {name} for {country}; remove it.",
@@ -437,7 +444,7 @@ def _wrong_also(case: _Case) -> Iterator[str]:
         if name not in case.addable:
             near = files.nearest(name, case.addable)
             yield say("{key}: there is no field {name!r}; {nearest}", key=key, name=name, nearest=near)
-        elif name in case.asks.omitted:
+        elif name in case.called("never"):
             yield _never_sent(case, key, name)
 
 
@@ -450,15 +457,10 @@ def _wrong_default(case: _Case, name: str, value: str) -> str:
         say("each row has its own {name}; remove it.", name=name): kind is not None and kind not in _MAY_BE_FILLED_IN,
         say("{key} sets it too; remove one of them.", key=supplied): name in case.supplied,
         say(_ONE_LINE): not _is_one_line(value),
-        say(_NO_IPV4, value=value): kind is FieldKind.IPV4 and not _is_ipv4(value),
-        say("{value!r} is not an e-mail address.", value=value): (
-            kind is FieldKind.EMAIL and _EMAIL.fullmatch(value) is None
-        ),
-        say("{value!r} is not a postal code.", value=value): (
-            kind is FieldKind.POSTAL_CODE and _POSTAL_CODE.fullmatch(value) is None
-        ),
     }
-    return next((sentence for sentence, is_so in wrong.items() if is_so), "")
+    if found := next((sentence for sentence, is_so in wrong.items() if is_so), ""):
+        return found
+    return "" if kind is None or _fits(kind, value) else say(_MAY_BE_FILLED_IN[kind], value=value)
 
 
 def _wrong_operator(case: _Case) -> Iterator[str]:
@@ -466,7 +468,7 @@ def _wrong_operator(case: _Case) -> Iterator[str]:
     if operator is None:
         return
     key = f"{case.key}.operator"
-    if "purpose" in case.asks.omitted:
+    if "purpose" in case.called("never"):
         yield say(
             "{key}: {country} does not use a purpose that could mean an operator; remove it.",
             key=key,
@@ -496,7 +498,7 @@ def _wrong_purposes(case: _Case) -> Iterator[str]:
             )
         if one.operator is not None and one.operator not in case.operators:
             yield _no_operator(case, key, one.operator)
-    if case.terms.purposes and "purpose" in case.asks.omitted:
+    if case.terms.purposes and "purpose" in case.called("never"):
         country = say(case.country.name)
         yield say("{key}: {country} does not use a purpose; remove it.", key=f"{case.key}.purposes", country=country)
 
@@ -553,10 +555,9 @@ def _is_one_line(text: str) -> bool:
     return bool(text) and text == text.strip() and text.isprintable()
 
 
-def _is_ipv4(text: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.IPv4Address(text) is not None
-    return False
+def _fits(kind: FieldKind, value: str) -> bool:
+    """Whether a value has the form of its kind, if the kind has one."""
+    return not KINDS[kind].pattern or re.fullmatch(KINDS[kind].pattern, value) is not None
 
 
 def chosen_countries(words: Iterable[str], rules: Rules) -> list[CountryRule]:

@@ -65,11 +65,10 @@ def test_a_copy_of_the_data_loads_as_the_original(data: Path) -> None:
         ("countries/KE.toml", added('omited = ["purpose"]'), r"KE\.toml: operations\.payout\.omited: Extra"),
         (
             "countries/KE.toml",
-            added('omitted = ["purpse"]'),
+            added('fields = { purpse = "never" }'),
             r"KE\.toml: the account form has no field 'purpse'; did you",
         ),
-        ("countries/RW.toml", added('relaxed = ["account_name"]'), r"RW\.toml: .*account_name can be in only one of"),
-        ("countries/RW.toml", added('omitted = ["account_name"]'), r"RW\.toml: .*account_name can be in only one of"),
+        ("countries/RW.toml", instead('"required"', '"needed"'), r"RW\.toml: .*fields\.account_name: Input should be"),
         ("countries/CI.toml", added('form = "account"'), r"CI\.toml: .*write either a form or `unusable`, not both"),
         ("countries/BN.toml", instead("BJ =", "KE ="), r"BN\.toml: confused_codes: KE is itself a country"),
         ("countries/BN.toml", instead('"95123456"', '"9512345"'), r"BN\.toml: former_numbers: .*the example does not"),
@@ -113,16 +112,18 @@ def test_a_wrong_file_is_named_with_what_is_wrong_in_it(data: Path, file: str, c
 
 def test_a_field_that_the_operators_form_does_not_have_is_found_once_the_form_is_chosen(data: Path) -> None:
     path = data / "countries/CI.toml"
-    path.write_text(path.read_text(encoding="utf-8") + 'omitted = ["phone"]\n', encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8") + 'fields = { phone = "never" }\n', encoding="utf-8")
     usable = load_rules("payout", {"CI": OperatorTerms(form="account", purpose="X")}, data=data)["CI"]
     assert "phone" not in usable.required
     with pytest.raises(ConfigurationError, match="the receiver form has no field 'phone'"):
         load_rules("payout", {"CI": OperatorTerms(form="receiver", purpose="X")}, data=data)
 
 
-def test_a_relaxed_field_is_no_longer_required_and_still_sent(data: Path) -> None:
+def test_an_optional_field_is_not_required_and_still_sent(data: Path) -> None:
     path = data / "countries/KE.toml"
-    path.write_text(path.read_text(encoding="utf-8") + 'relaxed = ["phone", "purpose"]\n', encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8") + 'fields = { phone = "optional", purpose = "optional" }\n', encoding="utf-8"
+    )
     rule = load_rules("payout", {}, data=data)["KE"]
     assert not {"phone", "purpose"} & rule.required
     assert not rule.omitted
@@ -160,7 +161,7 @@ def test_a_second_operation_needs_only_data(data: Path) -> None:
     sale = payout.replace("/api/v4/payout/", "/api/v2/sale-form/").replace('"account"', '"sale"')
     (data / "operations/sale.toml").write_text(sale, encoding="utf-8")
     for path in (data / "countries").glob("*.toml"):
-        omitted = 'omitted = ["purpose"]\n' if path.stem == "ZA" else ""
+        omitted = 'fields = { purpose = "never" }\n' if path.stem == "ZA" else ""
         path.write_text(path.read_text(encoding="utf-8") + f"[operations.sale]\n{omitted}", encoding="utf-8")
     assert load_operation("sale", data=data).path == "/paynet/api/v2/sale-form/{endpoint_id}"
     rules = load_rules("sale", {"KE": OperatorTerms(purpose="X")}, data=data)

@@ -89,7 +89,7 @@ def test_what_a_country_omits_is_not_sent_even_where_an_instruction_has_it() -> 
     ]
 
 
-def test_what_a_country_relaxes_may_be_absent_or_empty_and_is_then_left_out() -> None:
+def test_an_optional_field_may_be_absent_or_empty() -> None:
     rule = rule_for("KE", required=RULES["KE"].required - {"phone"})
     fields = {"account_name": "A B", "account_number": "254700123456"}
     assert b"phone" not in encode("KE", rule, fields=fields).body
