@@ -8,14 +8,13 @@ leaves open (`signature_profile`, `[outcomes]`, `purpose`) has no default; `miss
 import difflib
 import hashlib
 import json
-import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -28,7 +27,6 @@ from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import say
 from paygw_batch.processes import HANDED_ON
 from paygw_batch.settings.sections import (
-    FOLDER_PREFIX,
     KEY_SCHEMES,
     ApprovalSection,
     ConsoleSection,
@@ -61,7 +59,6 @@ SANDBOX = "sandbox"
 """The `base_url` that starts the built-in gateway for the duration of a run."""
 
 
-S = TypeVar("S", bound=Section)
 _OWN_PORTS = {"https": 443, "http": 80}
 
 
@@ -257,12 +254,12 @@ def load_settings(
         if not isinstance(table, dict):
             raise ConfigurationError(say("{file}: [{section}] must be a table.", file=file, section=section))
         table[key] = value
-    settings = _settings(tables, "" if file is None else f"{file}: ")
+    settings = _settings(tables, base, "" if file is None else f"{file}: ")
     if read is not None and read.distrust is not None and not settings.uses_sandbox:
         if distrusts is None:
             raise read.distrust
         distrusts.append(read.distrust)
-    return _with_absolute_paths(settings, base)
+    return settings
 
 
 def settings_of_text(text: str, file: Path) -> Settings:
@@ -270,13 +267,12 @@ def settings_of_text(text: str, file: Path) -> Settings:
 
     Raises `ConfigurationError` naming every wrong key at once.
     """
-    settings = _settings(_tables(file, text.encode()), "")
-    return _with_absolute_paths(settings, file.resolve().parent)
+    return _settings(_tables(file, text.encode()), file.resolve().parent, "")
 
 
-def _settings(tables: Mapping[str, Any], where: str) -> Settings:
+def _settings(tables: Mapping[str, Any], base: Path, where: str) -> Settings:
     try:
-        return Settings.model_validate(tables)
+        return Settings.model_validate(tables, context=base)
     except ValidationError as error:
         raise ConfigurationError(where + " ".join(_sentences(error))) from None
 
@@ -342,16 +338,10 @@ def _path_from_text(name: str, text: str) -> str:
 
 def secret_variables(settings: Settings) -> frozenset[str]:
     """Return the names of the environment variables that hold a secret, as far as the configuration names them."""
-    named = {
-        settings.gateway.private_key_passphrase_env,
-        settings.notifications.token_env,
-        settings.notifications.secret_env,
-        settings.payin.control_secret_env,
-        settings.notices.smtp_password_env,
-        settings.notices.webhook_env,
-        settings.notices.webhook_secret_env,
-    }
-    return frozenset(name for name in named if name is not None)
+    settings_of_sections = (setting for _, section in settings if isinstance(section, Section) for setting in section)
+    return frozenset(
+        name for key, name in settings_of_sections if key.endswith("_env") and key != "public_key_env" and name
+    )
 
 
 def unknown_variables(environ: Mapping[str, str], settings: Settings) -> list[str]:
@@ -385,39 +375,6 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
             kinds = _kinds(model.model_fields[part].annotation)
             model = next((one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)), model)
     return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
-    """Return the settings with every path taken from the configuration file's own directory."""
-    changed: dict[str, Section] = {}
-    for name in Settings.model_fields:
-        section = getattr(settings, name)
-        if isinstance(section, Section) and (absolute := _absolute(section, base)) is not section:
-            changed[name] = absolute
-    if (profile := settings.sheet.column_profile) is not None and profile.endswith(".toml"):
-        own = os.path.abspath(base / profile)  # noqa: PTH100 (as above)
-        changed["sheet"] = settings.sheet.model_copy(update={"column_profile": own})
-    if (folder := settings.evidence.folder) is not None:
-        there = f"{FOLDER_PREFIX}{os.path.abspath(base / folder)}"  # noqa: PTH100 (as above)
-        changed["evidence"] = settings.evidence.model_copy(update={"statements": there})
-    return settings.model_copy(update=changed)
-
-
-def _absolute(section: S, base: Path) -> S:
-    """Return a table with the paths in it, and in tables below it, taken from `base`; itself if it has none."""
-    paths: dict[str, object] = {}
-    for key, value in section:
-        match value:
-            case Path():
-                # Without following links: whether there is one matters to the code that opens the file.
-                paths[key] = Path(os.path.abspath(base / value))  # noqa: PTH100 (Path.resolve would follow them)
-            case Section():
-                paths[key] = _absolute(value, base)
-            case [Section(), *_]:
-                paths[key] = [_absolute(one, base) for one in value]
-            case _:
-                pass
-    return section.model_copy(update=paths) if paths else section
 
 
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")

@@ -1,15 +1,16 @@
 """Defines the tables of the configuration file."""
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import SplitResult, parse_qs, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS
 from paygw_batch.core.money import parse_amount
@@ -42,6 +43,29 @@ def _key_place(value: object) -> object:
     return value if isinstance(value, str) and value.startswith(KEY_SCHEMES) else _path(value)
 
 
+def _from_base(place: Any, info: ValidationInfo) -> Any:
+    """Return a path taken from the directory of the configuration file, which is the context of the validation."""
+    if not isinstance(place, Path) or info.context is None:
+        return place
+    # Without following links: whether there is one matters to the code that opens the file.
+    return Path(os.path.abspath(info.context / place))  # noqa: PTH100 (Path.resolve would follow them)
+
+
+def _file(path: Path) -> Path:
+    if not path.name:
+        raise ValueError(say("the path does not name a file"))
+    return path
+
+
+def _profile(name: str, info: ValidationInfo) -> str:
+    return str(_from_base(Path(name), info)) if name.endswith(".toml") else name
+
+
+def _statements(text: str, info: ValidationInfo) -> str:
+    is_folder = text.startswith(FOLDER_PREFIX)
+    return f"{FOLDER_PREFIX}{_from_base(Path(text.removeprefix(FOLDER_PREFIX)), info)}" if is_folder else text
+
+
 def _decimal(value: object) -> object:
     if not isinstance(value, str):
         raise ValueError(say('write the amount in quotes, as in "250000"'))  # noqa: TRY004 (pydantic asks for ValueError)
@@ -68,9 +92,9 @@ def _time_zone(name: str) -> str:
 
 Encoding = Annotated[str, AfterValidator(_encoding)]
 TimeZone = Annotated[str, AfterValidator(_time_zone)]
-FilePath = Annotated[Path, BeforeValidator(_path)]
+FilePath = Annotated[Path, BeforeValidator(_path), AfterValidator(_from_base)]
 """A path; relative ones are taken from the directory of the configuration file."""
-KeyPlace = Annotated[Path | str, BeforeValidator(_key_place)]
+KeyPlace = Annotated[Path | str, BeforeValidator(_key_place), AfterValidator(_from_base)]
 """The path of a private key, or its address if it is not a file."""
 AmountText = Annotated[Decimal, BeforeValidator(_decimal)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
@@ -354,17 +378,10 @@ class JournalSection(Section):
     `intent_lives_s` an intent whose process is silent is given up: its row is in doubt. Half of it is the time to send.
     """
 
-    path: FilePath | None = None
+    path: Annotated[Path, BeforeValidator(_path), AfterValidator(_file), AfterValidator(_from_base)] | None = None
     url: str | None = None
     replication: Literal["synchronous", "asynchronous", "provider", "none"] | None = None
     intent_lives_s: Annotated[float, Field(ge=5, le=600)] = 30
-
-    @field_validator("path")
-    @classmethod
-    def _is_a_file(cls, path: Path | None) -> Path | None:
-        if path is not None and not path.name:
-            raise ValueError(say("the path does not name a file"))
-        return path
 
     @model_validator(mode="after")
     def _in_one_place(self) -> "JournalSection":
@@ -477,7 +494,7 @@ class SheetSection(Section):
     """`[sheet]`: how sheets are written here. `column_profile` names a file of config/columns/."""
 
     encoding: Encoding | None = None
-    column_profile: Annotated[str, Field(min_length=1)] | None = None
+    column_profile: Annotated[str, Field(min_length=1), AfterValidator(_profile)] | None = None
     repeat_days: Annotated[int, Field(ge=0, le=366)] = REPEAT_DAYS
     look_alike_days: Annotated[int, Field(ge=0, le=366)] = LOOK_ALIKE_DAYS
 
@@ -499,7 +516,9 @@ class EvidenceSection(Section):
     `signed`: a signature beside the file, by `statement_key`. `folder:PATH`: a folder that only a transfer writes.
     """
 
-    statements: Annotated[str, Field(pattern=rf"^(signed|{FOLDER_PREFIX}.+)$")] | None = None
+    statements: Annotated[str, Field(pattern=rf"^(signed|{FOLDER_PREFIX}.+)$"), AfterValidator(_statements)] | None = (
+        None
+    )
     statement_key: FilePath | None = None
 
     @model_validator(mode="after")
@@ -673,6 +692,18 @@ def webhook_address(text: str) -> str:
     return text
 
 
+def _language(name: str) -> str:
+    if name not in languages():
+        raise ValueError(
+            say(
+                "{name!r} is not a language of this program; it has {languages}",
+                name=name,
+                languages=", ".join(languages()),
+            )
+        )
+    return name
+
+
 Mailbox = Annotated[str, AfterValidator(_mailbox)]
 OccasionKey = Literal["run_ended", "sheet_refused", "plan_waits", "in_doubt", "contradicted", "worker_died", "runs_out"]
 OCCASIONS: tuple[OccasionKey, ...] = get_args(OccasionKey)
@@ -699,7 +730,7 @@ class NoticesSection(Section):
     runs_out: list[Mailbox] = Field(default_factory=list)
     in_doubt_h: Annotated[float, Field(ge=0, le=8760)] = 24
     personal_data: list[Mailbox] = Field(default_factory=list)
-    language: str = ENGLISH
+    language: Annotated[str, AfterValidator(_language)] = ENGLISH
     webhook: Annotated[str, AfterValidator(webhook_address)] | None = None
     webhook_env: str | None = None
     webhook_file: FilePath | None = None
@@ -708,19 +739,6 @@ class NoticesSection(Section):
     webhook_secret_env: str | None = None
     webhook_secret_file: FilePath | None = None
     ca_bundle: FilePath | None = None
-
-    @field_validator("language")
-    @classmethod
-    def _is_spoken(cls, name: str) -> str:
-        if name not in languages():
-            raise ValueError(
-                say(
-                    "{name!r} is not a language of this program; it has {languages}",
-                    name=name,
-                    languages=", ".join(languages()),
-                )
-            )
-        return name
 
     @model_validator(mode="after")
     def _complete(self) -> "NoticesSection":
