@@ -183,44 +183,26 @@ class InGroups:
     def __init__(self, keep_all: Callable[[Sequence[str]], None]) -> None:
         self._keep_all = keep_all
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="notifications")
-        self._waiting: list[tuple[str, asyncio.Future[None]]] = []
-        self._writing: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
+        self._waiting: list[str] = []
+        self._write: asyncio.Task[None] | None = None
+        """The next write, of all that wait; None while nothing waits."""
 
     async def keep(self, content: str) -> None:
         """Return once `content` is durable. Raises `JournalError`."""
-        loop = asyncio.get_running_loop()
-        durable: asyncio.Future[None] = loop.create_future()
-        self._waiting.append((content, durable))
-        if self._writing is None:
-            self._writing = loop.create_task(self._write_all())
-        await durable
+        self._waiting.append(content)
+        if self._write is None:
+            self._write = asyncio.create_task(self._keep_waiting())
+        await asyncio.shield(self._write)  # a request that ends does not end the write of the others
 
     def close(self) -> None:
         """Wait for the write that is under way."""
         self._thread.shutdown()
 
-    async def _write_all(self) -> None:
-        try:
-            while self._waiting:
-                group, self._waiting = self._waiting, []
-                await self._write(group)
-        finally:
-            self._writing = None
-
-    async def _write(self, group: Sequence[tuple[str, "asyncio.Future[None]"]]) -> None:
-        contents = [content for content, _ in group]
-        failure: Exception | None = None
-        try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._keep_all, contents)
-        except Exception as error:  # noqa: BLE001 (everyone who waits must hear of any error)
-            failure = error
-        for _, durable in group:
-            if durable.done():
-                continue
-            if failure is None:
-                durable.set_result(None)
-            else:
-                durable.set_exception(failure)
+    async def _keep_waiting(self) -> None:
+        async with self._turn:
+            group, self._waiting, self._write = self._waiting, [], None
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._keep_all, group)
 
 
 MAX_CONNECTIONS = 512
