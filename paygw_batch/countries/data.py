@@ -216,10 +216,8 @@ class NumbersData(_Data):
         return self
 
 
-class OperatorsData(RootModel[dict[str, list[_Digits]]]):
-    """One country of config/mobile-operators.toml."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
+_NumbersFile = RootModel[dict[str, NumbersData]]
+_OperatorsFile = RootModel[dict[str, dict[str, list[_Digits]]]]
 
 
 def pattern_problem(pattern: str) -> str:
@@ -288,16 +286,12 @@ def read_countries(root: Path) -> Mapping[str, CountryData]:
 
 def read_numbers(root: Path) -> Mapping[str, NumbersData]:
     """Read config/mobile-numbers.toml, by country code."""
-    name = "mobile-numbers.toml"
-    found = _each_read_once(root, name, NumbersData, _version(root, name))
-    return {code: cast("NumbersData", each) for code, each in found.items()}
+    return _read(root, "mobile-numbers.toml", _NumbersFile).root
 
 
 def read_operators(root: Path) -> Mapping[str, Mapping[str, list[str]]]:
     """Read config/mobile-operators.toml: by country code, how the numbers of each operator begin."""
-    name = "mobile-operators.toml"
-    found = _each_read_once(root, name, OperatorsData, _version(root, name))
-    return {code: cast("OperatorsData", each).root for code, each in found.items()}
+    return _read(root, "mobile-operators.toml", _OperatorsFile).root
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -367,28 +361,12 @@ def _version(root: Path, name: str) -> tuple[int, int, int] | None:
 
 @cache
 def _read_once(root: Path, name: str, model: type[BaseModel], _: tuple[int, int, int] | None) -> BaseModel:
-    return _checked(name, _parsed(root, name), model)
-
-
-@cache
-def _each_read_once(
-    root: Path, name: str, model: type[BaseModel], _: tuple[int, int, int] | None
-) -> Mapping[str, BaseModel]:
-    return {code: _checked(f"{name}: {code}", table, model) for code, table in _parsed(root, name).items()}
-
-
-def _parsed(root: Path, name: str) -> dict[str, object]:
     try:
-        return tomllib.loads((root / name).read_text(encoding="utf-8"))
+        return model.model_validate(tomllib.loads((root / name).read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(
             say("{path} cannot be read: {reason}.", path=f"config/{name}", reason=error), hint=say(_DATA_HINT)
         ) from error
-
-
-def _checked(name: str, table: object, model: type[_Model]) -> _Model:
-    try:
-        return model.model_validate(table)
     except ValidationError as error:
         problems = "; ".join(_sentence(item["loc"], reason_of(item)) for item in error.errors())
         raise ConfigurationError(f"config/{name}: {problems}", hint=say(_DATA_HINT)) from error
