@@ -13,7 +13,7 @@ import io
 import ipaddress
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,51 +57,37 @@ class CallbackHash:
 
 @dataclass(frozen=True, slots=True)
 class CallbackHeader:
-    """How the sandbox proves its notifications by the header `name`: `algorithm` is `hmac-sha256` or `hmac-sha512`.
+    """How the sandbox proves its notifications by the header `name`: `proof` makes it from the body.
 
-    `encoding` is `hex` or `base64`; `prefix` comes before the hash.
+    `encoding` is `hex` or `base64`; `prefix` comes before the proof.
     """
 
-    algorithm: str
     name: str
     encoding: str
     prefix: str
-    secret: bytes = field(repr=False)
+    proof: Callable[[bytes], bytes] = field(repr=False)
 
     def header(self, body: bytes, *, forged: bool) -> tuple[str, str]:
-        """Return the header of a notification; one that is forged has the hash of another body."""
-        made = hmac.new(self.secret, body + b"?" * forged, self.algorithm.removeprefix("hmac-")).digest()
-        return _header(self.name, self.prefix, made, self.encoding)
+        """Return the header of a notification; one that is forged has the proof of another body."""
+        made = self.proof(body + b"?" * forged)
+        written = made.hex() if self.encoding == "hex" else base64.b64encode(made).decode()
+        return self.name, f"{self.prefix}{written}"
 
 
-@dataclass(frozen=True, slots=True)
-class CallbackSignature:
-    """How the sandbox proves its notifications by an RSA signature of the body, in the header `name`.
-
-    `algorithm` is `rsa-sha256`, `rsa-sha512` or `rsa-pss-sha256`; `encoding` and `prefix` as in `CallbackHeader`.
-    """
-
-    algorithm: str
-    name: str
-    encoding: str
-    prefix: str
-    key: RSAPrivateKey = field(repr=False)
-
-    def header(self, body: bytes, *, forged: bool) -> tuple[str, str]:
-        """Return the header of a notification; one that is forged has the signature of another body."""
-        digest = SHA512() if self.algorithm == "rsa-sha512" else SHA256()
-        padding = PSS(MGF1(digest), PSS.DIGEST_LENGTH) if self.algorithm == "rsa-pss-sha256" else PKCS1v15()
-        made = self.key.sign(body + b"?" * forged, padding, digest)
-        return _header(self.name, self.prefix, made, self.encoding)
-
-
-CallbackProof = CallbackHash | CallbackHeader | CallbackSignature
+CallbackProof = CallbackHash | CallbackHeader
 """How the sandbox proves its notifications."""
 
 
-def _header(name: str, prefix: str, proof: bytes, encoding: str) -> tuple[str, str]:
-    written = proof.hex() if encoding == "hex" else base64.b64encode(proof).decode()
-    return name, f"{prefix}{written}"
+def by_secret(algorithm: str, secret: bytes) -> Callable[[bytes], bytes]:
+    """Return the proof by `hmac-sha256` or `hmac-sha512`."""
+    return lambda body: hmac.digest(secret, body, algorithm.removeprefix("hmac-"))
+
+
+def by_key(algorithm: str, key: RSAPrivateKey) -> Callable[[bytes], bytes]:
+    """Return the proof by an RSA signature: `rsa-sha256`, `rsa-sha512` or `rsa-pss-sha256`."""
+    digest = SHA512() if algorithm == "rsa-sha512" else SHA256()
+    padding = PSS(MGF1(digest), PSS.DIGEST_LENGTH) if algorithm == "rsa-pss-sha256" else PKCS1v15()
+    return lambda body: key.sign(body, padding, digest)
 
 
 class Callbacks:

@@ -8,7 +8,7 @@ from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.countries.rules import AmountForm, Rules
 from paygw_batch.gateway.notification import HeaderHash, SharedSecretHash
 from paygw_batch.gateway.signing.key import SigningKey
-from paygw_batch.sandbox.callback import CallbackHash, CallbackHeader, CallbackProof, CallbackSignature
+from paygw_batch.sandbox.callback import CallbackHash, CallbackHeader, CallbackProof, by_key, by_secret
 from paygw_batch.sandbox.form import ControlRule, Expects
 from paygw_batch.sandbox.reply import load_behaviour, shipped_behaviour
 from paygw_batch.sandbox.server import SandboxConfig, Served
@@ -48,13 +48,13 @@ def _callback_proof(settings: Settings, environ: Mapping[str, str]) -> CallbackP
     if settings.notifications.authenticity == "header-rsa":  # by its own key: what is configured is the public half
         signed, name = signed_header(settings), settings.notifications.hash_algorithm or ""
         key = sandbox_gateway_key(settings.journal_path().parent)
-        return CallbackSignature(name, signed.name, signed.encoding, signed.prefix, key)
+        return CallbackHeader(signed.name, signed.encoding, signed.prefix, by_key(name, key))
     check = authenticity(settings, field_names(settings, load_operation(PAYOUT)), environ)
     match check:
         case SharedSecretHash():
             return CallbackHash(check.algorithm, check.fields, check.separator, check.hash_field, check.secret)
         case HeaderHash(algorithm, header, secret):
-            return CallbackHeader(algorithm, header.name, header.encoding, header.prefix, secret)
+            return CallbackHeader(header.name, header.encoding, header.prefix, by_secret(algorithm, secret))
         case _:
             return None
 

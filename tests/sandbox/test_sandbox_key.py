@@ -14,7 +14,7 @@ from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.message import Received
 from paygw_batch.gateway.notification import HeaderEncoding, HeaderSignature, SignedHeader
 from paygw_batch.gateway.signing.key import SignatureAlgorithm, gateway_key_of, load_private_key
-from paygw_batch.sandbox.callback import CallbackSignature
+from paygw_batch.sandbox.callback import CallbackHeader, by_key
 from paygw_batch.sandbox.throw_away_key import sandbox_gateway_key, sandbox_key
 from tests.patience import PATIENCE_S
 
@@ -44,7 +44,7 @@ def test_the_key_is_rsa_2048_and_the_owners_alone(tmp_path: Path) -> None:
 def test_the_sandbox_signs_its_notifications_as_its_public_half_says(
     tmp_path: Path, algorithm: SignatureAlgorithm, encoding: str
 ) -> None:
-    proof = CallbackSignature(algorithm, "X-Signature", encoding, "v1=", sandbox_gateway_key(tmp_path))
+    proof = CallbackHeader("X-Signature", encoding, "v1=", by_key(algorithm, sandbox_gateway_key(tmp_path)))
     public = (tmp_path / "sandbox-gateway-public.pem").read_bytes()
     check = HeaderSignature(
         SignedHeader("X-Signature", HeaderEncoding(encoding), "v1="), gateway_key_of(public, algorithm, name="it")
