@@ -5,7 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, closing, nullcontext, suppress
 from functools import partial
 
 import click
@@ -113,14 +113,9 @@ def _asks(settings: Settings) -> bool:
     return settings.notifications.on_unproven == "refresh" and settings.status_enquiry.profile is not None
 
 
-@contextmanager
-def _way_to_ask(settings: Settings) -> Iterator[GatewayAccess | None]:
-    """Yield a connection to the gateway if unproven notifications lead to enquiries, else None."""
-    if not _asks(settings):
-        yield None
-        return
-    with gateway_of(settings, rules_of(settings, PAYOUT), os.environ) as connection:
-        yield connection
+def _way_to_ask(settings: Settings) -> AbstractContextManager[GatewayAccess | None]:
+    """Return a connection to the gateway if unproven notifications lead to enquiries, else None."""
+    return gateway_of(settings, rules_of(settings, PAYOUT), os.environ) if _asks(settings) else nullcontext()
 
 
 def _notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
@@ -175,17 +170,11 @@ class _Taking:
 
     def _take_and_measure(self) -> bool:
         is_well = self._take_for_a_moment()
-        if time.monotonic() >= self._measured_s + METRICS_EVERY_S:
-            self._measure()
+        if not self._is_measured and time.monotonic() >= self._measured_s + METRICS_EVERY_S:
+            self._is_measured, self._measured_s = True, time.monotonic()
+            if (failure := write_metrics(self._settings, None)) is not None:
+                self._note_once(failure)
         return is_well
-
-    def _measure(self) -> None:
-        """Write the metrics if notifications were recorded since the last time."""
-        if self._is_measured:
-            return
-        self._is_measured, self._measured_s = True, time.monotonic()
-        if (failure := write_metrics(self._settings, None)) is not None:
-            self._note_once(failure)
 
     def _take_for_a_moment(self) -> bool:
         """Judge some waiting notifications; return whether the journal is usable, even if busy."""
