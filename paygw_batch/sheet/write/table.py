@@ -1,7 +1,6 @@
 """Writing frames to files: by the format that their ending names, safe to open in a spreadsheet."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
 from typing import IO, Any
@@ -32,38 +31,25 @@ def write_frame(frame: pl.DataFrame, path: Path) -> None:
     The file appears whole, with mode 0600, or not at all, and is on stable storage on return; an older file of that
     name stays until then. CSV is UTF-8 with formulas guarded; in .xlsx text is typed as text. Raises `OutputError`.
     """
-    if table_ending(path) != ".xlsx":
-        write_pieces([frame], path)
-        return
-    if frame.height > _WORKBOOK_ROWS:
+    if table_ending(path) == ".xlsx" and frame.height > _WORKBOOK_ROWS:
         raise OutputError(
             say("{name}: a workbook holds at most {workbook_rows} rows.", name=path.name, workbook_rows=_WORKBOOK_ROWS),
             hint=say("Write .csv or .parquet."),
         )
-    with _written(path) as file:
-        _write_workbook(frame, file)
+    write_pieces([frame], path)
 
 
 def write_pieces(pieces: Iterable[pl.DataFrame], path: Path, *, for_excel: bool = False) -> None:
-    """Write a frame that comes piece by piece to a .csv or .parquet file, as `write_frame` does.
+    """Write a frame that comes piece by piece, as `write_frame` does: a workbook needs all of it at once.
 
     A CSV file `for_excel` can be opened with a double click: see `_write_csv_for_excel`. What the pieces raise is
     passed on: then there is no file.
     """
-    with _written(path) as file:
-        if table_ending(path) == ".parquet":
-            _write_parquet(pieces, file)
-        elif for_excel:
-            _write_csv_for_excel(pieces, file)
-        else:
-            _write_csv(pieces, file)
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[IO[bytes]]:
+    ending = table_ending(path)
+    write = _write_csv_for_excel if for_excel and ending == ".csv" else _WRITERS[ending]
     with appearing(path) as file:
         try:
-            yield file
+            write(pieces, file)
         except pl.exceptions.PolarsError as error:
             raise cannot_write(path, error) from error
 
@@ -154,8 +140,12 @@ def _write_parquet(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> None:
         raise
 
 
-def _write_workbook(frame: pl.DataFrame, file: IO[bytes]) -> None:
+def _write_workbook(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> None:
     from xlsxwriter import Workbook  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
 
     with Workbook(file, workbook_options()) as workbook:
-        frame.write_excel(workbook, autofilter=False, column_formats={pl.selectors.integer(): "0"})
+        pl.concat(pieces).write_excel(workbook, autofilter=False, column_formats={pl.selectors.integer(): "0"})
+
+
+_WRITERS = {".csv": _write_csv, ".parquet": _write_parquet, ".xlsx": _write_workbook}
+"""How a table is written, by the ending of its file's name."""
