@@ -564,8 +564,8 @@ class ApprovalSection(Section):
         return self
 
 
-_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-_ORIGIN = re.compile(rf"(https://({_LABEL}\.)+{_LABEL}|https?://localhost)(:[1-9][0-9]{{0,4}})?", re.ASCII)
+_HOST_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_ORIGIN = re.compile(rf"(https://({_HOST_LABEL}\.)+{_HOST_LABEL}|https?://localhost)(:[1-9][0-9]{{0,4}})?", re.ASCII)
 _ADDRESS = re.compile(r".*\.[0-9]+(:[0-9]+)?", re.ASCII)
 
 
