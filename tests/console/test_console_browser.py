@@ -56,7 +56,8 @@ def mend_everything(page: Page) -> None:
     """Mend the cells of the sample sheet, two of them by the text that the page suggests."""
     page.get_by_role("button", name="Use 1250.00").click()
     page.get_by_label("Amount of row 19").fill("1250.00")
-    page.get_by_role("row").filter(has=page.get_by_label("Amount of row 19")).get_by_role("button", name="Save").click()
+    row_19 = page.get_by_role("listitem").filter(has=page.get_by_label("Amount of row 19"))
+    row_19.get_by_role("button", name="Save").click()
     page.get_by_role("button", name="Use KE", exact=True).click()
     page.get_by_label("Account Name of row 42").fill("Halima Abdi")
     page.keyboard.press("Enter")

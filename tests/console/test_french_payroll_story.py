@@ -71,13 +71,13 @@ def uploaded_and_read(ada: Desk, keyboard: Keyboard, sheet: Path) -> None:
     expect(page.get_by_label("Nom de la s\xe9rie de paiements")).to_be_focused()
     ada.look()
     page.keyboard.press("Enter")
-    page.locator("td.wrong").first.wait_for()
+    page.locator(".cell.wrong").first.wait_for()
 
 
 def corrected(ada: Desk, keyboard: Keyboard) -> None:
     """Correct each red cell: from the second on, the focus is in it."""
     page = ada.page
-    expect(page.locator("td.wrong")).to_have_count(len(WRONG))
+    expect(page.locator(".cell.wrong")).to_have_count(len(WRONG))
     ada.look()
     for at, row in enumerate(WRONG):
         cell = page.get_by_label(f"de la ligne {row}", exact=False).first

@@ -100,6 +100,26 @@ def preparing(house: House) -> dict[str, list[str]]:
     }
 
 
+def test_pages_stay_short(house: House, address: str, new_desk: NewDesk) -> None:
+    def prepare() -> tuple[str, str]:
+        ada = house.person(MAKER)
+        wrong = sheet(20, {n: {"amount": f'"{n},250.00"'} for n in range(1, 14)})
+        many = uploaded(ada, sheet(40).replace(b"P-", b"M-").replace(b"2547123450", b"2547123451"), "many.csv")
+        return uploaded(ada, wrong, "wrong.csv"), f"{many}/plan"
+
+    with ThreadPoolExecutor(1) as pool:
+        defects, plan = pool.submit(prepare).result()
+    page = new_desk(base_url=address).page
+    page.goto("/sign-in")
+    page.get_by_label(MAKER).check()
+    page.get_by_role("button", name="Sign in").click()
+    for path, width, most in ((defects, 1280, 2500), (plan, 375, 4000)):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.goto(path)
+        page.evaluate("document.querySelectorAll('.below').forEach((one) => { one.open = true; })")
+        assert page.evaluate("document.documentElement.scrollHeight") < most, path
+
+
 def paid(program: Program, name: str, amounts: list[str]) -> str:
     program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]"))
     lines = [row(n, amount=amount, id=f"{name}-{n}", name=LONG) for n, amount in enumerate(amounts, 1)]
