@@ -32,7 +32,10 @@ _ROWS_AT_ONCE = 100_000
 
 @dataclass(frozen=True, slots=True)
 class BatchTotals:
-    """Counts and sums of the rows of a sheet, by state. `lines`: country, currency, state, count, sum as text."""
+    """Counts and sums of the rows of a sheet, by state. `lines`: country, currency, state, count, sum as text.
+
+    Rows that are left out have no sum in `lines`: their amounts may be none.
+    """
 
     states: Mapping[str, int]
     totals: Mapping[str, Mapping[str, str]]
@@ -41,9 +44,9 @@ class BatchTotals:
 
 @dataclass(frozen=True, slots=True)
 class CurrencyTotals:
-    """All rows of one currency: their number, their sum as text, and (state, rows, sum) for each of their states.
+    """The rows of one currency that are to be paid: their number, their sum as text, and (state, rows, sum) of each.
 
-    States that need a person come first.
+    States that need a person come first. Rows that are left out come last: they are in no sum.
     """
 
     currency: str
@@ -59,13 +62,18 @@ def by_currency(books: BatchTotals) -> Sequence[CurrencyTotals]:
     for _, currency, state, count, amount in books.lines:
         of_state, money = counts.setdefault(currency, {}), sums.setdefault(currency, {})
         of_state[state] = of_state.get(state, 0) + count
-        money[state] = money.get(state, Decimal(0)) + Decimal(amount)
+        if state != INVALID:
+            money[state] = money.get(state, Decimal(0)) + Decimal(amount)
     return [
         CurrencyTotals(
             currency,
-            sum(counts[currency].values()),
+            sum(counts[currency][state] for state in money),
             f"{sum(money.values(), Decimal(0)):f}",
-            [(state, counts[currency][state], f"{money[state]:f}") for state in STATE_COLOURS if state in money],
+            [
+                (state, counts[currency][state], f"{money[state]:f}" if state in money else "")
+                for state in sorted(STATE_COLOURS, key=INVALID.__eq__)
+                if state in counts[currency]
+            ],
         )
         for currency, money in sorted(sums.items(), key=lambda one: (not one[0], one[0]))
     ]
@@ -123,7 +131,8 @@ def _books(parts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
         if currency:
             of_currency = sums.setdefault(currency, {})
             of_currency[state] = of_currency.get(state, Decimal(0)) + amount
-        lines.append((country or "", currency or "", state, count, money_text(amount, minor_units.get(currency))))
+        sum_text = "" if state == INVALID else money_text(amount, minor_units.get(currency))
+        lines.append((country or "", currency or "", state, count, sum_text))
     totals = {
         currency: {state: money_text(amount, minor_units.get(currency)) for state, amount in by_state.items()}
         for currency, by_state in sorted(sums.items())

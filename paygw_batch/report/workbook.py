@@ -161,7 +161,7 @@ def _add_foot(pen: "_Pen", sheet: Any, at: int, books: BatchTotals) -> int:
 
 
 def _lines_of(total: CurrencyTotals) -> Sequence[tuple[str, int, str]]:
-    """Return the lines of a currency: all its rows, without a state, and then each state."""
+    """Return the lines of a currency: all its rows that are to be paid, without a state, and then each state."""
     return [("", total.rows, total.sum), *total.states]
 
 
@@ -250,8 +250,8 @@ class _Pen:
             sheet.set_row(at, _LINE_POINTS * min(lines, _MAX_LINES))
 
     def state(self, sheet: Any, at: int, place: int, state: str) -> None:
-        """Write a state in its colours; an empty one means all states."""
-        sheet.write_string(at, place, state_words(state) if state else say("all"), self._states[state])
+        """Write a state in its colours; an empty one means all rows that are to be paid."""
+        sheet.write_string(at, place, state_words(state) if state else say("to be paid"), self._states[state])
 
     def money(
         self, sheet: Any, at: int, place: int, amount: str | None, currency: str | None, *, is_total: bool = False

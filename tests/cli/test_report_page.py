@@ -55,7 +55,7 @@ def test_the_totals_of_each_currency_are_above_the_rows(mixed: Program) -> None:
     page = page_of(mixed)
     sums = page[page.index("Totals by currency") : page.index("Rows that need a person")]
     heading, kenyan, ugandan = (texts_of(line) for line in re.findall(r"<tr>.*?</tr>", sums))
-    assert heading == ["currency", "rows", "total", "in doubt", "rejected", "accepted", "paid"]
+    assert heading == ["currency", "rows", "to be paid", "in doubt", "rejected", "accepted", "paid"]
     assert kenyan == ["KES", "6", "3,027,011.50", "9,007.00", "9,001.00", "9,002.00", "3,000,001.50"]
     assert ugandan == ["UGX", "1", "50,000", "", "", "", "50,000"]
 
