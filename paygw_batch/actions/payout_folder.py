@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
+from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -310,6 +311,18 @@ class PayoutFolder(NamedFolder):
             **found,
         )
 
+    @property
+    def named_by_batch(self) -> tuple[str, UploadedSheet | None]:
+        """The batch of the checked sheet, and the sheet as uploaded; empty unless it can be paid.
+
+        The files are read again only if they changed: a page names many payouts.
+        """
+        try:
+            files = [(self.path / name).stat() for name in (_CHECKED, self.FIRST)]
+            return _named_by_batch(self.path, *((file.st_ino, file.st_mtime_ns) for file in files))
+        except FileNotFoundError:  # not checked yet, or removed meanwhile
+            return "", None
+
     def write_checked(self, found: CheckedSheet | UnreadableSheet) -> None:
         """Write the result of the check, after everything that it refers to."""
         write_whole(self.path / _CHECKED, json.dumps(asdict(found), ensure_ascii=False).encode())
@@ -393,5 +406,12 @@ def all_folders(directory: Path) -> Iterator[PayoutFolder]:
 
 def uploads_by_batch(directory: Path) -> Mapping[str, UploadedSheet]:
     """Return each payout prepared here, as uploaded, by its batch."""
-    found = ((one.checked, one) for one in all_folders(directory))
-    return {result.batch: one.uploaded for result, one in found if isinstance(result, CheckedSheet)}
+    found = dict(one.named_by_batch for one in all_folders(directory))
+    return {batch: uploaded for batch, uploaded in found.items() if uploaded is not None and batch}
+
+
+@lru_cache(maxsize=10_000)
+def _named_by_batch(path: Path, *_versions: tuple[int, int]) -> tuple[str, UploadedSheet]:
+    found = PayoutFolder(path)
+    checked = found.checked
+    return checked.batch if isinstance(checked, CheckedSheet) else "", found.uploaded

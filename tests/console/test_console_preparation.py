@@ -133,7 +133,7 @@ def test_the_story_of_a_sheet_with_defects(house: House) -> None:
     assert to_pay(page) == "11"
 
     plan = ada.get(f"{place}/plan").text
-    assert "Row 4:" in plan
+    assert "<b>Row 4</b> <bdi>Jane 3</bdi>" in plan
     assert "Amount was 1,250.00, is 1250.00" in plan
     assert '<th scope="row" class="number" data-label="Row">9</th>' in plan.partition("Left out")[2]
     code = signed(ada, place)
@@ -204,6 +204,18 @@ def test_mending_after_the_signature_takes_the_signature_away(house: House) -> N
     assert ben.post(f"{place}/approve", digest=shown).status_code == 409  # what Ben saw is not what was signed
     assert ben.post(f"{place}/start", digest=digest_of(house, place)).status_code == 409
     assert house.program.record() == []
+
+
+def test_same_correction_is_one_line_after_money(house: House) -> None:
+    wrong = {1: {"country": "Kenya"}, 2: {"country": "Kenya"}, 3: {"amount": '"1,250.00"'}}
+    ada, place = placed(house, sheet(4, wrong))
+    for number, column, text in (("2", "country", "KE"), ("3", "country", "KE"), ("4", "amount", "1250.00")):
+        ada.post(f"{place}/mend", row=number, column=column, text=text)
+    lines = re.findall(r"<li><b>(.*?)</li>", ada.get(f"{place}/plan").text.partition("Corrected after the upload")[2])
+    assert [re.sub(r"<.*?>", "", line).partition(" (")[0] for line in lines] == [
+        "Row 4 Jane 3 &middot; Amount was 1,250.00, is 1250.00",
+        "2 rows &middot; Country was Kenya, is KE",
+    ]
 
 
 def test_what_is_signed_is_what_is_shown(house: House) -> None:

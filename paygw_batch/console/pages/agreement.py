@@ -7,7 +7,7 @@ is started. Its progress, and every action of two people, is here.
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self
@@ -292,6 +292,9 @@ class ListedAgreement:
     needs: str
     rows: Sequence[int] = ()
     """The rows that it is about, if it is not about a whole sheet."""
+    people: int = 0
+    sums: Mapping[str, str] = field(default_factory=dict)
+    """By currency, once it is signed."""
 
 
 def listed(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ from paygw_batch.actions.batch_status import (
     sums_by_currency,
     totals_of,
 )
-from paygw_batch.actions.payout_folder import CheckedSheet, UploadedSheet, all_folders, uploads_by_batch
+from paygw_batch.actions.payout_folder import UploadedSheet, all_folders, uploads_by_batch
 from paygw_batch.clock import utc_now
 from paygw_batch.console.pages.agreement import ListedAgreement, Stage, listed, progress_of
 from paygw_batch.console.pages.orders import open_orders
@@ -100,11 +100,14 @@ _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 @dataclass(frozen=True, slots=True)
 class NeededAct:
-    """Something that waits for the viewer: its address, and why."""
+    """Something that waits for the viewer: its address, why, since when, and how much for how many people."""
 
     path: str
     name: str
     sentences: Sequence[str]
+    at: str
+    people: int
+    sums: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,23 +225,21 @@ def _line(one: ListedBatch, uploaded: UploadedSheet | None) -> ListedPayout:
 
 def _prepared(visit: Visit, journal: JournalReader, opened: Collection[str]) -> Iterator[ListedAgreement]:
     """Yield the payouts in preparation that are not in the journal yet, newest first."""
-    folders = (
-        one
-        for one in all_folders(visit.console.directory)
-        if not (isinstance(one.checked, CheckedSheet) and one.checked.batch in opened)
-    )
+    folders = (one for one in all_folders(visit.console.directory) if one.named_by_batch[0] not in opened)
     for found in islice(folders, PAYOUTS_A_PAGE):
         it, uploaded = PlanAgreement(visit, found), found.uploaded
         progress = progress_of(journal, it)
         if progress.stage is not Stage.DONE:  # otherwise it was opened meanwhile
-            yield listed(it, progress, uploaded.called, uploaded.at)
+            line = listed(it, progress, uploaded.called, uploaded.at)
+            content = None if it.document is None else it.document.content
+            yield line if content is None else replace(line, people=content.rows, sums=content.totals)
 
 
 def _asked(found: Sequence[ListedAgreement]) -> Iterator[NeededAct]:
     """Yield the payouts in preparation and the orders that wait for this person."""
     for one in found:
         if one.needs:
-            yield NeededAct(one.path, one.name, [one.needs])
+            yield NeededAct(one.path, one.name, [one.needs], one.at, one.people, one.sums)
 
 
 def _counts(one: ListedBatch) -> Mapping[str, int]:
@@ -259,7 +260,8 @@ def _needing(visit: Visit, lines: Sequence[ListedPayout]) -> Iterator[NeededAct]
     for line in lines:
         sentences = list(_sentences(line.counts))
         if sentences:
-            yield NeededAct(f"/payouts/{line.record.batch}", line.name, sentences)
+            record = line.record
+            yield NeededAct(f"/payouts/{record.batch}", line.name, sentences, record.opened_at, record.rows, line.sums)
 
 
 def _sentences(counts: Mapping[str, int]) -> Iterator[str]:

@@ -233,7 +233,9 @@ class PlanPage(Page):
     """The number of people who were paid before."""
     changes: Sequence[KindOfDifference]
     shown: Callable[[PlanFinding], ShownDifference]
-    corrections: Sequence[PlanFinding]
+    corrections: Sequence[Sequence[PlanFinding]]
+    """The cells corrected, those of money first; cells that had one text and have another are together."""
+    names: Mapping[int, str]
     left_out: Sequence[PlanFinding]
     left_out_sums: Sequence[tuple[str, int, str]]
     people: Sequence[ListedPayee]
@@ -262,7 +264,7 @@ def payout_plan(visit: Visit) -> Response:
         return visit.go_to(f"/payouts/{it.batch}")
     if it.checked is None or document is None or progress.stage is Stage.DRAFTING:
         return visit.go_to(it.path)
-    people = {currency: rows for currency, rows, _ in it.checked.totals}
+    people, listed = {currency: rows for currency, rows, _ in it.checked.totals}, payees(document)
     return visit.page(
         PlanPage(
             card=agreement_card(it, document, progress),
@@ -276,15 +278,23 @@ def payout_plan(visit: Visit) -> Response:
             ),
             changes=differences(document),
             shown=partial(_shown_difference, visit),
-            corrections=document.findings_of(MENDED),
+            corrections=_corrections(document, it.checked.headings.get("amount", "amount")),
+            names={one.row: one.name for one in listed},
             left_out=document.findings_of(LEFT_OUT),
             left_out_sums=left_out_sums(document),
-            people=payees(document)[:PEOPLE_A_PAGE],
+            people=listed[:PEOPLE_A_PAGE],
             meant=document.findings_of(MEANT, READ_AS),
             warnings=kinds_of_warnings(document),
             meaning=_meaning,
         )
     )
+
+
+def _corrections(document: PlanDocument, money: str) -> Sequence[Sequence[PlanFinding]]:
+    alike: dict[tuple[str, str, str], list[PlanFinding]] = {}
+    for one in document.findings_of(MENDED):
+        alike.setdefault((one.column, one.value, one.becomes), []).append(one)
+    return sorted(alike.values(), key=lambda ones: ones[0].column != money)
 
 
 def _called(visit: Visit, journal: JournalReader, batch: str) -> str:
