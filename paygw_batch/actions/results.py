@@ -15,7 +15,7 @@ from paygw_batch.files import table_ending, write_whole
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import say, say_count
 from paygw_batch.report.reconcile import reconciled, reconciliation, with_typed_columns
-from paygw_batch.report.report_page import report_html
+from paygw_batch.report.report_page import OPERATOR, Reader, report_html
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.report.totals import BatchTotals, RunningTotals, books
 from paygw_batch.report.workbook import workbook_of
@@ -92,6 +92,7 @@ def write_results(
     report: Path | None = None,
     quarantine_h: float,
     for_excel: bool = False,
+    reader: Reader = OPERATOR,
 ) -> BatchTotals:
     """Write the reconciliation of a batch to `out` (a workbook for people if it ends in .xlsx), and the `report`.
 
@@ -109,7 +110,7 @@ def write_results(
     elif out is not None:
         _write_table([frame], out, for_excel=for_excel)
     if report is not None:
-        text = report_html(journal, batch, frame, counted, minor_units, quarantine_h=quarantine_h)
+        text = report_html(journal, batch, frame, counted, minor_units, quarantine_h=quarantine_h, reader=reader)
         write_whole(report, text.encode())
     return counted
 

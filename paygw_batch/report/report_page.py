@@ -4,7 +4,7 @@ Made from the same frame as the CSV, and like it a pure function of sheet and jo
 people who may see the reconciliation.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -207,6 +207,26 @@ class RowsInState:
         return say_count(self.count, "{count:,} row", "{count:,} rows")
 
 
+def _operators_deed(deed: HistoryEntry) -> tuple[str, str, str, str]:
+    return minute(deed.at), deed_words(deed.kind), decided_by(deed.by), recorded(deed.said)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who reads a report: the operator, or people who know no command, path, login or code of ours.
+
+    `when` shows a time, `state` names one, and `deed` returns when, what, who and why.
+    """
+
+    when: Callable[[str], str] = minute
+    state: Callable[[str], str] = state_words
+    deed: Callable[[HistoryEntry], tuple[str, str, str, str]] = _operators_deed
+    is_operator: bool = True
+
+
+OPERATOR = Reader()
+
+
 def report_html(
     journal: JournalReader,
     batch: BatchRecord,
@@ -215,6 +235,7 @@ def report_html(
     minor_units: Mapping[str, int],
     *,
     quarantine_h: float,
+    reader: Reader = OPERATOR,
 ) -> str:
     """Return the page of a batch, from its reconciliation frame and its totals."""
     history = journal.history(batch.number)
@@ -225,20 +246,27 @@ def report_html(
         .otherwise(pl.col("state")),
         account=pl.coalesce("account_number", "phone"),
     ).select(_SHOWN_COLUMNS)
-    deeds = [deed for deed in history if deed.kind not in {_OPENED, _APPROVED}]
+    is_told = {_OPENED, _APPROVED} if reader.is_operator else frozenset[str]()
+    deeds = [deed for deed in history if deed.kind not in is_told]
     return page(
         PageKind.REPORT,
         batch=batch,
-        about=_about(batch, history),
+        reader=reader,
+        about=_about(batch, history) if reader.is_operator else [_about_payout(batch, reader)],
         counts={state: books.states[state] for state in STATE_COLOURS if books.states.get(state)},
         sums=[(line, {state: amount for state, _, amount in line.states}) for line in by_currency(books)],
-        waiting=list(_waiting(journal, batch, shown, minor_units, quarantine_h)),
-        on_demand=[_rows_in_state(shown, state, ROWS_ON_DEMAND, minor_units) for state in ("accepted", "paid")],
+        waiting=list(_waiting(journal, batch, shown, minor_units, quarantine_h, reader)),
+        on_demand=[_rows_in_state(shown, state, ROWS_ON_DEMAND, minor_units, reader) for state in ("accepted", "paid")],
         lines=books.lines,
-        deeds=[(deed, deed_words(deed.kind), decided_by(deed.by), recorded(deed.said)) for deed in deeds[:SHOWN_DEEDS]],
+        deeds=[(deed.row, *reader.deed(deed)) for deed in deeds[:SHOWN_DEEDS]],
         deed_count=len(deeds),
-        charts=_charts(frame, history),
+        charts=_charts(frame, history) if reader.is_operator else (),
     )
+
+
+def _about_payout(batch: BatchRecord, reader: Reader) -> str:
+    rows = say_count(batch.rows, "{count:,} row", "{count:,} rows")
+    return say("{rows}, started {time}.", rows=rows, time=reader.when(batch.opened_at))
 
 
 def _about(batch: BatchRecord, history: Sequence[HistoryEntry]) -> tuple[str, str]:
@@ -256,7 +284,9 @@ def _about(batch: BatchRecord, history: Sequence[HistoryEntry]) -> tuple[str, st
     return told, say("Its plan: {approved}.", approved=approved) if approved else say("No plan was approved for it.")
 
 
-def _rows_in_state(frame: pl.DataFrame, state: str, most: int, minor_units: Mapping[str, int]) -> RowsInState:
+def _rows_in_state(
+    frame: pl.DataFrame, state: str, most: int, minor_units: Mapping[str, int], reader: Reader
+) -> RowsInState:
     """Return the rows in one state, in the sheet's order, with amounts formatted for people."""
     found = frame.filter(pl.col("state") == state)
     rows = [
@@ -264,7 +294,7 @@ def _rows_in_state(frame: pl.DataFrame, state: str, most: int, minor_units: Mapp
         for row in found.head(most).iter_rows(named=True)
     ]
     caption = (
-        say("All rows that are {state}", state=state_words(state))
+        say("All rows that are {state}", state=reader.state(state).lower())
         if found.height <= most
         else say(_CUT, shown=most, all=found.height)
     )
@@ -278,12 +308,17 @@ def _amount(amount: str | None, units: int | None) -> str:
 
 
 def _waiting(
-    journal: JournalReader, batch: BatchRecord, frame: pl.DataFrame, minor_units: Mapping[str, int], quarantine_h: float
+    journal: JournalReader,
+    batch: BatchRecord,
+    frame: pl.DataFrame,
+    minor_units: Mapping[str, int],
+    quarantine_h: float,
+    reader: Reader,
 ) -> Iterator[RowsInState]:
     """Yield the rows that need a person by state, in doubt first, each with its next step; ready rows come last."""
     operation = load_operation(batch.operation)
     for state in (*PERSON_STATES, State.READY.value):
-        found = _rows_in_state(frame, state, SHOWN_ROWS, minor_units)
+        found = _rows_in_state(frame, state, SHOWN_ROWS, minor_units, reader)
         if found.count:
             numbers = [row["row"] for row in found.rows]
             step = step_of_state(state, batch, operation, first_row=numbers[0])

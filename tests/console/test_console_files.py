@@ -30,6 +30,10 @@ def test_reconciliations_are_files_without_formulas_and_leave_nothing_behind(tmp
     page = person.get(f"/payouts/{batch}/reconciliation.html")
     assert "attachment" in page.headers["content-disposition"]
     assert "Jane Wanjiku" in page.text
+    handed_on = page.text.partition("<main")[2]
+    assert not [
+        word for word in ("paygw-batch", "login", str(house.program.home), batch, "engineers") if word in handed_on
+    ]
     assert person.get(f"/payouts/{batch}/reconciliation.exe").status_code == 404
     assert not list(house.console.directory.glob(".download-*"))
     assert house.person(AUDITOR).get(f"/payouts/{batch}/reconciliation.csv").status_code == 403

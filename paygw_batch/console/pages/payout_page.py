@@ -22,7 +22,7 @@ from paygw_batch.actions.settle_rows import settle_choices
 from paygw_batch.actions.start_run import pause_run, run_shown, start_run, started_run
 from paygw_batch.console.pages.agreement import ListedAgreement
 from paygw_batch.console.pages.orders import open_orders
-from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, pages_after
+from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, pages_after, state_word, when
 from paygw_batch.console.visits import (
     FILE_TYPES,
     PageNotFound,
@@ -39,6 +39,7 @@ from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, make_directory
 from paygw_batch.language import language, mark, mark_all, say, say_count
 from paygw_batch.report.next_step import NextStep, RowStep
+from paygw_batch.report.report_page import HELD, Reader
 from paygw_batch.wiring.approvals import name_in
 from paygw_batch.wiring.sheet import minor_units_of
 
@@ -337,6 +338,11 @@ def _deed(entry: HistoryEntry) -> Happened:
     return Happened(at, what, said, by, entry.row, entry.attempt)
 
 
+def _deed_told(entry: HistoryEntry) -> tuple[str, str, str, str]:
+    deed = _deed(entry)
+    return when(deed.at), deed.what, deed.by, deed.said
+
+
 def _happened(visit: Visit, story: FollowedRowHistory) -> Iterator[Happened]:
     standing = story.followed.standing
     if standing.first_sent_at and standing.first_sent_at != standing.intended_at:
@@ -425,4 +431,7 @@ def _write(visit: Visit, journal: JournalReader, record: BatchRecord, path: Path
     minor_units, quarantine_h = minor_units_of(visit.console.rules), visit.console.settings.submission.quarantine_h
     is_page = path.suffix == ".html"
     out, report = (None, path) if is_page else (path, None)
-    write_results(journal, record, minor_units, out=out, report=report, quarantine_h=quarantine_h)
+    reader = Reader(
+        when, lambda state: say("held") if state == HELD else state_word(state), _deed_told, is_operator=False
+    )
+    write_results(journal, record, minor_units, out=out, report=report, quarantine_h=quarantine_h, reader=reader)
