@@ -186,7 +186,7 @@ def console_app(console: Console) -> AsgiApp:
 
     async def missing(request: Request, _error: Exception) -> Response:
         session = await run_in_threadpool(console.sessions.session, request.cookies.get(console.cookie, ""))
-        with shown_for(request.cookies, ZoneInfo(settings.console.time_zone)):
+        with shown_for(request, ZoneInfo(settings.console.time_zone)):
             return error_page(Visit(console, request, session), PageNotFound())
 
     pages = {one.path: one.handler for one in ROUTES if one.method == "GET" and not one.is_poll}

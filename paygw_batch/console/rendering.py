@@ -3,6 +3,7 @@
 Every value is escaped, and every sentence goes through one function. No state is shown by colour alone.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +15,7 @@ from typing import ClassVar
 from urllib.parse import urlencode
 
 from jinja2 import Environment
+from starlette.requests import Request
 
 from paygw_batch.core.shown_states import INVALID, recorded
 from paygw_batch.language import language, languages, mark, mark_all, say, say_count, speaking, thousands_apart_by
@@ -116,14 +118,14 @@ _zone: ContextVar[tzinfo] = ContextVar("zone", default=UTC)
 
 
 @contextmanager
-def shown_for(cookies: Mapping[str, str], zone: tzinfo) -> Iterator[None]:
+def shown_for(request: Request, zone: tzinfo) -> Iterator[None]:
     """Respond in the browser's language, with times in this zone, and a narrow space between thousands.
 
     Tables and sentences use the space in every language, because to some readers a comma is a decimal sign.
     """
     token = _zone.set(zone)
     try:
-        with speaking(language_of(cookies)), thousands_apart_by(_NARROW_SPACE):
+        with speaking(language_of(request)), thousands_apart_by(_NARROW_SPACE):
             yield
     finally:
         _zone.reset(token)
@@ -192,10 +194,14 @@ _OWN_NAME = mark("English")
 """Each catalogue translates this to the name of its language."""
 
 
-def language_of(cookies: Mapping[str, str]) -> str:
-    """Return the browser's chosen language, or the process's if none is chosen or available."""
-    chosen = cookies.get(LANGUAGE_COOKIE, "")
-    return chosen if chosen in languages() else language()
+def language_of(request: Request) -> str:
+    """Return the language chosen on the pages, or the first that the browser accepts (`Accept-Language`) and we have.
+
+    Without either, the process's.
+    """
+    accepted = re.findall(r"(?:^|,)\s*([a-z]+)", request.headers.get("accept-language", "").lower())
+    wanted = (request.cookies.get(LANGUAGE_COOKIE, ""), *accepted)
+    return next((code for code in wanted if code in languages()), language())
 
 
 def own_names() -> Mapping[str, str]:

@@ -359,7 +359,7 @@ class WebRoute:
 
         async def answer(request: Request) -> Response:
             zone = ZoneInfo(console.settings.console.time_zone)  # kept by its library
-            with shown_for(request.cookies, zone):
+            with shown_for(request, zone):
                 return await in_language(request)
 
         async def in_language(request: Request) -> Response:

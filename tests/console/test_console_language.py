@@ -108,6 +108,14 @@ def test_without_a_choice_the_pages_speak_the_language_of_the_process(house: Hou
         assert '<html lang="fr">' in house.stranger().get("/sign-in").text
 
 
+@pytest.mark.parametrize(
+    ("accepted", "shown"), [("fr-SN,fr;q=0.9,en;q=0.8", "fr"), ("de, en-GB;q=0.7", "en"), ("de", "en"), ("en,fr", "en")]
+)
+def test_stranger_reads_first_language_of_browser(house: House, accepted: str, shown: str) -> None:
+    page = house.stranger().get("/sign-in", **{"accept-language": accepted})
+    assert f'<html lang="{shown}">' in page.text
+
+
 def test_every_act_of_the_audit_trail_has_words() -> None:
     with speaking("fr"):
         assert not [route for route in ROUTES if say(route.audit_action) == route.audit_action]
