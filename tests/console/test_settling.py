@@ -495,7 +495,10 @@ def test_a_statement_that_only_says_paid_is_one_persons_word_once(house: House, 
     differs = ben.get(f"{place}?show=differs").text
     assert "Row 6 is rejected in the journal, and paid in the statement." in differs
     assert "The journal has no order X-9" in differs
-    assert "P-3" in ben.get(f"{place}?show=silent").text
+    silent = ben.get(f"{place}?show=silent").text
+    assert "P-3" in silent
+    for shown in (page, silent):  # the person and the sum beside the order id
+        assert re.search(r'<bdi>[A-Z][\w ]+</bdi></td><td class="number sum">KES [\d\u202f]+\.\d\d</td>', shown)
     assert ben.get(f"{place}?show=nothing").status_code == 404
     assert carried_out(ben, place, "0" * 16)[0] == "409"
     assert carried_out(house.person(AUDITOR), place, "0" * 16)[0] == "403"

@@ -11,7 +11,7 @@ from typing import ClassVar
 from starlette.responses import Response
 
 from paygw_batch.actions.approvals import needs_order
-from paygw_batch.actions.batch_status import followed_batch, running_now
+from paygw_batch.actions.batch_status import FollowedRow, followed_batch, running_now, with_payees
 from paygw_batch.actions.payout_folder import is_folder_name, new_folder_name, plain_file_name
 from paygw_batch.actions.settle_rows import (
     as_of_time,
@@ -72,12 +72,13 @@ _MAX_SIGNATURE_BYTES = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ShownLine:
-    """A statement line, or a row, in the preview. `becomes` is empty if the row is not settled."""
+    """A statement line, or a `row`, in the preview. `becomes` is empty if the row is not settled."""
 
     number: int
     order_id: str
     why: str
     becomes: str = ""
+    row: FollowedRow | None = None
 
 
 def download_questions(visit: Visit) -> Response:
@@ -324,14 +325,16 @@ def _shown(
         case "settles":
             settled = matched.settlements[part]
             known = standings_of(journal, record, [one.row for one in settled])
+            followed = with_payees(journal, record, [known[one.row] for one in settled], None)
             return [
-                ShownLine(one.row, known[one.row].sent_orderid or "", one.said, choice_name(one.resolution))
-                for one in settled
+                ShownLine(one.row, row.standing.sent_orderid or "", one.said, choice_name(one.resolution), row)
+                for one, row in zip(settled, followed, strict=True)
             ]
         case "differs":
             return [ShownLine(one.line, one.order_id, one.sentence) for one in matched.differences[part]]
         case "silent":
             why = say("The statement doesn't settle it.")
-            return [ShownLine(row.row, row.sent_orderid or "", why) for row in matched.silent[part]]
+            followed = with_payees(journal, record, matched.silent[part], None)
+            return [ShownLine(row.standing.row, row.standing.sent_orderid or "", why, row=row) for row in followed]
         case _:
             raise PageNotFound(say("There is no such page."))
