@@ -267,15 +267,15 @@ def _resolved(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-_ENDINGS = (".csv", ".parquet", ".xlsx")
+TABLE_ENDINGS = (".csv", ".parquet", ".xlsx")
 
 
 def table_ending(path: Path) -> str:
     """Return the ending. Raises `OutputError` for one that names no format that can be written here."""
     ending = path.suffix.lower()
-    if ending not in _ENDINGS:
+    if ending not in TABLE_ENDINGS:
         raise OutputError(
-            say("{name} ends in none of {endings}.", name=path.name, endings=", ".join(_ENDINGS)),
+            say("{name} ends in none of {endings}.", name=path.name, endings=", ".join(TABLE_ENDINGS)),
             hint=say("The ending decides the format."),
         )
     if ending == ".xlsx" and importlib.util.find_spec("xlsxwriter") is None:
