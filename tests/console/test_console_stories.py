@@ -354,6 +354,7 @@ ATTRIBUTES = frozenset(
         *("rel", "required", "role", "rows", "scope", "selected", "checked", "src", "tabindex", "type"),
         *("disabled", "value", "viewbox", "width", "x", "preserveaspectratio"),
         *("aria-current", "aria-describedby", "aria-hidden", "aria-label", "aria-labelledby"),
+        *("data-label", "popover", "popovertarget"),
         *("data-challenge", "data-credential", "data-from", "data-passkey", "data-passkey-problem"),
         *("data-reload-ms", "data-rp-id", "data-seen", "data-user-id", "data-user-name"),
         *("data-session-left-s", "data-who"),
