@@ -99,20 +99,10 @@ def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def also_after(command: click.Command) -> click.Command:
     """Let a command and its subcommands take the program's options too. Their help shows them only once, before.
 
-    Writing them at the end is the most common slip.
+    Writing them at the end is the most common slip. A value given there replaces the one before it.
     """
-    taken = {name for parameter in command.params for name in parameter.opts}
-    command.params.extend(option for option in _after() if taken.isdisjoint(option.opts))
-    if isinstance(command, click.Group):
-        for below in command.commands.values():
-            also_after(below)
-    return command
-
-
-def _after() -> list[click.Option]:
-    """Return the program's options as a command takes them: a value given there replaces the one before it."""
     own: dict[str, Any] = {"expose_value": False, "hidden": True}
-    return [
+    options = [
         click.Option(["--config"], type=NamedFile(), callback=_instead, **own),
         click.Option(["--journal"], type=NamedFile(), callback=_instead, **own),
         click.Option(["--lang"], type=click.Choice(languages()), callback=_speak, is_eager=True, **own),
@@ -120,6 +110,12 @@ def _after() -> list[click.Option]:
         click.Option(["-q", "--quiet"], is_flag=True, callback=_instead, **own),
         click.Option(["-v", "--verbose"], is_flag=True, callback=_instead, **own),
     ]
+    taken = {name for parameter in command.params for name in parameter.opts}
+    command.params.extend(option for option in options if taken.isdisjoint(option.opts))
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            also_after(below)
+    return command
 
 
 def _instead(context: click.Context, parameter: click.Parameter, value: Any) -> None:

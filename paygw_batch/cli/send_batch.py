@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from paygw_batch.actions.plan_document import Conversation, Submission
 from paygw_batch.actions.results import (
@@ -167,7 +166,10 @@ def drain_on_signals(run: Drained, progress: Progress) -> None:
         nonlocal signals
         signals += 1
         if signals > 1:
-            _leave()
+            # A row in flight has its intent in the journal, and will be in doubt on the next run.
+            if sys.stderr.isatty():
+                os.write(2, f"{SHOW_CURSOR}\n".encode())
+            leave(say("Stopped at once. Rows in flight are now in doubt."), say(AGAIN))
         progress.note(
             say("Detached: the workers continue this batch.")
             if run.goes_on
@@ -181,13 +183,6 @@ def drain_on_signals(run: Drained, progress: Progress) -> None:
     if interruption.came:
         # The exception was lost (in a callback of the interpreter): the signal counts, but not as the first of two.
         run.drain()
-
-
-def _leave() -> NoReturn:
-    """End the process now: a row in flight has its intent in the journal, and will be in doubt on the next run."""
-    if sys.stderr.isatty():
-        os.write(2, f"{SHOW_CURSOR}\n".encode())
-    leave(say("Stopped at once. Rows in flight are now in doubt."), say(AGAIN))
 
 
 def reconcile(

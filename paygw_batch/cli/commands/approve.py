@@ -105,7 +105,8 @@ def plan_command(
 ) -> None:
     """Write a plan of SHEET: rows, totals, warnings, differences from the last run. Nothing is sent."""
     screen = Screen(invocation)
-    _require_json(out)
+    if out.suffix.lower() != ".json":
+        raise UsageError(say("{out} does not end in .json.", out=out), hint=say("A plan must not overwrite its sheet."))
     settings = settings_of(invocation)
     guard_of(invocation, settings, force=force).check(
         RequestedOutput("--out", out, OutputKind.PLAN),
@@ -145,11 +146,6 @@ def _show(screen: Screen, plan: Plan, *, skip_invalid: bool) -> None:
         show_findings(screen, say("Defects"), plan.validated.defects_found, plan.validated.sheet.headers)
     elif not plan.validated.defects_found.is_empty:
         show_planned(screen, plan)
-
-
-def _require_json(out: Path) -> None:
-    if out.suffix.lower() != ".json":
-        raise UsageError(say("{out} does not end in .json.", out=out), hint=say("A plan must not overwrite its sheet."))
 
 
 def _message(document: PlanDocument, policy: ApprovalPolicy, out: Path, report: Path | None) -> str:

@@ -83,8 +83,10 @@ def doctor_command(invocation: Invocation) -> None:
     settings = settings_of(invocation, distrusts=distrusts)
     payout, payin = rules_of(settings, PAYOUT), rules_of(settings, PAYIN)
     key, problem = _tried_key(settings, os.environ)
+    lacking = say("There is no configuration: `paygw-batch init` writes one.")
+    is_lacking = invocation.config is None and settings.missing_to_send()
     checks = [
-        *((_no_configuration(),) if invocation.config is None and settings.missing_to_send() else ()),
+        *((HealthCheck(_CONFIGURATION_FILE, Health.BAD, lacking),) if is_lacking else ()),
         *[HealthCheck.failed(_CONFIGURATION_FILE, error) for error in distrusts],
         *_configuration(settings),
         *_countries(settings, payout, payin),
@@ -120,11 +122,6 @@ def doctor_command(invocation: Invocation) -> None:
             further={"checks": as_json, "key": None if key is None else _key_as_json(key)},
         )
     )
-
-
-def _no_configuration() -> HealthCheck:
-    found = say("There is no configuration: `paygw-batch init` writes one.")
-    return HealthCheck(_CONFIGURATION_FILE, Health.BAD, found)
 
 
 def _configuration(settings: Settings) -> Iterator[HealthCheck]:

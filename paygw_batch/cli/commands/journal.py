@@ -52,11 +52,6 @@ _COUNTED = {
 """The counts shown in addition to the rows in each state."""
 
 
-def _counted_words(what: str) -> str:
-    known = _COUNTED.get(what)
-    return state_words(what) if known is None else say(known)
-
-
 @click.command("verify", cls=HelpCommand)
 @click.pass_obj
 def verify_command(invocation: Invocation) -> None:
@@ -90,7 +85,7 @@ def verify_command(invocation: Invocation) -> None:
             " It holds {count:,} contradicting message: `paygw-batch status` shows it.",
             " It holds {count:,} contradicting messages: `paygw-batch status` shows them.",
         )
-    lines = [(_counted_words(what), count) for what, count in counted.items()]
+    lines = [(say(_COUNTED[what]) if what in _COUNTED else state_words(what), count) for what, count in counted.items()]
     screen.table("", mark_all("checked", "count"), lines)
     summary = Summary(
         ExitCode.PERSON_NEEDED if contradictions else ExitCode.DONE,

@@ -119,7 +119,11 @@ def run_folder_command(
             run = _Run(settings, rules, journal, screen, guard, choices, wait)
             sheets = list(_submit_all(drop, run))
         report.files = drop.counts()
-        report.summary = _told(sheets, _name_left(drop, screen))
+        left = drop.look().left
+        for why in left.values():
+            screen.say(why)
+            screen.insist(why)
+        report.summary = _told(sheets, left)
     screen.finish(report.summary)
 
 
@@ -152,15 +156,6 @@ def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
                 run.settings, claimed.name, summary.defects, claimed.answer, run.screen.say, subject=claimed.kept_as
             )
         claimed.finish(summary, is_refused=is_refused)
-
-
-def _name_left(drop: Drop, screen: Screen) -> Mapping[str, str]:
-    """Name each file left in the folder that needs a person."""
-    left = drop.look().left
-    for why in left.values():
-        screen.say(why)
-        screen.insist(why)
-    return left
 
 
 def _submit(claimed: Claimed, run: _Run) -> Summary:

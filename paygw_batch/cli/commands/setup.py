@@ -25,7 +25,6 @@ from paygw_batch.cli.screen.screen import Screen, prompted
 from paygw_batch.cli.screen.streams import standard_output
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.load import country_named, load_operation, load_rules
-from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError, InternalError, PaygwError, UsageError
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.language import mark, mark_all, say
@@ -265,16 +264,14 @@ def _endpoint(answers: Mapping[str, Any], journal: str | None) -> NewEndpoint:
 
 
 def _countries(words: Sequence[str]) -> dict[str, str | None]:
-    """Return the purpose of each country; None if it is not given."""
+    """Return the purpose of each country, named by its code or by its name in either language; None if not given."""
     rules = load_rules(PAYOUT, {})
-    split = (word.partition("=") for word in words)
-    return {_code_of(word.strip(), rules): purpose.strip() or None for word, _, purpose in split}
-
-
-def _code_of(word: str, rules: Rules) -> str:
-    """Return the code of a country that a person names by its code, or by its name in either language."""
-    names = {name.casefold(): rule.code for rule in rules.values() for name in (rule.name, say(rule.name))}
-    return names.get(word.casefold()) or country_named(word, rules).code
+    codes = {name.casefold(): rule.code for rule in rules.values() for name in (rule.name, say(rule.name))}
+    found = {}
+    for country, _, purpose in (word.partition("=") for word in words):
+        name = country.strip()
+        found[codes.get(name.casefold()) or country_named(name, rules).code] = purpose.strip() or None
+    return found
 
 
 def _pair(text: str, flag: str, example: str) -> tuple[str, str]:

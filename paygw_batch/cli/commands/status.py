@@ -44,12 +44,10 @@ from paygw_batch.countries.load import load_operation, minor_units_by_currency
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import (
     BatchRecord,
-    Contradiction,
     FoundPayment,
     JournalReader,
     RowState,
     StateTally,
-    WaitingEvidence,
 )
 from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.next_step import in_command_words, step_of_state
@@ -216,7 +214,15 @@ def _one(found: BatchStatus, payments: Mapping[int, FoundPayment], screen: Scree
     if not only_doubt:
         _show_tallies(found.tallies, screen)
     _show_steps(found, payments, screen)
-    _show_contradictions(found.contradictions, screen)
+    if found.contradictions:
+        screen.table(
+            say("Contradicting messages: kept as evidence, they changed nothing"),
+            mark_all("row", "order id", "state", "said", "attempt", "at"),
+            [
+                (one.row, one.client_orderid, one.state.value, one.kind, one.attempt, one.at)
+                for one in found.contradictions[:SHOWN_LINES]
+            ],
+        )
     waiting = _show_evidence(found, screen)
     rows = [_row_told(one, payments.get(one.row.row)) for one in sorted(found.rows, key=lambda one: one.row.row)]
     return replace(
@@ -294,18 +300,6 @@ def _doubt_told(row: RowState, payment: FoundPayment) -> str:
 
 def _step_told(one: RowStatus) -> str | None:
     return None if one.step is None else in_command_words(one.step)
-
-
-def _show_contradictions(contradictions: Sequence[Contradiction], screen: Screen) -> None:
-    if contradictions:
-        screen.table(
-            say("Contradicting messages: kept as evidence, they changed nothing"),
-            mark_all("row", "order id", "state", "said", "attempt", "at"),
-            [
-                (found.row, found.client_orderid, found.state.value, found.kind, found.attempt, found.at)
-                for found in contradictions[:SHOWN_LINES]
-            ],
-        )
 
 
 def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> Sequence[Mapping[str, object]]:
@@ -423,9 +417,19 @@ def _show_evidence(found: BatchStatus, screen: Screen) -> list[dict[str, object]
         screen.table(
             say("Messages from the gateway that need a person (they changed nothing)"),
             mark_all("row", "order id", "state", "said", "why it waits", "at"),
-            [_waiting_line(one) for one in waiting[:SHOWN_LINES]],
+            [
+                (one.row, one.client_orderid, one.state.value, one.said or "-", _why(one.finding), one.taken_at)
+                for one in waiting[:SHOWN_LINES]
+            ],
         )
-        _show_next_of_waiting(waiting, found.record, screen)
+        screen.say_more(len(waiting))
+        screen.say(
+            say(
+                "Ask the gateway whether they are true, then record what happened to each row: "
+                "`paygw-batch resolve row {batch} N --evidence TEXT --as paid`, rejected or not-received.",
+                batch=found.record.batch,
+            )
+        )
     return [{name: value for name, value in asdict(one).items() if name not in _NOT_TOLD} for one in waiting]
 
 
@@ -470,22 +474,6 @@ def _show_counts(what: str, counts: Mapping[str, int], screen: Screen) -> None:
     if counts:
         told = ", ".join(counted_finding(count, finding) for finding, count in counts.items())
         screen.say(say("{what}: {counts}.", what=what, counts=told))
-
-
-def _waiting_line(one: WaitingEvidence) -> tuple[str | int, ...]:
-    said = one.said or "-"
-    return one.row, one.client_orderid, one.state.value, said, _why(one.finding), one.taken_at
-
-
-def _show_next_of_waiting(waiting: Sequence[WaitingEvidence], record: BatchRecord, screen: Screen) -> None:
-    screen.say_more(len(waiting))
-    screen.say(
-        say(
-            "Ask the gateway whether they are true, then record what happened to each row: "
-            "`paygw-batch resolve row {batch} N --evidence TEXT --as paid`, rejected or not-received.",
-            batch=record.batch,
-        )
-    )
 
 
 def _why(finding: Finding) -> str:
