@@ -304,7 +304,8 @@ class Drop:
     def _take_note_away(self, note: Path, copied: Path) -> None:
         """Remove a copied cover note from the folder, once no other sheet wants it."""
         sheet = note.with_name(note.name.removesuffix(NOTE_ENDING))
-        is_taken = copied.exists() and _is_there(note) and _content(note) == _content(copied)
+        is_there = os.path.lexists(note) and not (note.is_dir() and not note.is_symlink())  # a folder is no note
+        is_taken = copied.exists() and is_there and _content(note) == _content(copied)
         if is_taken and not os.path.lexists(sheet):
             note.unlink()
 
@@ -387,11 +388,6 @@ def _is_configuration(head: bytes) -> bool:
 
 def _note_of(sheet: Path) -> Path:
     return sheet.with_name(f"{sheet.name}{NOTE_ENDING}")
-
-
-def _is_there(note: Path) -> bool:
-    """Whether there is a cover note to remove; a folder of that name is not one."""
-    return os.path.lexists(note) and not (note.is_dir() and not note.is_symlink())
 
 
 def _content(note: Path) -> bytes:

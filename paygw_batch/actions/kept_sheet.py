@@ -22,18 +22,13 @@ MAX_KEPT_ROWS = 200_000
 def keep_sheet(sheet: Sheet, folder: Path, reading: str) -> None:
     """Keep a sheet in `folder`. `reading` identifies it later: its bytes, and how they were read."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    forget_sheet(folder)
+    (folder / _VALUES).unlink(missing_ok=True)
     if sheet.frame.height > MAX_KEPT_ROWS:
         return
     for name in _FRAMES:
         getattr(sheet, name).write_ipc(folder / f"{name}.arrow", compression="lz4")
     values = {one.name: getattr(sheet, one.name) for one in fields(sheet) if one.name not in _FRAMES}
     write_whole(folder / _VALUES, json.dumps({"reading": reading, "sheet": values}, default=dict).encode())
-
-
-def forget_sheet(folder: Path) -> None:
-    """Discard a kept sheet."""
-    (folder / _VALUES).unlink(missing_ok=True)
 
 
 def kept_sheet(folder: Path, reading: str) -> Sheet | None:

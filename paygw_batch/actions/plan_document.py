@@ -260,7 +260,9 @@ def plan_findings(asked: Submission, plan: Plan, journal: JournalReader, *, agai
     codes = {question.code for question in plan.questions}
     answered = [one for one in warnings if one.code in codes]  # the maker had to confirm it, so it comes first
     others = [one for one in warnings if one.code not in codes]
-    return [*answered, *found, *_sent_before(plan, journal), *_corrected(plan, given), *_read_as(plan), *others]
+    encoding = plan.validated.sheet.encoding  # one that somebody had to name: a different one yields different names
+    read_as = [PlanFinding(row=0, code=READ_AS, value=encoding)] if encoding else []
+    return [*answered, *found, *_sent_before(plan, journal), *_corrected(plan, given), *read_as, *others]
 
 
 def require_true_findings(document: PlanDocument, asked: Submission, journal: JournalReader) -> None:
@@ -352,12 +354,6 @@ def _short(text: str | None) -> str:
     if text is None:
         return ""
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
-
-
-def _read_as(plan: Plan) -> list[PlanFinding]:
-    """Return the encoding that somebody had to name for the sheet: a different one yields different names."""
-    encoding = plan.validated.sheet.encoding
-    return [PlanFinding(row=0, code=READ_AS, value=encoding)] if encoding else []
 
 
 def _warnings(plan: Plan) -> list[PlanFinding]:

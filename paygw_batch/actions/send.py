@@ -320,7 +320,12 @@ def send_rows(
     async def run(journal: EngineJournal) -> RunEnd:
         async with signers_at_work(signing.signer.key, sent_at_most, progress.note) as signers:
             prepare = signing.preparer(signers)
-            paced = prepare if wait_for_room is None else _paced(prepare, wait_for_room)
+
+            async def paced(attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
+                if wait_for_room is not None:
+                    await wait_for_room()
+                return await prepare(attempts)
+
             return await _run(task, paced, journal, progress, watch, dates, gate)
 
     gate = task.journal.gate()
@@ -341,14 +346,6 @@ def send_rows(
             )
         raise end.failure
     return end
-
-
-def _paced(prepare: Prepare, wait_for_room: WaitForRoom) -> Prepare:
-    async def paced(attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
-        await wait_for_room()
-        return await prepare(attempts)
-
-    return paced
 
 
 async def _run(
