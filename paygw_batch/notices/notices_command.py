@@ -38,7 +38,11 @@ def _list(invocation: Invocation) -> None:
     with journal_to_read(settings):
         found = listed_notices(settings)
     if found:
-        screen.table(say("Notices"), _HEADINGS, [_line(one) for one in found])
+        lines = [
+            (f"{minute(one.written_at)}Z", say(OCCASION_WORDS[one.occasion]), one.recipient, one.tries, _state(one))
+            for one in found
+        ]
+        screen.table(say("Notices"), _HEADINGS, lines)
     waiting = sum(one.sent_at is None for one in found)
     message = say_count(waiting, "{count:,} notice waits to be sent.", "{count:,} notices wait to be sent.")
     told = [{**asdict(one), "occasion": one.occasion.value} for one in found]
@@ -73,11 +77,6 @@ def send(invocation: Invocation, *, again: bool) -> None:
         told.append(say("Time ran out. The next call will continue."))
     code = ExitCode.DONE if done.has_ended and not done.failed else ExitCode.STOPPED_EARLY
     screen.finish(Summary(code, " ".join(told), further={"sent": done.sent, "failed": done.failed}))
-
-
-def _line(notice: KeptNotice) -> tuple[str, str, str, int, str]:
-    at = f"{minute(notice.written_at)}Z"
-    return at, say(OCCASION_WORDS[notice.occasion]), notice.recipient, notice.tries, _state(notice)
 
 
 def _state(notice: KeptNotice) -> str:
