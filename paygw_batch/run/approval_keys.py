@@ -276,17 +276,8 @@ def plain_name(name: str) -> str:
     NFKC and case folding, no invisible characters, single blanks.
     """
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(_BLANKS)
-    shown = [one for one in folded if one.isspace() or not _is_invisible(one)]
+    shown = [one for one in folded if one.isspace() or (unicodedata.category(one)[0] != "C" and one not in _INVISIBLE)]
     return " ".join(unicodedata.normalize("NFC", "".join(shown)).split())
-
-
-def _shown(name: str) -> str:
-    """Return a name as it is shown and recorded: on one line, without unprintable characters."""
-    return " ".join("".join(one for one in name if one.isspace() or one.isprintable()).split())
-
-
-def _is_invisible(one: str) -> bool:
-    return one in _INVISIBLE or unicodedata.category(one).startswith("C")
 
 
 def people_of(makers: Listed, approvers: Listed) -> People:
@@ -304,7 +295,8 @@ def people_of(makers: Listed, approvers: Listed) -> People:
                     say("A name in [approval.{section}] is empty.", section=section),
                     hint=say("Write the name of the person whose key it is."),
                 )
-            names.setdefault(plain, _shown(name))
+            shown = "".join(one for one in name if one.isspace() or one.isprintable())
+            names.setdefault(plain, " ".join(shown.split()))
             of_person = keys.setdefault(plain, {"makers": [], "approvers": []})
             of_person[section] += _read_keys(section, name, texts)
     people = tuple(

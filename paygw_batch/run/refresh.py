@@ -78,11 +78,6 @@ class Refreshed:
     interrupted: bool = False
 
 
-def pause_after(elapsed_s: float) -> float:
-    """Return the pause between two rounds, `elapsed_s` after the first began."""
-    return OFTEN_EVERY_S if elapsed_s < OFTEN_FOR_S else SELDOM_EVERY_S
-
-
 class Refresh:
     """Asks about one batch, round by round. Made for one run; `drain` may be called at any time."""
 
@@ -125,7 +120,7 @@ class Refresh:
             await self._round(rows)
             self._take_in()
             elapsed_s = self._clock.monotonic_s() - began_s
-            wait_s = pause_after(elapsed_s)
+            wait_s = OFTEN_EVERY_S if elapsed_s < OFTEN_FOR_S else SELDOM_EVERY_S
             if self._stopping.is_set() or not self._open_rows():
                 break
             if elapsed_s + wait_s > self._politeness.limit_s:
@@ -157,10 +152,6 @@ class Refresh:
         if self._silent_rounds >= SILENT_ROUNDS:
             self._stop(say("the gateway does not answer enquiries."))
 
-    def _expected(self, row: RowState) -> Expected:
-        amount = Decimal(from_minor(row.minor, minor_units=self._minor_units[row.currency]))
-        return Expected(row.sent_orderid or row.client_orderid, amount, row.currency)
-
     async def _asked(self, row: RowState) -> EnquiryAnswer | None:
         wait_s = self._rhythm.wait_s(self._clock.monotonic_s())
         self._rhythm.start(self._clock.monotonic_s())
@@ -168,7 +159,8 @@ class Refresh:
         if self._stopping.is_set():
             return None
         self.result.asked += 1
-        return await self._ask(self._expected(row), row.endpoint_id)
+        amount = Decimal(from_minor(row.minor, minor_units=self._minor_units[row.currency]))
+        return await self._ask(Expected(row.sent_orderid or row.client_orderid, amount, row.currency), row.endpoint_id)
 
     def _keep(self, heard: Sequence[tuple[RowState, EnquiryAnswer]]) -> None:
         """Record the answers that add something new."""
@@ -180,7 +172,8 @@ class Refresh:
                 self.result.causes[answer.cause] += 1
                 continue
             order_id = claim.order_id or ""
-            is_known = order_id in self._not_found if claim.is_not_found else self._says(claim.status) == row.state
+            said = self._words.get(claim.status or "")
+            is_known = order_id in self._not_found if claim.is_not_found else said and said.value == row.state
             if is_known:
                 continue
             if claim.is_not_found:
@@ -189,10 +182,6 @@ class Refresh:
             evidence.append(Evidence(EvidenceSource.ENQUIRY, claim, canonical(content)))
         if evidence:
             self.result.findings.update(self._journal.record_evidence(evidence, self._words, at=at))
-
-    def _says(self, status: str | None) -> str | None:
-        said = self._words.get(status or "")
-        return None if said is None else said.value
 
     def _heed(self, answer: EnquiryAnswer) -> None:
         match answer.advice:

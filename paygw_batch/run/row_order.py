@@ -213,7 +213,10 @@ class RowOrder(Order):
             )
         said = {one.row: one for one in match(statement).settlements}
         for one in self.content.rows:
-            if one.basis is Basis.GATEWAY and not _is_said(one, said.get(one.row)):
+            if one.basis is not Basis.GATEWAY:
+                continue
+            proven = said.get(one.row)
+            if proven is None or replace(proven, words=one.words) != one.decision.settlement:
                 raise ApprovalError(
                     say(
                         "The order says that row {row} rests on the gateway's word, but the statement does not prove "
@@ -343,11 +346,6 @@ def _as_now(journal: JournalReader, batch: BatchRecord, decisions: Sequence[Deci
 def unsigned_order(content: RowContent, maker: PublicKey, now: datetime) -> RowOrder:
     """Return an order that its maker has yet to sign."""
     return RowOrder(content=content, made_at=timestamp(now), maker=maker.text, signature="", approvals=[])
-
-
-def _is_said(ordered: OrderedRow, said: Settlement | None) -> bool:
-    """Whether a statement settles a row as ordered, on the gateway's word alone."""
-    return said is not None and replace(said, words=ordered.words) == ordered.decision.settlement
 
 
 def _change(one: OrderedRow, now: OrderedRow | None) -> str:

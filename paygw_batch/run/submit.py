@@ -176,13 +176,9 @@ def plan_submission(
     warned = with_warnings(validated, _look_alike_warnings([one for one in left if one not in together], found.own_ids))
     known = [one for one in found.known if one.row not in out]
     amendments = [Amendment(clash.row, clash.instruction, until) for clash in found.amended if clash.row not in out]
-    return Plan(warned, None, known, amendments, questions, together, found.own_ids, _sheet_names(together, journal))
-
-
-def _sheet_names(look_alikes: Sequence[LookAlike], journal: JournalReader) -> Mapping[str, str]:
-    """Return the sheet name of each batch with a look-alike."""
-    batches = {one.batch for one in look_alikes}
-    return {one.batch: one.sheet_name for one in journal.batches() if one.batch in batches} if batches else {}
+    batches = {one.batch for one in together}
+    names = {one.batch: one.sheet_name for one in journal.batches() if one.batch in batches} if batches else {}
+    return Plan(warned, None, known, amendments, questions, together, found.own_ids, names)
 
 
 def _existing(validated: Validated, journal: JournalReader) -> BatchRecord | None:
