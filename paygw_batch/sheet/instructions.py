@@ -101,12 +101,9 @@ def _own_fields(rule: CountryRule, form: Form) -> list[FormField]:
     return [
         field
         for field in form.fields
-        if field.name not in rule.omitted and (not KINDS[field.kind].is_instructed or _is_chosen(rule, field))
+        if field.name not in rule.omitted
+        and (not KINDS[field.kind].is_instructed or (field.kind is FieldKind.PURPOSE and rule.purposes))
     ]
-
-
-def _is_chosen(rule: CountryRule, field: FormField) -> bool:
-    return field.kind is FieldKind.PURPOSE and bool(rule.purposes)
 
 
 def _value(rule: CountryRule, field: FormField) -> pl.Expr:

@@ -7,7 +7,6 @@ be paid. A property test holds the two to the same rows (docs/decisions/0124-one
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NoReturn
 
 import pandera.polars as pa
 import polars as pl
@@ -100,18 +99,15 @@ class ContractGate:
         else:
             refused = False
         if refused:
-            self._refuse(good)
+            for row, column in breaches(good, self._rules, self._columns).iter_rows():
+                raise InternalError(f"row {row}, {column}: validation passed a value that the schema refuses")
+            raise InternalError("pandera refused rows, and then did not")
 
     def _contracts_of(self, countries: Iterable[str]) -> Mapping[str, pa.DataFrameSchema]:
         for country in countries:
             if country not in self._contracts:
                 self._contracts[country] = contract(country, self._rules)
         return self._contracts
-
-    def _refuse(self, good: pl.DataFrame) -> NoReturn:
-        for row, column in breaches(good, self._rules, self._columns).iter_rows():
-            raise InternalError(f"row {row}, {column}: validation passed a value that the schema refuses")
-        raise InternalError("pandera refused rows, and then did not")
 
 
 def good_rows(part: ValidatedPart) -> pl.DataFrame:

@@ -189,7 +189,15 @@ def _bytes_of(path: Path, max_bytes: int) -> bytes:
                     say("{name} is not a regular file.", name=path.name), hint=say("Name the sheet's file itself.")
                 )
             if before.st_size > max_bytes:
-                raise _too_large(path, before.st_size, max_bytes)
+                raise SheetError(
+                    say(
+                        "{name} is {size:.1f} MiB; at most {max_bytes:.0f} MiB are allowed.",
+                        name=path.name,
+                        size=before.st_size / 2**20,
+                        max_bytes=max_bytes / 2**20,
+                    ),
+                    hint=say("Split the sheet, or have the limit raised in the configuration."),
+                )
             data = file.readall()
             after = os.fstat(descriptor)
     except OSError as error:
@@ -210,18 +218,6 @@ def _bytes_of(path: Path, max_bytes: int) -> bytes:
     if not data:
         raise SheetError(say("{name} is empty.", name=path.name), hint=say("Save the sheet again."))
     return data
-
-
-def _too_large(path: Path, size: int, max_bytes: int) -> SheetError:
-    return SheetError(
-        say(
-            "{name} is {size:.1f} MiB; at most {max_bytes:.0f} MiB are allowed.",
-            name=path.name,
-            size=size / 2**20,
-            max_bytes=max_bytes / 2**20,
-        ),
-        hint=say("Split the sheet, or have the limit raised in the configuration."),
-    )
 
 
 def refuse_misdirected(sheet: Sheet, commands: Mapping[str, str]) -> None:

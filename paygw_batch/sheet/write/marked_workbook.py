@@ -204,7 +204,11 @@ def marked_table(table: pl.DataFrame, validated: Validated, *, title: str) -> by
             sheet.cell(at, column).number_format = "@"
         sheet.cell(at, 2).alignment = wrapped
         sheet.row_dimensions[at].height = 15 * max(1, ceil(len(line[1] or "") / _PROBLEMS_WIDTH))
-    _set_up(sheet)
+    sheet.freeze_panes = "C2"
+    sheet.auto_filter.ref = sheet.dimensions
+    sheet.page_setup.orientation, sheet.page_setup.fitToHeight = "landscape", 0
+    sheet.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
+    sheet.print_title_rows = "1:1"
     rows = {row: at for at, row in enumerate(table["row"], start=2)}
     findings = [
         replace(one, row=rows[one.row], sheet_row=one.row) for one in _findings(validated, place) if one.row in rows
@@ -212,15 +216,6 @@ def marked_table(table: pl.DataFrame, validated: Validated, *, title: str) -> by
     _mark(sheet, findings, place)
     add_problems(book, sheet, findings)
     return saved(book)
-
-
-def _set_up(sheet: Worksheet) -> None:
-    """Keep the header in sight, offer filters, and print on landscape pages with the header on each."""
-    sheet.freeze_panes = "C2"
-    sheet.auto_filter.ref = sheet.dimensions
-    sheet.page_setup.orientation, sheet.page_setup.fitToHeight = "landscape", 0
-    sheet.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
-    sheet.print_title_rows = "1:1"
 
 
 def _cells(sheet: Worksheet) -> dict[tuple[int, int], Cell | MergedCell]:
