@@ -249,7 +249,9 @@ class FormCheck:
             return "must be a SHA-256 hash in lower-case hex"
         if self._expects.control is None:
             return "cannot be checked: no control is agreed"
-        if _is_plain(fields) and is_control(self._expects.control, fields, minor_units=rule.minor_units):
+        # Other defects of an amount have their own refusal.
+        is_plain = parse_amount(fields["amount"], minor_units=4) is not None
+        if is_plain and is_control(self._expects.control, fields, minor_units=rule.minor_units):
             return ""
         return "is not the hash over this order id, amount and currency"
 
@@ -310,11 +312,6 @@ def _amount_problem(rule: CountryRule, digits: str) -> str:
     if rule.max_amount is not None and amount > rule.max_amount:
         return "is above the most that may be sent"
     return ""
-
-
-def _is_plain(fields: Mapping[str, str]) -> bool:
-    """Whether the amount is one that a control can be computed over: other defects have their own refusal."""
-    return parse_amount(fields["amount"], minor_units=4) is not None
 
 
 def _order(rule: CountryRule, form: Form, fields: Mapping[str, str]) -> Order:

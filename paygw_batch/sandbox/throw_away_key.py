@@ -54,14 +54,10 @@ def sandbox_gateway_key(directory: Path) -> RSAPrivateKey:
 def _make(path: Path, *, hint: str) -> None:
     try:
         if not path.exists():
-            create_once(path, _new_key())
+            key = generate_private_key(public_exponent=65537, key_size=2048)
+            create_once(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     except OSError as problem:
         raise ConfigurationError(
             say("The sandbox's key {path} cannot be created: {reason}.", path=path, reason=say(str(problem.strerror))),
             hint=hint,
         ) from None
-
-
-def _new_key() -> bytes:
-    key = generate_private_key(public_exponent=65537, key_size=2048)
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
