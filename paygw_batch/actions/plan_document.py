@@ -61,7 +61,7 @@ class Submission:
 
     @classmethod
     def read(cls, given: GivenSheet, choices: Choices, plan: Path) -> Self:
-        """Return the submission of a sheet, read now. Raises `SheetQuestion` for what is left open."""
+        """Return the submission of a sheet, read now. Raises `SheetQuestion` if a question is open."""
         return cls(given, given.validated(), choices, plan)
 
     @property

@@ -101,7 +101,7 @@ def settings_of(
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     if invocation.journal is not None:
         if invocation.journal.suffix.lower() in TABLE_ENDINGS:
-            raise UsageError(say("{path} is a sheet, and no journal.", path=invocation.journal))
+            raise UsageError(say("{path} is a sheet, not a journal.", path=invocation.journal))
         given["journal", "path"] = str(invocation.journal.absolute())
     return load_settings(invocation.config, environ=os.environ, flags=given, distrusts=distrusts)
 

@@ -1,4 +1,4 @@
-"""What a person decides about a sheet: once for the command line, the drop folder, the pages and a Python program."""
+"""The choices for a sheet, as the command line, the drop folder, the pages and Python programs make them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -115,8 +115,9 @@ def compare_with_past(
     `against` adds the differences from one more batch; it removes none. People are missing only if they were paid in
     the sheet's countries by a batch that shares half of its people, or by `against`.
     """
-    homonyms = _homonyms(accounts(now))
-    units = _units(now, homonyms)
+    paid = accounts(now)
+    homonyms = _homonyms(paid)
+    units = _units(_told_apart(paid, homonyms))
     past = _Past.read(journal, batches, units, homonyms)
     found = _Sheet(units, past, share, minor_units)
     base = _base(journal, batches, past)
@@ -124,8 +125,11 @@ def compare_with_past(
     # One more batch excuses nothing: an unusual amount stays listed beside an account that this batch calls changed.
     also = changed if against is None else found.changed_accounts(against)
     people = units.select("payee", "person").unique().height
-    is_regular = base is not None and past.overlap_of(base) * 2 >= people
-    compared = ({base: changed} if is_regular else {}) | ({against: also} if base != against or not is_regular else {})
+    compared: list[tuple[BatchRecord, Sequence[Change]]] = []
+    if base is not None and past.overlap_of(base) * 2 >= people:
+        compared.append((base, changed))
+    if against is not None and against not in dict(compared):
+        compared.append((against, also))
     here = pl.col("country").is_in(now["country"].unique().implode())
     lines = [
         *also,
@@ -133,8 +137,7 @@ def compare_with_past(
         *found.new_payees(),
         *(
             one
-            for batch, known in compared.items()
-            if batch is not None
+            for batch, known in compared
             for one in found.gone(_paid_rows(journal, batch, here, homonyms), batch, known)
         ),
     ]
@@ -171,7 +174,7 @@ def accounts(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _homonyms(paid: pl.DataFrame) -> pl.Series:
     """Return the names that several staff numbers of a sheet share. Their person is the name with the staff number."""
-    return paid.group_by("person").agg(pl.col("staff").n_unique()).filter(pl.col("staff") > 1)["person"]
+    return paid.group_by("person").agg(pl.col("staff").drop_nulls().n_unique()).filter(pl.col("staff") > 1)["person"]
 
 
 def _told_apart(paid: pl.DataFrame, homonyms: pl.Series) -> pl.DataFrame:
@@ -180,9 +183,8 @@ def _told_apart(paid: pl.DataFrame, homonyms: pl.Series) -> pl.DataFrame:
     return paid.with_columns(person=by_number.otherwise("person")) if homonyms.len() else paid
 
 
-def _units(now: pl.DataFrame, homonyms: pl.Series) -> pl.DataFrame:
+def _units(paid: pl.DataFrame) -> pl.DataFrame:
     """Return the sums of each account, name and currency of a sheet; `unit` numbers accounts with their names."""
-    paid = _told_apart(accounts(now), homonyms)
     sums = paid.group_by("payee", "person", "currency", maintain_order=True).agg(
         pl.col("row", "name", "account").first(), pl.col("value").sum()
     )

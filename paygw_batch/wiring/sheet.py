@@ -172,7 +172,7 @@ class GivenSheet:
         )
 
     def read(self) -> Sheet:
-        """Read it, without its corrections. Raises `SheetQuestion` for what is left open."""
+        """Return the sheet without its corrections. Raises `SheetQuestion` if a question is open."""
         if self.frame is not None:
             return sheet_of(self.frame, self.options, name=self.path.name)
         return read_sheet(self.path, self.options)

@@ -119,7 +119,7 @@ def test_a_field_that_the_operators_form_does_not_have_is_found_once_the_form_is
         load_rules("payout", {"CI": OperatorTerms(form="receiver", purpose="X")}, data=data)
 
 
-def test_an_optional_field_is_not_required_and_still_sent(data: Path) -> None:
+def test_optional_field_is_sent_and_not_required(data: Path) -> None:
     path = data / "countries/KE.toml"
     path.write_text(
         path.read_text(encoding="utf-8") + 'fields = { phone = "optional", purpose = "optional" }\n', encoding="utf-8"

@@ -72,7 +72,7 @@ from paygw_batch.wiring.sheet import GivenSheet, Reading, minor_units_of, requir
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Typed:
-    """What a person typed after `submit` or `collect`."""
+    """The argument and the options of `submit` or `collect`."""
 
     sheet: Path
     reading: Reading

@@ -1,5 +1,6 @@
 """Shows a payout before it is sent: its maker signs it, another person approves it, and it is started."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -264,13 +265,14 @@ def payout_plan(visit: Visit) -> Response:
         return visit.go_to(f"/payouts/{it.batch}")
     if it.checked is None or document is None or progress.stage is Stage.DRAFTING:
         return visit.go_to(it.path)
-    people, listed = {currency: rows for currency, rows, _ in it.checked.totals}, payees(document)
+    listed = payees(document)
+    people = Counter(one.currency for one in listed)  # of what is signed, as the sums are
     return visit.page(
         PlanPage(
             card=agreement_card(it, document, progress),
             uploaded=it.folder.uploaded,
             document=document,
-            sums=[(currency, people.get(currency, 0), amount) for currency, amount in document.content.totals.items()],
+            sums=[(currency, people[currency], amount) for currency, amount in document.content.totals.items()],
             doubles=double_payments(document),
             sent_before=document.findings_of(SENT_BEFORE),
             comparison=comparison(
