@@ -14,10 +14,10 @@ from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.countries.data import config_dir
 from paygw_batch.journal.values import Due, Entry
-from paygw_batch.run.submit import open_planned_batch, plan_submission
+from paygw_batch.opening.given_sheet import GivenSheet, rules_of
+from paygw_batch.opening.open_journal import file_of
 from paygw_batch.settings.configuration import load_settings
-from paygw_batch.wiring.journal import file_of
-from paygw_batch.wiring.sheet import GivenSheet, rules_of
+from paygw_batch.submit.plan import open_planned_batch, plan_submission
 
 LEFT_PERCENT = 1
 _AT_ONCE = 512

@@ -20,12 +20,12 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.commands import ROOT, Office, memory_mib
+from paygw_batch.approval.approval_keys import PublicKey, public_key_of
 from paygw_batch.console.passkey_access import KeptSessions, SignedInKey, SignInWay, WebSessions
 from paygw_batch.console.permissions import members_of
 from paygw_batch.countries.data import config_dir
-from paygw_batch.run.approval_keys import PublicKey, public_key_of
+from paygw_batch.opening.open_journal import journal_to_read
 from paygw_batch.settings.configuration import load_settings
-from paygw_batch.wiring.journal import journal_to_read
 from tests.ports import free_port, wait_until_there
 
 MAKER, APPROVER = "Ada", "Ben"

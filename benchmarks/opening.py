@@ -27,9 +27,9 @@ from paygw_batch.countries.data import config_dir
 
 NOBODY = NullGateway("nobody", "http://127.0.0.1:9", "http://localhost:9", "https://127.0.0.1:9", Path(os.devnull))
 STEPS = (
-    ("start", "paygw_batch.wiring.sheet.GivenSheet.validated", "before"),
-    ("read and validate", "paygw_batch.wiring.sheet.GivenSheet.validated", "after"),
-    ("plan", "paygw_batch.actions.submit_sheet.plan_sheet", "after"),
+    ("start", "paygw_batch.opening.given_sheet.GivenSheet.validated", "before"),
+    ("read and validate", "paygw_batch.opening.given_sheet.GivenSheet.validated", "after"),
+    ("plan", "paygw_batch.submit.submit_sheet.plan_sheet", "after"),
     ("read and judge again, insert", "paygw_batch.journal.sqlite.sqlite_journal.store_batch", "after"),
     ("spellings", "paygw_batch.journal.sqlite.sqlite_journal.add_spellings", "after"),
     ("opening fact", "paygw_batch.journal.sqlite.sqlite_journal.SqliteJournal._record", "after"),

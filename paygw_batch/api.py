@@ -15,14 +15,10 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import polars as pl
 
-from paygw_batch.actions.approvals import newest_version, require_in_force, share_plan
-from paygw_batch.actions.background_run import BackgroundRun, FollowedRows, RowOutcome, RunHandle
-from paygw_batch.actions.batch_status import MAX_FOUND, batch_status, payment_search
-from paygw_batch.actions.plan_document import Conversation, RefusedSheet, Submission, draft_plan
-from paygw_batch.actions.results import Standings, standings
-from paygw_batch.actions.send import SendJob, send
-from paygw_batch.actions.settle_rows import refresh, require_enquiry, settle_by_word
-from paygw_batch.actions.submit_sheet import continued_batch, release_rejected, submit_sheet
+from paygw_batch.approval.approval_keys import MODULE, approval_key_at
+from paygw_batch.approval.plan_document import PlanDocument, needs_approval
+from paygw_batch.approval.policy import default_plan, known_maker, person, required_line, required_policy
+from paygw_batch.approval.signed_document import ApprovalPolicy, approve, read_document, signed, write_document
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYOUT, ControlTotals
 from paygw_batch.core.choices import Choices, SentBy
@@ -44,21 +40,25 @@ from paygw_batch.errors import (
 )
 from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader, RowState
 from paygw_batch.language import say, say_count
+from paygw_batch.opening.gateway_access import SendJob, gateway_of
+from paygw_batch.opening.given_sheet import GivenSheet, Reading, minor_units_of, require_complete, rules_of
+from paygw_batch.opening.open_journal import find_batch, journal_for_document, journal_to_read, run_journal
 from paygw_batch.processes import forbid_core_dumps
-from paygw_batch.report.remittance import payee_of
-from paygw_batch.run.approval import PlanDocument, needs_approval
-from paygw_batch.run.approval_keys import MODULE, approval_key_at
-from paygw_batch.run.resolve import Settlement
-from paygw_batch.run.signed_document import ApprovalPolicy, approve, read_document, signed, write_document
-from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import load_settings
+from paygw_batch.settle.resolve import Settlement
+from paygw_batch.settle.settle_rows import refresh, require_enquiry, settle_by_word
 from paygw_batch.sheet.check.validate import warnings_as_defects
 from paygw_batch.sheet.findings import no_defects
-from paygw_batch.wiring.approvals import default_plan, known_maker, person, required_line, required_policy
-from paygw_batch.wiring.gateway import gateway_of
-from paygw_batch.wiring.journal import find_batch, journal_for_document, journal_to_read, run_journal
-from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput
-from paygw_batch.wiring.sheet import GivenSheet, Reading, minor_units_of, require_complete, rules_of
+from paygw_batch.show.batch_status import MAX_FOUND, batch_status, payment_search
+from paygw_batch.show.outputs import OutputGuard, OutputKind, RequestedOutput
+from paygw_batch.show.remittance import payee_of
+from paygw_batch.submit.approvals import newest_version, require_in_force, share_plan
+from paygw_batch.submit.background_run import BackgroundRun, FollowedRows, RowOutcome, RunHandle
+from paygw_batch.submit.plan import Plan
+from paygw_batch.submit.results import Standings, standings
+from paygw_batch.submit.send import send
+from paygw_batch.submit.submission import Conversation, RefusedSheet, Submission, draft_plan
+from paygw_batch.submit.submit_sheet import continued_batch, release_rejected, submit_sheet
 
 __all__ = [
     "ApprovalError",

@@ -13,8 +13,14 @@ from paygw_batch.extras import COMMANDS
 PACKAGE = Path(__file__).resolve().parents[1] / "paygw_batch"
 
 BASE = {"core", "clock", "extras", "files", "processes", "trusted_files", "errors", "language"}
-RULES = {"run", "statement", "engine", "sheet", "gateway", "journal", "countries", *BASE}
-WHOLE = {"actions", "wiring", "settings", "report", *RULES}
+GROUND = {"sheet", "gateway", "journal", "countries", "settings", *BASE}
+"""What the rooms of a batch's way stand on. Each of those knows the ones before it."""
+OPENING = {"engine", "opening", *GROUND}
+APPROVAL = {"approval", *OPENING}
+SETTLE = {"settle", *APPROVAL}
+SHOW = {"show", *SETTLE}
+SUBMIT = {"submit", *SHOW}
+WHOLE = {"unattended", "forget_people", *SUBMIT}
 EXTRAS = {"console", "cluster", "custody", "notices", "sandbox"}
 """Folders that the core stands without: it imports nothing of them (`extras.py` says what they hang on it)."""
 ALLOWED = {
@@ -31,16 +37,18 @@ ALLOWED = {
     "sheet": {"countries", *BASE},
     "gateway": {"countries", *BASE},
     "journal": BASE,
-    "statement": {"sheet", *BASE},
     "engine": {"gateway", "journal", *BASE},
-    "run": RULES - {"run"},
-    "report": RULES - {"statement", "gateway"},
     "settings": {"countries", *BASE},
     "listener": {"gateway", "journal", "web_server", *BASE},
-    "wiring": WHOLE - {"wiring", "actions", "engine"},
-    "actions": WHOLE - {"actions"},
+    "opening": OPENING - {"opening"},
+    "approval": GROUND - {"countries"},
+    "settle": SETTLE - {"settle"},
+    "show": SHOW - {"show", "gateway"},
+    "submit": SUBMIT - {"submit"},
+    "unattended": WHOLE - {"unattended", "forget_people", "gateway", "countries"},
+    "forget_people": SHOW - {"gateway", "countries"},
     "cli": {"listener", "web_server", *WHOLE},
-    "api": WHOLE - {"statement", "gateway", "countries"},
+    "api": WHOLE - {"gateway", "countries"},
     "sandbox": {"cli", "web_server", *WHOLE},
     "custody": {"gateway", *BASE},
     "notices": {"cli", *WHOLE},
@@ -66,8 +74,8 @@ FLOORS = {
         *("file_place database_place", "adopt"),
     ),
     "console": (
-        "permissions web_sessions passkey_access web_guard payout_counts",
-        "rendering visits sheet_process",
+        "permissions web_sessions passkey_access web_guard payout_counts kept_sheet payout_folder start_run",
+        "rendering visits check_payout sheet_process",
         "pages",
         "console_app",
         "console_command invite_command",
@@ -86,14 +94,17 @@ ROOMS_OF_LIBRARIES = {
     "httpx": {"gateway/http/enquiry_client.py"},
     "httptools": {"gateway/http"},
     # Approvals are between people of one company, and not the gateway's: their keys have a module of their own.
-    "cryptography": {"gateway/signing/key.py", "sandbox", "run/approval_keys.py"},
+    "cryptography": {"gateway/signing/key.py", "sandbox", "approval/approval_keys.py"},
     "pkcs11": {"custody/token_key.py"},
     "boto3": {"custody/kms_key.py"},
     "botocore": {"custody/kms_key.py"},
-    "polars": {"sheet", "run", "report", "wiring/sheet.py", "actions", "cli", "api.py", "console/pages/check_page.py"},
+    "polars": {
+        *("sheet", "submit", "show", "cli", "api.py", "approval/plan_document.py", "opening/given_sheet.py"),
+        *("console/check_payout.py", "console/kept_sheet.py", "console/pages/check_page.py"),
+    },
     "pandera": {"sheet/check"},
     "openpyxl": {"sheet/write"},
-    "xlsxwriter": {"sheet/write", "report/workbook.py"},
+    "xlsxwriter": {"sheet/write", "show/workbook.py"},
     "apsw": {
         "journal/sqlite",
         "journal/file_place.py",
@@ -108,14 +119,14 @@ ROOMS_OF_LIBRARIES = {
     "rich": {"cli"},
     "uvicorn": {"web_server.py", "sandbox/server.py", "listener.py"},
     "starlette": {"console", "sandbox", "listener.py"},
-    "jinja2": {"report/page.py", "console", "settings/new_configuration.py"},
+    "jinja2": {"show/page.py", "console", "settings/new_configuration.py"},
     "pydantic": {
         "settings",
         "countries",
         "sandbox",
-        "run/signed_document.py",
-        "run/approval_keys.py",
-        "run/kept_documents.py",
+        "approval/signed_document.py",
+        "approval/approval_keys.py",
+        "settle/kept_documents.py",
     },
     "platformdirs": {"settings"},
     "sqlite3": set(),
@@ -202,6 +213,20 @@ def test_imports_point_one_way(path: Path) -> None:
     for parts in own_imports(path, types_too=False):  # a type of an extra may be named: nothing is loaded for it
         if parts[0] != room(path):
             assert parts[0] in ALLOWED[room(path)], f"{room(path)} must not import {'.'.join(parts)}"
+
+
+RULES = {
+    *("approval/approval_keys.py", "approval/order.py", "approval/plan_document.py", "approval/signed_document.py"),
+    *("settle/kept_documents.py", "settle/match_statement.py", "settle/refresh.py", "settle/resolve.py"),
+    *("settle/row_order.py", "submit/compare_sheet.py", "submit/open_questions.py", "submit/plan.py"),
+}
+"""What decides about money: from values alone."""
+
+
+@each_file
+def test_rules_know_no_settings(path: Path) -> None:
+    if str(path.relative_to(PACKAGE)) in RULES:
+        assert not {parts[0] for parts in own_imports(path)} & {"settings", "opening", "show"}
 
 
 @each_file

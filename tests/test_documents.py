@@ -10,7 +10,6 @@ import pytest
 
 from paygw_batch.cli.main import COMMANDS
 from paygw_batch.countries.load import minor_units_by_currency
-from paygw_batch.report.summary import ExitCode
 from paygw_batch.settings.sections import (
     GatewaySection,
     JournalSection,
@@ -22,6 +21,7 @@ from paygw_batch.settings.sections import (
     SubmissionSection,
 )
 from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
+from paygw_batch.show.summary import ExitCode
 from tests.checkout import ROOT, copy_versioned, versioned_files
 
 DOCUMENTS = [path for path in versioned_files(pattern="*.md") if path.relative_to(ROOT).parts[0] != "tests"]

@@ -27,9 +27,9 @@ QUESTIONS = {
     "a word of the gateway's replies": ("paygw_batch/gateway/classify.py", "def classify"),
     "the first-byte witness": ("paygw_batch/gateway/http/connection.py", "_hand_over"),
     "the commit before a request leaves": ("paygw_batch/engine/engine.py", "class GroupCommit"),
-    "the signature of an approval": ("paygw_batch/run/approval_keys.py", "def sign"),
+    "the signature of an approval": ("paygw_batch/approval/approval_keys.py", "def sign"),
     "the red cell in a workbook": ("paygw_batch/sheet/write/marked_workbook.py", "red cell"),
-    "the exit code": ("paygw_batch/report/summary.py", "class ExitCode"),
+    "the exit code": ("paygw_batch/show/summary.py", "class ExitCode"),
 }
 """What a stranger looks for: the file that the page must name for it, and a text that is in that file."""
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from paygw_batch.approval.approval_keys import load_approval_key
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.signing.key import load_private_key
-from paygw_batch.run.approval_keys import load_approval_key
 from paygw_batch.trusted_files import Others, read_trusted
 
 

@@ -9,6 +9,7 @@ import argparse
 import ast
 import sys
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -17,7 +18,7 @@ PAGE = ROOT / "docs/architecture.md"
 START = "<!-- picture: written by tooling/architecture_picture.py -->\n"
 END = "<!-- end of picture -->\n"
 GROUND = frozenset(
-    {"errors", "language", "clock", "files", "processes", "trusted_files", "web_server", "core", "countries"}
+    {"errors", "language", "clock", "extras", "files", "processes", "trusted_files", "web_server", "core", "countries"}
 )
 """What nearly every room imports: drawn as one, so that the other arrows can be followed."""
 GROUND_NAME = "ground"
@@ -30,9 +31,10 @@ def room_of(path: Path) -> str:
 
 
 def imported_rooms(path: Path) -> set[str]:
-    """Return the rooms that a file imports from."""
+    """Return the rooms that a file imports from; a type that is only named loads nothing, and is no arrow."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    loaded = (part for part in ast.parse(path.read_text(encoding="utf-8")).body if not isinstance(part, ast.If))
+    for node in chain.from_iterable(map(ast.walk, loaded)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE:
             parts = (node.module or "").split(".")[1:]
             found |= {parts[0]} if parts else {alias.name for alias in node.names}

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from paygw_batch.countries.load import load_rules, operation_names
 from paygw_batch.countries.rules import CountryRule, Rules
+from paygw_batch.opening.given_sheet import rules_of
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.sheet.check.catalogue import ANY_COLUMN, DEFECTS, WARNINGS, CodeMeaning, codes_of, meaning_of
-from paygw_batch.wiring.sheet import rules_of
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs/defects.md"

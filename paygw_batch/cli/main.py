@@ -202,7 +202,7 @@ def fitted(text: str, stream: TextIO) -> str:
 def _print_summary(message: str, exit_code: int, code: str = "") -> None:
     """Print the JSON object of a command that could not continue."""
     from paygw_batch.cli.screen.screen import json_line  # noqa: PLC0415 (as heavy as a command)
-    from paygw_batch.report.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
+    from paygw_batch.show.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
 
     summary = Summary(ExitCode(exit_code), message, further={"code": code} if code else {})
     click.echo(json_line(summary), nl=False, file=standard_output().file)

@@ -21,7 +21,7 @@ from paygw_batch.errors import ConfigurationError, PaygwError, UsageError
 from paygw_batch.files import TABLE_ENDINGS
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings, load_settings
-from paygw_batch.wiring.outputs import OutputGuard
+from paygw_batch.show.outputs import OutputGuard
 
 wait_option = click.option(
     "--wait", is_flag=True, help="If another run is using the journal, wait for it instead of failing."
@@ -181,8 +181,8 @@ def complete_countries(_ctx: click.Context, _parameter: click.Parameter, incompl
 
 def _batches(shared: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the id and sheet of every batch, newest first. `shared` are the options before the command."""
+    from paygw_batch.opening.open_journal import journal_to_read  # noqa: PLC0415 (as above)
     from paygw_batch.settings.user_directories import own_configuration  # noqa: PLC0415 (not before a shell asks)
-    from paygw_batch.wiring.journal import journal_to_read  # noqa: PLC0415 (as above)
 
     config: Path | None = shared.get("config") or own_configuration()
     settings = settings_of(Invocation(config, shared.get("journal"), as_json=False, quiet=True, verbose=False))

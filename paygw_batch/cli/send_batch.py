@@ -9,24 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from paygw_batch.actions.plan_document import Conversation, Submission
-from paygw_batch.actions.results import (
-    ResultFiles,
-    default_out,
-    handed_over,
-    left_to_workers,
-    summary_after,
-    write_results,
-)
-from paygw_batch.actions.run_report import RunReport, run_reported
-from paygw_batch.actions.send import Drained, SendJob, send
-from paygw_batch.actions.submit_sheet import (
-    continued_batch,
-    refused_summary,
-    submit_sheet,
-    unfinished_batch,
-    with_warnings_told,
-)
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import guard_of
 from paygw_batch.cli.screen.progress_bar import progress_on
@@ -39,14 +21,32 @@ from paygw_batch.engine.engine import RunEnd
 from paygw_batch.engine.ports import Progress
 from paygw_batch.journal import BatchRecord, Journal, JournalReader
 from paygw_batch.language import say, say_count
-from paygw_batch.report.summary import ExitCode, Summary, worst
-from paygw_batch.run.submit import Plan
+from paygw_batch.opening.gateway_access import GatewayAccess, SendJob
+from paygw_batch.opening.given_sheet import GivenSheet, minor_units_of, require_gateway
+from paygw_batch.opening.open_journal import find_batch, run_journal
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.write.rejects import write_mendable
-from paygw_batch.wiring.gateway import GatewayAccess
-from paygw_batch.wiring.journal import find_batch, run_journal
-from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput
-from paygw_batch.wiring.sheet import GivenSheet, minor_units_of, require_gateway
+from paygw_batch.show.outputs import OutputGuard, OutputKind, RequestedOutput
+from paygw_batch.show.summary import ExitCode, Summary, worst
+from paygw_batch.submit.plan import Plan
+from paygw_batch.submit.results import (
+    ResultFiles,
+    default_out,
+    handed_over,
+    left_to_workers,
+    summary_after,
+    write_results,
+)
+from paygw_batch.submit.send import Drained, send
+from paygw_batch.submit.submission import Conversation, Submission
+from paygw_batch.submit.submit_sheet import (
+    continued_batch,
+    refused_summary,
+    submit_sheet,
+    unfinished_batch,
+    with_warnings_told,
+)
+from paygw_batch.unattended.run_report import RunReport, run_reported
 
 SHOW_CURSOR = "\x1b[?25h"
 

@@ -17,10 +17,10 @@ from paygw_batch.clock import utc_now
 from paygw_batch.core.text import is_encoding
 from paygw_batch.errors import Asked, SheetQuestion
 from paygw_batch.language import mark_all, say, say_count
-from paygw_batch.report.totals import BatchTotals
+from paygw_batch.opening.given_sheet import GivenSheet, Reading, suggested_reference
 from paygw_batch.sheet.findings import EXAMPLES, Findings
 from paygw_batch.sheet.read.headings import HeadingError
-from paygw_batch.wiring.sheet import GivenSheet, Reading, suggested_reference
+from paygw_batch.show.totals import BatchTotals
 
 T = TypeVar("T")
 

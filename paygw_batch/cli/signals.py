@@ -133,7 +133,7 @@ def leave(sentence: str, hint: str) -> NoReturn:
     if "--json" in sys.argv[1:]:
         import json  # noqa: PLC0415 (not before a signal is heard)
 
-        from paygw_batch.report.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
+        from paygw_batch.show.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
 
         os.write(1, (json.dumps(Summary(ExitCode.INTERRUPTED, sentence).as_json()) + "\n").encode())
     os._exit(EXIT_CODE)

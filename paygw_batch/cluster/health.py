@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 from paygw_batch.errors import PaygwError
 from paygw_batch.language import mark, say, say_count
-from paygw_batch.report.health import Health, HealthCheck
-from paygw_batch.report.summary import ExitCode
+from paygw_batch.opening.open_journal import require_workers
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.journal import require_workers
+from paygw_batch.show.health import Health, HealthCheck
+from paygw_batch.show.summary import ExitCode
 
 if TYPE_CHECKING:
     from paygw_batch.cluster.database_place import DatabaseCopies, DatabasePlace

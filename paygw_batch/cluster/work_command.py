@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paygw_batch.actions.batch_status import batch_summary
-from paygw_batch.actions.run_report import workers_measured
-from paygw_batch.actions.send import Drained, SendJob, require_sendable, send_rows, wrong_clock
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, Number
 from paygw_batch.cli.options import complete_batches, guard_of, program_words, settings_of
@@ -26,15 +23,18 @@ from paygw_batch.cli.signals import HEEDED, interruption
 from paygw_batch.clock import utc_now
 from paygw_batch.cluster.asked import AskedShare, Trouble
 from paygw_batch.engine.engine import RunEnd
+from paygw_batch.engine.quarantine import DateWatch
 from paygw_batch.errors import JournalError, JournalHeld, UsageError
 from paygw_batch.journal import BatchRecord, SharedRun, TallyKind
 from paygw_batch.language import say, say_count
-from paygw_batch.report.summary import ExitCode, Summary, worst
-from paygw_batch.run.quarantine_clock import DateWatch
+from paygw_batch.opening.gateway_access import SendJob, gateway_of
+from paygw_batch.opening.given_sheet import require_gateway, rules_of
+from paygw_batch.opening.open_journal import find_batch, require_workers
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.gateway import gateway_of
-from paygw_batch.wiring.journal import find_batch, require_workers
-from paygw_batch.wiring.sheet import require_gateway, rules_of
+from paygw_batch.show.batch_status import batch_summary
+from paygw_batch.show.summary import ExitCode, Summary, worst
+from paygw_batch.submit.send import Drained, require_sendable, send_rows, wrong_clock
+from paygw_batch.unattended.run_report import workers_measured
 
 if TYPE_CHECKING:
     from paygw_batch.cluster.database_place import WorkerJournal

@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import click
 
+from paygw_batch.approval.policy import person
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, WholeNumber
 from paygw_batch.cli.options import by_option, complete_batches, settings_of
@@ -13,11 +14,10 @@ from paygw_batch.engine.pacing import stop_sentence
 from paygw_batch.errors import HolderKind, UsageError
 from paygw_batch.journal import GateState, LimitChange, TimetableJob
 from paygw_batch.language import mark_all, say, say_count
-from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.opening.open_journal import find_batch, require_database, require_workers
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import pick_up_name
-from paygw_batch.wiring.approvals import person
-from paygw_batch.wiring.journal import find_batch, require_database, require_workers
+from paygw_batch.show.summary import ExitCode, Summary
 
 _HEADINGS = mark_all("host", "process", "since", "last seen", "batch", "rows sent", "alive")
 

@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from paygw_batch.actions.kept_sheet import CheckMemories
 from paygw_batch.clock import utc_now
+from paygw_batch.console.kept_sheet import CheckMemories
 from paygw_batch.console.pages import (
     check_page,
     new_payout_page,
@@ -42,10 +42,10 @@ from paygw_batch.console.web_guard import MAX_FORM_BYTES, AsgiApp, AsgiReceive, 
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.language import say
+from paygw_batch.opening.given_sheet import rules_of
+from paygw_batch.opening.open_journal import journal_for_document
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.web_server import LOOPBACK, LocalServer, bounded, listen_on_loopback
-from paygw_batch.wiring.journal import journal_for_document
-from paygw_batch.wiring.sheet import rules_of
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _PLAN, _ORDER = AgreementForms(plan_page.PlanAgreement), AgreementForms(OrderAgreement)
@@ -193,7 +193,7 @@ def console_app(console: Console) -> AsgiApp:
     app = Starlette(
         routes=[
             *(Route(one.path, one.endpoint(console, pages), methods=[one.method]) for one in ROUTES),
-            Mount("/static", StaticFiles(directory=STATIC, packages=[("paygw_batch.report", "static")])),
+            Mount("/static", StaticFiles(directory=STATIC, packages=[("paygw_batch.show", "static")])),
         ],
         exception_handlers={HTTPException: missing},
     )

@@ -14,7 +14,7 @@ from paygw_batch.cli.signals import interruption
 from paygw_batch.errors import ConfigurationError, UsageError
 from paygw_batch.extras import install_command
 from paygw_batch.language import say
-from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.show.summary import ExitCode, Summary
 
 _NEEDED = "python_multipart"
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})

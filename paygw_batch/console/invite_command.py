@@ -4,6 +4,8 @@ import secrets
 
 import click
 
+from paygw_batch.approval.approval_keys import plain_name
+from paygw_batch.approval.policy import person, required_line
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
@@ -15,11 +17,9 @@ from paygw_batch.countries.data import nearest
 from paygw_batch.errors import ConfigurationError, UsageError
 from paygw_batch.journal import AuditNote, AuditResult
 from paygw_batch.language import say
-from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.run.approval_keys import plain_name
+from paygw_batch.opening.open_journal import journal_for_document, place_of
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.approvals import person, required_line
-from paygw_batch.wiring.journal import journal_for_document, place_of
+from paygw_batch.show.summary import ExitCode, Summary
 
 
 @click.command("invite", cls=HelpCommand)

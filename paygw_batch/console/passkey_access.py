@@ -20,13 +20,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from paygw_batch.clock import timestamp
-from paygw_batch.console.permissions import Member
-from paygw_batch.errors import ConfigurationError, JournalError, SessionsBroken
-from paygw_batch.files import write_whole
-from paygw_batch.journal.sqlite.connect import connect_beside, fetch, transaction
-from paygw_batch.language import say
-from paygw_batch.run.approval_keys import (
+from paygw_batch.approval.approval_keys import (
     PasskeySignature,
     PublicKey,
     RelyingParty,
@@ -38,8 +32,14 @@ from paygw_batch.run.approval_keys import (
     plain_name,
     read_public_key,
 )
+from paygw_batch.approval.policy import listed_people, party_of
+from paygw_batch.clock import timestamp
+from paygw_batch.console.permissions import Member
+from paygw_batch.errors import ConfigurationError, JournalError, SessionsBroken
+from paygw_batch.files import write_whole
+from paygw_batch.journal.sqlite.connect import connect_beside, fetch, transaction
+from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.approvals import listed_people, party_of
 
 SECRET_BYTES = 32
 _MAX_SESSIONS = 1_000

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from paygw_batch.approval.approval_keys import plain_name
+from paygw_batch.approval.policy import listed_people
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import mark, say
-from paygw_batch.run.approval_keys import plain_name
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.approvals import listed_people
 
 
 class Role(StrEnum):

@@ -17,12 +17,12 @@ from urllib.parse import urlencode
 from jinja2 import Environment
 from starlette.requests import Request
 
+from paygw_batch.approval.approval_keys import plain_name
+from paygw_batch.approval.signed_document import in_groups
 from paygw_batch.core.shown_states import INVALID, recorded
 from paygw_batch.language import language, languages, mark, mark_all, say, say_count, speaking, thousands_apart_by
-from paygw_batch.report.page import page_environment
-from paygw_batch.run.approval_keys import plain_name
-from paygw_batch.run.signed_document import in_groups
 from paygw_batch.sheet.columns import label_of
+from paygw_batch.show.page import page_environment
 
 _WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

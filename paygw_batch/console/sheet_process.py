@@ -10,16 +10,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paygw_batch.actions.check_payout import check_payout, mark_payout
-from paygw_batch.actions.payout_folder import PayoutFolder
+from paygw_batch.approval.approval_keys import read_public_key
+from paygw_batch.console.check_payout import check_payout, mark_payout
+from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.errors import SheetError
 from paygw_batch.language import ENGLISH, language, say, use
+from paygw_batch.opening.given_sheet import rules_of
 from paygw_batch.processes import child_environment, forbid_core_dumps
-from paygw_batch.run.approval_keys import read_public_key
 from paygw_batch.settings.configuration import Settings, load_settings, secret_variables
 from paygw_batch.sheet.write.rejects import NO_MARKED_WORKBOOK
-from paygw_batch.wiring.sheet import rules_of
 
 MAX_MEMORY_BYTES = 8 * 1024**3
 """Address space, of which libraries reserve far more than they use."""

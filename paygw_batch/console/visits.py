@@ -23,11 +23,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
-from paygw_batch.actions.kept_sheet import CheckMemories
-from paygw_batch.actions.payout_folder import is_folder_name, uploads_by_batch
 from paygw_batch.clock import Now, timestamp
+from paygw_batch.console.kept_sheet import CheckMemories
 from paygw_batch.console.passkey_access import PasskeyAccess, SignedInKey, SignInWay, WebSession, WebSessions
 from paygw_batch.console.payout_counts import PayoutCounts
+from paygw_batch.console.payout_folder import is_folder_name, uploads_by_batch
 from paygw_batch.console.permissions import Act, Member, Role, Thing, may
 from paygw_batch.console.rendering import Page, own_names, shown_for
 from paygw_batch.console.web_guard import BodyRefused
@@ -42,10 +42,10 @@ from paygw_batch.journal import (
     make_directory,
 )
 from paygw_batch.language import language, mark, mark_all, say
-from paygw_batch.report.remittance import masked
+from paygw_batch.opening.open_journal import journal_for_planning, place_of
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.columns import columns_of_operation
-from paygw_batch.wiring.journal import journal_for_planning, place_of
+from paygw_batch.show.remittance import masked
 
 _MAX_ROW_DIGITS = 10
 _SECRETS = frozenset({"token"})

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from paygw_batch.actions.notices import has_notices
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.language import say
+from paygw_batch.opening.gateway_access import secret_of
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import NoticesSection, webhook_address
-from paygw_batch.wiring.gateway import secret_of
+from paygw_batch.submit.notices import has_notices
 
 if TYPE_CHECKING:
     from paygw_batch.notices.mail import MailServer

@@ -14,8 +14,6 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from paygw_batch.actions.batch_status import batch_summary
-from paygw_batch.actions.notices import WEBHOOK, has_notices, page_address, plain, recipients_of
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.shown_states import SHOWN_IN_DOUBT
 from paygw_batch.errors import JournalMissing, PaygwError
@@ -23,9 +21,11 @@ from paygw_batch.journal import JournalReader, KeptNotice, NewNotice, Occasion, 
 from paygw_batch.language import say, speaking
 from paygw_batch.notices.channels import Channels, channels_of
 from paygw_batch.notices.words import Trouble, TroubleKind, mail_page, mail_text, notice_words, webhook_body
+from paygw_batch.opening.open_journal import Tell, database_of, journal_to_read, place_of
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import name_and_address
-from paygw_batch.wiring.journal import Tell, database_of, journal_to_read, place_of
+from paygw_batch.show.batch_status import batch_summary
+from paygw_batch.submit.notices import WEBHOOK, has_notices, page_address, plain, recipients_of
 
 if TYPE_CHECKING:
     from paygw_batch.notices.mail import Attachment

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 
-from paygw_batch.actions.notices import has_notices
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.language import mark, say, say_count
 from paygw_batch.notices.channels import channels_of
 from paygw_batch.notices.delivery import listed_notices, mail_trouble
 from paygw_batch.notices.words import TroubleKind, trouble_words
-from paygw_batch.report.health import Health, HealthCheck
-from paygw_batch.report.summary import ExitCode
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.show.health import Health, HealthCheck
+from paygw_batch.show.summary import ExitCode
+from paygw_batch.submit.notices import has_notices
 
 _NOTICES = mark("notices")
 

@@ -16,8 +16,8 @@ from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.notices.channels import channels_of
 from paygw_batch.notices.delivery import BY_ITSELF_S, listed_notices, send_due
 from paygw_batch.notices.words import OCCASION_WORDS, trouble_words
-from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.wiring.journal import journal_to_read
+from paygw_batch.opening.open_journal import journal_to_read
+from paygw_batch.show.summary import ExitCode, Summary
 
 _HEADINGS = mark_all("written", "occasion", "recipient", "tries", "state")
 

@@ -12,7 +12,7 @@ from paygw_batch.core.shown_states import STATES, state_words
 from paygw_batch.core.text import fit_for_terminal
 from paygw_batch.journal import KeptNotice, Occasion
 from paygw_batch.language import mark, say, say_count
-from paygw_batch.report.page import our_templates
+from paygw_batch.show.page import our_templates
 
 
 class TroubleKind(StrEnum):

@@ -8,14 +8,14 @@ from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.countries.rules import AmountForm, Rules
 from paygw_batch.gateway.notification import HeaderHash, SharedSecretHash
 from paygw_batch.gateway.signing.key import SigningKey
+from paygw_batch.opening.gateway_access import authenticity, control_secret, field_names, signed_header, supplies_of
+from paygw_batch.opening.given_sheet import as_answered, operation_of
 from paygw_batch.sandbox.callback import CallbackHash, CallbackHeader, CallbackProof, by_key, by_secret
 from paygw_batch.sandbox.form import ControlRule, Expects
 from paygw_batch.sandbox.reply import load_behaviour, shipped_behaviour
 from paygw_batch.sandbox.server import SandboxConfig, Served
 from paygw_batch.sandbox.throw_away_key import sandbox_gateway_key
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.gateway import authenticity, control_secret, field_names, signed_header, supplies_of
-from paygw_batch.wiring.sheet import as_answered, operation_of
 
 RECORD_NAME = "sandbox-record.csv"
 """The file, beside the journal, of the payouts that the built-in gateway accepted."""

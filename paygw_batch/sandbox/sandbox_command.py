@@ -12,11 +12,11 @@ from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.countries.load import operation_names
 from paygw_batch.language import say
-from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.opening.gateway_access import key_place, signer_key
+from paygw_batch.opening.given_sheet import require_gateway, rules_of
 from paygw_batch.sandbox.configured import sandbox_config
 from paygw_batch.sandbox.server import serve
-from paygw_batch.wiring.gateway import key_place, signer_key
-from paygw_batch.wiring.sheet import require_gateway, rules_of
+from paygw_batch.show.summary import ExitCode, Summary
 
 
 @click.command("sandbox", cls=HelpCommand)

@@ -14,7 +14,6 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
-from paygw_batch.actions import background_run
 from paygw_batch.api import (
     ApprovalError,
     Conclusion,
@@ -34,6 +33,7 @@ from paygw_batch.engine import engine
 from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Entry, MoveResult
+from paygw_batch.submit import background_run
 from tests.cli.program import HEADING, Program, kenyan_rows, sandbox_toml
 
 NAME = "payroll-2026-11"

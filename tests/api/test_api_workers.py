@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from paygw_batch.actions import background_run
 from paygw_batch.api import Conclusion, Finished, Payouts
+from paygw_batch.submit import background_run
 from tests.cli.clusters import Hosts, hosts_on
 from tests.cli.program import HEADING, kenyan_rows, kill
 from tests.journal.postgres_server import PostgresServer

@@ -17,8 +17,8 @@ import apsw
 import polars as pl
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from paygw_batch import actions
-from paygw_batch.actions import forget_people
+from paygw_batch import forget_people
+from paygw_batch.approval import signed_document
 from paygw_batch.cli import send_batch
 from paygw_batch.cli.commands import approve
 from paygw_batch.core.batch import Instruction
@@ -34,10 +34,10 @@ from paygw_batch.gateway.signing import key, signers
 from paygw_batch.journal import Forgettable, OldPages, file_place, left, outbox
 from paygw_batch.journal.sqlite import connect, sqlite_journal
 from paygw_batch.notices import delivery, webhook
-from paygw_batch.run import signed_document
-from paygw_batch.run.kept_documents import is_kept
+from paygw_batch.opening.open_journal import place_of
+from paygw_batch.settle.kept_documents import is_kept
 from paygw_batch.sheet.write import table
-from paygw_batch.wiring.journal import place_of
+from paygw_batch.submit import send
 
 
 def _put(owner: object, name: str, value: object) -> None:
@@ -154,7 +154,7 @@ def notices_noted_at_the_end() -> None:
 def end_written_at_the_end() -> None:
     """Write the notice of a run when it has ended: of one that is killed nobody is told."""
     posts_name_their_process()
-    expect_end = actions.send.expect_end  # type: ignore[attr-defined]
+    expect_end = send.expect_end  # type: ignore[attr-defined]
     real_send, late = send_batch.send, list[Callable[[], None]]()  # type: ignore[attr-defined]
 
     def sent(*arguments: Any, **named: Any) -> Any:
@@ -163,7 +163,7 @@ def end_written_at_the_end() -> None:
             write()
         return end
 
-    _put(actions.send, "expect_end", lambda *what: late.append(partial(expect_end, *what)))
+    _put(send, "expect_end", lambda *what: late.append(partial(expect_end, *what)))
     _put(send_batch, "send", sent)
 
 
@@ -261,7 +261,7 @@ def reconciliation_in_place() -> None:
 
 def reconciliation_with_the_time() -> None:
     """Show when the file was written: then it is no longer a function of sheet and journal alone."""
-    from paygw_batch.actions import results  # noqa: PLC0415 (heavy, and only this plant's)
+    from paygw_batch.submit import results  # noqa: PLC0415 (heavy, and only this plant's)
 
     reconciled = results.reconciled  # type: ignore[attr-defined]
 

@@ -20,8 +20,8 @@ from typing import Self
 
 from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
+from paygw_batch.opening.open_journal import file_of
 from paygw_batch.settings.configuration import Settings, load_settings
-from paygw_batch.wiring.journal import file_of
 from tests.campaign.judge import Broken
 from tests.campaign.machine import Machine, Run
 from tests.campaign.tracing import traced

@@ -16,10 +16,10 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from paygw_batch.approval.plan_document import read_plan
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import PaygwError
 from paygw_batch.journal.sqlite.connect import connect, fetch
-from paygw_batch.run.approval import read_plan
 from tests.campaign.judge import Broken
 from tests.campaign.machine import Machine, Run
 from tests.campaign.power import Disk, Look, Operation, files_of, look_at_journal, open_as_configured, play, record

@@ -11,13 +11,13 @@ from typing import Self
 
 import httpx
 
-from paygw_batch.run.approval_keys import RelyingParty
+from paygw_batch.approval.approval_keys import RelyingParty
+from tests.approval.test_passkey import passkey
 from tests.campaign.judge import Broken
 from tests.campaign.listening import kill_with
 from tests.campaign.machine import GatewayProcess, Machine, Run, Spawner
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
-from tests.run.test_passkey import passkey
 
 LETTER = "W"
 WORDS = {"Paid": "paid", "Rejected": "rejected", "In doubt": "in_doubt"}

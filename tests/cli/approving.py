@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from paygw_batch.run.approval import PlanDocument
-from paygw_batch.run.approval_keys import load_approval_key
-from paygw_batch.run.signed_document import signed, write_document
+from paygw_batch.approval.approval_keys import load_approval_key
+from paygw_batch.approval.plan_document import PlanDocument
+from paygw_batch.approval.signed_document import signed, write_document
 from tests.cli.program import Program, kenyan_rows
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import psycopg
 
 from paygw_batch.cli.main import COMMANDS
+from paygw_batch.opening.gateway_access import key_place, signer_key
+from paygw_batch.opening.given_sheet import rules_of
 from paygw_batch.sandbox.configured import RECORD_NAME, sandbox_config
 from paygw_batch.sandbox.server import running_sandbox
 from paygw_batch.settings.configuration import load_settings
-from paygw_batch.wiring.gateway import key_place, signer_key
-from paygw_batch.wiring.sheet import rules_of
 from tests.cli.program import Program, read_csv, sandbox_toml
 from tests.patience import until
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from paygw_batch.approval.approval_keys import MODULE, PASSPHRASE, ApprovalKey, approval_key_at
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.run.approval_keys import MODULE, PASSPHRASE, ApprovalKey, approval_key_at
 from tests.cli.approving import plan_of, policy
 from tests.cli.program import Program, kenyan_rows, sandbox_toml
 from tests.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, make_person_key, softhsm

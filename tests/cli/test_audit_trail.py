@@ -6,8 +6,8 @@ from contextlib import closing
 import pytest
 
 from paygw_batch.journal import AuditNote, AuditResult
+from paygw_batch.opening.open_journal import place_of
 from paygw_batch.settings.configuration import Settings, load_settings
-from paygw_batch.wiring.journal import place_of
 from tests.cli.program import Program, kenyan_rows
 from tests.console.people import newest_entries
 

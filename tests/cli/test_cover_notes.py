@@ -11,8 +11,8 @@ from paygw_batch.cli.commands.pay import submit_command
 from paygw_batch.cli.invocation import program_options
 from paygw_batch.core.choices import Choices
 from paygw_batch.errors import SheetError
+from paygw_batch.opening.given_sheet import Reading
 from paygw_batch.settings.cover_note import CoverNote, parse_cover_note
-from paygw_batch.wiring.sheet import Reading
 from tests.cli.program import HEADING, SAMPLES, Program, kenyan_rows, read_csv
 from tests.cli.test_mending import MENDS
 from tests.cli.test_worksheets import workbook

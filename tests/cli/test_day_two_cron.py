@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.actions.run_report import masked
+from paygw_batch.unattended.run_report import masked
 from tests.cli.paying import paying, unanswered
 from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
 from tests.cli.stopped import stopped, wait_for_first_payment

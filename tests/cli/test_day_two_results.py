@@ -11,8 +11,8 @@ from typing import Any
 import openpyxl
 import pytest
 
-from paygw_batch.report.workbook import is_exact
-from paygw_batch.wiring import outputs
+from paygw_batch.show import outputs
+from paygw_batch.show.workbook import is_exact
 from tests.cli.conftest import Kept
 from tests.cli.program import HEADING, Program, kenyan_rows, read_csv
 

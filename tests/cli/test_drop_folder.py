@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.actions.drop_folder import Claimed
-from paygw_batch.actions.dropped_files import FolderEntry, sorted_files
+from paygw_batch.unattended.drop_folder import Claimed
+from paygw_batch.unattended.dropped_files import FolderEntry, sorted_files
 from tests.cli.approving import policy, prepared
 from tests.cli.program import Program, kenyan_rows, sandbox_toml
 from tests.cli.test_cover_notes import OLD

@@ -11,13 +11,13 @@ from typing import Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from paygw_batch.approval.approval_keys import load_approval_key
+from paygw_batch.approval.order import ForgetOrder
+from paygw_batch.approval.plan_document import PlanDocument
+from paygw_batch.approval.signed_document import SignedDocument, signed, write_document
 from paygw_batch.clock import timestamp
-from paygw_batch.run.approval import PlanDocument
-from paygw_batch.run.approval_keys import load_approval_key
-from paygw_batch.run.kept_documents import WithdrawalDocument
-from paygw_batch.run.order import ForgetOrder
-from paygw_batch.run.row_order import RowOrder
-from paygw_batch.run.signed_document import SignedDocument, signed, write_document
+from paygw_batch.settle.kept_documents import WithdrawalDocument
+from paygw_batch.settle.row_order import RowOrder
 from tests.cli.approving import plan_of, policy
 from tests.cli.conftest import Kept
 from tests.cli.program import KENYAN, Program, kenyan_rows, sandbox_toml

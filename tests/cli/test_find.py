@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.actions.batch_status import payment_search, spellings_of_number
 from paygw_batch.countries.load import load_rules
+from paygw_batch.show.batch_status import payment_search, spellings_of_number
 from tests.cli.conftest import Kept
 from tests.cli.program import Program
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.run.approval_keys import load_approval_key
-from paygw_batch.run.order import ForgetOrder
-from paygw_batch.run.signed_document import signed, write_document
+from paygw_batch.approval.approval_keys import load_approval_key
+from paygw_batch.approval.order import ForgetOrder
+from paygw_batch.approval.signed_document import signed, write_document
 from tests.checkout import ROOT
 from tests.cli.approving import policy
 from tests.cli.clocks import SetClock, clock_of

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.run.approval import PlanDocument, read_plan
-from paygw_batch.run.approval_keys import load_approval_key
-from paygw_batch.run.signed_document import signed, write_document
+from paygw_batch.approval.approval_keys import load_approval_key
+from paygw_batch.approval.plan_document import PlanDocument, read_plan
+from paygw_batch.approval.signed_document import signed, write_document
 from tests.cli.approving import plan_of, policy, signed_again
 from tests.cli.conftest import Kept
 from tests.cli.program import Program, sandbox_toml

@@ -13,7 +13,7 @@ import pytest
 from paygw_batch.countries.load import load_rules
 from paygw_batch.language import language, say, say_count, speaking
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.wiring.outputs import OutputKind, _is_ours
+from paygw_batch.show.outputs import OutputKind, _is_ours
 from tests.cli.approving import plan_of, policy
 from tests.cli.conversing import converse
 from tests.cli.program import ROOT, SAMPLES, Program, kenyan_rows, sandbox_toml

@@ -9,7 +9,7 @@ import pytest
 
 from paygw_batch.cli.help_texts import EXAMPLES, EXIT_CODES, SHEET_OPTIONS
 from paygw_batch.cli.main import cli
-from paygw_batch.report.summary import ExitCode
+from paygw_batch.show.summary import ExitCode
 from tests.cli.program import Program
 from tests.cli.test_french import english_in
 

@@ -180,7 +180,7 @@ def test_the_api_makes_no_journal_either(
 def test_a_run_whose_name_reads_like_a_listeners_is_not_waited_for(
     program: Program, paid: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paygw_batch.wiring.journal.time.sleep", lambda _: pytest.fail("it was waited for"))
+    monkeypatch.setattr("paygw_batch.opening.open_journal.time.sleep", lambda _: pytest.fail("it was waited for"))
     (path,) = program.home.glob("journal.sqlite3*.lock")
     holder = {"pid": 1, "host": "here", "since": "2026-11-22T00:00:00.000Z", "command": "listen", "kind": "run"}
     with path.open("w") as other:

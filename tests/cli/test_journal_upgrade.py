@@ -9,8 +9,8 @@ import pytest
 from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.postgres import schema
+from paygw_batch.opening.open_journal import database_of
 from paygw_batch.settings.configuration import load_settings
-from paygw_batch.wiring.journal import database_of
 from tests.cli.program import Program, kenyan_rows
 from tests.cli.test_postgres_commands import ClusterProgram, cluster, url_of
 from tests.journal.journal_rows import intent, open_sheet

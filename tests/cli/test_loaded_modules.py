@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from paygw_batch.opening.gateway_access import signer_key
 from paygw_batch.settings.configuration import load_settings
-from paygw_batch.wiring.gateway import signer_key
 from tests.cli.program import SAMPLES, Program, kenyan_rows, sandbox_toml
 
 RUN = """
@@ -53,7 +53,15 @@ def among(names: Collection[str], *unwanted: str) -> list[str]:
 def test_validate_loads_no_journal_no_engine_and_nothing_of_a_network(program: Program) -> None:
     names = loaded(program, "validate", SAMPLES / "payroll-mixed.csv")
     assert "paygw_batch.sheet.check.validate" in names
-    ours = ("ours.journal", "ours.engine", "ours.run", "ours.gateway", "ours.sandbox", "ours.listener", "ours.api")
+    ours = (
+        "ours.journal",
+        "ours.engine.engine",
+        "ours.run",
+        "ours.gateway",
+        "ours.sandbox",
+        "ours.listener",
+        "ours.api",
+    )
     assert among(names, *ours, "apsw", "cryptography", "httpx", "httptools", "uvicorn", "starlette") == []
 
 
@@ -66,7 +74,7 @@ def test_status_loads_neither_transport_nor_sandbox_nor_what_reads_sheets(progra
         ours = (
             "ours.sandbox",
             "ours.listener",
-            "ours.engine",
+            "ours.engine.engine",
             "ours.gateway.http",
             "ours.sheet.read",
             "ours.sheet.check",

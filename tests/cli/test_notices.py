@@ -22,9 +22,9 @@ from paygw_batch.gateway.signing.key import Custody, KeyKind, PrivateKey
 from paygw_batch.journal import Outbox
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.notices import delivery
+from paygw_batch.opening.open_journal import place_of
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.settings.sections import OCCASIONS, NoticesSection
-from paygw_batch.wiring.journal import place_of
 from tests.checkout import ROOT
 from tests.cli.approving import plan_of, policy, prepared
 from tests.cli.paying import is_in_flight
@@ -217,7 +217,7 @@ def test_a_full_disk_is_told_once_a_day_by_a_run_and_by_doctor(
 ) -> None:
     by_webhook(program, posts, 'webhook_for = ["runs_out"]')
     monkeypatch.setenv("PAYGW_HOOK", SECRET)
-    monkeypatch.setattr("paygw_batch.actions.send.free_bytes", lambda _: 2**10)
+    monkeypatch.setattr("paygw_batch.submit.send.free_bytes", lambda _: 2**10)
     sheet = program.sheet(kenyan_rows(2))
     assert [program.json("submit", sheet)["exit_code"] for _ in range(2)] == [6, 6]
     assert program.json("doctor")["exit_code"] == 6

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.clock import utc_now
-from paygw_batch.run.approval import PlanDocument
-from paygw_batch.run.row_order import RowOrder
-from paygw_batch.run.signed_document import (
+from paygw_batch.approval.plan_document import PlanDocument
+from paygw_batch.approval.policy import required_policy
+from paygw_batch.approval.signed_document import (
     Approval,
     ApprovalPolicy,
     SignedDocument,
@@ -17,12 +16,13 @@ from paygw_batch.run.signed_document import (
     read_document,
     write_document,
 )
+from paygw_batch.clock import utc_now
 from paygw_batch.settings.configuration import load_settings
-from paygw_batch.wiring.approvals import required_policy
+from paygw_batch.settle.row_order import RowOrder
+from tests.approval.software_passkey import SoftwarePasskey
+from tests.approval.test_passkey import CONSOLE, passkey
 from tests.cli.approving import plan_of, policy, prepared, refused
 from tests.cli.program import Program, kenyan_rows, sandbox_toml
-from tests.run.software_passkey import SoftwarePasskey
-from tests.run.test_passkey import CONSOLE, passkey
 
 ADA, CLEO = passkey("p-ada"), passkey("p-cleo")
 

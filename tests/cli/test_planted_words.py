@@ -9,7 +9,7 @@ import openpyxl
 import pytest
 
 from paygw_batch.language import say
-from paygw_batch.wiring.outputs import OutputKind, _is_ours
+from paygw_batch.show.outputs import OutputKind, _is_ours
 from tests.cli.approving import plan_of, policy
 from tests.cli.program import SAMPLES, Program, kenyan_rows, read_csv, sandbox_toml
 from tests.cli.test_cover_notes import noted

@@ -14,8 +14,8 @@ from typing import Self
 import psycopg
 import pytest
 
-from paygw_batch.actions.batch_status import running_now
 from paygw_batch.settings.configuration import load_settings
+from paygw_batch.show.batch_status import running_now
 from tests.cli.program import Program, kenyan_rows, kill, read_csv
 from tests.cli.test_crashes import paid, wait_for_record
 from tests.journal.postgres_server import PostgresServer, own_server

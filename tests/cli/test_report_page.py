@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.report import report_page
+from paygw_batch.show import report_page
 from tests.cli.approving import policy, prepared
 from tests.cli.conftest import Kept
 from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
@@ -200,7 +200,7 @@ def test_the_page_can_be_read_aloud(mixed: Program) -> None:
 
 def test_the_page_is_the_same_to_the_byte_a_day_later(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     first = page_of(mixed)
-    monkeypatch.setattr("paygw_batch.report.next_step.LONG_ACCEPTED_H", 0)
+    monkeypatch.setattr("paygw_batch.show.next_step.LONG_ACCEPTED_H", 0)
     assert page_of(mixed) == first
 
 

@@ -8,26 +8,26 @@ from typing import Any, cast
 
 import pytest
 
-from paygw_batch.actions.settle_rows import draft_order
-from paygw_batch.clock import utc_now
-from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal import JournalReader
-from paygw_batch.run.kept_documents import check_kept_orders
-from paygw_batch.run.row_order import Decision, RowAct, RowOrder
-from paygw_batch.run.signed_document import (
+from paygw_batch.approval.policy import required_policy
+from paygw_batch.approval.signed_document import (
     Approval,
     approval_text,
     approve_by_passkey,
     made_by_passkey,
     write_document,
 )
+from paygw_batch.clock import utc_now
+from paygw_batch.errors import JournalCorrupt
+from paygw_batch.journal import JournalReader
+from paygw_batch.opening.open_journal import find_batch, journal_to_read
 from paygw_batch.settings.configuration import Settings, load_settings
-from paygw_batch.wiring.approvals import required_policy
-from paygw_batch.wiring.journal import find_batch, journal_to_read
+from paygw_batch.settle.kept_documents import check_kept_orders
+from paygw_batch.settle.row_order import Decision, RowAct, RowOrder
+from paygw_batch.settle.settle_rows import draft_order
+from tests.approval.test_passkey import CONSOLE, passkey
 from tests.cli.approving import policy
 from tests.cli.conftest import Kept
 from tests.cli.program import Program, kenyan_rows, sandbox_toml
-from tests.run.test_passkey import CONSOLE, passkey
 
 ADA, CLEO = passkey("p-ada"), passkey("r-cleo")
 EVIDENCE = "Ticket 4711: the account was closed, and is open again"

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.run.approval_keys import load_approval_key
-from paygw_batch.run.row_order import RowOrder
-from paygw_batch.run.signed_document import signed, write_document
-from paygw_batch.statement import StatementProof, TransferFolder
+from paygw_batch.approval.approval_keys import load_approval_key
+from paygw_batch.approval.signed_document import signed, write_document
+from paygw_batch.settle.row_order import RowOrder
+from paygw_batch.settle.statement import StatementProof, TransferFolder
 from tests.cli.approving import policy
 from tests.cli.clocks import SetClock, clock_of
 from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.actions.run_report import masked
+from paygw_batch.unattended.run_report import masked
 from tests.cli.program import Program, kenyan_rows
 
 BAD = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"

@@ -25,7 +25,7 @@ from paygw_batch.journal.postgres.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.hosts import LeftOfProcess
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.values import Due, Entry, MoveResult
-from paygw_batch.run.resolve import Settlement, check_settlements
+from paygw_batch.settle.resolve import Settlement, check_settlements
 from tests.cluster.standby import both, caught_up, standby_of
 from tests.cluster.test_failover import host
 from tests.cluster.test_roll_call import NORTH, SOUTH, Company

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.actions.check_payout import check_payout, mark_payout
-from paygw_batch.actions.payout_folder import PayoutFolder
+from paygw_batch.approval.approval_keys import read_public_key
+from paygw_batch.console.check_payout import check_payout, mark_payout
 from paygw_batch.console.pages import new_payout_page, preparing
+from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.core.batch import PAYOUT
-from paygw_batch.run.approval_keys import read_public_key
+from paygw_batch.opening.given_sheet import rules_of
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.sheet import rules_of
 
 
 def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:

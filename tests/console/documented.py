@@ -14,14 +14,14 @@ from pathlib import Path
 import yaml
 from httpx import AsyncClient, AsyncHTTPTransport, Limits, Request, Response
 
-from paygw_batch.run.approval_keys import RelyingParty
+from paygw_batch.approval.approval_keys import RelyingParty
+from tests.approval.test_passkey import passkey
 from tests.cli import forked
 from tests.cli.program import ROOT, Program, read_csv, sandbox_toml
 from tests.console.keyed_people import PasskeyPerson, value
 from tests.console.people import APPROVER, MAKER
 from tests.patience import PATIENCE_S, until
 from tests.ports import free_port, wait_until_there
-from tests.run.test_passkey import passkey
 from tests.test_systemd_units import UNITS, keys
 
 _ORIGIN = "https://payouts.example.com"

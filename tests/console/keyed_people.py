@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from httpx import ASGITransport, AsyncClient, Response
 
+from paygw_batch.approval.approval_keys import PasskeySignature, RelyingParty
 from paygw_batch.console.passkey_access import SignInText
-from paygw_batch.run.approval_keys import PasskeySignature, RelyingParty
+from tests.approval.software_passkey import SoftwarePasskey
+from tests.approval.test_passkey import passkey
 from tests.console.people import APPROVER, MAKER, House, Person
-from tests.run.software_passkey import SoftwarePasskey
-from tests.run.test_passkey import passkey
 
 PAGES = RelyingParty("https://pay.example")
 FROM_PAGES = {"origin": PAGES.origin}

@@ -12,12 +12,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from httpx import ASGITransport, AsyncClient, Response
 
-from paygw_batch.actions import payout_folder
+from paygw_batch.console import payout_folder
 from paygw_batch.console.console_app import console_app, console_of
 from paygw_batch.console.pages import check_page
 from paygw_batch.journal import AuditEntry
+from paygw_batch.opening.open_journal import journal_to_read
 from paygw_batch.settings.configuration import Settings, load_settings
-from paygw_batch.wiring.journal import journal_to_read
 from tests.cli.program import Program, sandbox_toml
 
 MAKER, APPROVER, AUDITOR, ADMINISTRATOR = "Ada Wanjiru", "Ben Okello", "Grace Njeri", "Tom Mutua"

@@ -9,8 +9,8 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import HolderKind
 from paygw_batch.journal.lock import RunLock, journal_holder, lock_path
+from paygw_batch.opening.open_journal import journal_to_read
 from paygw_batch.settings.configuration import load_settings
-from paygw_batch.wiring.journal import journal_to_read
 from tests.cli.program import Program, kenyan_rows, kill
 from tests.console.people import APPROVER, AUDITOR, MAKER, House, Person, set_up
 

@@ -11,9 +11,9 @@ import openpyxl
 import pytest
 from markupsafe import escape
 
+from paygw_batch.approval.plan_document import read_plan
 from paygw_batch.journal import Occasion
 from paygw_batch.notices.delivery import listed_notices
-from paygw_batch.run.approval import read_plan
 from tests.console.people import APPROVER, AUDITOR, MAKER, ORIGIN, House, Person, set_up
 from tests.console.test_console_payout import SMALL
 from tests.notices.receivers import webhook

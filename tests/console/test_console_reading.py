@@ -8,12 +8,12 @@ from threading import Event
 import openpyxl
 import pytest
 
-from paygw_batch.actions.check_payout import check_payout
-from paygw_batch.actions.payout_folder import PayoutFolder
+from paygw_batch.approval.approval_keys import read_public_key
+from paygw_batch.approval.plan_document import read_plan
+from paygw_batch.console.check_payout import check_payout
 from paygw_batch.console.pages import plan_page, preparing
+from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.errors import SheetError
-from paygw_batch.run.approval import read_plan
-from paygw_batch.run.approval_keys import read_public_key
 from paygw_batch.settings.configuration import Settings
 from tests.console.people import APPROVER, AUDITOR, MAKER, House, Person, newest_entries
 from tests.console.test_console_preparation import digest, finished, sheet, signed, to_pay, uploaded

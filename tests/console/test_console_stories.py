@@ -10,19 +10,19 @@ from html.parser import HTMLParser
 
 import pytest
 
-from paygw_batch.actions.payout_folder import PayoutFolder
+from paygw_batch.approval.approval_keys import RelyingParty, load_approval_key
+from paygw_batch.approval.plan_document import PlanDocument, read_plan
+from paygw_batch.approval.signed_document import Approval, write_document
 from paygw_batch.console.console_app import ROUTES
+from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.notices.delivery import listed_notices
-from paygw_batch.run.approval import PlanDocument, read_plan
-from paygw_batch.run.approval_keys import RelyingParty, load_approval_key
-from paygw_batch.run.signed_document import Approval, write_document
-from paygw_batch.wiring.journal import journal_to_read
+from paygw_batch.opening.open_journal import journal_to_read
+from tests.approval.software_passkey import PRESENT_AND_VERIFIED, SoftwarePasskey
+from tests.approval.test_passkey import passkey
 from tests.cli.program import Program
 from tests.console.people import APPROVER, AUDITOR, MAKER, ORIGIN, PORT, House, Person, set_up
 from tests.console.test_console_access import address
 from tests.console.test_console_preparation import digest, finished, row, sheet, signed, uploaded
-from tests.run.software_passkey import PRESENT_AND_VERIFIED, SoftwarePasskey
-from tests.run.test_passkey import passkey
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 

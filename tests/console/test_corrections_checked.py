@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from paygw_batch.actions.payout_folder import PayoutFolder
 from paygw_batch.console.pages import preparing
+from paygw_batch.console.payout_folder import PayoutFolder
 from tests.console.people import MAKER, House, Person
 
 HEADER = "client_orderid,country,currency,amount,account_name,account_number,phone"

@@ -17,17 +17,17 @@ from pathlib import Path
 import pytest
 from httpx import Response
 
-from paygw_batch.actions.approvals import withdraw_document
-from paygw_batch.actions.payout_folder import all_folders
-from paygw_batch.actions.start_run import started_run
+from paygw_batch.approval.signed_document import SignedDocument
 from paygw_batch.clock import utc_now
 from paygw_batch.console.console_app import ROUTES, console_app, listen_on_port, serve_pages
 from paygw_batch.console.pages.orders import order_folder_of
 from paygw_batch.console.pages.people_page import HEALTH
+from paygw_batch.console.payout_folder import all_folders
+from paygw_batch.console.start_run import started_run
 from paygw_batch.journal.lock import RunLock, lock_path
-from paygw_batch.run.kept_documents import withdrawn_at_a_page
-from paygw_batch.run.signed_document import SignedDocument
-from paygw_batch.wiring.journal import journal_for_planning
+from paygw_batch.opening.open_journal import journal_for_planning
+from paygw_batch.settle.kept_documents import withdrawn_at_a_page
+from paygw_batch.submit.approvals import withdraw_document
 from tests.cli.clocks import SetClock, clock_of
 from tests.console.keyed_people import FROM_PAGES, KEYS, PasskeyHouse
 from tests.console.people import APPROVER, MAKER, ORIGIN, House, Person, forms_of, set_up

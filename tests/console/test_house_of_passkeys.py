@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from paygw_batch.approval.policy import required_policy
 from paygw_batch.console.console_app import CurrentPages, console_app, console_of
 from paygw_batch.console.permissions import Role
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.settings.configuration import load_settings
-from paygw_batch.wiring.approvals import required_policy
 from tests.cli.program import sandbox_toml
 from tests.console.people import make_key
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from paygw_batch.approval.approval_keys import PublicKey
 from paygw_batch.console.passkey_access import KeptSessions, SignedInKey, SignInWay, WebSessions
 from paygw_batch.console.permissions import Member, Role
 from paygw_batch.errors import JournalError, SessionsBroken
-from paygw_batch.run.approval_keys import PublicKey
+from tests.approval.test_passkey import passkey
 from tests.console.people import APPROVER, AUDITOR, MAKER, ORIGIN, House
 from tests.journal.journal_disk import failing_disk
-from tests.run.test_passkey import passkey
 
 ADA, BEN = Member("Ada", frozenset({Role.MAKER})), Member("Ben", frozenset({Role.APPROVER}))
 KEY = passkey("p-ada").public

@@ -21,7 +21,8 @@ from tests.test_catalogue import messages
 
 PACKAGE = Path(paygw_batch.__file__).parent
 OF_TERMINALS = (
-    *("cli", "sandbox", "listener", "journal", "cluster", "notices", "wiring/journal.py", "console/console_app.py"),
+    *("cli", "sandbox", "listener", "journal", "cluster", "notices", "opening/open_journal.py"),
+    "console/console_app.py",
     *(f"{module.replace('.', '/')}.py" for module in COMMANDS.values()),
 )
 """What no page asks for."""
@@ -33,16 +34,24 @@ COMMAND = re.compile(
 
 OF_PAGES = tuple(
     f"paygw_batch/{room}"
-    for room in ("console/", "core/", "countries/", "report/", "run/", "sheet/check/", "statement.py")
+    for room in (
+        "console/",
+        "core/",
+        "countries/",
+        "approval/",
+        "engine/quarantine.py",
+        "settle/",
+        "show/",
+        "sheet/check/",
+        "submit/",
+    )
 )
 ELSEWHERE = (
-    "report/next_step.py",
+    "show/next_step.py",
     "sheet/check/catalogue.py",
-    "console/console_app.py",
-    "console/console_command.py",
-    "console/invite_command.py",
-    "run/approval_keys.py",
-    "countries/data.py",
+    *("console/console_app.py", "console/console_command.py", "console/invite_command.py"),
+    *("approval/approval_keys.py", "approval/policy.py", "countries/data.py", "settle/settle_rows.py"),
+    *(f"submit/{module}.py" for module in ("approvals", "results", "send", "submission", "submit_sheet")),
 )
 """What a terminal or a report says in words that pages do not share, and mistakes in the data files of countries."""
 OF_ERRORS = re.compile(r"Make a new |`paygw-batch \S+ (?:BATCH|\{placeholder\})|\[approval\] (?:needs|lists) |config/")

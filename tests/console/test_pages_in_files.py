@@ -14,7 +14,7 @@ from tests.long_part import share
 def test_a_page_that_is_a_file_has_no_violation(new_desk: Callable[..., Desk], scheme: str) -> None:
     desk = new_desk(color_scheme=scheme, bypass_csp=True)  # axe-core is a script: the pages themselves allow none
     for kind in PageKind:
-        desk.page.goto((ROOT / f"tests/report/golden/{kind}.html").as_uri())
+        desk.page.goto((ROOT / f"tests/show/golden/{kind}.html").as_uri())
         desk.page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
         desk.look()
         desk.page.set_viewport_size({"width": NARROW, "height": 800})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from paygw_batch.approval.approval_keys import RelyingParty, challenge_of, to_base64url
 from paygw_batch.console.passkey_access import (
     Invitations,
     KeptSessions,
@@ -19,9 +20,8 @@ from paygw_batch.console.passkey_access import (
     key_that_signed,
     new_passkey,
 )
-from paygw_batch.run.approval_keys import RelyingParty, challenge_of, to_base64url
-from tests.run.software_passkey import SoftwarePasskey
-from tests.run.test_passkey import CONSOLE, ELSEWHERE, passkey
+from tests.approval.software_passkey import SoftwarePasskey
+from tests.approval.test_passkey import CONSOLE, ELSEWHERE, passkey
 
 NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
 ADA, CLEO, STRANGER = passkey("p-ada"), passkey("r-cleo"), passkey("p-stranger")

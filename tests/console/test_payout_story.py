@@ -7,7 +7,7 @@ from socket import socket
 import pytest
 from playwright.sync_api import expect
 
-from paygw_batch.run.approval import read_plan
+from paygw_batch.approval.plan_document import read_plan
 from tests.cli.program import Program
 from tests.console.browsers import PATIENCE_MS, Desk, Keyboard
 from tests.console.passkey_people import at_origin, give_passkeys, origin_of, sign_in

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from paygw_batch.actions.start_run import started_run
 from paygw_batch.console.console_app import console_app
 from paygw_batch.console.pages.people_page import HEALTH
+from paygw_batch.console.start_run import started_run
 from tests.console.people import ADMINISTRATOR, AUDITOR, MAKER, ORIGIN, House
 from tests.console.test_console_preparation import EIGHT_DEFECTS, sheet, uploaded
 from tests.patience import until

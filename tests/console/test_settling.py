@@ -12,7 +12,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from paygw_batch.actions.start_run import started_run
 from paygw_batch.console.pages import orders
 from paygw_batch.console.pages.orders import (
     OrderAgreement,
@@ -23,14 +22,15 @@ from paygw_batch.console.pages.orders import (
     read_statement_of,
     statement_folders,
 )
+from paygw_batch.console.start_run import started_run
 from paygw_batch.console.visits import Visit
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal import Entry
 from paygw_batch.journal.lock import RunLock, lock_path
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.run.kept_documents import check_kept_orders
+from paygw_batch.opening.open_journal import journal_to_read
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.journal import journal_to_read
+from paygw_batch.settle.kept_documents import check_kept_orders
 from tests.cli.clocks import SetClock, clock_of
 from tests.cli.program import HEADING
 from tests.cli.test_postgres_commands import ClusterProgram

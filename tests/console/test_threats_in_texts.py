@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from paygw_batch.approval.signed_document import in_groups
 from paygw_batch.console.console_app import ROUTES
 from paygw_batch.console.pages import people_page
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATIC
-from paygw_batch.run.signed_document import in_groups
 from tests.checkout import ROOT
 from tests.console.checking import checked_here
 from tests.console.keyed_people import KEYS, PasskeyHouse, value
@@ -24,7 +24,7 @@ from tests.console.test_console_access import NAMES, address
 from tests.console.test_console_files import paid
 from tests.console.test_console_preparation import digest, finished, sheet, signed, uploaded
 
-OUR_FILES = [*STATIC.iterdir(), *(ROOT / "paygw_batch/report/static").iterdir()]
+OUR_FILES = [*STATIC.iterdir(), *(ROOT / "paygw_batch/show/static").iterdir()]
 HOSTILE = "\"'><img src=x onerror=alert(1)><svg onload=alert(2)><script>alert(3)</script><b hx-get=/x style=x>{{71*73}}"
 BEHAVIOUR = f"""
 [[rule]]

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.actions.payout_folder import CheckedSheet, PayoutFolder
-from paygw_batch.actions.start_run import start_run, started_run
+from paygw_batch.approval.approval_keys import PasskeySignature, RelyingParty, from_base64url, to_base64url
+from paygw_batch.approval.plan_document import PlanDocument, read_plan
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.run.approval import PlanDocument, read_plan
-from paygw_batch.run.approval_keys import PasskeySignature, RelyingParty, from_base64url, to_base64url
+from paygw_batch.console.payout_folder import CheckedSheet, PayoutFolder
+from paygw_batch.console.start_run import start_run, started_run
+from tests.approval.software_passkey import SoftwarePasskey
+from tests.approval.test_passkey import flipped, passkey
 from tests.cli.program import Program
 from tests.console.checking import checked_here
 from tests.console.keyed_people import KEYS, PAGES, PasskeyHouse, PasskeyPerson, parts_of, value
 from tests.console.people import APPROVER, MAKER, House, set_up
 from tests.console.test_console_preparation import digest, finished, sheet, signed, uploaded
 from tests.patience import PATIENCE_S
-from tests.run.software_passkey import SoftwarePasskey
-from tests.run.test_passkey import flipped, passkey
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def forgeries(keyed: PasskeyHouse) -> Forgeries:
 
 @pytest.mark.long
 def test_forged_approval_no_byte_of_it_can_differ(forgeries: Forgeries) -> None:
-    """Every eighth bit here, through the pages; every bit is flipped in tests/run/test_passkey.py."""
+    """Every eighth bit here, through the pages; every bit is flipped in tests/approval/test_passkey.py."""
     for part in ("client_data", "authenticator_data", "signature"):
         plain = from_base64url(forgeries.form[part]) or b""
         for number, other in enumerate(flipped(plain)):

@@ -14,13 +14,13 @@ from starlette.routing import Mount, Route
 from paygw_batch.console import web_guard
 from paygw_batch.console.console_app import ROUTES, console_app
 from paygw_batch.console.web_guard import HEADERS, MAX_FORM_BYTES, WebGuard
+from tests.approval.test_passkey import passkey
 from tests.console.checking import checked_here
 from tests.console.keyed_people import KEYS, PasskeyHouse
 from tests.console.people import APPROVER, MAKER, ORIGIN, House, Person, newest_entries, set_up
 from tests.console.test_console_access import NAMES, address
 from tests.console.test_console_preparation import HEADING, row, sheet, signed, uploaded
 from tests.patience import until
-from tests.run.test_passkey import passkey
 
 MIB = 1 << 20
 OWN = b"127.0.0.1:8460"

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from paygw_batch.actions.start_run import StartedRun, started_run
+from paygw_batch.approval.plan_document import read_plan
 from paygw_batch.console.console_app import console_app
+from paygw_batch.console.start_run import StartedRun, started_run
 from paygw_batch.journal.lock import RunLock, lock_path
-from paygw_batch.run.approval import read_plan
-from paygw_batch.wiring.journal import journal_to_read
+from paygw_batch.opening.open_journal import journal_to_read
 from tests.cli.program import kenyan_rows
 from tests.console.people import APPROVER, AUDITOR, MAKER, House, Person, forms_of
 from tests.console.test_console_payout import SMALL

@@ -35,7 +35,7 @@ from paygw_batch.journal.file_place import in_memory_journal
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import NewBatch, NewInstruction, RowState
-from paygw_batch.report.summary import of_states
+from paygw_batch.show.summary import of_states
 from tests.engine.inline_journal import InlineJournal
 from tests.gateway.gateway_server import (
     PATH,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.values import BatchRecord
-from paygw_batch.report.changes import AMOUNT_OFF, CHANGED_ACCOUNT, GONE, NEW_PAYEE, Comparison, compare_with_past
 from paygw_batch.sheet.instructions import to_pages
+from paygw_batch.submit.changes import AMOUNT_OFF, CHANGED_ACCOUNT, GONE, NEW_PAYEE, Comparison, compare_with_past
 from tests.journal.journal_rows import all_due, intent, memory, new_instruction, open_sheet, outcome_of, send
 from tests.journal.tested_journal import Journal
 from tests.long_part import share_of

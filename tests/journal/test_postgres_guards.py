@@ -13,7 +13,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from paygw_batch.actions.send import real_world
 from paygw_batch.clock import elapsed_s
 from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
@@ -34,6 +33,7 @@ from paygw_batch.journal.postgres.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.session import Row, Server
 from paygw_batch.journal.values import Amendment, Arrived, Entry, Link, MoveResult, Withdrawal
+from paygw_batch.opening.gateway_access import real_world
 from tests.journal.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of, send
 from tests.journal.postgres_rows import fall_silent, make_postgres, open_postgres, postgres_place, read_postgres
 from tests.journal.postgres_server import PostgresServer, own_server

@@ -9,7 +9,7 @@ from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import RowsMoved
 from paygw_batch.journal.values import CarriedOut, Entry
-from paygw_batch.run.resolve import Settlement, settle
+from paygw_batch.settle.resolve import Settlement, settle
 from tests.journal.journal_rows import at, open_sheet, outcome_of, send
 from tests.journal.tested_journal import Journal
 

@@ -3,7 +3,7 @@
 from paygw_batch.cli.main import cli
 from paygw_batch.errors import PaygwError
 from paygw_batch.journal.sqlite.sqlite_tables import QUERIES
+from paygw_batch.opening.given_sheet import GivenSheet, Reading, rules_of
 from paygw_batch.settings.configuration import load_settings
-from paygw_batch.wiring.sheet import GivenSheet, Reading, rules_of
 
 __all__ = ["QUERIES", "GivenSheet", "PaygwError", "Reading", "cli", "load_settings", "rules_of"]

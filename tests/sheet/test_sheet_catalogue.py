@@ -9,13 +9,13 @@ from types import ModuleType
 
 import pytest
 
+from paygw_batch.approval.plan_document import READ_AS
 from paygw_batch.countries.form_columns import sheet_columns
-from paygw_batch.run.approval import READ_AS
 from paygw_batch.sheet.check.catalogue import ANY_COLUMN, DEFECTS, WARNINGS, CodeMeaning, codes_of, meaning_of
 from paygw_batch.sheet.read.xlsx_cells import Doubt
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("sheet", "run")
+ROOMS = ("sheet", "submit")
 NO_CODE = re.compile(r".*\.(?:toml|csv|xlsx|parquet|json|xml|rels)")
 
 

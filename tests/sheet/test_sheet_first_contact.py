@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
+from paygw_batch.settle.statement import read_statement
 from paygw_batch.sheet.check.damage import MAYBE_DAMAGED, repaired
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
-from paygw_batch.statement import read_statement
 from tests.sheet.sheet_values import MakeSheet, lines
 
 Check = Callable[[str], Validated]

@@ -8,10 +8,10 @@ from pathlib import Path
 import openpyxl
 import pytest
 
-from paygw_batch import statement
 from paygw_batch.errors import SheetError
+from paygw_batch.settle import statement
+from paygw_batch.settle.statement import Statement, StatementLine, read_statement, statement_as_json, statement_of_json
 from paygw_batch.sheet.read.headings import HEADER_ROWS
-from paygw_batch.statement import Statement, StatementLine, read_statement, statement_as_json, statement_of_json
 
 COLUMNS_HINT = "`[statement.columns]` in the configuration says which of the gateway's headings is which column."
 MEND = "Nothing was settled. Ask for the statement again, or name the right one, and run the command again."

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paygw_batch.statement import TimeSpan, read_time
+from paygw_batch.settle.statement import TimeSpan, read_time
 
 
 def utc(text: str) -> datetime:

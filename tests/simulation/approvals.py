@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from paygw_batch.core.choices import Choices
-from paygw_batch.errors import ApprovalError, PeopleForgotten
-from paygw_batch.journal.journal import JournalReader
-from paygw_batch.run.approval import (
+from paygw_batch.approval.approval_keys import ApprovalKey, people_of, public_key_of
+from paygw_batch.approval.plan_document import (
     NOT_ASKED_FOR,
     Approved,
     Content,
@@ -21,9 +19,11 @@ from paygw_batch.run.approval import (
     needs_approval,
     unsigned_plan,
 )
-from paygw_batch.run.approval_keys import ApprovalKey, people_of, public_key_of
-from paygw_batch.run.signed_document import ApprovalPolicy, approve, signed
-from paygw_batch.run.submit import Plan, plan_submission
+from paygw_batch.approval.signed_document import ApprovalPolicy, approve, signed
+from paygw_batch.core.choices import Choices
+from paygw_batch.errors import ApprovalError, PeopleForgotten
+from paygw_batch.journal.journal import JournalReader
+from paygw_batch.submit.plan import Plan, plan_submission
 from tests.simulation.disk import ENDPOINT
 from tests.simulation.gateway import QUARANTINE_H
 from tests.simulation.sheets import MINOR_UNITS

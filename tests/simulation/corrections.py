@@ -24,13 +24,13 @@ from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.journal import journal as journal_of_all
 from paygw_batch.journal.file_place import in_memory_journal
-from paygw_batch.run import submit
-from paygw_batch.run.open_questions import PAYEE_TWICE, USED_REFERENCE, OpenQuestion, UsedReference
-from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
 from paygw_batch.sheet.check import validate as checking
 from paygw_batch.sheet.check.repeats import REWRITTEN
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Sheet, Validated
+from paygw_batch.submit import plan as submit
+from paygw_batch.submit.open_questions import PAYEE_TWICE, USED_REFERENCE, OpenQuestion, UsedReference
+from paygw_batch.submit.plan import Plan, open_planned_batch, plan_submission
 from tests.engine.scripted_world import NOW, ScriptedGateway, an_engine, reply, run
 from tests.simulation.judge import Violation
 

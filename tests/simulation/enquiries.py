@@ -5,10 +5,10 @@ import json
 from typing import TYPE_CHECKING
 
 from paygw_batch.countries.load import load_enquiry
+from paygw_batch.engine.quarantine import DateWatch
 from paygw_batch.gateway.enquiry import EnquiryAnswer, read_answer
 from paygw_batch.gateway.message import Expected, RawReply
-from paygw_batch.run.quarantine_clock import DateWatch
-from paygw_batch.run.refresh import Clock, Politeness, Refresh
+from paygw_batch.settle.refresh import Clock, Politeness, Refresh
 from tests.simulation.gateway import OPERATIONS, Said
 from tests.simulation.judge import row_of
 from tests.simulation.process import Process, hold

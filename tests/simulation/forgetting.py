@@ -3,14 +3,14 @@
 from random import Random
 from typing import TYPE_CHECKING
 
+from paygw_batch.approval.order import forget_order_in_force, unsigned_forget_order
+from paygw_batch.approval.signed_document import approve, signed
 from paygw_batch.core.lifecycle import State
+from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Forgettable
-from paygw_batch.run.kept_documents import is_kept
-from paygw_batch.run.order import forget_order_in_force, unsigned_forget_order
-from paygw_batch.run.quarantine_clock import JournalClock
-from paygw_batch.run.signed_document import approve, signed
+from paygw_batch.settle.kept_documents import is_kept
 from tests.simulation.approvals import MAKER, key_of
 from tests.simulation.disk import ENDPOINT
 from tests.simulation.gateway import QUARANTINE_H

@@ -19,9 +19,9 @@ from typing import Any, cast
 import apsw
 import polars as pl
 
-from paygw_batch.actions import approvals, plan_document, submit_sheet
-from paygw_batch.actions.plan_document import Conversation, RefusedSheet, Submission
-from paygw_batch.actions.send import SendJob
+from paygw_batch.approval.approval_keys import ApprovalKey, people_of
+from paygw_batch.approval.plan_document import Approved, PlanDocument, PlanFinding
+from paygw_batch.approval.signed_document import Approval, ApprovalPolicy, approve, signed
 from paygw_batch.clock import timestamp
 from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import Concluded, Intended
@@ -32,19 +32,19 @@ from paygw_batch.journal.left import NothingLeft
 from paygw_batch.journal.sqlite.connect import configure
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, Entry, Identity, Link
-from paygw_batch.report.changes import Comparison, compare_with_past
-from paygw_batch.run import submit
-from paygw_batch.run.approval import Approved, PlanDocument, PlanFinding
-from paygw_batch.run.approval_keys import ApprovalKey, people_of
-from paygw_batch.run.kept_documents import withdrawn_with
-from paygw_batch.run.signed_document import Approval, ApprovalPolicy, approve, signed
-from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
+from paygw_batch.opening.gateway_access import GatewayAccess, SendJob
+from paygw_batch.opening.given_sheet import GivenSheet
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.settle.kept_documents import withdrawn_with
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.sheet_file import ReadOptions, sheet_of
-from paygw_batch.wiring.gateway import GatewayAccess
-from paygw_batch.wiring.sheet import GivenSheet
+from paygw_batch.submit import approvals, submit_sheet
+from paygw_batch.submit import plan as submit
+from paygw_batch.submit import submission as plan_document
+from paygw_batch.submit.changes import Comparison, compare_with_past
+from paygw_batch.submit.plan import Plan, open_planned_batch, plan_submission
+from paygw_batch.submit.submission import Conversation, RefusedSheet, Submission
 from tests.simulation.approvals import key_of
 from tests.simulation.remembered import REMEMBERED
 from tests.simulation.screens import Look, Opening, PaidBatch, Payment, ScreenJudge, Seen, screen_of, text_sha256

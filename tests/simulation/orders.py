@@ -5,18 +5,17 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from paygw_batch.approval.signed_document import ApprovalPolicy, approve, signed
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Basis, State
+from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, RowState
-from paygw_batch.run.match_statement import StatementReader
-from paygw_batch.run.quarantine_clock import JournalClock
-from paygw_batch.run.release import check_releasable
-from paygw_batch.run.resolve import Settlement, check_settlements, settle
-from paygw_batch.run.row_order import Decision, RowAct, RowOrder, order_in_force, row_content, unsigned_order
-from paygw_batch.run.signed_document import ApprovalPolicy, approve, signed
-from paygw_batch.statement import Statement, read_statement
+from paygw_batch.settle.match_statement import StatementReader
+from paygw_batch.settle.resolve import Settlement, check_releasable, check_settlements, settle
+from paygw_batch.settle.row_order import Decision, RowAct, RowOrder, order_in_force, row_content, unsigned_order
+from paygw_batch.settle.statement import Statement, read_statement
 from tests.simulation.approvals import EXPIRES_H, MAKER, key_of
 from tests.simulation.disk import ENDPOINT
 from tests.simulation.gateway import QUARANTINE_H

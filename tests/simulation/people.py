@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Basis, Resolution, State
+from paygw_batch.engine.quarantine import DateWatch, JournalClock
 from paygw_batch.errors import SheetError, UsageError
 from paygw_batch.gateway.message import RawReply
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, CarriedOut, RowState
-from paygw_batch.run.match_statement import StatementReader
-from paygw_batch.run.quarantine_clock import DateWatch, JournalClock
-from paygw_batch.run.release import check_releasable
-from paygw_batch.run.resolve import Settlement, check_settlements, settle
-from paygw_batch.statement import read_statement, read_time
+from paygw_batch.settle.match_statement import StatementReader
+from paygw_batch.settle.resolve import Settlement, check_releasable, check_settlements, settle
+from paygw_batch.settle.statement import read_statement, read_time
 from tests.simulation.gateway import QUARANTINE_H
 from tests.simulation.judge import row_of
 from tests.simulation.process import Process, hold

@@ -13,13 +13,20 @@ from typing import Any
 
 import polars as pl
 
-from paygw_batch.actions import approvals, batch_status, plan_document
+from paygw_batch.approval import order, signed_document
+from paygw_batch.approval import plan_document as approval
+from paygw_batch.approval.approval_keys import Person
+from paygw_batch.approval.order import Order
+from paygw_batch.approval.plan_document import Approved, Content, PlanDocument
+from paygw_batch.approval.signed_document import Approval, ApprovalPolicy, SignedDocument
 from paygw_batch.clock import timestamp
 from paygw_batch.core.evidence import Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolution
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, TryAgain, Verdict
+from paygw_batch.engine import quarantine as quarantine_clock
 from paygw_batch.engine.engine import Engine
 from paygw_batch.engine.pacing import LocalPacing
+from paygw_batch.engine.quarantine import Quarantine
 from paygw_batch.errors import JournalHeld, JournalUnwritable
 from paygw_batch.gateway.message import (
     Attempt,
@@ -45,26 +52,15 @@ from paygw_batch.journal.values import (
     RowState,
     UsedSpelling,
 )
-from paygw_batch.report.changes import CHANGED_ACCOUNT, Change, _Past, _Sheet
-from paygw_batch.run import (
-    approval,
-    match_statement,
-    order,
-    quarantine_clock,
-    release,
-    resolve,
-    row_order,
-    signed_document,
-    submit,
-)
-from paygw_batch.run.approval import Approved, Content, PlanDocument
-from paygw_batch.run.approval_keys import Person
-from paygw_batch.run.match_statement import StatementReader
-from paygw_batch.run.order import Order
-from paygw_batch.run.quarantine_clock import Quarantine
-from paygw_batch.run.row_order import RowOrder
-from paygw_batch.run.signed_document import Approval, ApprovalPolicy, SignedDocument
-from paygw_batch.statement import StatementLine, StatementProof
+from paygw_batch.settle import match_statement, resolve, row_order
+from paygw_batch.settle.match_statement import StatementReader
+from paygw_batch.settle.row_order import RowOrder
+from paygw_batch.settle.statement import StatementLine, StatementProof
+from paygw_batch.show import batch_status
+from paygw_batch.submit import approvals
+from paygw_batch.submit import plan as submit
+from paygw_batch.submit import submission as plan_document
+from paygw_batch.submit.changes import CHANGED_ACCOUNT, Change, _Past, _Sheet
 from tests.simulation import corrections
 from tests.simulation.forging import ForgingWorld
 from tests.simulation.gateway import SimGateway
@@ -315,7 +311,7 @@ def no_quarantine(*_: object) -> None:
 def rejected_leaves_at_once(world: SimWorld) -> None:
     """A row that a person called rejected is released before its quarantine is over."""
     world.patch(journal_of_all, "is_in_quarantine", lambda *_: False)
-    world.patch(release, "quarantined", lambda *_, **__: {})
+    world.patch(resolve, "quarantined", lambda *_, **__: {})
 
 
 def every_answer_settles(self: StatementReader, line: StatementLine) -> Resolution | None:

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from benchmarks.silent_progress import Silent
+from paygw_batch.approval.plan_document import NOT_ASKED_FOR
 from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import Intended, State
 from paygw_batch.core.outcome import Verdict
 from paygw_batch.engine.engine import Engine
 from paygw_batch.engine.pacing import Pace
 from paygw_batch.engine.ports import World
+from paygw_batch.engine.quarantine import MAX_AHEAD_S, DateWatch, JournalClock
 from paygw_batch.errors import (
     ApprovalError,
     JournalError,
@@ -28,9 +30,7 @@ from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawR
 from paygw_batch.journal.port import JournalThread
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteEngineJournal, SqliteJournal
 from paygw_batch.journal.values import BatchRecord, Entry, MoveResult, TallyKind
-from paygw_batch.run.approval import NOT_ASKED_FOR
-from paygw_batch.run.quarantine_clock import MAX_AHEAD_S, DateWatch, JournalClock
-from paygw_batch.run.submit import open_planned_batch, plan_submission
+from paygw_batch.submit.plan import open_planned_batch, plan_submission
 from tests.simulation.gateway import DEPARTS_WITHIN_S, QUARANTINE_H
 from tests.simulation.loop import ProcessLoop
 from tests.simulation.sheets import RULES

@@ -12,17 +12,19 @@ from typing import Any, Self, TypeVar
 
 import polars as pl
 
+from paygw_batch.approval import plan_document as approval
 from paygw_batch.core.batch import InstructionTotals
 from paygw_batch.journal import new_batch
-from paygw_batch.report import changes, reconcile
-from paygw_batch.run import approval, compare_sheet, submit
-from paygw_batch.run.compare_sheet import with_rows, without_rows
 from paygw_batch.sheet import instructions
 from paygw_batch.sheet.check.contract import good_rows
 from paygw_batch.sheet.check.repeats import in_one_spelling
 from paygw_batch.sheet.check.validate import with_defects
 from paygw_batch.sheet.instructions import InstructionColumns, from_pages, to_pages
 from paygw_batch.sheet.model import Validated, ValidatedPart
+from paygw_batch.show import reconcile
+from paygw_batch.submit import changes, compare_sheet
+from paygw_batch.submit import plan as submit
+from paygw_batch.submit.compare_sheet import with_rows, without_rows
 
 KEPT = 4_096
 """How many results of one function are kept: a long run must not fill the memory."""

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paygw_batch.core.lifecycle import Resolution, State
+from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord
-from paygw_batch.run.quarantine_clock import JournalClock
-from paygw_batch.run.resolve import Settlement
+from paygw_batch.settle.resolve import Settlement
 from tests.simulation.disk import Copy
 from tests.simulation.gateway import QUARANTINE_H
 from tests.simulation.judge import row_of

@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, ClassVar, cast
 
+from paygw_batch.approval.plan_document import PlanDocument
 from paygw_batch.cli.screen import approval_plan
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.run.approval import PlanDocument
 from tests.simulation.judge import Violation
 
 SHARE = Decimal("0.25")

@@ -6,7 +6,7 @@ from functools import partial
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.engine.engine import RunEnd
-from paygw_batch.run.kept_documents import check_kept_orders
+from paygw_batch.settle.kept_documents import check_kept_orders
 from tests.simulation.enquiries import refresh_rows
 from tests.simulation.forgetting import CHANCE_OF_FORGETTING, CHANCE_OF_FORGETTING_ALL, forget, look_at_bytes, will_die
 from tests.simulation.gateway import BEHAVIOURS, DEAD, LONGEST_SLEEP_S, TOTAL_TIMEOUT_S, USUAL

@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from paygw_batch.actions.results import standings, summary_after
+from paygw_batch.approval.signed_document import ApprovalPolicy
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Verdict
@@ -29,14 +29,14 @@ from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawR
 from paygw_batch.journal import file_place
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
 from paygw_batch.journal.values import LINE_COLUMNS, BatchRecord
-from paygw_batch.report.totals import BatchTotals
-from paygw_batch.run import submit
-from paygw_batch.run.signed_document import ApprovalPolicy
-from paygw_batch.run.submit import Plan
+from paygw_batch.settle.statement import SignedStatements
 from paygw_batch.sheet.check.repeats import LOOK_ALIKE
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.write import table
-from paygw_batch.statement import SignedStatements
+from paygw_batch.show.totals import BatchTotals
+from paygw_batch.submit import plan as submit
+from paygw_batch.submit.plan import Plan
+from paygw_batch.submit.results import standings, summary_after
 from tests.simulation.approvals import Approvals
 from tests.simulation.disk import Disk
 from tests.simulation.gateway import HONEST, OPERATIONS, USUAL, Said, SimGateway

@@ -9,19 +9,20 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.actions.approvals import (
-    SharedPlan,
-    code_in,
-    newest_version,
-    require_in_force,
-    required_plan,
-    share_plan,
-    withdraw_document,
+from paygw_batch.approval.order import ForgetOrder
+from paygw_batch.approval.plan_document import PlanDocument, needs_approval, payout_code
+from paygw_batch.approval.policy import known_maker, person, required_policy
+from paygw_batch.approval.signed_document import (
+    ApprovalPolicy,
+    SignedDocument,
+    approve,
+    name_of,
+    read_document,
+    require_not_withdrawn,
+    signatures_of,
+    signed,
+    write_document,
 )
-from paygw_batch.actions.forget_people import forget_by_order
-from paygw_batch.actions.plan_document import Conversation, RefusedSheet, draft_plan, own_view
-from paygw_batch.actions.settle_rows import carry_out_order
-from paygw_batch.actions.submit_sheet import refused_summary, release_by_order
 from paygw_batch.cli.commands.forget import forgotten
 from paygw_batch.cli.commands.pay import send_released
 from paygw_batch.cli.commands.settle import settled_sentence, summary_after_settling
@@ -51,29 +52,28 @@ from paygw_batch.clock import utc_now
 from paygw_batch.core.choices import Choices
 from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.extras import AFTER_A_COMMAND, extras
+from paygw_batch.forget_people import forget_by_order
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import say, say_count
-from paygw_batch.run.approval import PlanDocument, needs_approval, payout_code
-from paygw_batch.run.kept_documents import withdrawn_with
-from paygw_batch.run.order import ForgetOrder
-from paygw_batch.run.row_order import RowOrder, batch_of_order
-from paygw_batch.run.signed_document import (
-    ApprovalPolicy,
-    SignedDocument,
-    approve,
-    name_of,
-    read_document,
-    require_not_withdrawn,
-    signatures_of,
-    signed,
-    write_document,
-)
-from paygw_batch.run.submit import Plan
+from paygw_batch.opening.given_sheet import GivenSheet, Reading, rules_of
+from paygw_batch.opening.open_journal import find_batch, journal_for_document, journal_to_read
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.approvals import known_maker, person, required_policy
-from paygw_batch.wiring.journal import find_batch, journal_for_document, journal_to_read
-from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
-from paygw_batch.wiring.sheet import GivenSheet, Reading, rules_of
+from paygw_batch.settle.kept_documents import withdrawn_with
+from paygw_batch.settle.row_order import RowOrder, batch_of_order
+from paygw_batch.settle.settle_rows import carry_out_order
+from paygw_batch.show.outputs import OutputKind, RequestedOutput
+from paygw_batch.submit.approvals import (
+    SharedPlan,
+    code_in,
+    newest_version,
+    require_in_force,
+    required_plan,
+    share_plan,
+    withdraw_document,
+)
+from paygw_batch.submit.plan import Plan
+from paygw_batch.submit.submission import Conversation, RefusedSheet, draft_plan, own_view
+from paygw_batch.submit.submit_sheet import refused_summary, release_by_order
 
 
 @click.command("plan", cls=HelpCommand)

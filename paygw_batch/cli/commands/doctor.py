@@ -14,8 +14,8 @@ from typing import assert_never
 
 import click
 
-from paygw_batch.actions.notices import tell_of_disk, tell_of_key
-from paygw_batch.actions.send import free_bytes, lacking_room
+from paygw_batch.approval.approval_keys import Person, PublicKey
+from paygw_batch.approval.policy import policy_of
 from paygw_batch.cli.commands.sign import STALE_NONCE, STALE_TIMESTAMP_S, show_steps
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation
@@ -25,6 +25,7 @@ from paygw_batch.clock import elapsed_s, timestamp, utc_now
 from paygw_batch.core.batch import PAYIN, PAYOUT, Instruction
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import AmountUnit, CountryRule, FieldKind, Rules
+from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.extras import HEALTH, extra, extras
 from paygw_batch.gateway.address import operation_url
@@ -32,17 +33,7 @@ from paygw_batch.gateway.message import TransportFault
 from paygw_batch.gateway.signing.key import EXPIRY_WARNING_DAYS, Custody, KeyKind, SigningKey
 from paygw_batch.journal import TallyKind
 from paygw_batch.language import mark, mark_all, say
-from paygw_batch.processes import processor, python_build
-from paygw_batch.report.health import Health, HealthCheck
-from paygw_batch.report.summary import ExitCode, Summary, worst
-from paygw_batch.run.approval_keys import Person, PublicKey
-from paygw_batch.run.quarantine_clock import JournalClock
-from paygw_batch.settings.configuration import Settings, unknown_variables
-from paygw_batch.settings.sections import PayinSection, PayinTermsSection
-from paygw_batch.sheet.read.profiles import known_headings
-from paygw_batch.statement import SignedStatements, TransferFolder
-from paygw_batch.wiring.approvals import policy_of, statement_key, statement_rule
-from paygw_batch.wiring.gateway import (
+from paygw_batch.opening.gateway_access import (
     TOKEN,
     GatewayAccess,
     Signing,
@@ -54,8 +45,17 @@ from paygw_batch.wiring.gateway import (
     signer_key,
     signing_of,
 )
-from paygw_batch.wiring.journal import Tell, journal_to_read, place_of
-from paygw_batch.wiring.sheet import as_answered, filled_in, operation_of, rules_of
+from paygw_batch.opening.given_sheet import as_answered, filled_in, operation_of, rules_of
+from paygw_batch.opening.open_journal import Tell, journal_to_read, place_of
+from paygw_batch.processes import processor, python_build
+from paygw_batch.settings.configuration import Settings, unknown_variables
+from paygw_batch.settings.sections import PayinSection, PayinTermsSection
+from paygw_batch.settle.statement import SignedStatements, TransferFolder, statement_key, statement_rule
+from paygw_batch.sheet.read.profiles import known_headings
+from paygw_batch.show.health import Health, HealthCheck
+from paygw_batch.show.summary import ExitCode, Summary, worst
+from paygw_batch.submit.notices import tell_of_disk, tell_of_key
+from paygw_batch.submit.send import free_bytes, lacking_room
 
 _TEST_TEXT = "a test of paygw-batch doctor: no payment"
 _CONFIGURATION_FILE = mark("configuration file")

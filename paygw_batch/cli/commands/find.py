@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.actions.batch_status import MAX_FOUND, payment_search
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import force_option, guard_of, settings_of
@@ -19,11 +18,12 @@ from paygw_batch.errors import UsageError
 from paygw_batch.files import write_whole
 from paygw_batch.journal import FoundPayment
 from paygw_batch.language import mark_all, say, say_count
-from paygw_batch.report.remittance import masked, paid_out, payee_of, remittance_page
-from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.wiring.journal import journal_to_read
-from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
-from paygw_batch.wiring.sheet import rules_of
+from paygw_batch.opening.given_sheet import rules_of
+from paygw_batch.opening.open_journal import journal_to_read
+from paygw_batch.show.batch_status import MAX_FOUND, payment_search
+from paygw_batch.show.outputs import OutputKind, RequestedOutput
+from paygw_batch.show.remittance import masked, paid_out, payee_of, remittance_page
+from paygw_batch.show.summary import ExitCode, Summary
 
 _TIMES = mark_all("sent {time}", "last update {time}")
 

@@ -4,18 +4,18 @@ from typing import assert_never
 
 import click
 
-from paygw_batch.actions.forget_people import Forgotten, choose, files_elsewhere, forget_by_word
+from paygw_batch.approval.policy import person as operator
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import guard_of, settings_of, wait_option
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.send_batch import held
 from paygw_batch.errors import UsageError
+from paygw_batch.forget_people import Forgotten, choose, files_elsewhere, forget_by_word
 from paygw_batch.journal import Forgettable, JournalReader, OldPages
 from paygw_batch.language import mark_all, say, say_count
-from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.wiring.approvals import person as operator
-from paygw_batch.wiring.journal import journal_to_read
+from paygw_batch.opening.open_journal import journal_to_read
+from paygw_batch.show.summary import ExitCode, Summary
 
 before_option = click.option("--before", metavar="DATE", help="Forget everyone whose batch was over before this date.")
 person_option = click.option(

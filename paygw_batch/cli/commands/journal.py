@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paygw_batch.approval.policy import person
 from paygw_batch.cli.help_texts import HelpCommand, HelpGroup
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import by_option, guard_of, settings_of
@@ -19,12 +20,8 @@ from paygw_batch.extras import extra
 from paygw_batch.journal import AcceptedRows
 from paygw_batch.journal.adopt import Adoption
 from paygw_batch.language import mark, mark_all, say, say_count
-from paygw_batch.processes import gc_paused
-from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.run.kept_documents import check_kept_orders, check_kept_withdrawals
-from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.approvals import person
-from paygw_batch.wiring.journal import (
+from paygw_batch.opening.given_sheet import require_endpoint
+from paygw_batch.opening.open_journal import (
     database_of,
     file_of,
     journal_to_read,
@@ -33,8 +30,11 @@ from paygw_batch.wiring.journal import (
     require_file,
     tell_notes,
 )
-from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
-from paygw_batch.wiring.sheet import require_endpoint
+from paygw_batch.processes import gc_paused
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.settle.kept_documents import check_kept_orders, check_kept_withdrawals
+from paygw_batch.show.outputs import OutputKind, RequestedOutput
+from paygw_batch.show.summary import ExitCode, Summary
 
 _COUNTED = {
     "instructions": mark("instructions"),

@@ -10,7 +10,6 @@ from functools import partial
 
 import click
 
-from paygw_batch.actions.run_report import write_metrics
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, WholeNumber
 from paygw_batch.cli.options import guard_of, settings_of
@@ -26,13 +25,14 @@ from paygw_batch.journal import Arrived
 from paygw_batch.journal.place import KeepBeside
 from paygw_batch.language import say
 from paygw_batch.listener import InGroups, Limits, ListenerApp, serve
-from paygw_batch.report.metrics import EndedRun
-from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.opening.gateway_access import GatewayAccess, authenticity, field_names, gateway_of, listener_path
+from paygw_batch.opening.given_sheet import rules_of
+from paygw_batch.opening.open_journal import open_to_write, place_of, require_journal
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.show.summary import ExitCode, Summary
+from paygw_batch.unattended.metrics import EndedRun
+from paygw_batch.unattended.run_report import write_metrics
 from paygw_batch.web_server import LOOPBACK
-from paygw_batch.wiring.gateway import GatewayAccess, authenticity, field_names, gateway_of, listener_path
-from paygw_batch.wiring.journal import open_to_write, place_of, require_journal
-from paygw_batch.wiring.sheet import rules_of
 
 TAKE_IN_EVERY_S = 1.0
 """The seconds between two attempts to record waiting notifications, if the journal is free."""
@@ -84,7 +84,7 @@ def listen_command(invocation: Invocation, *, port: int | None) -> None:
         async def receive() -> None:
             async with AsyncExitStack() as stack:
                 if connection is not None:
-                    from paygw_batch.actions.settle_rows import following_up  # noqa: PLC0415 (httpx)
+                    from paygw_batch.settle.settle_rows import following_up  # noqa: PLC0415 (httpx)
 
                     asking = following_up(settings, connection, keeper.keep, lambda said: screen.notes([said]))
                     app.follow_up = (await stack.enter_async_context(asking)).doubt

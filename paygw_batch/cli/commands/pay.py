@@ -7,22 +7,7 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.actions.plan_document import (
-    Conversation,
-    Submission,
-    plan_sheet,
-    preview,
-    refused_for_defects,
-    refused_for_questions,
-)
-from paygw_batch.actions.results import ResultFiles, default_out
-from paygw_batch.actions.submit_sheet import (
-    ReleasedRows,
-    refused_summary,
-    release_rejected,
-    require_named_plan,
-    with_warnings_told,
-)
+from paygw_batch.approval.policy import default_plan, person
 from paygw_batch.cli.help_texts import HelpCommand, SheetCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, Number, WholeNumber
 from paygw_batch.cli.options import (
@@ -59,15 +44,36 @@ from paygw_batch.countries.load import load_operation
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.errors import UsageError
 from paygw_batch.language import say, say_count
-from paygw_batch.report.summary import Summary, of_states
-from paygw_batch.report.totals import books_of_pieces
+from paygw_batch.opening.gateway_access import gateway_of
+from paygw_batch.opening.given_sheet import GivenSheet, Reading, minor_units_of, require_complete, rules_of
+from paygw_batch.opening.open_journal import (
+    find_batch,
+    journal_for_planning,
+    journal_to_read,
+    require_workers,
+    run_journal,
+)
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.check.mending import read_mending
-from paygw_batch.wiring.approvals import default_plan, person
-from paygw_batch.wiring.gateway import gateway_of
-from paygw_batch.wiring.journal import find_batch, journal_for_planning, journal_to_read, require_workers, run_journal
-from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
-from paygw_batch.wiring.sheet import GivenSheet, Reading, minor_units_of, require_complete, rules_of
+from paygw_batch.show.outputs import OutputKind, RequestedOutput
+from paygw_batch.show.summary import Summary, of_states
+from paygw_batch.show.totals import books_of_pieces
+from paygw_batch.submit.results import ResultFiles, default_out
+from paygw_batch.submit.submission import (
+    Conversation,
+    Submission,
+    plan_sheet,
+    preview,
+    refused_for_defects,
+    refused_for_questions,
+)
+from paygw_batch.submit.submit_sheet import (
+    ReleasedRows,
+    refused_summary,
+    release_rejected,
+    require_named_plan,
+    with_warnings_told,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

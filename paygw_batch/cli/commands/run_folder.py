@@ -12,11 +12,7 @@ from typing import Any
 
 import click
 
-from paygw_batch.actions.drop_folder import Claimed, Drop, adopt
-from paygw_batch.actions.dropped_files import NOTE_ENDING
-from paygw_batch.actions.notices import tell_of_refused_sheet
-from paygw_batch.actions.plan_document import Submission
-from paygw_batch.actions.results import ResultFiles
+from paygw_batch.approval.policy import person
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, Number
 from paygw_batch.cli.options import collect_option, guard_of, settings_of, strict_option, wait_option
@@ -36,15 +32,19 @@ from paygw_batch.errors import (
 )
 from paygw_batch.journal import Journal
 from paygw_batch.language import say, say_count
-from paygw_batch.report.summary import ExitCode, Summary, worst
+from paygw_batch.opening.gateway_access import gateway_of, signer_key
+from paygw_batch.opening.given_sheet import GivenSheet, Reading, require_complete, rules_of
+from paygw_batch.opening.open_journal import hold_again, only_one, require_journal, run_journal
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.cover_note import CoverNote
 from paygw_batch.sheet.read.profiles import read_profile
-from paygw_batch.wiring.approvals import person
-from paygw_batch.wiring.gateway import gateway_of, signer_key
-from paygw_batch.wiring.journal import hold_again, only_one, require_journal, run_journal
-from paygw_batch.wiring.outputs import OutputGuard
-from paygw_batch.wiring.sheet import GivenSheet, Reading, require_complete, rules_of
+from paygw_batch.show.outputs import OutputGuard
+from paygw_batch.show.summary import ExitCode, Summary, worst
+from paygw_batch.submit.notices import tell_of_refused_sheet
+from paygw_batch.submit.results import ResultFiles
+from paygw_batch.submit.submission import Submission
+from paygw_batch.unattended.drop_folder import Claimed, Drop, adopt
+from paygw_batch.unattended.dropped_files import NOTE_ENDING
 
 _UNFINISHED = {ExitCode.STOPPED_EARLY, ExitCode.INTERRUPTED}
 _REFUSED = {ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.APPROVAL}

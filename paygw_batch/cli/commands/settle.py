@@ -12,23 +12,10 @@ from typing import Any
 
 import click
 
-from paygw_batch.actions.approvals import needs_order, order_steps
-from paygw_batch.actions.batch_status import batch_summary
-from paygw_batch.actions.forget_people import choose, draft_forget_order
-from paygw_batch.actions.settle_rows import (
-    AskedStatement,
-    OrderNeeded,
-    as_of_time,
-    carry_out_statement,
-    compare_statement,
-    draft_order,
-    needs_order_sentence,
-    refresh,
-    refresh_all,
-    require_enquiry,
-    settle_by_word,
-)
-from paygw_batch.actions.submit_sheet import releasable_rows
+from paygw_batch.approval.approval_keys import ApprovalKey
+from paygw_batch.approval.order import ForgetOrder
+from paygw_batch.approval.policy import person, required_line, required_policy
+from paygw_batch.approval.signed_document import signed, write_document
 from paygw_batch.cli.commands.forget import before_option, chosen_told, person_option, require_one, show_chosen
 from paygw_batch.cli.help_texts import HelpCommand, HelpGroup
 from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
@@ -49,25 +36,39 @@ from paygw_batch.clock import utc_now
 from paygw_batch.core.lifecycle import Basis, Resolution
 from paygw_batch.core.shown_states import counted_finding, decided_by
 from paygw_batch.engine.engine import RunEnd
+from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import UsageError
+from paygw_batch.forget_people import choose, draft_forget_order
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import mark, mark_count, say, say_count
-from paygw_batch.report.summary import ExitCode, Summary, worst
-from paygw_batch.run.approval_keys import ApprovalKey
-from paygw_batch.run.match_statement import Matched
-from paygw_batch.run.order import ForgetOrder
-from paygw_batch.run.quarantine_clock import JournalClock
-from paygw_batch.run.refresh import Refresh, Refreshed
-from paygw_batch.run.resolve import Settlement
-from paygw_batch.run.row_order import Decision, RowAct, RowOrder
-from paygw_batch.run.signed_document import signed, write_document
+from paygw_batch.opening.gateway_access import signer_key
+from paygw_batch.opening.given_sheet import require_gateway
+from paygw_batch.opening.open_journal import find_batch, journal_to_read
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.statement import proof_sentence
-from paygw_batch.wiring.approvals import person, required_line, required_policy, statement_in
-from paygw_batch.wiring.gateway import signer_key
-from paygw_batch.wiring.journal import find_batch, journal_to_read
-from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
-from paygw_batch.wiring.sheet import require_gateway
+from paygw_batch.settle.match_statement import Matched
+from paygw_batch.settle.refresh import Refresh, Refreshed
+from paygw_batch.settle.resolve import Settlement
+from paygw_batch.settle.row_order import Decision, RowAct, RowOrder
+from paygw_batch.settle.settle_rows import (
+    AskedStatement,
+    OrderNeeded,
+    as_of_time,
+    carry_out_statement,
+    compare_statement,
+    draft_order,
+    needs_order,
+    needs_order_sentence,
+    refresh,
+    refresh_all,
+    require_enquiry,
+    settle_by_word,
+)
+from paygw_batch.settle.statement import proof_sentence, statement_in
+from paygw_batch.show.batch_status import batch_summary
+from paygw_batch.show.next_step import order_steps
+from paygw_batch.show.outputs import OutputKind, RequestedOutput
+from paygw_batch.show.summary import ExitCode, Summary, worst
+from paygw_batch.submit.submit_sheet import releasable_rows
 
 
 @click.command("refresh", cls=HelpCommand)

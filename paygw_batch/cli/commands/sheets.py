@@ -22,8 +22,7 @@ from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.load import chosen_countries
 from paygw_batch.errors import UsageError
 from paygw_batch.language import say, say_count
-from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.report.totals import totals_of_sheet
+from paygw_batch.opening.given_sheet import GivenSheet, Reading, filled_in_notes, minor_units_of, rules_of
 from paygw_batch.sheet.check.validate import refused_as_a_whole, warnings_as_defects
 from paygw_batch.sheet.findings import listed, warnings_told
 from paygw_batch.sheet.model import Validated
@@ -32,8 +31,9 @@ from paygw_batch.sheet.read.profiles import OWN_ENDING
 from paygw_batch.sheet.read.sheet_file import ReadOptions, headings_in
 from paygw_batch.sheet.write.rejects import write_mendable
 from paygw_batch.sheet.write.template import GUIDE_HEADINGS, columns_of, write_template
-from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
-from paygw_batch.wiring.sheet import GivenSheet, Reading, filled_in_notes, minor_units_of, rules_of
+from paygw_batch.show.outputs import OutputKind, RequestedOutput
+from paygw_batch.show.summary import ExitCode, Summary
+from paygw_batch.show.totals import totals_of_sheet
 
 
 @click.command("validate", cls=HelpCommand)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import polars as pl
 
+from paygw_batch.approval.policy import required_line
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
 from paygw_batch.cli.options import collect_option, settings_of
@@ -17,11 +18,10 @@ from paygw_batch.errors import SheetError, UsageError
 from paygw_batch.gateway.sign import Explanation, SignatureProfile
 from paygw_batch.journal import NewInstruction
 from paygw_batch.language import mark, say
-from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.opening.gateway_access import SANDBOX_URL, signing_of
+from paygw_batch.opening.given_sheet import GivenSheet, Reading, require_complete, rules_of
 from paygw_batch.sheet.model import Validated
-from paygw_batch.wiring.approvals import required_line
-from paygw_batch.wiring.gateway import SANDBOX_URL, signing_of
-from paygw_batch.wiring.sheet import GivenSheet, Reading, require_complete, rules_of
+from paygw_batch.show.summary import ExitCode, Summary
 
 STALE_NONCE = "0" * 32
 STALE_TIMESTAMP_S = 1_700_000_000

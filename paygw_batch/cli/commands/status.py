@@ -10,18 +10,6 @@ from typing import Any, assert_never
 import click
 from rich.live import Live
 
-from paygw_batch.actions.batch_status import (
-    BatchStatus,
-    FollowedBatch,
-    JournalStatus,
-    ListedBatch,
-    RowStatus,
-    batch_status,
-    followed_batch,
-    journal_status,
-    rows_being_sent,
-    states_of,
-)
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
 from paygw_batch.cli.options import complete_batches, force_option, guard_of, settings_of
@@ -50,12 +38,24 @@ from paygw_batch.journal import (
     StateTally,
 )
 from paygw_batch.language import mark_all, say, say_count
-from paygw_batch.report.next_step import in_command_words, step_of_state
-from paygw_batch.report.remittance import payee_of
-from paygw_batch.report.summary import Summary
+from paygw_batch.opening.open_journal import find_batch, journal_to_read
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.journal import find_batch, journal_to_read
-from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
+from paygw_batch.show.batch_status import (
+    BatchStatus,
+    FollowedBatch,
+    JournalStatus,
+    ListedBatch,
+    RowStatus,
+    batch_status,
+    followed_batch,
+    journal_status,
+    rows_being_sent,
+    states_of,
+)
+from paygw_batch.show.next_step import in_command_words, step_of_state
+from paygw_batch.show.outputs import OutputKind, RequestedOutput
+from paygw_batch.show.remittance import payee_of
+from paygw_batch.show.summary import Summary
 
 LOOK_EVERY_S = 1.0
 QUIET_BEYOND_TIMEOUT_S = 30
@@ -167,8 +167,8 @@ def status_command(
 
 
 def _write_questions(journal: JournalReader, record: BatchRecord, out: Path, screen: Screen) -> None:
-    from paygw_batch.report.reconcile import questions  # noqa: PLC0415 (polars: only if a file is asked for)
     from paygw_batch.sheet.write.table import write_frame  # noqa: PLC0415 (as above)
+    from paygw_batch.show.reconcile import questions  # noqa: PLC0415 (polars: only if a file is asked for)
 
     asked = questions(journal, record, minor_units_by_currency())
     write_frame(asked, out)

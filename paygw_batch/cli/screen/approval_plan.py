@@ -5,21 +5,21 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from paygw_batch.approval.approval_keys import MODULE, PASSPHRASE, ApprovalKey, approval_key_at
+from paygw_batch.approval.order import ForgetOrder
+from paygw_batch.approval.plan_document import KNOWN_SINCE, PlanDocument
+from paygw_batch.approval.signed_document import ApprovalPolicy, Signatures, SignedDocument, signatures_of
 from paygw_batch.cli.screen.screen import SHOWN_LINES, Screen
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYIN
 from paygw_batch.core.money import with_separators
+from paygw_batch.engine.quarantine import Quarantine
 from paygw_batch.files import write_whole
 from paygw_batch.language import mark_all, say, say_count
-from paygw_batch.report.plan_page import payees, people_lines, plan_lines, plan_page, sentence_of
-from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.run.approval import KNOWN_SINCE, PlanDocument
-from paygw_batch.run.approval_keys import MODULE, PASSPHRASE, ApprovalKey, approval_key_at
-from paygw_batch.run.match_statement import Matched
-from paygw_batch.run.order import ForgetOrder
-from paygw_batch.run.quarantine_clock import Quarantine
-from paygw_batch.run.row_order import RowOrder
-from paygw_batch.run.signed_document import ApprovalPolicy, Signatures, SignedDocument, signatures_of
+from paygw_batch.settle.match_statement import Matched
+from paygw_batch.settle.row_order import RowOrder
+from paygw_batch.show.summary import ExitCode, Summary
+from paygw_batch.submit.plan_to_approve import payees, people_lines, plan_lines, plan_page, sentence_of
 
 
 def own_key(path: Path) -> ApprovalKey:

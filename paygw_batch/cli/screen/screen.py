@@ -21,7 +21,7 @@ from paygw_batch.cli.signals import interruption
 from paygw_batch.core.money import with_separators
 from paygw_batch.core.text import fit_for_terminal, fit_in_json
 from paygw_batch.language import number, say
-from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.show.summary import ExitCode, Summary
 
 _PIECE = re.compile(r"`[^`]*`\S*|\S*paygw-batch .*$|\S+")
 """A command in quotation marks or at the end of a sentence, otherwise a word."""

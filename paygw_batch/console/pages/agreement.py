@@ -14,21 +14,9 @@ from typing import Any, ClassVar, Generic, Self
 
 from starlette.responses import Response
 
-from paygw_batch.actions.approvals import withdraw_document
-from paygw_batch.actions.batch_status import running_now
-from paygw_batch.actions.payout_folder import NamedFolder
-from paygw_batch.actions.start_run import StartedRun, last_summary, pause_run, run_shown, started_run
-from paygw_batch.clock import utc_now
-from paygw_batch.console.passkey_access import SignedInKey, signature_in
-from paygw_batch.console.permissions import Act, Member
-from paygw_batch.console.visits import Console, PageOutdated, Visit, made_once
-from paygw_batch.errors import ApprovalError, ConfigurationError, DocumentWithdrawn
-from paygw_batch.journal import JournalReader
-from paygw_batch.language import say
-from paygw_batch.report.summary import ExitCode
-from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, challenge_of
-from paygw_batch.run.kept_documents import withdrawn_at_a_page, withdrawn_with
-from paygw_batch.run.signed_document import (
+from paygw_batch.approval.approval_keys import ApprovalKey, PublicKey, challenge_of
+from paygw_batch.approval.policy import required_line, required_policy, sandbox_key
+from paygw_batch.approval.signed_document import (
     Approval,
     Document,
     SignedDocument,
@@ -42,8 +30,20 @@ from paygw_batch.run.signed_document import (
     signed,
     write_document,
 )
-from paygw_batch.wiring.approvals import required_line, required_policy, sandbox_key
-from paygw_batch.wiring.journal import journal_for_planning
+from paygw_batch.clock import utc_now
+from paygw_batch.console.passkey_access import SignedInKey, signature_in
+from paygw_batch.console.payout_folder import NamedFolder
+from paygw_batch.console.permissions import Act, Member
+from paygw_batch.console.start_run import StartedRun, last_summary, pause_run, run_shown, started_run
+from paygw_batch.console.visits import Console, PageOutdated, Visit, made_once
+from paygw_batch.errors import ApprovalError, ConfigurationError, DocumentWithdrawn
+from paygw_batch.journal import JournalReader
+from paygw_batch.language import say
+from paygw_batch.opening.open_journal import journal_for_planning
+from paygw_batch.settle.kept_documents import withdrawn_at_a_page, withdrawn_with
+from paygw_batch.show.batch_status import running_now
+from paygw_batch.show.summary import ExitCode
+from paygw_batch.submit.approvals import withdraw_document
 
 _REFUSED = frozenset({ExitCode.UNEXPECTED, ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.JOURNAL, ExitCode.APPROVAL})
 """The exit codes of a run that carried nothing out."""

@@ -10,15 +10,6 @@ from urllib.parse import urlencode
 import polars as pl
 from starlette.responses import Response
 
-from paygw_batch.actions.payout_folder import (
-    FOUND,
-    ROWS,
-    CheckedSheet,
-    FoundKind,
-    PayoutFolder,
-    UnreadableSheet,
-    UploadedSheet,
-)
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.console.pages.agreement import withdraw
 from paygw_batch.console.pages.preparing import (
@@ -30,6 +21,15 @@ from paygw_batch.console.pages.preparing import (
     reading_page,
     recheck,
     require_version,
+)
+from paygw_batch.console.payout_folder import (
+    FOUND,
+    ROWS,
+    CheckedSheet,
+    FoundKind,
+    PayoutFolder,
+    UnreadableSheet,
+    UploadedSheet,
 )
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import Page, PageLink, pages_after

@@ -11,17 +11,8 @@ from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.actions.check_payout import digest_of
-from paygw_batch.actions.payout_folder import (
-    PayoutFolder,
-    UnreadableSheet,
-    UploadedSheet,
-    is_folder_name,
-    new_folder,
-    new_folder_name,
-    plain_file_name,
-)
 from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.console.check_payout import digest_of
 from paygw_batch.console.pages.agreement import withdraw
 from paygw_batch.console.pages.check_page import SHOWN_HEADINGS, cell_texts, mending_of
 from paygw_batch.console.pages.preparing import (
@@ -33,6 +24,15 @@ from paygw_batch.console.pages.preparing import (
     readable,
     recheck,
     require_version,
+)
+from paygw_batch.console.payout_folder import (
+    PayoutFolder,
+    UnreadableSheet,
+    UploadedSheet,
+    is_folder_name,
+    new_folder,
+    new_folder_name,
+    plain_file_name,
 )
 from paygw_batch.console.rendering import Page
 from paygw_batch.console.sheet_process import mark_in_process
@@ -49,9 +49,9 @@ from paygw_batch.core.money import parse_amount
 from paygw_batch.errors import Asked, UsageError
 from paygw_batch.journal import make_directory
 from paygw_batch.language import say
+from paygw_batch.opening.given_sheet import Reading
 from paygw_batch.sheet.check.mending import Mending, with_headings, write_mending
 from paygw_batch.sheet.write.template import write_template
-from paygw_batch.wiring.sheet import Reading
 
 _MAX_TITLE = 80
 SAMPLE = "payroll-november.csv"

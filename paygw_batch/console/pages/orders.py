@@ -15,10 +15,8 @@ from pathlib import Path
 from threading import Lock
 from typing import ClassVar, Self
 
-from paygw_batch.actions.approvals import order_problem
-from paygw_batch.actions.payout_folder import NamedFolder, move_in, new_named_folder
-from paygw_batch.actions.settle_rows import AskedStatement, as_of_time, carry_out_order, read_for_later, statement_read
-from paygw_batch.actions.start_run import StartedRun, start_run
+from paygw_batch.approval.policy import person
+from paygw_batch.approval.signed_document import read_document, write_document
 from paygw_batch.clock import timestamp
 from paygw_batch.console.pages.agreement import (
     Agreement,
@@ -27,20 +25,23 @@ from paygw_batch.console.pages.agreement import (
     listed,
     progress_of,
 )
+from paygw_batch.console.payout_folder import NamedFolder, move_in, new_named_folder
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.sheet_process import limit_this_process, run_within_limits
+from paygw_batch.console.start_run import StartedRun, start_run
 from paygw_batch.console.visits import PageOutdated, Visit
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.errors import ApprovalError, JournalHeld, PaygwError, SheetError
 from paygw_batch.files import write_whole
 from paygw_batch.journal import JournalReader, make_directory
 from paygw_batch.language import mark, mark_all, say, say_count
-from paygw_batch.run.kept_documents import is_kept
-from paygw_batch.run.row_order import RowAct, RowOrder
-from paygw_batch.run.signed_document import read_document, write_document
+from paygw_batch.opening.open_journal import journal_for_planning, run_journal
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.approvals import person, signature_place
-from paygw_batch.wiring.journal import journal_for_planning, run_journal
+from paygw_batch.settle.kept_documents import is_kept
+from paygw_batch.settle.row_order import RowAct, RowOrder
+from paygw_batch.settle.settle_rows import AskedStatement, as_of_time, carry_out_order, read_for_later, statement_read
+from paygw_batch.settle.statement import SIGNATURE_ENDING
+from paygw_batch.submit.approvals import order_problem
 
 _PROGRAM = "from paygw_batch.console.pages.orders import main; main()"
 
@@ -102,7 +103,7 @@ class StatementFolder(NamedFolder):
 
     def keep_signature(self, signature: bytes) -> None:
         """Keep the file's signature beside it."""
-        write_whole(signature_place(self.file), signature)
+        write_whole(self.file.with_name(f"{self.file.name}{SIGNATURE_ENDING}"), signature)
 
     @property
     def lines_file(self) -> Path:

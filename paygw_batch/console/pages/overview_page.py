@@ -8,19 +8,11 @@ from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.actions.batch_status import (
-    ListedBatch,
-    counted_once,
-    listed_batch,
-    payment_search,
-    sums_by_currency,
-    totals_of,
-)
-from paygw_batch.actions.payout_folder import UploadedSheet, all_folders, uploads_by_batch
 from paygw_batch.clock import utc_now
 from paygw_batch.console.pages.agreement import ListedAgreement, Stage, listed, progress_of
 from paygw_batch.console.pages.orders import open_orders
 from paygw_batch.console.pages.plan_page import PlanAgreement
+from paygw_batch.console.payout_folder import UploadedSheet, all_folders, uploads_by_batch
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, day_of, page_links
 from paygw_batch.console.visits import Visit
@@ -28,8 +20,16 @@ from paygw_batch.core.shown_states import shown_state
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader
 from paygw_batch.language import say, say_count
-from paygw_batch.report.remittance import Payee, paid_out, payee_of, remittance_page
-from paygw_batch.wiring.journal import journal_for_planning
+from paygw_batch.opening.open_journal import journal_for_planning
+from paygw_batch.show.batch_status import (
+    ListedBatch,
+    counted_once,
+    listed_batch,
+    payment_search,
+    sums_by_currency,
+    totals_of,
+)
+from paygw_batch.show.remittance import Payee, paid_out, payee_of, remittance_page
 
 _SHORTEST = 2
 SHOWN_PAYMENTS = 100

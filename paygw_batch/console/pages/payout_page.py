@@ -9,20 +9,11 @@ from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.actions.batch_status import (
-    FollowedBatch,
-    FollowedRow,
-    FollowedRowHistory,
-    followed_batch,
-    followed_row,
-    followed_rows,
-)
-from paygw_batch.actions.results import write_results
-from paygw_batch.actions.settle_rows import settle_choices
-from paygw_batch.actions.start_run import pause_run, run_shown, start_run, started_run
+from paygw_batch.approval.policy import name_in
 from paygw_batch.console.pages.agreement import ListedAgreement
 from paygw_batch.console.pages.orders import open_orders
 from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, pages_after, state_word, when
+from paygw_batch.console.start_run import pause_run, run_shown, start_run, started_run
 from paygw_batch.console.visits import (
     FILE_TYPES,
     PageNotFound,
@@ -38,10 +29,19 @@ from paygw_batch.core.shown_states import INVALID, code_of, recorded
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, make_directory
 from paygw_batch.language import language, mark, mark_all, say, say_count
-from paygw_batch.report.next_step import NextStep, RowStep
-from paygw_batch.report.report_page import HELD, Reader
-from paygw_batch.wiring.approvals import name_in
-from paygw_batch.wiring.sheet import minor_units_of
+from paygw_batch.opening.given_sheet import minor_units_of
+from paygw_batch.settle.settle_rows import settle_choices
+from paygw_batch.show.batch_status import (
+    FollowedBatch,
+    FollowedRow,
+    FollowedRowHistory,
+    followed_batch,
+    followed_row,
+    followed_rows,
+)
+from paygw_batch.show.next_step import NextStep, RowStep
+from paygw_batch.show.report_page import HELD, Reader
+from paygw_batch.submit.results import write_results
 
 ROWS_A_PAGE = 25
 _DEEDS: Mapping[str, str] = {

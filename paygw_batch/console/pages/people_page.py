@@ -8,12 +8,10 @@ from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.actions.batch_status import running_now
-from paygw_batch.actions.payout_folder import PayoutFolder
-from paygw_batch.actions.send import why_stopped
-from paygw_batch.actions.start_run import last_summary, start_run, started_run
+from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.console.permissions import Member
 from paygw_batch.console.rendering import Page, PageLink, page_links
+from paygw_batch.console.start_run import last_summary, start_run, started_run
 from paygw_batch.console.visits import PageNotFound, Visit, called_in, parts_of
 from paygw_batch.errors import PaygwError
 from paygw_batch.journal import (
@@ -28,10 +26,12 @@ from paygw_batch.journal import (
     make_directory,
 )
 from paygw_batch.language import mark, mark_all, say
+from paygw_batch.opening.open_journal import database_of, file_of, journal_to_read, require_workers
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import pick_up_name
 from paygw_batch.sheet.columns import label_of
-from paygw_batch.wiring.journal import database_of, file_of, journal_to_read, require_workers
+from paygw_batch.show.batch_status import running_now
+from paygw_batch.submit.send import why_stopped
 
 _JOBS: Mapping[str, str] = {
     "refresh": mark("Ask the gateway about open rows"),

@@ -11,9 +11,17 @@ from typing import Any, ClassVar, Self
 
 from starlette.responses import Response
 
-from paygw_batch.actions.notices import add_notices, plan_notices
-from paygw_batch.actions.payout_folder import CheckedSheet, PayoutFolder, UploadedSheet
-from paygw_batch.actions.start_run import StartedRun, start_run
+from paygw_batch.approval.approval_keys import plain_name
+from paygw_batch.approval.plan_document import (
+    MEANT,
+    MENDED,
+    READ_AS,
+    SENT_BEFORE,
+    PlanDocument,
+    PlanFinding,
+    needs_approval,
+)
+from paygw_batch.approval.policy import required_policy
 from paygw_batch.console.pages.agreement import (
     Agreement,
     AgreementCard,
@@ -30,8 +38,10 @@ from paygw_batch.console.pages.preparing import (
     folder,
     reading_page,
 )
+from paygw_batch.console.payout_folder import CheckedSheet, PayoutFolder, UploadedSheet
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import Page, PageLink, day, page_links, when
+from paygw_batch.console.start_run import StartedRun, start_run
 from paygw_batch.console.visits import (
     PageNotFound,
     PageOutdated,
@@ -43,8 +53,15 @@ from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.money import with_separators
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import mark, say
-from paygw_batch.report.changes import CHANGED_ACCOUNT
-from paygw_batch.report.plan_page import (
+from paygw_batch.opening.open_journal import journal_for_planning
+from paygw_batch.sheet.check.catalogue import WARNINGS, meaning_of
+from paygw_batch.sheet.check.mending import LEFT_OUT
+from paygw_batch.sheet.columns import columns_of_operation, label_of
+from paygw_batch.sheet.write.table import write_frame
+from paygw_batch.show.remittance import masked
+from paygw_batch.submit.changes import CHANGED_ACCOUNT
+from paygw_batch.submit.notices import add_notices, plan_notices
+from paygw_batch.submit.plan_to_approve import (
     KindOfDifference,
     KindOfWarning,
     ListedPayee,
@@ -66,23 +83,6 @@ from paygw_batch.report.plan_page import (
     shared_with,
     warning_line,
 )
-from paygw_batch.report.remittance import masked
-from paygw_batch.run.approval import (
-    MEANT,
-    MENDED,
-    READ_AS,
-    SENT_BEFORE,
-    PlanDocument,
-    PlanFinding,
-    needs_approval,
-)
-from paygw_batch.run.approval_keys import plain_name
-from paygw_batch.sheet.check.catalogue import WARNINGS, meaning_of
-from paygw_batch.sheet.check.mending import LEFT_OUT
-from paygw_batch.sheet.columns import columns_of_operation, label_of
-from paygw_batch.sheet.write.table import write_frame
-from paygw_batch.wiring.approvals import required_policy
-from paygw_batch.wiring.journal import journal_for_planning
 
 PEOPLE_A_PAGE = 50
 """The maximum number of people on a page."""

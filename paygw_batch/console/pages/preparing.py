@@ -10,20 +10,20 @@ from typing import Any, ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.actions.check_payout import check_again, check_payout, is_kept, remember, unreadable
-from paygw_batch.actions.payout_folder import CheckedSheet, PayoutFolder, UnreadableSheet, UploadedSheet
-from paygw_batch.actions.start_run import started_run
+from paygw_batch.approval.approval_keys import PublicKey, plain_name
+from paygw_batch.approval.policy import listed_people, sandbox_key
+from paygw_batch.console.check_payout import check_again, check_payout, is_kept, remember, unreadable
 from paygw_batch.console.pages.agreement import withdraw
+from paygw_batch.console.payout_folder import CheckedSheet, PayoutFolder, UnreadableSheet, UploadedSheet
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import Page
 from paygw_batch.console.sheet_process import IN_PROCESS_BYTES, check_in_process
+from paygw_batch.console.start_run import started_run
 from paygw_batch.console.visits import ActRefused, Console, PageNotFound, PageOutdated, Visit, made_once
 from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
-from paygw_batch.run.approval_keys import PublicKey, plain_name
+from paygw_batch.opening.open_journal import journal_for_planning
 from paygw_batch.sheet.check.mending import Mending
-from paygw_batch.wiring.approvals import listed_people, sandbox_key
-from paygw_batch.wiring.journal import journal_for_planning
 
 Check = CheckedSheet | UnreadableSheet
 _checks: dict[str, Thread] = {}

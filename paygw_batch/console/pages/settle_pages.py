@@ -12,9 +12,7 @@ from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.actions.batch_status import FollowedRow, followed_row, running_now, sums_by_currency, with_payees
-from paygw_batch.actions.settle_rows import SettleChoice, draft_order, settle_by_word, settle_choices
-from paygw_batch.actions.submit_sheet import RejectedRows, rejected_rows
+from paygw_batch.approval.policy import person, required_line
 from paygw_batch.clock import utc_now
 from paygw_batch.console.pages.agreement import (
     AgreementCard,
@@ -38,15 +36,17 @@ from paygw_batch.console.rendering import Page, PageLink, pages_after, state_wor
 from paygw_batch.console.visits import ActRefused, PageNotFound, PageOutdated, Visit, payout_at, payout_record
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.shown_states import recorded
+from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, RowState
 from paygw_batch.language import mark, say
-from paygw_batch.report.remittance import payee_of
-from paygw_batch.run.quarantine_clock import JournalClock
-from paygw_batch.run.resolve import Settlement, standings_of
-from paygw_batch.run.row_order import Decision, OrderedRow, RowAct, RowOrder
-from paygw_batch.wiring.approvals import person, required_line
-from paygw_batch.wiring.journal import journal_for_planning, run_journal
+from paygw_batch.opening.open_journal import journal_for_planning, run_journal
+from paygw_batch.settle.resolve import Settlement, standings_of
+from paygw_batch.settle.row_order import Decision, OrderedRow, RowAct, RowOrder
+from paygw_batch.settle.settle_rows import SettleChoice, draft_order, settle_by_word, settle_choices
+from paygw_batch.show.batch_status import FollowedRow, followed_row, running_now, sums_by_currency, with_payees
+from paygw_batch.show.remittance import payee_of
+from paygw_batch.submit.submit_sheet import RejectedRows, rejected_rows
 
 
 @dataclass(frozen=True, slots=True)

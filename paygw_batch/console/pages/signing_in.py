@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from starlette.responses import PlainTextResponse, Response
 
+from paygw_batch.approval.approval_keys import RelyingParty
 from paygw_batch.console.passkey_access import (
     NewPasskey,
     SignedInKey,
@@ -33,7 +34,6 @@ from paygw_batch.console.visits import (
 )
 from paygw_batch.journal import AuditResult
 from paygw_batch.language import languages, mark, say
-from paygw_batch.run.approval_keys import RelyingParty
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,7 @@ from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.actions.approvals import needs_order
-from paygw_batch.actions.batch_status import FollowedRow, followed_batch, running_now, with_payees
-from paygw_batch.actions.payout_folder import is_folder_name, new_folder_name, plain_file_name
-from paygw_batch.actions.settle_rows import (
-    as_of_time,
-    carry_out_statement,
-    compare_statement,
-    draft_order,
-    hold_contrary,
-)
+from paygw_batch.approval.policy import person, required_line
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.console.pages.agreement import ListedAgreement, signing_key
 from paygw_batch.console.pages.orders import (
@@ -36,6 +27,7 @@ from paygw_batch.console.pages.orders import (
     read_in_process,
     statement_folders,
 )
+from paygw_batch.console.payout_folder import is_folder_name, new_folder_name, plain_file_name
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import Page, PageLink, pages_after
 from paygw_batch.console.visits import (
@@ -51,17 +43,26 @@ from paygw_batch.console.visits import (
 )
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.countries.load import minor_units_by_currency
+from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import SheetError, UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, make_directory
 from paygw_batch.language import say
-from paygw_batch.report.reconcile import questions
-from paygw_batch.run.match_statement import Matched
-from paygw_batch.run.quarantine_clock import JournalClock
-from paygw_batch.run.resolve import standings_of
-from paygw_batch.run.row_order import Decision
+from paygw_batch.opening.open_journal import journal_for_planning, run_journal
+from paygw_batch.settle.match_statement import Matched
+from paygw_batch.settle.resolve import standings_of
+from paygw_batch.settle.row_order import Decision
+from paygw_batch.settle.settle_rows import (
+    as_of_time,
+    carry_out_statement,
+    compare_statement,
+    draft_order,
+    hold_contrary,
+    needs_order,
+)
+from paygw_batch.settle.statement import proof_sentence
 from paygw_batch.sheet.write.table import write_frame
-from paygw_batch.wiring.approvals import person, required_line, what_proves
-from paygw_batch.wiring.journal import journal_for_planning, run_journal
+from paygw_batch.show.batch_status import FollowedRow, followed_batch, running_now, with_payees
+from paygw_batch.show.reconcile import questions
 
 LINES_A_PAGE = 50
 MAX_LISTED = 20
@@ -220,7 +221,7 @@ def statement_preview(visit: Visit) -> Response:
                 uploaded=found.uploaded,
                 matched=matched,
                 words=_counted(matched),
-                proof=what_proves(asked.statement),
+                proof=proof_sentence(asked.statement.proof),
                 needs_two=bool(needs_order(settings, journal, record, matched.settlements)),
                 code=_code(matched),
                 orders=open_orders(visit, record.batch),

@@ -1,0 +1,186 @@
+"""What every kind of order shares (its place, who agreed to it, whether it is still true), and orders to forget people.
+
+An order says how everything that it changes is now. Before it is carried out, its content is made again and compared.
+Carrying it out changes what it says, so it works once. An order to forget names exactly the payments whose payees are
+forgotten, and no person.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, ClassVar, Literal
+
+from paygw_batch.approval.approval_keys import PublicKey
+from paygw_batch.approval.signed_document import (
+    ApprovalPolicy,
+    SignedDocument,
+    SignedPart,
+    require_journal,
+    require_not_withdrawn,
+    require_signatures,
+)
+from paygw_batch.clock import timestamp
+from paygw_batch.core.evidence import SignedOrder
+from paygw_batch.core.shown_states import kept
+from paygw_batch.errors import ApprovalError
+from paygw_batch.journal import Forgettable, JournalReader
+from paygw_batch.language import mark, say
+
+
+class Order(SignedDocument):
+    """A document by which two people agree on something other than a payout."""
+
+    placeholder: ClassVar[str] = "ORDER"
+    make_another: ClassVar[str] = mark("Make a new order with `paygw-batch order`, and have it approved.")
+
+    @property
+    def batch(self) -> str:
+        """The batch under which the journal keeps the order; empty if it is about several."""
+        return ""
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """The number of rows that it changes."""
+
+    @abstractmethod
+    def changes(self, actual: Any) -> Sequence[str]:
+        """Return what differs from `actual`, the content that the order would have now."""
+
+
+def require_place(order: Order, journal: JournalReader, endpoint: str) -> None:
+    """Raise `ApprovalError` for an order of another endpoint or another journal."""
+    if order.content.endpoint != endpoint:
+        raise ApprovalError(
+            say(
+                "The {noun} is for {endpoint}, but this is {actual}.",
+                noun=say(order.noun),
+                endpoint=order.content.endpoint,
+                actual=endpoint,
+            ),
+            hint=say(order.nothing_done),
+        )
+    require_journal(order, journal.head().journal_id, say(order.nothing_done))
+
+
+def agreed(
+    order: Order, journal: JournalReader, policy: ApprovalPolicy, now: datetime, *, by: str
+) -> tuple[str, SignedOrder]:
+    """Return who decided, as the journal records it, and the order that it keeps. `by` is who carries it out.
+
+    Raises `ApprovalError` if it was withdrawn, or too few people approve it.
+    """
+    require_not_withdrawn(order, journal.withdrawals())
+    found = require_signatures(order, policy, now)
+    approvers, digest = ", ".join(person.name for person in found.valid), order.digest()
+    counted = order.model_copy(update={"approvals": list(found.valid.values())})
+    decided = kept("agreed", by, digest, found.maker.name, approvers)
+    return decided, SignedOrder(order.batch, counted.model_dump_json(), sha256=digest)
+
+
+def require_true(order: Order, actual: Any) -> None:
+    """Raise `ApprovalError` unless the content that an order would have now is the content that it has."""
+    if actual != order.content:
+        changes = "; ".join(order.changes(actual))
+        raise ApprovalError(
+            say("The {noun} is no longer valid: {changes}.", noun=say(order.noun), changes=changes),
+            hint=f"{say(order.nothing_done)} {say(order.make_another)}",
+        )
+
+
+NOTHING_FORGOTTEN = mark("Nobody was forgotten.")
+
+
+class ForgottenBatch(SignedPart):
+    """A batch in which people are forgotten, and the number of their rows. Its whole sheet is removed."""
+
+    batch: str
+    operation: str
+    sheet: str
+    rows: int
+
+
+class ForgetContent(SignedPart):
+    """The payments whose payees would be forgotten, and their journal.
+
+    `before` is the date before which people are forgotten; empty for one person, and then `instructions` are the
+    numbers of that person's payments. `sha256` is the digest of exactly these payments (`Forgettable.sha256`).
+    """
+
+    endpoint: str
+    journal: str
+    before: str
+    instructions: list[int]
+    sha256: str
+    batches: list[ForgottenBatch]
+
+
+class ForgetOrder(Order):
+    """An order as it is in its file."""
+
+    noun: ClassVar[str] = mark("order to forget people")
+    nothing_done: ClassVar[str] = NOTHING_FORGOTTEN
+
+    document: Literal["paygw-batch forget order 1"] = "paygw-batch forget order 1"
+    content: ForgetContent
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in which people would be forgotten."""
+        return sum(one.rows for one in self.content.batches)
+
+    def changes(self, _actual: ForgetContent) -> Sequence[str]:
+        """Return that the order would do something else now."""
+        return [say("other payments would be forgotten now")]
+
+
+def unsigned_forget_order(
+    journal: JournalReader, chosen: Forgettable, *, endpoint: str, maker: PublicKey, now: datetime
+) -> ForgetOrder:
+    """Return an order that its maker has yet to sign."""
+    content = _content_of(journal, chosen, endpoint)
+    return ForgetOrder(content=content, made_at=timestamp(now), maker=maker.text, signature="", approvals=[])
+
+
+def _content_of(journal: JournalReader, chosen: Forgettable, endpoint: str) -> ForgetContent:
+    records = {one.number: one for one in journal.batches()}
+    batches = [
+        ForgottenBatch(
+            batch=records[number].batch,
+            operation=records[number].operation,
+            sheet=records[number].sheet_name,
+            rows=len(instructions),
+        )
+        for number, instructions in chosen.batches.items()
+    ]
+    return ForgetContent(
+        endpoint=endpoint,
+        journal=journal.head().journal_id,
+        before=chosen.before,
+        instructions=[] if chosen.before else [one for some in chosen.batches.values() for one in some],
+        sha256=chosen.sha256,
+        batches=batches,
+    )
+
+
+def forget_order_in_force(
+    order: ForgetOrder,
+    journal: JournalReader,
+    policy: ApprovalPolicy,
+    now: datetime,
+    *,
+    by: str,
+    endpoint: str,
+    cutoff: str,
+    recent: str,
+) -> tuple[Forgettable, str, SignedOrder]:
+    """Return the payments whose payees an order forgets now, who decided it (as recorded), and the order to keep.
+
+    Raises `ApprovalError` unless it is approved, and would forget the same payments as when it was made.
+    """
+    require_place(order, journal, endpoint)
+    decided, kept = agreed(order, journal, policy, now, by=by)
+    content = order.content
+    chosen = journal.forgettable(content.instructions or None, before=content.before, cutoff=cutoff, recent=recent)
+    require_true(order, _content_of(journal, chosen, endpoint))
+    return chosen, decided, kept

@@ -1,0 +1,392 @@
+"""Checks plans: a plan names exactly the instructions to pay, its maker signs it, and others approve it.
+
+A plan names the endpoint, the journal and the batch, with a digest of every instruction, totals and findings. It opens
+one batch, once. Signing and approving are in `signed_document.py`.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import polars as pl
+
+from paygw_batch.approval.approval_keys import PublicKey
+from paygw_batch.approval.signed_document import (
+    ApprovalPolicy,
+    SignedDocument,
+    SignedPart,
+    SparsePart,
+    in_groups,
+    read_document,
+    require_signatures,
+)
+from paygw_batch.clock import timestamp
+from paygw_batch.core.money import from_minor, with_separators
+from paygw_batch.core.shown_states import kept
+from paygw_batch.errors import ApprovalError
+from paygw_batch.journal import BatchRecord, Known
+from paygw_batch.language import ENGLISH, language, mark, say
+from paygw_batch.sheet.model import Validated
+
+FIRST_RUN = "payee.first_run"
+COMPARED = "payee.compared"
+KNOWN_SINCE = "payee.known_since"
+"""The code of the rows whose accounts were first paid on one day."""
+SENT_BEFORE = "payee.sent_before"
+"""The code of a row that is in an earlier batch, and is not sent again."""
+MENDED = "cell.mended"
+"""The code of a corrected cell."""
+MEANT = "column.meant"
+"""The code of a heading to which a person gave a different meaning."""
+READ_AS = "sheet.encoding"
+"""The code of the encoding that somebody had to name for a sheet."""
+_ROWS_AT_ONCE = 100_000
+
+
+class Content(SignedPart):
+    """The payments of a plan: what would leave, and not the whole sheet.
+
+    `rows` counts the rows that would leave, `totals` has their sums by currency, and `instructions_sha256` covers each
+    of them. `known` counts the rows that were sent before and are not sent again, and `known_sha256` covers them: they
+    decide what leaves. `invalid` counts those left out. `people_sha256` covers the list that approvers read; `submit`
+    recomputes it, so that exactly the listed people are paid.
+    """
+
+    endpoint: str
+    journal: str
+    """The id of the journal that the batch will be in."""
+    operation: str
+    batch: str
+    sheet: str
+    rows: int
+    known: int
+    invalid: int
+    amended: int
+    instructions_sha256: str
+    known_sha256: str = hashlib.sha256().hexdigest()
+    people_sha256: str = hashlib.sha256().hexdigest()
+    totals: dict[str, str]
+
+
+class PlanFinding(SparsePart):
+    """A finding for an approver, as values: a difference from earlier payments, a row left out, a warning.
+
+    The sentence is made when it is shown (`submit/plan_to_approve.py`). Only a warning of the validation has a
+    `message`, with its `column` and `value`. Row 0: no row of the sheet.
+
+    `name`, `account`, `amount` and `currency` are the payee's in this sheet. `old_account` and the four `before...`
+    fields are the payment it is compared with, and `first...` the first one that the account ever got; `shared_with` is
+    another name paid under the account. `people`, `found` and `paid_before` count the people in the sheet, those paid
+    by one earlier batch, and those paid by any. `by` and `at` say who changed something and when, `becomes` is a cell's
+    new text, `reasons` are the codes of defects, and `rows` are ranges of rows.
+    """
+
+    row: int
+    code: str
+    message: str = ""
+    column: str = ""
+    value: str = ""
+    name: str = ""
+    account: str = ""
+    amount: str = ""
+    currency: str = ""
+    old_account: str = ""
+    before: str = ""
+    before_batch: str = ""
+    before_sheet: str = ""
+    before_at: str = ""
+    first_amount: str = ""
+    first_sheet: str = ""
+    first_at: str = ""
+    shared_with: str = ""
+    people: int = 0
+    found: int = 0
+    paid_before: int = 0
+    becomes: str = ""
+    reasons: str = ""
+    by: str = ""
+    at: str = ""
+    rows: str = ""
+
+    @property
+    def values(self) -> tuple[object, ...]:
+        """Everything but the sentence: equal for the same finding in two languages."""
+        return tuple(getattr(self, name) for name in type(self).model_fields if name != "message")
+
+
+class PlanDocument(SignedDocument):
+    """A plan as it is in its file."""
+
+    noun: ClassVar[str] = mark("plan")
+    placeholder: ClassVar[str] = "PLAN"
+    nothing_done: ClassVar[str] = mark("Nothing was sent.")
+    make_another: ClassVar[str] = mark("Make a new plan: `paygw-batch plan SHEET --out PLAN --key KEY`.")
+
+    document: Literal["paygw-batch plan 5"] = "paygw-batch plan 5"
+    content: Content
+    findings: list[PlanFinding]
+    people: str
+    """Everyone who is paid, one line of CSV each, with `PEOPLE_COLUMNS`."""
+    answered: list[str] = []  # noqa: RUF012 - pydantic copies it
+    """The keys of the questions that the maker answered (`OpenQuestion.key`); the findings show each of them."""
+    against: str = ""
+    """A batch that the maker compared the sheet with, in addition to the usual comparison; empty: none."""
+    language: str = ENGLISH
+    """The language of the findings, in which they are also recomputed."""
+
+    def model_post_init(self, _: object, /) -> None:
+        """Raise `ValueError` unless the list of people matches the digest in the content."""
+        if hashlib.sha256(self.people.encode()).hexdigest() != self.content.people_sha256:
+            raise ValueError("the list of people is not the one that the content names")
+
+    def findings_of(self, *codes: str) -> Sequence[PlanFinding]:
+        """Return the findings with one of these codes."""
+        return [one for one in self.findings if one.code in codes]
+
+    @property
+    def code(self) -> str:
+        """The code that two people compare by phone: the payout's, which signing does not change."""
+        return in_groups(payout_code(self))
+
+
+PEOPLE_COLUMNS = ("row", "name", "account", "currency", "amount")
+
+
+@dataclass(frozen=True, slots=True)
+class Approved:
+    """The journal's record of a plan that opens a batch: its digest, and who prepared and approved it.
+
+    `answered` has the keys of the questions about the sheet that its maker answered, and the others approved.
+    """
+
+    plan_sha256: str
+    approvals: tuple[str, ...]
+    answered: tuple[str, ...] = ()
+
+
+NOT_ASKED_FOR = Approved("", ())
+"""The record if no approval is required."""
+
+
+def content_and_people(
+    validated: Validated,
+    known: Sequence[Known],
+    *,
+    amended: int,
+    endpoint: str,
+    journal_id: str,
+    minor_units: Mapping[str, int],
+) -> tuple[Content, str]:
+    """Return the payments of a planned sheet that would leave, and the list of their people. `known` would not."""
+    told = {one.row for one in known}
+    found = _Leaving.of(validated, told, minor_units)
+    content = Content(
+        endpoint=endpoint,
+        journal=journal_id,
+        operation=validated.sheet.operation,
+        batch=validated.batch,
+        sheet=validated.sheet.name,
+        rows=validated.payable - len(told),
+        known=len(told),
+        invalid=validated.height - validated.payable,
+        amended=amended,
+        instructions_sha256=found.digest,
+        known_sha256=found.known_digest,
+        people_sha256=hashlib.sha256(found.people.encode()).hexdigest(),
+        totals=found.totals,
+    )
+    return content, found.people
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """What would leave: a digest of the instructions, the sum of each currency, the list of people; and the rest."""
+
+    digest: str
+    known_digest: str
+    totals: dict[str, str]
+    people: str
+
+    @classmethod
+    def of(cls, validated: Validated, known: Collection[int], minor_units: Mapping[str, int]) -> "_Leaving":
+        """Go through a sheet with only one part of it in memory at a time."""
+        digest, known_digest, lines = hashlib.sha256(), hashlib.sha256(), []
+        sums: Counter[str] = Counter()
+        is_known = pl.col("row").is_in(pl.Series(sorted(known), dtype=pl.UInt32).implode())
+        for part in validated.parts():
+            for some in part.instructions.iter_slices(_ROWS_AT_ONCE):
+                known_digest.update(_csv_bytes(some.filter(is_known).select("row", "client_orderid")))
+                leaving = some.filter(~is_known) if known else some
+                digest.update(_csv_bytes(leaving))
+                exact = leaving.group_by("currency").agg(pl.col("minor").cast(pl.Decimal(38, 0)).sum())
+                sums.update({currency: int(minor) for currency, minor in exact.iter_rows()})
+                lines.append(_people(leaving, part.rows, minor_units))
+        totals = {
+            currency: from_minor(minor, minor_units=minor_units[currency]) for currency, minor in sorted(sums.items())
+        }
+        return cls(digest.hexdigest(), known_digest.hexdigest(), totals, "".join(lines))
+
+
+def _csv_bytes(frame: pl.DataFrame) -> bytes:
+    return frame.write_csv(include_header=False, quote_style="always").encode()
+
+
+def _people(instructions: pl.DataFrame, rows: pl.DataFrame, minor_units: Mapping[str, int]) -> str:
+    """Return the `PEOPLE_COLUMNS` of some instructions, with the account and amount that are sent."""
+    names = rows.select("row", name=pl.col("account_name").fill_null(""))
+    digits = pl.col("currency").replace_strict(minor_units, return_dtype=pl.Int64, default=0)
+    factor = pl.lit(10, pl.Int64).pow(digits)
+    whole, rest = pl.col("minor") // factor, (pl.col("minor") % factor).cast(pl.String)
+    decimals = (
+        pl.when(digits > 0).then(pl.concat_str(pl.lit("."), rest.str.pad_start(digits, "0"))).otherwise(pl.lit(""))
+    )
+    named = instructions.join(names, on="row", how="left", maintain_order="left")
+    amount = pl.concat_str(whole.cast(pl.String), decimals)
+    listed = named.select("row", "name", pl.col("payee").alias("account"), "currency", amount=amount)
+    return listed.select(PEOPLE_COLUMNS).write_csv(include_header=False)
+
+
+def unsigned_plan(
+    content: Content,
+    findings: Sequence[PlanFinding],
+    maker: PublicKey,
+    now: datetime,
+    *,
+    people: str = "",
+    answered: Sequence[str] = (),
+    against: str = "",
+) -> PlanDocument:
+    """Return a plan that its maker has yet to sign, with findings in the current language.
+
+    `people` is the list that the content covers, `answered` has the keys of the questions that the maker answered, and
+    `against` is a batch that the sheet was compared with.
+    """
+    return PlanDocument(
+        content=content,
+        findings=list(findings),
+        made_at=timestamp(now),
+        maker=maker.text,
+        signature="",
+        approvals=[],
+        people=people,
+        answered=list(answered),
+        against=against,
+        language=language(),
+    )
+
+
+def payout_code(document: PlanDocument) -> str:
+    """Return the 16 hex digits that two people compare: they change if any payment or finding does.
+
+    They are the same before and after the plan is signed.
+    """
+    shown = document.model_dump_json(exclude={"document", "made_at", "maker", "signature", "approvals"})
+    return hashlib.sha256(f"{document.document} code\n{shown}".encode()).hexdigest()[:16]
+
+
+def payments_sha256(content: Content) -> str:
+    """Return the SHA-256 of a plan's payments, in hex, by which plans of the same payments are found."""
+    return hashlib.sha256(content.model_dump_json().encode()).hexdigest()
+
+
+def needs_approval(content: Content, policy: ApprovalPolicy) -> bool:
+    """Whether a batch is large enough, in any of its currencies, to need approval."""
+    return any(
+        Decimal(amount) >= policy.from_amount.get(currency, Decimal(0)) for currency, amount in content.totals.items()
+    )
+
+
+def check_plan(
+    document: PlanDocument, content: Content, policy: ApprovalPolicy, now: datetime, *, used: BatchRecord | None
+) -> Approved:
+    """Return who prepared and approved exactly `content`.
+
+    `used` is the batch that the plan has already opened, if any; it opens no other. Raises `ApprovalError` if the plan
+    is used, has other content, or is approved by fewer people than the policy needs.
+    """
+    if used is not None:
+        raise ApprovalError(
+            say(
+                "The plan was used at {opened_at}, to open batch {batch} ({sheet_name}): a plan opens one batch, once.",
+                opened_at=used.opened_at,
+                batch=used.batch,
+                sheet_name=used.sheet_name,
+            ),
+            hint=say(
+                "Nothing was sent. `paygw-batch resume {batch}` continues that batch; anything else needs a new "
+                "plan, and its own approvals.",
+                batch=used.batch,
+            ),
+        )
+    require_same_content(document, content)
+    found = require_signatures(document, policy, now)
+    digest = document.digest()
+    approvals = (
+        kept("approved", person.name, approval.approved_at, digest[:16]) for person, approval in found.valid.items()
+    )
+    return Approved(
+        digest, (kept("prepared", found.maker.name, document.made_at), *approvals), tuple(document.answered)
+    )
+
+
+def require_same_content(document: PlanDocument, content: Content) -> None:
+    """Raise `ApprovalError` unless a plan has exactly this `content`."""
+    if document.content != content:
+        raise ApprovalError(
+            say("The plan does not match: {content}.", content=_what_differs(document.content, content)),
+            hint=say("Nothing was sent. Make a new plan of this sheet, and have it approved."),
+        )
+
+
+def check_findings(document: PlanDocument, again: Sequence[PlanFinding], *, asked: Sequence[str]) -> None:
+    """Raise `ApprovalError` unless a plan has exactly the recomputed findings `again`.
+
+    That includes every value, every word and their order: people read the first of many, and trust each sentence as the
+    program's own. `asked` has the keys of the sheet's questions: its maker answered exactly these.
+    """
+    if tuple(again) == tuple(document.findings) and document.answered == list(asked):
+        return
+    planned, found = (Counter(one.values for one in some) for some in (document.findings, again))
+    raise ApprovalError(
+        say(
+            "The plan does not show what its approver must see: {missing:,} findings are missing, and {foreign:,} "
+            "should not be there.",
+            missing=(found - planned).total(),
+            foreign=(planned - found).total(),
+        ),
+        hint=say(
+            "Nothing was sent. Payments made since can change the findings, and so can the plan's maker. Make a new "
+            "plan of this sheet, and have it approved."
+        ),
+    )
+
+
+def _what_differs(planned: Content, actual: Content) -> str:
+    if planned.endpoint != actual.endpoint:
+        return say("it is for {endpoint}, but this is {actual}", endpoint=planned.endpoint, actual=actual.endpoint)
+    if planned.journal != actual.journal:
+        return say(
+            "it is for the journal {journal}, but this is the journal {actual}",
+            journal=planned.journal[:8],
+            actual=actual.journal[:8],
+        )
+    if planned.totals != actual.totals:
+        return say("it pays {planned}, but {actual} would be paid now", planned=_sums(planned), actual=_sums(actual))
+    if planned.rows != actual.rows:
+        return say("it pays {rows} rows, but {actual} would be paid now", rows=planned.rows, actual=actual.rows)
+    return say("a row, a payee or the way to submit it has changed since")
+
+
+def _sums(content: Content) -> str:
+    sums = ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in content.totals.items())
+    return sums or say("nothing")
+
+
+def read_plan(path: Path) -> PlanDocument:
+    """Return the plan in the file `path`. Raises `ApprovalError` if it is missing or not a plan."""
+    return read_document(path, PlanDocument)

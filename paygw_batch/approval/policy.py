@@ -1,0 +1,124 @@
+"""Says who decides by the settings: who may prepare and who may approve, and what proves a statement."""
+
+import os
+import pwd
+from pathlib import Path
+
+from paygw_batch.approval.approval_keys import (
+    ApprovalKey,
+    People,
+    Person,
+    PublicKey,
+    RelyingParty,
+    load_approval_key,
+    people_of,
+)
+from paygw_batch.approval.signed_document import (
+    ApprovalPolicy,
+    check_reachable,
+)
+from paygw_batch.core.shown_states import person_of
+from paygw_batch.errors import ApprovalError, ConfigurationError, UsageError
+from paygw_batch.language import say
+from paygw_batch.settings.configuration import Settings
+
+
+def policy_of(settings: Settings) -> ApprovalPolicy | None:
+    """Return the approval policy, or None if the configuration asks for no approval.
+
+    Raises `ConfigurationError` when people cannot be told apart, or nothing could ever be approved.
+    """
+    section = settings.approval
+    if not section.approvers:
+        return None
+    people = people_of(section.makers, section.approvers)
+    policy = ApprovalPolicy(section.needed, section.from_amount, section.expires_h, people, party_of(settings))
+    check_reachable(policy)
+    return policy
+
+
+def party_of(settings: Settings) -> RelyingParty | None:
+    """Return the console as passkeys know it, or None if the configuration does not say its address."""
+    return None if settings.console.origin is None else RelyingParty(settings.console.origin)
+
+
+def required_policy(settings: Settings) -> ApprovalPolicy:
+    """Return the policy. Raises `ConfigurationError` if the configuration has none."""
+    policy = policy_of(settings)
+    if policy is None:
+        raise ConfigurationError(
+            say("The configuration has no [approval]."),
+            hint=say("It names who may prepare and who may approve, by their keys."),
+        )
+    return policy
+
+
+def listed_people(settings: Settings) -> People:
+    """Return everyone who is configured to prepare or approve, even if nothing could be approved yet.
+
+    Raises `ConfigurationError` if it names nobody, or does not tell people apart.
+    """
+    section = settings.approval
+    if not section.approvers:
+        return required_policy(settings).people
+    return people_of(section.makers, section.approvers)
+
+
+def known_maker(key: PublicKey, policy: ApprovalPolicy, nothing_made: str) -> Person:
+    """Return who prepares with `key`. Raises `ApprovalError` when the policy knows nobody who does."""
+    maker = policy.people.maker_with(key)
+    if maker is None:
+        raise ApprovalError(say("This key does not belong to a listed maker."), hint=nothing_made)
+    return maker
+
+
+def default_plan(sheet: Path) -> Path:
+    """Return where the plan of a sheet is looked for: beside it."""
+    return sheet.parent / f"{sheet.stem}.plan.json"
+
+
+MAX_WORDS = 2_000
+"""How long an evidence or a name may be, in characters."""
+
+
+def person(name: str | None) -> str:
+    """Return who decides: the login of this process, which the environment cannot change, and a name if one is given.
+
+    The login says whose account was used and not who sat there: if people share an account, --by tells them apart,
+    on their word.
+    """
+    try:
+        login = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        login = f"uid {os.getuid()}"
+    return login if name is None else f"{required_line(name, '--by')}{_LOGIN}{login})"
+
+
+_LOGIN = " (login "
+
+
+def name_in(person: str) -> str:
+    """Return the name in a result of `person`, for pages that show no logins; the login if there is no name."""
+    who = person_of(person)
+    return who.rpartition(_LOGIN)[0] or who
+
+
+def required_line(text: str, what: str) -> str:
+    """Return a person's words without blanks around them. Raises `UsageError` unless they are one line of text."""
+    words = text.strip()
+    if not words or not words.isprintable() or len(words) > MAX_WORDS:
+        raise UsageError(
+            say("{what} must be one line of text, of at most {max_words:,} characters.", what=what, max_words=MAX_WORDS)
+        )
+    return words
+
+
+def sandbox_key(settings: Settings, name: str) -> ApprovalKey | None:
+    """Return the private key of a person in the sandbox; None with a real gateway, if nobody else has one."""
+    folder = settings.console.sandbox_keys
+    if folder is None or not settings.uses_sandbox:
+        return None
+    path = folder / f"{name}.pem"
+    if path.parent != folder or not path.exists():
+        return None
+    return load_approval_key(path, None)

@@ -1,0 +1,455 @@
+"""Documents that one person signs and others approve: a plan to pay, or an order to settle rows.
+
+The first line of the signed text names the kind of document, so a signature on one kind never counts for another. The
+maker signs the whole content. An approver signs its digest, a time and their own key, so nobody can transfer an
+approval to other content or make it look newer. Approvals are counted by person, not by key (`People`). Everyone signs
+the same text, with a key from a file or with a passkey (see `passkey.py`).
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
+
+from paygw_batch.approval.approval_keys import (
+    ApprovalKey,
+    PasskeySignature,
+    People,
+    Person,
+    PublicKey,
+    RelyingParty,
+    challenge_of,
+    has_asserted,
+    read_own_spelling,
+)
+from paygw_batch.clock import timestamp
+from paygw_batch.errors import ApprovalError, ConfigurationError, DocumentWithdrawn
+from paygw_batch.files import read_regular, write_whole
+from paygw_batch.journal import Withdrawal
+from paygw_batch.language import mark, say, say_count
+
+_APPROVE_IT = mark("`paygw-batch approve {placeholder} --key KEY` approves it.")
+_UNKNOWN_MAKER = mark("The {noun} was made with a key that does not belong to a listed maker.")
+MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
+CLOCK_SKEW = timedelta(minutes=5)
+"""The most that an approver's clock may be ahead of this machine's."""
+MAX_SIGNING = timedelta(minutes=10)
+"""The time limit for signing a displayed text by passkey: its time was set when it was shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalPolicy:
+    """The people who may prepare and approve, and the sums that need approval.
+
+    A batch needs approval if its sum in any currency reaches `from_amount`, and always if the currency is not listed. A
+    settlement that lets a row be paid again always needs it.
+    """
+
+    needed: int
+    from_amount: Mapping[str, Decimal]
+    expires_h: float
+    people: People
+    passkeys: RelyingParty | None = None
+    """The console whose pages people use to sign by passkey; None: passkey signatures do not count."""
+
+
+class SignedPart(BaseModel):
+    """A part of a signed document: frozen and strict; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class SparsePart(SignedPart):
+    """A part that a document may contain very often: empty values are not written."""
+
+    @model_serializer(mode="wrap")
+    def _filled(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in handler(self).items() if value or name == "row"}
+
+
+Signature = str | PasskeySignature
+"""A signature with a key from a file (base64), or by passkey."""
+
+
+class Approval(SignedPart):
+    """The signed approval of one person."""
+
+    key: str
+    approved_at: str
+    signature: Signature
+
+
+class SignedDocument(SignedPart):
+    """A document as it is in its file. `document` names the kind and the version of its format."""
+
+    noun: ClassVar[str]
+    """The name of the document in a sentence."""
+    placeholder: ClassVar[str]
+    """The name of its file in a command line."""
+    nothing_done: ClassVar[str]
+    """The first sentence of a refusal."""
+    make_another: ClassVar[str]
+    """The hint for the maker about making another one."""
+
+    document: str
+    content: Any
+    made_at: str
+    maker: str
+    """The maker's public key."""
+    signature: Signature
+    approvals: list[Approval]
+
+    def signed_text(self) -> bytes:
+        """Return the text that the maker's signature covers: everything except itself and the approvals."""
+        return signed_bytes(self.document, self.model_dump(exclude={"signature", "approvals"}))
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the text that the maker signed, in hex."""
+        return hashlib.sha256(self.signed_text()).hexdigest()
+
+    @property
+    def code(self) -> str:
+        """The code that two people compare by phone: the beginning of the digest."""
+        return in_groups(self.digest()[:16])
+
+    def approval_text(self, key: PublicKey, approved_at: str) -> bytes:
+        """Return the text that an approver's signature with this key covers."""
+        body = {"sha256": self.digest(), "approved_at": approved_at, "key": key.text}
+        return signed_bytes(f"{self.document} approval", body)
+
+
+def in_groups(digits: str) -> str:
+    """Return digits in groups of four, for reading aloud."""
+    return " ".join(digits[start : start + 4] for start in range(0, len(digits), 4))
+
+
+Document = TypeVar("Document", bound=SignedDocument)
+
+
+def signed_bytes(domain: str, body: Mapping[str, object]) -> bytes:
+    """Return the text that a signature covers: what kind of text it is, and its values."""
+    return f"{domain}\n{json.dumps(body, sort_keys=True, separators=(',', ':'))}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Signatures:
+    """A document's maker and present approvers: valid approvals by person, and the problems of the others."""
+
+    maker: Person
+    made_at: str
+    valid: Mapping[Person, Approval]
+    wrong: Sequence[str]
+
+
+def signed(unsigned: Document, key: ApprovalKey) -> Document:
+    """Return a document with its maker's signature."""
+    return unsigned.model_copy(update={"signature": key.sign(unsigned.signed_text())})
+
+
+def made_by_passkey(unsigned: Document, signature: PasskeySignature, policy: ApprovalPolicy) -> Document:
+    """Return a document with its maker's passkey signature.
+
+    Raises `ApprovalError` if the signature is not over this document, or not by a maker.
+    """
+    document = unsigned.model_copy(update={"signature": signature})
+    _maker_of(document, policy)
+    return document
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalText:
+    """The text that an approver is to sign with a key, and its time."""
+
+    key: PublicKey
+    approved_at: str
+    text: bytes = field(repr=False)
+
+    @property
+    def challenge(self) -> str:
+        """The challenge with which a passkey signs the text."""
+        return challenge_of(self.text)
+
+
+def approval_text(document: SignedDocument, key: PublicKey, policy: ApprovalPolicy, now: datetime) -> ApprovalText:
+    """Return the text that the owner of `key` signs to approve the document now.
+
+    Raises `ApprovalError` if the document was changed, the policy does not know its maker or approver, or the maker
+    tries to approve it, with any key.
+    """
+    maker = _maker_of(document, policy)
+    owner = policy.people.owner_of(key)
+    if owner == maker:
+        raise ApprovalError(
+            say(
+                "{name} made this {noun}, so another person must approve it.", name=maker.name, noun=say(document.noun)
+            ),
+            hint=say("Nothing was approved."),
+            for_terminal=False,
+        )
+    if policy.people.approver_with(key) is None:
+        raise ApprovalError(
+            say("This key does not belong to a listed approver."),
+            hint=say("Nothing was approved."),
+            for_terminal=False,
+        )
+    approved_at = timestamp(now)
+    return ApprovalText(key, approved_at, document.approval_text(key, approved_at))
+
+
+def approve(document: Document, key: ApprovalKey, policy: ApprovalPolicy, now: datetime) -> Document:
+    """Return the document with an approval by `key`, replacing an earlier one by the same person.
+
+    Raises `ApprovalError` as `approval_text` does.
+    """
+    asked = approval_text(document, key.public, policy, now)
+    approval = Approval(key=key.public.text, approved_at=asked.approved_at, signature=key.sign(asked.text))
+    return _with_approval(document, approval, policy)
+
+
+def approve_by_passkey(document: Document, approval: Approval, policy: ApprovalPolicy, now: datetime) -> Document:
+    """Return the document with a recent passkey approval, replacing an earlier one by the same person.
+
+    Raises `ApprovalError` with the reason if it is not valid, or if its text was shown too long ago.
+    """
+    found: Person | str = say("has no time")
+    if _is_time(approval.approved_at):
+        found = _approver_of(approval, document, _maker_of(document, policy), policy, now)
+    if isinstance(found, Person) and datetime.fromisoformat(approval.approved_at) < now - MAX_SIGNING:
+        found = say("was started at {approved_at}, too long ago", approved_at=approval.approved_at)
+    if not isinstance(found, Person):
+        raise ApprovalError(
+            say("The approval {problem}.", problem=found),
+            hint=say("Nothing was approved. Reload the page and approve again."),
+            for_terminal=False,
+        )
+    return _with_approval(document, approval, policy)
+
+
+def _with_approval(document: Document, approval: Approval, policy: ApprovalPolicy) -> Document:
+    person = _owner(approval.key, policy)
+    others = [one for one in document.approvals if _owner(one.key, policy) != person]
+    return document.model_copy(update={"approvals": [*others, approval]})
+
+
+def signatures_of(document: SignedDocument, policy: ApprovalPolicy, now: datetime) -> Signatures:
+    """Return a document's maker and approvers. Raises `ApprovalError` if its maker is invalid or it was changed."""
+    maker = _maker_of(document, policy)
+    valid: dict[Person, Approval] = {}
+    wrong = []
+    for approval in document.approvals:
+        person = _approver_of(approval, document, maker, policy, now)
+        if isinstance(person, Person):
+            valid.setdefault(person, approval)
+        else:
+            wrong.append(say("that of {name} {problem}", name=name_of(approval.key, policy.people), problem=person))
+    return Signatures(maker, document.made_at, valid, wrong)
+
+
+def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: datetime) -> Signatures:
+    """Return who made and approved a document.
+
+    Raises `ApprovalError` if too few people approve, or if its stated time is in the future.
+    """
+    found = signatures_of(document, policy, now)
+    if datetime.fromisoformat(document.made_at) > now + CLOCK_SKEW:
+        raise ApprovalError(
+            say(
+                "The {noun} was made at {made_at}, which is in the future.",
+                noun=say(document.noun),
+                made_at=document.made_at,
+            ),
+            hint=f"{say(document.nothing_done)} {say(document.make_another)}",
+        )
+    if len(found.valid) < policy.needed:
+        count = say_count(
+            policy.needed,
+            "{count} is needed, {valid} valid",
+            "{count} are needed, {valid} valid",
+            valid=len(found.valid),
+        )
+        reasons = say("; {wrong}", wrong="; ".join(found.wrong)) if found.wrong else ""
+        raise ApprovalError(
+            say(
+                "The {noun} does not have enough approvals: {count}{reasons}.",
+                noun=say(document.noun),
+                count=count,
+                reasons=reasons,
+            ),
+            hint=f"{say(document.nothing_done)} {say(_APPROVE_IT, placeholder=document.placeholder)}",
+        )
+    return found
+
+
+def require_journal(document: SignedDocument, journal_id: str, nothing_done: str) -> None:
+    """Raise `ApprovalError` for a document of another journal than this."""
+    if document.content.journal != journal_id:
+        raise ApprovalError(
+            say(
+                "The {noun} is for the journal {journal}, but this is the journal {journal_id}.",
+                noun=say(document.noun),
+                journal=document.content.journal[:8],
+                journal_id=journal_id[:8],
+            ),
+            hint=nothing_done,
+            for_terminal=False,
+        )
+
+
+def require_not_withdrawn(document: SignedDocument, withdrawals: Iterable[Withdrawal]) -> None:
+    """Raise `DocumentWithdrawn` if a person withdrew the document, in any copy."""
+    for one in withdrawals:
+        if one.sha256 == document.digest():
+            raise DocumentWithdrawn(
+                say(
+                    "The {noun} was withdrawn by {name} at {at}: no copy of it is valid any longer.",
+                    noun=say(document.noun),
+                    name=one.by,
+                    at=one.at,
+                ),
+                hint=f"{say(document.nothing_done)} {say(document.make_another)}",
+            )
+
+
+def name_of(key: str, people: People) -> str:
+    """Return the name of the person who owns a document's key."""
+    public = read_own_spelling(key)
+    owner = None if public is None else people.owner_of(public)
+    return say("an unknown key") if owner is None else owner.name
+
+
+def _owner(key: str, policy: ApprovalPolicy) -> Person | None:
+    public = read_own_spelling(key)
+    return None if public is None else policy.people.owner_of(public)
+
+
+def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
+    key = read_own_spelling(document.maker)
+    if key is None or not has_signed_by(key, document.signed_text(), document.signature, policy.passkeys):
+        raise ApprovalError(
+            say("The {noun} was changed after its maker signed it.", noun=say(document.noun)),
+            hint=f"{say(document.nothing_done)} {say(document.make_another)}",
+        )
+    maker = policy.people.maker_with(key)
+    if maker is None:
+        raise ApprovalError(
+            say(_UNKNOWN_MAKER, noun=say(document.noun)),
+            hint=f"{say(document.nothing_done)} {say('An unknown maker could also be the approver.')}",
+        )
+    return maker
+
+
+def has_signed_by(key: PublicKey, text: bytes, signature: Signature, party: RelyingParty | None) -> bool:
+    """Whether `key` signed exactly `text`, from a file or as a passkey on a page of `party`."""
+    if isinstance(signature, str):
+        return key.has_signed(text, signature)
+    return party is not None and has_asserted(key, signature, text, party)
+
+
+def _approver_of(
+    approval: Approval, document: SignedDocument, maker: Person, policy: ApprovalPolicy, now: datetime
+) -> Person | str:
+    """Return the person whose valid approval this is, or the reason why it is not valid."""
+    key = read_own_spelling(approval.key)
+    if key is not None and policy.people.owner_of(key) == maker:
+        return say("is by the maker of the {noun}", noun=say(document.noun))
+    person = None if key is None else policy.people.approver_with(key)
+    if key is None or person is None:
+        return say("is by a key that does not belong to a listed approver")
+    if policy.passkeys is None and not isinstance(approval.signature, str):
+        return say("is by passkey, but the configuration does not give the address of the pages")
+    if not has_signed_by(key, document.approval_text(key, approval.approved_at), approval.signature, policy.passkeys):
+        return say("is for different content, or was changed")
+    approved_at = datetime.fromisoformat(approval.approved_at)
+    if approved_at > now + CLOCK_SKEW:
+        return say("is dated {approved_at}, which is in the future", approved_at=approval.approved_at)
+    expires_at = approved_at + timedelta(hours=policy.expires_h)
+    if now >= expires_at:
+        return say("expired at {expires_at}", expires_at=timestamp(expires_at))
+    return person
+
+
+def read_document(path: Path, *kinds: type[Document], data: bytes | None = None) -> Document:
+    """Return the document in the file `path` (or `data`, stored elsewhere by that name), of one of `kinds`.
+
+    Raises `ApprovalError` if it is missing, unreadable, or made by another version of this program.
+    """
+    noun = say(kinds[0].noun) if len(kinds) == 1 else say("plan or order")
+    first = kinds[0]
+    try:
+        if data is None:
+            data = read_regular(path, MAX_DOCUMENT_BYTES)
+    except OSError as error:
+        reason = say(error.strerror or "unknown reason").lower()
+        raise ApprovalError(
+            say("The {noun} {path} cannot be read: {reason}.", noun=noun, path=path, reason=reason),
+            hint=f"{say(first.nothing_done)} {say(first.make_another)}",
+        ) from None
+    try:
+        label = _Label.model_validate_json(data)
+        _check_version(path, label, kinds)
+        kind = next(kind for kind in kinds if kind.model_fields["document"].default == label.document)
+        document = kind.model_validate_json(data)
+        for moment in (document.made_at, *(approval.approved_at for approval in document.approvals)):
+            if not _is_time(moment):
+                raise ValueError(moment)  # noqa: TRY301 (handled like any unreadable document)
+    except (ValidationError, ValueError, StopIteration):
+        raise ApprovalError(
+            say("{name} does not read as a {noun}.", name=path.name, noun=noun),
+            hint=f"{say(first.nothing_done)} {say(first.make_another)}",
+        ) from None
+    return document
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _check_version(path: Path, label: "_Label", kinds: Sequence[type[SignedDocument]]) -> None:
+    """Raise `ApprovalError` if this program cannot read the document's version."""
+    if label.document is not None and label.document not in {kind.model_fields["document"].default for kind in kinds}:
+        raise ApprovalError(
+            say(
+                "{name} is not a {noun} that this version can read: its type is {document!r}.",
+                name=path.name,
+                noun=say(kinds[0].noun),
+                document=label.document[:60],
+            ),
+            hint=f"{say(kinds[0].nothing_done)} {say(kinds[0].make_another)}",
+        )
+
+
+class _Label(BaseModel):
+    """The kind that a file says it is; the rest of its content is not read."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    document: str | None = None
+
+
+def write_document(document: SignedDocument, path: Path) -> None:
+    """Write a document to `path`, whole or not at all."""
+    write_whole(path, (document.model_dump_json(indent=1) + "\n").encode())
+
+
+def check_reachable(policy: ApprovalPolicy) -> None:
+    """Raise `ConfigurationError` if no one's plan could ever have enough approvals by others."""
+    others = max((len(policy.people.approvers_for(maker)) for maker in policy.people.makers), default=0)
+    if others < policy.needed:
+        raise ConfigurationError(
+            say(
+                "[approval] needs {needed} approvals, and no maker has more than {others} other people who may "
+                "approve: nothing could ever be approved.",
+                needed=policy.needed,
+                others=others,
+            ),
+            hint=say("Each person counts once, however many keys they hold, and no one can approve their own plan."),
+        )

@@ -1,0 +1,267 @@
+"""Checks a payout in preparation: reads and validates its sheet with all corrections, and drafts its plan.
+
+It writes the results as files into the payout's folder: a summary, every defect and warning, and the sender's own
+table. Pages read only these, never the sheet itself.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+
+from paygw_batch.approval.approval_keys import PublicKey
+from paygw_batch.clock import utc_now
+from paygw_batch.console.kept_sheet import keep_sheet, kept_sheet, kept_values
+from paygw_batch.console.payout_folder import (
+    FOUND,
+    HEADINGS,
+    ROWS,
+    AskedQuestion,
+    CheckedSheet,
+    FoundKind,
+    PayoutFolder,
+    UnreadableSheet,
+)
+from paygw_batch.core.batch import PAYOUT
+from paygw_batch.core.money import from_minor
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import Asked, PaygwError, SheetError, SheetQuestion
+from paygw_batch.journal import JournalReader
+from paygw_batch.language import say
+from paygw_batch.opening.given_sheet import GivenSheet, minor_units_of, require_complete, suggested_reference
+from paygw_batch.opening.open_journal import journal_for_document
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, meaning_of
+from paygw_batch.sheet.check.mending import Mending, write_mending
+from paygw_batch.sheet.columns import ALWAYS_NEEDED, columns_of_operation, label_of
+from paygw_batch.sheet.model import Sheet
+from paygw_batch.sheet.read.guesses import GuessedHeading, guessed
+from paygw_batch.sheet.read.headings import HEADER_ROWS, HeadingError, MissingColumns, SeenHeading, UnknownHeadings
+from paygw_batch.sheet.read.sheet_file import headings_in, seen_headings
+from paygw_batch.sheet.write.rejects import write_marked
+from paygw_batch.submit.compare_sheet import ComparisonMemory, without_rows
+from paygw_batch.submit.open_questions import QUESTION_CODES
+from paygw_batch.submit.plan import Plan
+from paygw_batch.submit.submission import Conversation, Prepared, Submission, draft_plan, plan_sheet
+
+
+def check_payout(folder: PayoutFolder, settings: Settings, rules: Rules, maker: PublicKey) -> None:
+    """Check a payout, and write the results into its folder. An unreadable sheet is a result too."""
+    folder.write_checked(_checked(folder, settings, rules, maker))
+
+
+def check_again(folder: PayoutFolder, settings: Settings, rules: Rules, memory: ComparisonMemory) -> bool:
+    """Check the corrections of a payout whose sheet was kept as it was read, and write the results.
+
+    The journal is only asked about rows changed since the last time. No plan is drafted: `check_payout` does that,
+    from the file itself. Returns False, and checks nothing, if the sheet was not kept or was read in another way.
+    """
+    if (mending := folder.mending) is None or (sheet := kept_sheet(folder.kept, folder.reading(mending))) is None:
+        return False
+    try:
+        require_complete(settings, rules, set())
+        asked = _submission(folder, _given(folder, settings, rules, mending), sheet)
+        with journal_for_document(settings, "console") as journal:
+            folder.write_checked(_planned(folder, mending, asked, journal, memory=memory))
+    except PaygwError as error:
+        first = sheet.frame.head(HEADER_ROWS)
+        folder.write_checked(unreadable(error, partial(seen_headings, sheet.headers, sheet.unknown, first)))
+    return True
+
+
+def is_kept(folder: PayoutFolder) -> bool:
+    """Whether `check_again` can check the corrections of a payout."""
+    mending = folder.mending
+    return mending is not None and kept_values(folder.kept, folder.reading(mending)) is not None
+
+
+def remember(folder: PayoutFolder, settings: Settings, rules: Rules, memory: ComparisonMemory) -> None:
+    """Load a checked payout into `memory`, so that its first correction is as fast as later ones."""
+    if (mending := folder.mending) is None or (sheet := kept_sheet(folder.kept, folder.reading(mending))) is None:
+        return
+    asked = _submission(folder, _given(folder, settings, rules, mending), sheet)
+    with journal_for_document(settings, "console") as journal:
+        plan_sheet(asked, journal, memory=memory)
+
+
+def _checked(
+    folder: PayoutFolder, settings: Settings, rules: Rules, maker: PublicKey
+) -> CheckedSheet | UnreadableSheet:
+    try:
+        require_complete(settings, rules, set())
+        mending = folder.mending
+        if mending is None:
+            mending = Mending(digest_of(folder.sheet))
+            write_mending(mending, folder.mending_file)
+        given = _given(folder, settings, rules, mending)
+        sheet = given.read()
+        keep_sheet(sheet, folder.kept, folder.reading(mending))
+        with journal_for_document(settings, "console") as journal:
+            return _planned(folder, mending, _submission(folder, given, sheet), journal, maker)
+    except PaygwError as error:
+        options = _given(folder, settings, rules, None).options
+        return unreadable(error, partial(headings_in, folder.sheet, options))
+
+
+def _given(folder: PayoutFolder, settings: Settings, rules: Rules, mending: Mending | None) -> GivenSheet:
+    return GivenSheet(settings, rules, folder.sheet, replace(folder.uploaded.reading, mending=mending))
+
+
+def _submission(folder: PayoutFolder, given: GivenSheet, sheet: Sheet) -> Submission:
+    """Return the submission of a payout whose `sheet` was read already."""
+    return Submission(given, given.validated(sheet), folder.uploaded.choices, folder.plan_file)
+
+
+def unreadable(error: PaygwError, headings_of: Callable[[], Sequence[SeenHeading]] = tuple) -> UnreadableSheet:
+    """Return the result for a sheet that could not be checked, with its headings if it has any."""
+    columns = columns_of_operation(PAYOUT)
+    headings: Sequence[SeenHeading] = ()
+    if isinstance(error, HeadingError):
+        headings = error.headings
+    elif isinstance(error, SheetError):
+        with suppress(SheetError):
+            headings = headings_of()
+    guesses = guessed(headings, columns)
+    found = UnreadableSheet(error.message, error.page_hint, guesses, columns)
+    if isinstance(error, UnknownHeadings | MissingColumns) and headings:
+        needed = error.columns if isinstance(error, MissingColumns) else ALWAYS_NEEDED
+        return replace(found, asks=HEADINGS, message=_about_headings(guesses, needed))
+    if not isinstance(error, SheetQuestion):
+        return found
+    suggested = (suggested_reference(PAYOUT, utc_now()),) if error.asks is Asked.REFERENCE else ()
+    return replace(
+        found,
+        asks=error.asks.value,
+        question=error.question,
+        choices=error.choices or suggested,
+        samples=error.samples,
+    )
+
+
+def _about_headings(guesses: Sequence[GuessedHeading], needed: Sequence[str]) -> str:
+    """Return a sentence about the columns of a sheet that uses the sender's own headings."""
+    found = {one.column for one in guesses}
+    if any(one.column == "phone" and not one.is_known for one in guesses):
+        found.add("account_number")  # if the guess is right, the phone may be the account
+    lacking = [label_of(name) for name in needed if name not in found]
+    if not lacking:
+        return say("The sheet has its own headings. Our guesses are filled in below.")
+    return say("No column has been chosen yet for: {columns}. Choose it below.", columns=", ".join(lacking))
+
+
+def digest_of(sheet: Path) -> str:
+    """Return the digest of a file, computed like `Sheet.sha256`."""
+    with sheet.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def mark_payout(folder: PayoutFolder, settings: Settings, rules: Rules, path: Path) -> None:
+    """Write the sheet of a payout as a workbook to `path`, with all corrections, and every defect marked.
+
+    Raises `OutputError` if no workbook can be made.
+    """
+    mending = folder.mending
+    given = _given(folder, settings, rules, mending)
+    write_marked(given.validated(), given.path, given.options, path, () if mending is None else mending.edits)
+
+
+def _planned(
+    folder: PayoutFolder,
+    mending: Mending,
+    asked: Submission,
+    journal: JournalReader,
+    maker: PublicKey | None = None,
+    memory: ComparisonMemory | None = None,
+) -> CheckedSheet:
+    """Return the results for a sheet; without a `maker`, no plan is drafted."""
+    plan = plan_sheet(asked, journal, memory=memory)
+    found, sheet = _found(plan), plan.validated.sheet
+    found.write_parquet(folder.path / FOUND)
+    sheet.frame.write_parquet(folder.path / ROWS)
+    left_out = {one.row for one in mending.left_out}
+    to_mend = found.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(left_out)))
+    left = plan.unanswered(asked.choices)
+    has_new_rows = plan.existing is None and plan.known_rows < plan.validated.payable
+    is_ready = to_mend.is_empty() and not left and has_new_rows and not asked.wrong_totals
+    if is_ready and maker is not None:
+        asked.require_complete()
+        drafted = draft_plan(asked, journal, Conversation(), maker)
+        if isinstance(drafted, Prepared):
+            folder.write_draft(drafted.document)
+    columns = columns_of_operation(PAYOUT)
+    headings = seen_headings(sheet.headers, sheet.unknown, sheet.frame.head(HEADER_ROWS))
+    names = {name: sheet.headers.get(name) or label_of(name) for name in columns}
+    return CheckedSheet(
+        batch=plan.validated.batch,
+        rows=plan.validated.height,
+        payable=plan.validated.payable,
+        known=plan.known_rows,
+        rows_to_mend=to_mend["row"].n_unique(),
+        is_ready=is_ready,
+        is_drafted=is_ready and maker is not None,
+        questions=[
+            AskedQuestion(one.key, one.message, [person[-1] for person in one.people], one.question, one not in left)
+            for one in plan.questions
+        ],
+        left_out=sorted(left_out),
+        mended=[(edit.row, edit.column) for edit in mending.edits],
+        kinds=[*_kinds(to_mend, names), *_kinds(found.filter(~pl.col("is_defect") & (pl.col("row") > 0)), names)],
+        wrong_totals=asked.wrong_totals,
+        totals=_totals(plan, minor_units_of(asked.given.rules)),
+        of_sheet=found.filter((pl.col("row") == 0) & ~pl.col("is_defect") & ~pl.col("code").is_in(QUESTION_CODES))[
+            "message"
+        ].to_list(),
+        notes=list(sheet.notes),
+        columns=sheet.frame.columns[1:],
+        headings={name: heading or name for name, heading in sheet.headers.items()},
+        guesses=guessed(headings, columns),
+        known_columns=columns,
+    )
+
+
+def _found(plan: Plan) -> pl.DataFrame:
+    """Return every defect and warning."""
+    defects = plan.validated.defects.with_columns(is_defect=pl.lit(value=True))
+    warnings = plan.warnings.with_columns(is_defect=pl.lit(value=False))
+    return pl.concat([defects, warnings]).sort("row", maintain_order=True)
+
+
+def _kinds(found: pl.DataFrame, names: Mapping[str, str]) -> Sequence[FoundKind]:
+    """Return each kind of defect or warning with its label and number of rows, most frequent first.
+
+    `names` are the column names.
+    """
+    counts = found.group_by("code", "is_defect").agg(pl.col("row").n_unique()).iter_rows()
+    return [
+        FoundKind(code, *_meaning(code, names, is_defect=is_defect), rows, is_defect)
+        for code, is_defect, rows in sorted(counts, key=lambda one: (-one[2], one[0], one[1]))
+    ]
+
+
+def _meaning(code: str, names: Mapping[str, str], *, is_defect: bool) -> tuple[str, str, str]:
+    """Return the label, sentence and suggestion for a kind."""
+    try:
+        meaning = meaning_of(code, DEFECTS if is_defect else WARNINGS, names)
+    except KeyError:
+        return code, "", ""
+    label = meaning.label[:1].upper() + meaning.label[1:]
+    return label, meaning.sentence, meaning.suggestion
+
+
+def _totals(plan: Plan, minor_units: Mapping[str, int]) -> Sequence[tuple[str, int, str]]:
+    """Return currency, number of rows and sum of the rows that would be sent."""
+    sent = [one.row for one in plan.sent_before]
+    sums: dict[str, tuple[int, int]] = {}
+    for part in plan.validated.parts():
+        leaving = without_rows(part.instructions, sent).group_by("currency").agg(pl.len(), pl.col("minor").sum())
+        for currency, rows, minor in leaving.iter_rows():
+            before = sums.get(currency, (0, 0))
+            sums[currency] = before[0] + rows, before[1] + minor
+    return [
+        (currency, rows, from_minor(minor, minor_units=minor_units[currency]))
+        for currency, (rows, minor) in sorted(sums.items())
+    ]

@@ -1,0 +1,417 @@
+"""Keeps one payout in preparation in a folder: the sheet as received, corrections, check results, and its plan.
+
+Each file is written whole or not at all, so a killed process leaves the previous one. No file stores the payout's
+progress, which is read from the files, the journal, and the run's process.
+"""
+
+import filecmp
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from decimal import Decimal
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar, Self
+
+from paygw_batch.approval.plan_document import PlanDocument, read_plan
+from paygw_batch.approval.signed_document import write_document
+from paygw_batch.core.batch import ControlTotals
+from paygw_batch.core.choices import Choices
+from paygw_batch.errors import UsageError
+from paygw_batch.files import write_whole
+from paygw_batch.journal import make_directory
+from paygw_batch.language import say
+from paygw_batch.opening.given_sheet import Reading
+from paygw_batch.sheet.check.mending import Mending, read_mending, write_mending
+from paygw_batch.sheet.read.guesses import GuessedHeading
+
+_ID_BYTES = 8
+_MAX_NAME = 100
+_CHECKED = "checked.json"
+FOUND = "found.parquet"
+"""Every defect and warning: `row, column, value, code, message, correction, is_defect`."""
+HEADINGS = "headings"
+"""The question about the meaning of each column, besides those of `errors.Asked`."""
+ROWS = "rows.parquet"
+"""The sender's own table with all corrections: `row`, then its columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedSheet:
+    """A sheet as it was uploaded: by whom, when, and how to read it.
+
+    `answered` has the keys of the questions that its maker answered. `sent_back` says who sent the plan back and why;
+    empty if nobody did. `stated_rows` and `stated_sums` are the control totals that the maker typed, and `title` the
+    maker's name for the payout. `look_again` are row numbers left out of an earlier file that are other rows in this.
+    """
+
+    name: str
+    by: str
+    at: str
+    worksheet: str | None = None
+    reference: str | None = None
+    encoding: str | None = None
+    answered: Sequence[str] = ()
+    sent_back: str = ""
+    stated_rows: int | None = None
+    stated_sums: Mapping[str, str] = field(default_factory=dict)
+    look_again: Sequence[int] = ()
+    title: str = ""
+
+    @property
+    def called(self) -> str:
+        """The name of the payout: its maker's, or otherwise the file's."""
+        return self.title or self.name
+
+    @property
+    def reading(self) -> Reading:
+        """How to read the sheet, without its corrections."""
+        return Reading(reference=self.reference, worksheet=self.worksheet, encoding=self.encoding)
+
+    @property
+    def choices(self) -> Choices:
+        """What its maker decided about it."""
+        sums = {name: Decimal(amount) for name, amount in self.stated_sums.items()}
+        expected = ControlTotals(self.stated_rows, sums)
+        return Choices(skip_invalid=True, answered=self.answered, expected=expected, decided_by=self.by)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundKind:
+    """A kind of defect or warning in a sheet, its explanation, and the number of rows that have it."""
+
+    code: str
+    label: str
+    sentence: str
+    suggestion: str
+    rows: int
+    is_defect: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AskedQuestion:
+    """A question about a sheet that its maker has to answer (`OpenQuestion`), in sentences: one for each person."""
+
+    key: str
+    message: str
+    people: Sequence[str]
+    question: str
+    is_answered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSheet:
+    """The result of checking a readable sheet, with all corrections."""
+
+    batch: str
+    rows: int
+    payable: int
+    """The rows that can be paid, of which `known` are in an earlier payout and are not sent again."""
+    known: int
+    rows_to_mend: int
+    is_ready: bool
+    """Whether its plan can be signed once it `is_drafted`, which takes a check of the whole file."""
+    is_drafted: bool
+    questions: Sequence[AskedQuestion]
+    left_out: Sequence[int]
+    mended: Sequence[tuple[int, str]]
+    """Row and column of each corrected cell."""
+    kinds: Sequence[FoundKind]
+    wrong_totals: Sequence[str]
+    """A sentence for each control total that the sheet does not match."""
+    totals: Sequence[tuple[str, int, str]]
+    """Currency, number of rows and sum of the payable rows."""
+    of_sheet: Sequence[str]
+    """The warnings about the whole sheet."""
+    notes: Sequence[str]
+    columns: Sequence[str]
+    headings: Mapping[str, str]
+    """The sender's own heading for each column."""
+    guesses: Sequence[GuessedHeading]
+    known_columns: Sequence[str]
+    """The columns that a heading can be assigned to."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableSheet:
+    """The result of checking an unreadable sheet: why, and its headings if they are the reason.
+
+    If only an answer is missing, `asks` is its name in `UploadedSheet` (`reference`, `worksheet`, `encoding`), or
+    `HEADINGS`, and then `message` lists the open columns. `question` asks for it, `choices` are the possible answers or
+    a suggestion, and `samples` are texts of the sheet, read according to the first choice.
+    """
+
+    message: str
+    hint: str
+    guesses: Sequence[GuessedHeading]
+    known_columns: Sequence[str]
+    asks: str = ""
+    question: str = ""
+    choices: Sequence[str] = ()
+    samples: Sequence[str] = ()
+
+
+class NamedFolder:
+    """A private folder of the pages, for one piece of work. `number` is its random name, in hex."""
+
+    FIRST: ClassVar[str]
+    """The file written last; a folder without it does not count."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def named(cls, directory: Path, number: str) -> Self | None:
+        """Return the folder with this name; None if there is none."""
+        path = directory / number
+        return cls(path) if is_folder_name(number) and (path / cls.FIRST).exists() else None
+
+    @classmethod
+    def all_in(cls, directory: Path) -> Iterator[Self]:
+        """Yield every folder of this kind."""
+        with suppress(FileNotFoundError):
+            yield from [cls(path) for path in directory.iterdir() if (path / cls.FIRST).exists()]
+
+    @property
+    def number(self) -> str:
+        """The name of the folder."""
+        return self.path.name
+
+    def remove(self) -> None:
+        """Remove the folder with everything in it, even if another click has begun to."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self.path)
+
+
+class PayoutFolder(NamedFolder):
+    """The folder of one payout in preparation, as one visit finds it: `upload.json` is read once."""
+
+    FIRST = "upload.json"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._upload = b""
+
+    @property
+    def uploaded(self) -> UploadedSheet:
+        """The sheet as it was uploaded."""
+        return UploadedSheet(**json.loads(self._upload_bytes()))
+
+    def _upload_bytes(self) -> bytes:
+        self._upload = self._upload or (self.path / "upload.json").read_bytes()
+        return self._upload
+
+    @property
+    def sheet(self) -> Path:
+        """The path of the sheet, which keeps the name that its sender gave it."""
+        return self.path / "sheet" / self.uploaded.name
+
+    @property
+    def mending_file(self) -> Path:
+        """The path of the corrections."""
+        return self.path / "mending.json"
+
+    @property
+    def version(self) -> str:
+        """A digest of the file, how it is read, and its corrections, by which a page names the version it shows."""
+        mending = self.mending_file.read_bytes() if self.mending_file.exists() else b""
+        digests = (hashlib.sha256(part).digest() for part in (self._upload_bytes(), mending))
+        return hashlib.sha256(b"".join(digests)).hexdigest()[:32]
+
+    @property
+    def was_read(self) -> bool:
+        """Whether these bytes have been read successfully before."""
+        return (self.path / ROWS).exists()
+
+    @property
+    def kept(self) -> Path:
+        """The path of the folder that keeps the parsed sheet."""
+        return self.path / "read"
+
+    def reading(self, mending: Mending) -> str:
+        """Return a text for the bytes to read and how to read them: everything that the cells depend on."""
+        uploaded = self.uploaded
+        return json.dumps(
+            [mending.sheet_sha256, uploaded.name, uploaded.worksheet, uploaded.encoding, dict(mending.columns)]
+        )
+
+    @property
+    def plan_file(self) -> Path:
+        """The path of the plan that its maker signed."""
+        return self.path / "plan.json"
+
+    def note(self, uploaded: UploadedSheet) -> None:
+        """Record how to read the sheet, and its maker's statements about it."""
+        self._upload = json.dumps(asdict(uploaded), ensure_ascii=False).encode()
+        write_whole(self.path / "upload.json", self._upload)
+
+    @property
+    def mending(self) -> Mending | None:
+        """The corrections; None if the sheet was never read."""
+        return read_mending(self.mending_file) if self.mending_file.exists() else None
+
+    def mend(self, mending: Mending) -> None:
+        """Replace the corrections. Check and plan describe the former sheet, and are removed first."""
+        self.forget_plan()
+        self.forget_check()
+        write_mending(mending, self.mending_file)
+
+    def has_sheet(self, name: str, content: Path) -> bool:
+        """Whether the sheet already is the file `content`, named `name`."""
+        return self.uploaded.name == plain_file_name(name) and filecmp.cmp(self.sheet, content, shallow=False)
+
+    def replace_sheet(self, name: str, content: Path) -> None:
+        """Replace the sheet with the file `content`, without any corrections or left-out rows.
+
+        Rows left out of the previous file must be looked at again. If killed in between, the folder has one of the two
+        files, without corrections.
+        """
+        before, name, mending = self.sheet, plain_file_name(name), self.mending
+        left_out = [] if mending is None else sorted(one.row for one in mending.left_out)
+        self.forget_plan()
+        self.forget_check()
+        self.note(replace(self.uploaded, look_again=left_out))
+        for result in (self.path / ROWS, self.path / FOUND, self.mending_file):
+            result.unlink(missing_ok=True)
+        move_in(content, before.with_name(name))
+        self.note(replace(self.uploaded, name=name))
+        if before.name != name:
+            before.unlink()
+
+    def forget_plan(self, sent_back: str = "") -> None:
+        """Remove the plan and its approvals; `sent_back` says who sent it back and why."""
+        self.plan_file.unlink(missing_ok=True)
+        (self.path / "draft.json").unlink(missing_ok=True)
+        self.note(replace(self.uploaded, sent_back=sent_back))
+
+    def forget_check(self) -> None:
+        """Have the sheet checked again on the next visit."""
+        (self.path / _CHECKED).unlink(missing_ok=True)
+
+    @property
+    def checked(self) -> CheckedSheet | UnreadableSheet | None:
+        """The result of the check; None until the present sheet is checked."""
+        try:
+            found = json.loads((self.path / _CHECKED).read_bytes())
+        except FileNotFoundError:
+            return None
+        guesses = [GuessedHeading(**one) for one in found.pop("guesses")]
+        if "message" in found:
+            return UnreadableSheet(guesses=guesses, **found)
+        kinds, questions = found.pop("kinds"), found.pop("questions")
+        return CheckedSheet(
+            guesses=guesses,
+            kinds=[FoundKind(**one) for one in kinds],
+            questions=[AskedQuestion(**one) for one in questions],
+            **found,
+        )
+
+    @property
+    def named_by_batch(self) -> tuple[str, UploadedSheet | None]:
+        """The batch of the checked sheet, and the sheet as uploaded; empty unless it can be paid.
+
+        The files are read again only if they changed: a page names many payouts.
+        """
+        try:
+            files = [(self.path / name).stat() for name in (_CHECKED, self.FIRST)]
+            return _named_by_batch(self.path, *((file.st_ino, file.st_mtime_ns) for file in files))
+        except FileNotFoundError:  # not checked yet, or removed meanwhile
+            return "", None
+
+    def write_checked(self, found: CheckedSheet | UnreadableSheet) -> None:
+        """Write the result of the check, after everything that it refers to."""
+        write_whole(self.path / _CHECKED, json.dumps(asdict(found), ensure_ascii=False).encode())
+
+    @property
+    def draft(self) -> PlanDocument | None:
+        """The plan before its maker signs it; None if the sheet cannot be paid yet."""
+        return _plan(self.path / "draft.json")
+
+    def write_draft(self, document: PlanDocument) -> None:
+        """Write the plan that the maker will check and sign."""
+        write_document(document, self.path / "draft.json")
+
+    @property
+    def plan(self) -> PlanDocument | None:
+        """The plan signed by its maker, with its approvals; None if there is none."""
+        return _plan(self.plan_file)
+
+
+def _plan(path: Path) -> PlanDocument | None:
+    return read_plan(path) if path.exists() else None
+
+
+def new_folder(directory: Path, uploaded: UploadedSheet, content: Path, number: str) -> PayoutFolder:
+    """Create the folder `number` for an uploaded sheet, and move the file `content` into it."""
+    name = plain_file_name(uploaded.name)
+    path = new_named_folder(directory, number)
+    (path / "sheet").mkdir(mode=0o700)
+    move_in(content, path / "sheet" / name)
+    folder = PayoutFolder(path)
+    folder.note(replace(uploaded, name=name))
+    return folder
+
+
+def new_folder_name() -> str:
+    """Return a random name for a folder."""
+    return secrets.token_hex(_ID_BYTES)
+
+
+def new_named_folder(directory: Path, number: str | None = None) -> Path:
+    """Create an empty folder called `number`; None gives it a random name."""
+    make_directory(directory)
+    path = directory / (number or new_folder_name())
+    path.mkdir(mode=0o700)
+    return path
+
+
+def is_folder_name(number: str) -> bool:
+    """Whether `number` can name such a folder. Checked before any look-up, so no path leads outside."""
+    return len(number) == 2 * _ID_BYTES and set(number) <= set("0123456789abcdef")
+
+
+def move_in(content: Path, path: Path) -> None:
+    """Move a received file to `path` and make it private."""
+    os.replace(content, path)  # noqa: PTH105 (as written)
+    path.chmod(0o600)
+
+
+def plain_file_name(name: str) -> str:
+    """Return the last part of a file name. Raises `UsageError` if no sheet can have it.
+
+    Browsers send any name that the sender's system allows: no part of it may lead out of the folder or pass for another
+    name.
+    """
+    last = name.replace("\\", "/").rpartition("/")[2].strip()
+    is_plain = last.isprintable() and not last.startswith(".") and 0 < len(last) <= _MAX_NAME
+    if not is_plain or len(last.encode()) > 2 * _MAX_NAME:
+        raise UsageError(
+            say("A sheet needs a plain file name of at most {most} characters.", most=_MAX_NAME),
+            hint=say("Rename the file."),
+        )
+    return last
+
+
+def all_folders(directory: Path) -> Iterator[PayoutFolder]:
+    """Yield all payouts in preparation, and those started from here, newest first."""
+    with suppress(FileNotFoundError):  # one may have been removed meanwhile
+        found = PayoutFolder.all_in(directory)
+        yield from sorted(found, key=lambda one: one.path.stat().st_mtime_ns, reverse=True)
+
+
+def uploads_by_batch(directory: Path) -> Mapping[str, UploadedSheet]:
+    """Return each payout prepared here, as uploaded, by its batch."""
+    found = dict(one.named_by_batch for one in all_folders(directory))
+    return {batch: uploaded for batch, uploaded in found.items() if uploaded is not None and batch}
+
+
+@lru_cache(maxsize=10_000)
+def _named_by_batch(path: Path, *_versions: tuple[int, int]) -> tuple[str, UploadedSheet]:
+    found = PayoutFolder(path)
+    checked = found.checked
+    return checked.batch if isinstance(checked, CheckedSheet) else "", found.uploaded

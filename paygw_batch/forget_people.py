@@ -1,0 +1,177 @@
+"""Forgets people whom the journal paid (all before a date, or one person), on one person's word or by an order."""
+
+import glob
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from paygw_batch.approval.approval_keys import PublicKey
+from paygw_batch.approval.order import NOTHING_FORGOTTEN, ForgetOrder, forget_order_in_force, unsigned_forget_order
+from paygw_batch.approval.policy import known_maker, policy_of, required_policy
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.core.batch import PAYOUT
+from paygw_batch.engine.quarantine import JournalClock
+from paygw_batch.errors import ApprovalError, InternalError, UsageError
+from paygw_batch.journal import Forgettable, FoundPayment, Journal, JournalReader, OldPages
+from paygw_batch.language import say, say_count
+from paygw_batch.opening.given_sheet import rules_of
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.settle.kept_documents import is_kept
+from paygw_batch.show.batch_status import is_number, payment_search, spellings_of_number
+from paygw_batch.show.next_step import order_steps
+from paygw_batch.show.remittance import payee_of
+
+_MAX_PAYMENTS = 100_000
+"""The maximum number of payments that one person may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The payments whose payees were forgotten, and where traces of them may remain."""
+
+    chosen: Forgettable
+    old_pages: OldPages
+
+
+def cut_off(settings: Settings, typed: str | None) -> str:
+    """Return the date before which people are forgotten: as typed, or from the years of `[retention]`.
+
+    Raises `UsageError` if there is neither, or the text is not a past date.
+    """
+    today = utc_now().date()
+    if typed is None:
+        if (years := settings.retention.years) is None:
+            raise UsageError(
+                say("Say who should be forgotten."),
+                hint=say("Use --before DATE or --person TEXT, or set [retention] years in the configuration."),
+                for_terminal=True,
+            )
+        day = min(today.day, 28) if today.month == 2 else today.day  # noqa: PLR2004 (February)
+        return date(today.year - years, today.month, day).isoformat()
+    try:
+        found = date.fromisoformat(typed)
+    except ValueError:
+        raise UsageError(
+            say("{text!r} is not a date.", text=typed), hint=say("Write it as year, month and day: 2019-12-31.")
+        ) from None
+    if found > today:
+        raise UsageError(say("{text} is in the future.", text=typed), hint=say("Choose a date in the past."))
+    return found.isoformat()
+
+
+def choose(settings: Settings, journal: JournalReader, *, before: str | None, person: str | None) -> Forgettable:
+    """Return the payments whose payees may be forgotten now: from before a date, or those of one person."""
+    until, recent = _until(settings, journal)
+    if person is None:
+        return journal.forgettable(before=cut_off(settings, before), cutoff=until, recent=recent)
+    return journal.forgettable(_payments_of(settings, journal, person), cutoff=until, recent=recent)
+
+
+def _until(settings: Settings, journal: JournalReader) -> tuple[str, str]:
+    """Return the end of the quarantine, and the time from which on payments are still compared with new sheets."""
+    clock = JournalClock.read(journal, utc_now())
+    clock.require_sound()
+    recent = clock.days_ago(max(settings.sheet.repeat_days, settings.sheet.look_alike_days))
+    return clock.quarantine(settings.submission.quarantine_h).cutoff(clock.now), recent
+
+
+def forget_by_word(settings: Settings, journal: Journal, chosen: Forgettable, by: str) -> Forgotten:
+    """Forget people on one person's word. Raises `ApprovalError` if two people must agree."""
+    if policy_of(settings) is not None:
+        raise ApprovalError(
+            say("The configuration has [approval]: two people decide who is forgotten."),
+            hint=f"{say(NOTHING_FORGOTTEN)} {order_steps('forget')}",
+        )
+    return Forgotten(chosen, journal.forget(chosen, by=by, at=timestamp(utc_now())))
+
+
+def draft_forget_order(
+    settings: Settings, journal: JournalReader, chosen: Forgettable, maker: PublicKey
+) -> ForgetOrder:
+    """Return the unsigned order to forget people."""
+    known_maker(maker, required_policy(settings), say("No order was written."))
+    if not chosen.batches:
+        raise UsageError(say("There is no one to forget, so no order was written."))
+    return unsigned_forget_order(journal, chosen, endpoint=settings.endpoint(), maker=maker, now=utc_now())
+
+
+def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by: str) -> Forgotten:
+    """Forget the people named by two people's order, once.
+
+    Carrying out an order again only removes what is left in the journal's log; nobody else is forgotten.
+    """
+    if is_kept(journal, order):
+        nobody = Forgettable(order.content.before, {}, ())
+        return Forgotten(nobody, journal.forget(nobody, by=by, at=timestamp(utc_now())))
+    until, recent = _until(settings, journal)
+    chosen, decided, kept = forget_order_in_force(
+        order,
+        journal,
+        required_policy(settings),
+        utc_now(),
+        by=by,
+        endpoint=settings.endpoint(),
+        cutoff=until,
+        recent=recent,
+    )
+    at = timestamp(utc_now())
+    return Forgotten(chosen, journal.forget(chosen, by=decided, at=at, order=kept))
+
+
+def files_elsewhere(journal: JournalReader, chosen: Forgettable) -> Sequence[Path]:
+    """Return the remaining files of the forgotten batches: sheets, and the outputs beside them."""
+    found: dict[Path, None] = {}
+    for record in journal.batches():
+        if record.number in chosen.batches and record.sheet_path:
+            sheet = Path(record.sheet_path)
+            beside = sorted(sheet.parent.glob(f"{glob.escape(sheet.stem)}.*")) if sheet.parent.is_dir() else []
+            found |= dict.fromkeys(beside)
+    return list(found)
+
+
+def _payments_of(settings: Settings, journal: JournalReader, typed: str) -> Sequence[int]:
+    """Return the numbers of one person's payments, whose name, number or address is exactly `typed`."""
+    numbers = [rule.numbers for rule in rules_of(settings, PAYOUT).values()]
+    search = payment_search(typed, numbers)
+    spellings = frozenset(spellings_of_number(typed, numbers)) if is_number(typed) else frozenset[str]()
+    found = journal.find_payments(search, limit=_MAX_PAYMENTS)
+    meant = [one for one in found if _is_of(one, typed, spellings)]
+    people = {payee_of(one.form, one.fields).number for one in meant}
+    if len(people) > 1 and not spellings:
+        raise UsageError(
+            say_count(
+                len(people),
+                "{count:,} number belongs to the name {typed!r}.",
+                "{count:,} numbers belong to the name {typed!r}.",
+                typed=typed,
+            ),
+            hint=say("{nobody} Write the account or phone number.", nobody=say(NOTHING_FORGOTTEN)),
+        )
+    if not meant:
+        raise UsageError(
+            say("No payment is for anyone whose name or number is exactly {typed!r}.", typed=typed),
+            hint=say("`paygw-batch find TEXT` shows how names and numbers are written."),
+            for_terminal=True,
+        )
+    return sorted(_number_of(journal, one) for one in meant)
+
+
+def _is_of(payment: FoundPayment, typed: str, spellings: frozenset[str]) -> bool:
+    if spellings:
+        return any(re.sub(r"\D", "", value) in spellings for value in payment.fields.values())
+    name = payee_of(payment.form, payment.fields).name
+    return _plain(typed) in {_plain(name), *map(_plain, payment.fields.values())}
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _number_of(journal: JournalReader, payment: FoundPayment) -> int:
+    record = journal.batch(payment.batch, operation=payment.operation)
+    if record is None:
+        raise InternalError("a payment was found in a batch that the journal does not have")
+    (row,) = journal.rows(record.number, numbers={payment.row})
+    return row.instruction

@@ -1,0 +1,1 @@
+"""What settings open: the journal, the gateway, a sheet."""

@@ -1,0 +1,486 @@
+"""Connects to the gateway by the settings: the key, additions to a body, secrets of notifications, and the transport.
+
+The gateway is the configured one, or the built-in one for the duration of a run.
+"""
+
+import base64
+import codecs
+import random
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+from urllib.parse import urlsplit
+
+from paygw_batch.clock import elapsed_s, utc_now
+from paygw_batch.core.batch import Instruction
+from paygw_batch.core.choices import Choices
+from paygw_batch.countries.rules import AmountForm, Operation, Rules
+from paygw_batch.engine.ports import World
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.extras import extra, install_command
+from paygw_batch.gateway.address import Connections, TransportSettings, operation_url
+from paygw_batch.gateway.encode import ControlAlgorithm, ControlAmount, ControlPart, ControlProfile, Supplies
+from paygw_batch.gateway.http.transport import PayoutTransport
+from paygw_batch.gateway.notification import (
+    SECRET,
+    AuthenticityCheck,
+    HashAlgorithm,
+    HeaderEncoding,
+    HeaderHash,
+    HeaderSignature,
+    NotificationFields,
+    SharedSecretHash,
+    SignedHeader,
+)
+from paygw_batch.gateway.sign import Explanation, Preparer, SignatureProfile, Signer, explain
+from paygw_batch.gateway.signing.key import (
+    AWSKMS,
+    GatewayKey,
+    KeyTrouble,
+    KeyUnusable,
+    SignatureAlgorithm,
+    SigningKey,
+    gateway_key_of,
+    kms_key_id,
+    load_private_key,
+    token_address,
+)
+from paygw_batch.gateway.signing.signers import Signers
+from paygw_batch.journal import BatchRecord, Journal
+from paygw_batch.language import say
+from paygw_batch.opening.given_sheet import operation_of, require_complete
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.settings.sections import PayinSection
+from paygw_batch.trusted_files import Others, read_trusted, read_with_mode
+
+if TYPE_CHECKING:
+    from paygw_batch.custody.token_key import TokenPlace
+
+_MAX_BYTES = 4096
+
+
+def secret_of(key: str, variable: str | None, file: Path | None, environ: Mapping[str, str]) -> bytes:
+    """Return the secret that the keys `KEY_env` (a variable's name) or `KEY_file` of the configuration name.
+
+    Raises `ConfigurationError` if there is none, and for a file that others than its owner may read or write.
+    """
+    if variable is not None and (text := environ.get(variable)):
+        return text.encode()
+    if file is not None:
+        return _private_file(f"{key}_file", file)
+    named = "" if variable is None else f" ({variable})"
+    raise ConfigurationError(
+        say(
+            "The configuration does not set {key}_file, and no variable that {key}_env names{named} is set.",
+            key=key,
+            named=named,
+        )
+    )
+
+
+def passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
+    """Return the passphrase of the private key from where the settings say it is, or None if they name no place.
+
+    Raises `ConfigurationError` for a file that cannot be read and, unless the gateway is the built-in one, for a file
+    that others than its owner may read or write.
+    """
+    gateway = settings.gateway
+    if (variable := gateway.private_key_passphrase_env) is not None and (text := environ.get(variable)) is not None:
+        return text.encode()
+    if (file := gateway.private_key_passphrase_file) is not None:
+        return _private_file("gateway.private_key_passphrase_file", file, is_checked=not settings.uses_sandbox)
+    return None
+
+
+def _private_file(key: str, file: Path, *, is_checked: bool = True) -> bytes:
+    found = read_with_mode(file, f"{key} {file}", Others.MAY_NOTHING, most_bytes=_MAX_BYTES)
+    if found.distrust is not None and is_checked:
+        raise found.distrust
+    # Editors on Windows begin a text with a byte order mark, which nobody sees and which is not part of the secret.
+    return found.content.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
+
+
+SANDBOX_URL = "http://127.0.0.1"
+"""The built-in gateway's address if none is started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signing:
+    """Signs requests by the rules of their countries, and explains each part of a request. Sends nothing.
+
+    What is explained shows the callback address without its secret token.
+    """
+
+    signer: Signer
+    rules: Rules
+    callback_url: str | None = field(repr=False)
+    """The callback address for the gateway, the token in its place."""
+
+    def preparer(self, signers: Signers) -> Preparer:
+        """Return the preparer of a run's requests."""
+        urls = {**self.signer.supplies.urls, "server_callback_url": self.callback_url}
+        signer = replace(self.signer, supplies=replace(self.signer.supplies, urls=urls))
+        return Preparer(self.rules, signer, signers)
+
+    def explain(self, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> Explanation:
+        """Return the same request, taken apart."""
+        rule = self.rules[instruction.country]
+        return explain(self.signer, rule, instruction, order_id=order_id, nonce=nonce, timestamp_s=timestamp_s)
+
+
+def key_place(settings: Settings) -> Path | str:
+    """Return where the merchant's private key is; for the sandbox one is made when none is configured."""
+    path = settings.gateway.private_key
+    if path is None and settings.uses_sandbox:
+        path = extra("sandbox.throw_away_key").sandbox_key(settings.journal_path().parent)
+    if path is None:
+        raise ConfigurationError(say("The configuration does not set gateway.private_key."))
+    return path
+
+
+def signer_key(settings: Settings, environ: Mapping[str, str]) -> SigningKey:
+    """Return the merchant's private key. Raises `ConfigurationError` if it cannot be used."""
+    place = key_place(settings)
+    if isinstance(place, Path):
+        return load_private_key(place, passphrase(settings, environ))
+    with _extra_needed():
+        if place.startswith(AWSKMS):
+            kms: SigningKey = extra("custody.kms_key").load_kms_key(
+                kms_key_id(place), settings.gateway.signing_concurrency
+            )
+            return kms
+        token: SigningKey = extra("custody.token_key").load_token_key(token_place(settings, place, environ))
+        return token
+
+
+def require_good_signature(key: SigningKey, text: str) -> None:
+    """Have the key sign a text that pays nobody. Raises `ConfigurationError` if the signature is invalid."""
+    if not key.public.has_signed(text, base64.b64decode(key.sign(text))):
+        raise KeyUnusable(key.custody.place, KeyTrouble.WRONG_SIGNATURE)
+
+
+def made_in_token(settings: Settings, environ: Mapping[str, str]) -> bool:
+    """Make the private key in its token where there is none yet, and return whether it was made.
+
+    Raises `ConfigurationError` if the token cannot be used.
+    """
+    place = key_place(settings)
+    if isinstance(place, Path) or place.startswith(AWSKMS):
+        return False
+    with _extra_needed():
+        there, token_key = token_place(settings, place, environ), extra("custody.token_key")
+        if token_key.has_token_key(there):
+            return False
+        token_key.make_token_key(there)
+        return True
+
+
+def token_place(settings: Settings, address: str, environ: Mapping[str, str]) -> "TokenPlace":
+    """Return the key in a token that the settings name. Raises `ConfigurationError`."""
+    module, pin = settings.gateway.pkcs11_module, passphrase(settings, environ)
+    if module is None:
+        raise ConfigurationError(
+            say("The configuration does not set gateway.pkcs11_module."),
+            hint=say("Set it to the module of the token's vendor, a file that ends in .so."),
+        )
+    try:
+        text = None if not pin else pin.decode()
+    except UnicodeDecodeError:
+        raise ConfigurationError(say("The PIN for gateway.private_key is not UTF-8.")) from None
+    place: TokenPlace = extra("custody.token_key").TokenPlace(
+        token_address(address), module, text, settings.gateway.signing_concurrency
+    )
+    return place
+
+
+_EXTRAS = {"pkcs11": "pkcs11", "boto3": "aws", "botocore": "aws"}
+"""The libraries for keys that are not files, each with its extra."""
+
+
+@contextmanager
+def _extra_needed() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (extra := _EXTRAS.get(error.name or "")) is None:
+            raise
+        raise ConfigurationError(
+            say("This kind of private key needs {library}, which is not installed.", library=error.name),
+            hint=say("Install it: {command}.", command=install_command(extra)),
+        ) from None
+
+
+def supplies_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Supplies:
+    """Return the values that the configuration supplies to every body of the operation that `rules` are for.
+
+    Raises `ConfigurationError` naming the keys that are missing.
+    """
+    operation, payin = operation_of(rules), settings.payin
+    require_complete(settings, rules, set())
+    names = {field.name for rule in rules.values() if rule.form is not None for field in rule.form.fields}
+    urls = {name: url for name, url in settings.urls().items() if name in names}
+    if len(operation.amount_forms) == 1:
+        return Supplies(urls, operation.amount_forms[0])
+    control = ControlProfile(
+        tuple(map(ControlPart, payin.control_order or ())),
+        payin.control_separator or "",
+        ControlAmount(payin.control_amount or ""),
+        control_secret(payin, environ),
+        ControlAlgorithm(payin.control_algorithm),
+    )
+    return Supplies(urls, AmountForm(payin.amount or ""), control)
+
+
+def control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
+    """Return the secret of the control hash, empty if it needs none."""
+    if not payin.needs_secret:
+        return ""
+    secret = secret_of("payin.control_secret", payin.control_secret_env, payin.control_secret_file, environ)
+    try:
+        text = secret.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if not text:
+        raise ConfigurationError(say("The secret of the control (payin.control_secret) is empty, or is not UTF-8."))
+    return text
+
+
+def signer_of(settings: Settings, rules: Rules, key: SigningKey, base_url: str, environ: Mapping[str, str]) -> Signer:
+    """Return the signer of requests of the rules' operation, for the gateway at `base_url`.
+
+    The token's place in the callback address is left open.
+    Raises `ConfigurationError` for settings that are not complete.
+    """
+    gateway = settings.gateway
+    endpoint_id = gateway.endpoint_id or ""
+    return Signer(
+        url=operation_url(base_url, operation_of(rules), endpoint_id),
+        endpoint_id=endpoint_id,
+        consumer_key=gateway.consumer_key or "",
+        supplies=supplies_of(settings, rules, environ),
+        profile=SignatureProfile(gateway.signature_profile or ""),
+        key=key,
+    )
+
+
+def signing_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Signing:
+    """Return the signing for the gateway, without access to it. The settings must be complete.
+
+    The built-in gateway is not started: its port differs each time, so it is signed for at `SANDBOX_URL`.
+    """
+    base_url = SANDBOX_URL if settings.uses_sandbox else settings.gateway.base_url or ""
+    signer = signer_of(settings, rules, signer_key(settings, environ), base_url, environ)
+    return Signing(signer, rules, settings.gateway.server_callback_url)
+
+
+TOKEN = "{token}"  # noqa: S105 (its place in the callback address, not one)
+MIN_TOKEN_CHARACTERS = 32
+MIN_SECRET_BYTES = 16
+_TOKEN = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def callback_url(settings: Settings, environ: Mapping[str, str]) -> str | None:
+    """Return the callback address for the gateway, with the secret token in its place."""
+    url = settings.gateway.server_callback_url
+    return url.replace(TOKEN, listener_token(settings, environ)) if url is not None and TOKEN in url else url
+
+
+def listener_path(settings: Settings, environ: Mapping[str, str]) -> str:
+    """Return the path of the callback address, which the listener listens on. Raises `ConfigurationError`."""
+    url = settings.gateway.server_callback_url
+    if url is None or TOKEN not in urlsplit(url).path:
+        raise ConfigurationError(
+            say("gateway.server_callback_url does not have {token} in its path.", token=TOKEN),
+            hint=say(
+                'Write it as "https://merchant.example/paygw/{token}": the token, from [notifications] '
+                "token_env or token_file, is filled in when payouts are signed, and the listener accepts only "
+                "this path.",
+                token=TOKEN,
+            ),
+        )
+    return urlsplit(url).path.replace(TOKEN, listener_token(settings, environ))
+
+
+def listener_token(settings: Settings, environ: Mapping[str, str]) -> str:
+    """Return the secret token of the callback address. Raises `ConfigurationError`, which does not quote it."""
+    section = settings.notifications
+    token = secret_of("notifications.token", section.token_env, section.token_file, environ).decode("utf-8", "replace")
+    if len(token) < MIN_TOKEN_CHARACTERS or not _TOKEN.fullmatch(token):
+        raise ConfigurationError(
+            say(
+                "The token of the notifications must be {least} letters, digits, - or _, or more.",
+                least=MIN_TOKEN_CHARACTERS,
+            ),
+            hint=say("Make one with `openssl rand -hex 32`."),
+        )
+    return token
+
+
+def field_names(settings: Settings, operation: Operation) -> NotificationFields:
+    """Return the names of a notification's fields: the configured ones, or the request's own."""
+    names = settings.notifications.fields
+    return NotificationFields(
+        order_id=names.order_id or operation.reply.order_id[0],
+        amount=names.amount or operation.reply.amount[0],
+        currency=names.currency or operation.reply.currency[0],
+        status=names.status,
+        reference=operation.reply.reference if names.reference is None else (names.reference,),
+    )
+
+
+def authenticity(settings: Settings, names: NotificationFields, environ: Mapping[str, str]) -> AuthenticityCheck | None:
+    """Return the configured check, or None. Raises `ConfigurationError` naming every key it still needs."""
+    match settings.notifications.authenticity:
+        case None:
+            return None
+        case "shared-secret-hash":
+            return _shared_secret_hash(settings, names, environ)
+        case "header-hmac":
+            header = signed_header(settings)
+            algorithm = HashAlgorithm(settings.notifications.hash_algorithm or "")
+            return HeaderHash(algorithm, header, _secret(settings, environ))
+        case "header-rsa":
+            return HeaderSignature(signed_header(settings), _public_key(settings, environ))
+        case other:
+            assert_never(other)
+
+
+def _require_keys(settings: Settings, *keys: str, hint: str = "") -> None:
+    section = settings.notifications
+    missing = [f"notifications.{key}" for key in keys if not getattr(section, key)]
+    if missing:
+        raise ConfigurationError(
+            say(
+                'authenticity = "{authenticity}" also needs {missing}.',
+                authenticity=section.authenticity,
+                missing=", ".join(missing),
+            ),
+            hint=say("The gateway's interface shows none of them: write down what its operator says.{hint}", hint=hint),
+        )
+
+
+def _shared_secret_hash(settings: Settings, names: NotificationFields, environ: Mapping[str, str]) -> SharedSecretHash:
+    section = settings.notifications
+    is_proof = section.hash_algorithm != "sha1"
+    hint = (
+        " The separator must not be empty: values could then be shifted from one field to the next without the hash "
+        "changing."
+    )
+    keys = ("hash_algorithm", "hash_fields", *(("hash_separator",) if is_proof else ()), "hash_field")
+    _require_keys(settings, *keys, hint=hint if is_proof else "")
+    algorithm = HashAlgorithm(section.hash_algorithm or "")
+    hashed = tuple(section.hash_fields or ())
+    needed = {names.order_id, names.amount, names.currency, names.status} if is_proof else set()
+    if algorithm is not HashAlgorithm.HMAC_SHA256:
+        needed.add(SECRET)
+    if unhashed := sorted(needed - set(hashed)):
+        raise ConfigurationError(
+            say(
+                "notifications.hash_fields lacks {unhashed}: anyone who has seen a notification could change it.",
+                unhashed=", ".join(unhashed),
+            ),
+            hint=say("Use the check only if the gateway's hash covers them; without it a person confirms."),
+        )
+    secret = _secret(settings, environ)
+    return SharedSecretHash(algorithm, hashed, section.hash_separator or "", section.hash_field or "", secret)
+
+
+def signed_header(settings: Settings) -> SignedHeader:
+    """Return the header that proves a notification. Raises `ConfigurationError` naming every key it still needs."""
+    section = settings.notifications
+    _require_keys(settings, "hash_algorithm", "header", "header_encoding")
+    encoding = HeaderEncoding(section.header_encoding or "")
+    return SignedHeader(section.header or "", encoding, section.header_prefix or "")
+
+
+def _secret(settings: Settings, environ: Mapping[str, str]) -> bytes:
+    section = settings.notifications
+    secret = secret_of("notifications.secret", section.secret_env, section.secret_file, environ)
+    if len(secret) < MIN_SECRET_BYTES:
+        raise ConfigurationError(
+            say(
+                "The secret of the notifications is shorter than {least} bytes.",
+                least=MIN_SECRET_BYTES,
+            )
+        )
+    return secret
+
+
+def _public_key(settings: Settings, environ: Mapping[str, str]) -> GatewayKey:
+    """Return the gateway's key. It is not secret, but anyone who can write its file can forge proof."""
+    section = settings.notifications
+    algorithm = SignatureAlgorithm(section.hash_algorithm or "")
+    if section.public_key_env is not None and (text := environ.get(section.public_key_env)):
+        return gateway_key_of(text.encode(), algorithm, name=say("The variable {name}", name=section.public_key_env))
+    _require_keys(settings, "public_key_file")
+    file = section.public_key_file or Path()
+    name = f"notifications.public_key_file {file}"
+    return gateway_key_of(read_trusted(file, name, Others.MAY_READ), algorithm, name=name)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayAccess:
+    """The access to the gateway: `signing` prepares requests, `transport` sends them, inside the run's event loop."""
+
+    signing: Signing
+    transport: PayoutTransport
+    base_url: str
+
+
+def transport_settings(settings: Settings, base_url: str) -> TransportSettings:
+    """Return how the gateway at `base_url` is reached."""
+    gateway = settings.gateway
+    return TransportSettings(
+        base_url=base_url,
+        connect_timeout_s=gateway.connect_timeout_s,
+        read_timeout_s=gateway.read_timeout_s,
+        total_timeout_s=gateway.total_timeout_s,
+        connections=Connections(settings.submission.connections),
+        ca_bundle=gateway.ca_bundle,
+        proxy=gateway.proxy,
+    )
+
+
+@contextmanager
+def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Iterator[GatewayAccess]:
+    """Yield the access to the gateway, for the operation of `rules`.
+
+    With `base_url = "sandbox"` the built-in one runs as long as the context lasts.
+
+    Any fault of key, addresses or certificates shows here, before a journal is touched.
+    """
+    key = signer_key(settings, environ)
+    with ExitStack() as stack:
+        base_url = settings.gateway.base_url or ""
+        if settings.uses_sandbox:
+            config = extra("sandbox.configured").sandbox_config(settings, [rules], key, environ)
+            base_url = stack.enter_context(extra("sandbox.server").running_sandbox(config))
+        signer = signer_of(settings, rules, key, base_url, environ)
+        signing = Signing(signer, rules, callback_url(settings, environ))
+        yield GatewayAccess(signing, PayoutTransport(transport_settings(settings, base_url)), base_url)
+
+
+def real_world() -> World:
+    """Return the real clocks, nonces of 128 random bits, and a random source."""
+    return World(now=utc_now, elapsed_s=elapsed_s, nonce=partial(secrets.token_hex, 16), chance=random.random)
+
+
+@dataclass(frozen=True, slots=True)
+class SendJob:
+    """A batch to send, and everything needed to send it. `known` rows were in the journal before.
+
+    If its `choices` limit the number of due rows (`first`), these are sent in the sheet's order, by this process alone.
+    """
+
+    settings: Settings
+    rules: Rules
+    connection: GatewayAccess
+    journal: Journal
+    batch: BatchRecord
+    known: int = 0
+    choices: Choices = field(default_factory=Choices)

@@ -1,0 +1,273 @@
+"""Opens the configured journal (its place, to look into it, to write, for a run), and finds batches in it."""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.core.shown_states import counted_finding
+from paygw_batch.engine.quarantine import JournalClock
+from paygw_batch.errors import HolderKind, JournalHeld, JournalMissing, UsageError
+from paygw_batch.extras import extra
+from paygw_batch.journal import BatchRecord, Journal, JournalReader
+from paygw_batch.journal.file_place import FilePlace, in_memory_journal
+from paygw_batch.journal.place import JournalPlace
+from paygw_batch.language import say, say_count
+from paygw_batch.settings.configuration import Settings
+
+if TYPE_CHECKING:
+    from paygw_batch.cluster.database_place import DatabasePlace
+
+T = TypeVar("T")
+Tell = Callable[[str], None]
+"""Takes a sentence that a person should read now."""
+
+
+def place_of(settings: Settings) -> JournalPlace:
+    """Return the place of the configured journal."""
+    return database_of(settings) or file_of(settings)
+
+
+def file_of(settings: Settings, path: Path | None = None) -> FilePlace:
+    """Return the place of the journal in the file at `path`, or at the configured path."""
+    path = path or settings.journal_path()
+    return FilePlace(
+        path,
+        endpoint=settings.endpoint_identity(),
+        known_dir=settings.known_journals_directory(path),
+        now=_now,
+    )
+
+
+def database_of(settings: Settings) -> "DatabasePlace | None":
+    """Return the place of a journal in PostgreSQL; None if it is a file."""
+    section = settings.journal
+    if section.url is None:
+        return None
+    cluster = extra("cluster.database_place")
+    place: DatabasePlace = cluster.DatabasePlace(
+        cluster.Server(section.url, section.replication),
+        section.intent_lives_s,
+        endpoint=settings.endpoint_identity(),
+        known_dir=settings.known_journals_directory(),
+        now=_now,
+    )
+    return place
+
+
+def _now() -> str:
+    return timestamp(utc_now())
+
+
+def require_database(settings: Settings, message: str, hint: str) -> "DatabasePlace":
+    """Return the place of a journal in PostgreSQL. Raises `UsageError` with these sentences if it is a file."""
+    if (place := database_of(settings)) is None:
+        raise UsageError(message, hint=hint)
+    return place
+
+
+def require_workers(settings: Settings) -> "DatabasePlace":
+    """Return the place of a journal whose rows workers send. Raises `UsageError` for one in a file."""
+    return require_database(
+        settings,
+        say("The journal is a file: workers share a journal in PostgreSQL."),
+        say("Set [journal] url (docs/several-hosts.md). On one machine, `paygw-batch submit` sends by itself."),
+    )
+
+
+def require_file(settings: Settings, message: str, hint: str) -> FilePlace:
+    """Return the place of a journal in a file. Raises `UsageError` with these sentences if it is in PostgreSQL."""
+    if settings.journal.url is not None:
+        raise UsageError(message, hint=hint)
+    return file_of(settings)
+
+
+def open_to_write(settings: Settings, command: str, kind: HolderKind = HolderKind.RUN) -> Journal:
+    """Open the journal and hold it (see the place). The sandbox's is made if there is none; no other is."""
+    place = place_of(settings)
+    try:
+        return place.open_to_write(command, kind)
+    except JournalMissing:
+        if not settings.uses_sandbox:
+            raise
+    place.make(command)
+    return place.open_to_write(command, kind)
+
+
+@contextmanager
+def journal_to_read(
+    settings: Settings, tell: Tell | None = None, *, must_be_known: bool = False
+) -> Iterator[JournalReader]:
+    """Open the journal for reading, even while a run holds it; `tell` gets its notes for a person.
+
+    One that this machine knows nothing of is looked into all the same, unless it `must_be_known`.
+    """
+    with closing(place_of(settings).open_to_read(must_be_known=must_be_known)) as journal:
+        if tell is not None:
+            tell_notes(journal, tell)
+        yield journal
+
+
+def tell_notes(journal: JournalReader, tell: Tell) -> None:
+    """Show a person how the journal was found."""
+    for note in journal.notes:
+        tell(say("Note: {sentence}", sentence=note))
+
+
+@contextmanager
+def journal_for_planning(settings: Settings) -> Iterator[JournalReader]:
+    """Look into the journal that a run would use. If the sandbox has none yet, that is an empty one."""
+    if _must_be_made(settings):
+        with closing(in_memory_journal()) as empty:
+            yield empty
+        return
+    with journal_to_read(settings, must_be_known=True) as journal:
+        yield journal
+
+
+@contextmanager
+def journal_for_document(settings: Settings, command: str, *, must_be_known: bool = True) -> Iterator[JournalReader]:
+    """Look into the journal that a document is to name. The sandbox makes its own first, if it has none yet."""
+    if _must_be_made(settings):
+        open_to_write(settings, command).close()
+    with journal_to_read(settings, must_be_known=must_be_known) as journal:
+        yield journal
+
+
+def _must_be_made(settings: Settings) -> bool:
+    """Whether the sandbox has no journal yet, in a file or in a database."""
+    if not settings.uses_sandbox:
+        return False
+    place = place_of(settings)
+    if not place.may_exist():
+        return True
+    try:
+        place.open_to_read(must_be_known=True).close()
+    except JournalMissing:
+        return True
+    return False
+
+
+def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
+    """Return the batch that a person means: by id, by any unambiguous prefix of it, or by the path of its sheet."""
+    if not batch.strip():  # in a shell, a variable that was never set; as a prefix it would be any batch
+        raise UsageError(
+            say("The batch is empty."), hint=say("`paygw-batch status` lists the batches and their sheets.")
+        )
+    records = journal.batches()
+    found = [record for record in records if record.batch.startswith(batch.lower())]
+    if not found and os.path.isfile(batch):  # noqa: PTH113 (Path.is_file raises for a name that is too long)
+        with Path(batch).open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        # By its name the newest: each of several worksheets of a workbook is a separate batch.
+        found = list({(r.operation, r.sheet_name): r for r in records if r.sheet_sha256 == digest}.values())
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in found)
+        raise UsageError(
+            say("{batch} could be any of {names}.", batch=batch, names=names),
+            hint=say("Write the batch id, or more of it."),
+        )
+    raise UsageError(
+        say("The journal has no batch {batch}.", batch=batch),
+        hint=say("`paygw-batch status` lists the batches and their sheets."),
+    )
+
+
+WAIT_EVERY_S = 0.5
+"""How often a run that waits for another one looks whether it has ended."""
+
+
+_FOR_A_MOMENT = frozenset({HolderKind.LISTENER, HolderKind.STARTING, HolderKind.WORKER})
+"""The holders that a command waits for by itself: a listener lets the journal go soon; a new process may be one."""
+
+
+LISTENER_LIMIT_S = 30.0
+"""How long a command waits for such a holder. A listener that needs longer is stuck."""
+
+
+@contextmanager
+def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = False) -> Iterator[Journal]:
+    """Hold the journal for a run: one at a time, and nothing left in flight by the one before.
+
+    Raises `JournalHeld` when another run has it, unless asked to `wait`.
+    """
+    journal = _patiently(lambda: open_to_write(settings, command), tell, wait=wait)
+    try:
+        tell_notes(journal, tell)
+        for sentence in JournalClock.read(journal, utc_now()).sentences():
+            tell(say("Note: {sentence}", sentence=sentence))
+        if interrupted := journal.mark_interrupted(timestamp(utc_now())):
+            tell(
+                say_count(
+                    interrupted,
+                    "{count:,} row was in flight when the last run ended. It is in doubt now.",
+                    "{count:,} rows were in flight when the last run ended. They are in doubt now.",
+                )
+            )
+        judge_arrivals(settings, journal, tell)
+        yield journal
+    finally:
+        journal.close()
+
+
+def require_journal(settings: Settings, command: str) -> str:
+    """Return the id of a journal in which something can be recorded; the sandbox makes its own first.
+
+    Raises `JournalError`.
+    """
+    if settings.uses_sandbox and not place_of(settings).may_exist():
+        open_to_write(settings, command).close()
+    with journal_to_read(settings, must_be_known=True) as journal:
+        return journal.head().journal_id
+
+
+def judge_arrivals(settings: Settings, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
+    """Judge the waiting notifications."""
+    findings = journal.judge_arrivals(settings.words(), at=timestamp(utc_now()))
+    if findings and not is_quiet:
+        told = ", ".join(counted_finding(count, finding) for finding, count in sorted(findings.items()))
+        tell(
+            say_count(
+                findings.total(),
+                "{count:,} notification was recorded: {findings}.",
+                "{count:,} notifications were recorded: {findings}.",
+                findings=told,
+            )
+        )
+
+
+@contextmanager
+def only_one(settings: Settings, name: str, tell: Tell, *, wait: bool) -> Iterator[None]:
+    """Do something of this name in one process of all hosts. A journal in a file is held by one process anyway."""
+    with ExitStack() as held:
+        if (database := database_of(settings)) is not None:
+            _patiently(lambda: held.enter_context(database.only_one(name)), tell, wait=wait)
+        yield
+
+
+def hold_again(journal: Journal, tell: Tell, *, wait: bool) -> None:
+    """Hold the journal again after a batch was handed over to workers, as `run_journal` does."""
+    _patiently(journal.hold_again, tell, wait=wait)
+
+
+def _patiently(hold: Callable[[], T], tell: Tell, *, wait: bool) -> T:
+    """Take a lock that another process may hold, waiting for a moment or, with `wait`, as long as it takes."""
+    has_told = False
+    give_up_s = time.monotonic() + LISTENER_LIMIT_S
+    while True:
+        try:
+            return hold()
+        except JournalHeld as held:
+            is_moment = held.holder in _FOR_A_MOMENT and time.monotonic() < give_up_s
+            if not wait and not is_moment:
+                raise
+            if not has_told and not is_moment:
+                tell(say("Waiting: {message}", message=held.message))
+                has_told = True
+            time.sleep(WAIT_EVERY_S / 10 if is_moment else WAIT_EVERY_S)

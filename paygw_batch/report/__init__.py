@@ -1,1 +1,0 @@
-"""Shows results to people: reconciliation, totals, summary, next steps, pages, metrics."""

@@ -1,0 +1,217 @@
+"""Checks the signed orders in a journal: their signatures, and the facts that they led to.
+
+Also withdraws signed plans and orders, by a person's signed statement.
+
+The journal keeps the withdrawal under the digest of the document's signed text, so it applies to every copy, whatever
+its approvals. A document that was already used cannot be withdrawn.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from paygw_batch.approval.approval_keys import ApprovalKey, People, party_named_by, read_own_spelling
+from paygw_batch.approval.order import ForgetOrder, Order
+from paygw_batch.approval.signed_document import SignedDocument, SignedPart, has_signed_by, signed_bytes
+from paygw_batch.clock import timestamp
+from paygw_batch.core.lifecycle import FactKind, Resolved, kind_of
+from paygw_batch.core.shown_states import kept_text
+from paygw_batch.errors import ApprovalError, JournalCorrupt
+from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, Withdrawal
+from paygw_batch.language import say
+from paygw_batch.settle.row_order import RowOrder
+
+_Kept = RowOrder | ForgetOrder
+_READER: TypeAdapter[_Kept] = TypeAdapter(Annotated[_Kept, Field(discriminator="document")])
+_FORGOTTEN = "forgotten"
+
+_Deed = tuple[str, int | None, int | None, str, str]
+"""Batch, row, attempt, kind of fact, and a settlement's evidence; other facts have none."""
+
+
+def check_kept_orders(journal: JournalReader) -> int:
+    """Return the number of signed orders in the journal. Raises `JournalCorrupt` if one is not genuine.
+
+    Each must be signed by the keys that it names, be about this journal and its batch, and have led to the facts that
+    it asks for. Whether those keys are configured today does not matter for a past order.
+    """
+    records, count = journal.batches(), 0
+    for name in dict.fromkeys(("", *(one.batch for one in records))):
+        if not (texts := journal.signed_orders(name)):
+            continue
+        # An order to forget is kept under no batch, and its facts are in each of its batches.
+        own = [one for one in records if name in {"", one.batch}]
+        done = [(one.order, _deed_of(batch, one)) for batch in own for one in journal.history(batch.number)]
+        for text in texts:
+            _check(_order_of(text, name), name, journal.head().journal_id, done)
+            count += 1
+    return count
+
+
+def is_kept(journal: JournalReader, order: Order) -> bool:
+    """Whether the journal keeps an order, with any approvals: it was carried out."""
+    digest = order.digest()
+    return any(_order_of(text, order.batch).digest() == digest for text in journal.signed_orders(order.batch))
+
+
+def _order_of(text: str, batch: str) -> _Kept:
+    try:
+        return _READER.validate_json(text)
+    except ValueError:
+        raise JournalCorrupt(say("A signed order of batch {batch} cannot be read.", batch=batch or "-")) from None
+
+
+def _check(order: _Kept, batch: str, journal_id: str, done: Sequence[tuple[str, _Deed]]) -> None:
+    """Raise `JournalCorrupt` unless an order is genuine; `done` are the facts that name orders, with their digests."""
+    digest, asked = order.digest(), set(_deeds(order))
+    names = {"order": digest[:16], "batch": batch or "-"}
+    if not _is_signed_by_its_keys(order):
+        raise JournalCorrupt(
+            say("The signed order {order} of batch {batch} is not signed by the keys that it names.", **names)
+        )
+    if (order.content.journal, order.batch) != (journal_id, batch):
+        raise JournalCorrupt(
+            say("The signed order {order} of batch {batch} is about another journal or another batch.", **names)
+        )
+    found = {deed for by_order, deed in done if by_order == digest}
+    if found != asked:
+        raise JournalCorrupt(
+            say(
+                "The signed order {order} of batch {batch} does not match its facts: {done} of {asked} are there.",
+                done=len(found & asked),
+                asked=len(asked),
+                **names,
+            )
+        )
+
+
+def _is_signed_by_its_keys(document: SignedDocument) -> bool:
+    """Whether the maker and every approver signed a document, each with a different one of the keys that it names.
+
+    The owners of the keys are not checked: past documents were judged when they were carried out.
+    """
+    signed_by = {document.maker: (document.signature, "")}
+    signed_by |= {approval.key: (approval.signature, approval.approved_at) for approval in document.approvals}
+    for text, (signature, approved_at) in signed_by.items():
+        key = read_own_spelling(text)
+        if key is None:
+            return False
+        signed_text = document.approval_text(key, approved_at) if approved_at else document.signed_text()
+        party = None if isinstance(signature, str) else party_named_by(signature)
+        if not has_signed_by(key, signed_text, signature, party):
+            return False
+    return len(signed_by) == 1 + len(document.approvals) > 1
+
+
+def _deeds(order: _Kept) -> Iterator[_Deed]:
+    """Yield the facts that an order leads to."""
+    if isinstance(order, ForgetOrder):
+        for batch in order.content.batches:
+            yield f"{batch.operation} {batch.batch}", None, None, _FORGOTTEN, ""
+        return
+    name = f"{order.content.operation} {order.batch}"
+    for one in order.content.rows:
+        if order.is_release:
+            yield name, one.row, one.attempt, FactKind.RELEASED.value, ""
+        else:
+            kind = kind_of(Resolved(one.decision.settlement.resolution, "", "")).value
+            yield name, one.row, one.attempt, kind, kept_text(one.decision.settlement.said)
+
+
+def _deed_of(record: BatchRecord, entry: HistoryEntry) -> _Deed:
+    said = "" if entry.kind in {FactKind.RELEASED, _FORGOTTEN} else entry.said
+    return f"{record.operation} {record.batch}", entry.row, entry.attempt, entry.kind, said
+
+
+class WithdrawalDocument(SignedPart):
+    """A withdrawal as the journal keeps it. `key` and `signature` are empty if it was made on a page."""
+
+    document: Literal["paygw-batch withdrawal 1"] = "paygw-batch withdrawal 1"
+    journal: str
+    sha256: str
+    """The digest of the text that the maker of the withdrawn document signed."""
+    by: str
+    at: str
+    key: str
+    signature: str
+
+    def signed_text(self) -> bytes:
+        """Return the text that the signature covers: everything but itself."""
+        return signed_bytes(self.document, self.model_dump(exclude={"signature"}))
+
+
+def withdrawn_with(document: SignedDocument, key: ApprovalKey, people: People, now: datetime) -> Withdrawal:
+    """Return the withdrawal of a document, signed by its maker or by anyone who may approve.
+
+    Raises `ApprovalError` for anyone else's key.
+    """
+    owner = people.owner_of(key.public)
+    maker = read_own_spelling(document.maker)
+    is_maker = owner is not None and maker is not None and people.owner_of(maker) == owner
+    if owner is None or not (is_maker or owner.approver_keys):
+        raise ApprovalError(
+            say("This key may not withdraw: it belongs neither to the maker nor to a listed approver."),
+            hint=say("Nothing was withdrawn."),
+            for_terminal=False,
+        )
+    unsigned = _unsigned(document, owner.name, now, key.public.text)
+    return _kept(unsigned.model_copy(update={"signature": key.sign(unsigned.signed_text())}))
+
+
+def withdrawn_at_a_page(document: SignedDocument, name: str, now: datetime) -> Withdrawal:
+    """Return the withdrawal of a document by a person who is signed in. It pays nothing, so it needs no key."""
+    return _kept(_unsigned(document, name, now, ""))
+
+
+def require_unused(document: SignedDocument, journal: JournalReader) -> None:
+    """Raise `ApprovalError` for a plan that has opened a batch, or an order that was carried out."""
+    if isinstance(document, Order):
+        if is_kept(journal, document):
+            raise ApprovalError(
+                say("The {noun} was carried out already: it can't be withdrawn.", noun=say(document.noun)),
+                hint=say("`paygw-batch status {batch} --history` shows what it did.", batch=document.batch or "BATCH"),
+            )
+        return
+    for opened in journal.batches(plan_sha256=document.digest()):
+        raise ApprovalError(
+            say(
+                "The payout has started: the plan opened batch {batch} at {opened_at}, and can't be withdrawn.",
+                batch=opened.batch,
+                opened_at=opened.opened_at,
+            ),
+            hint=say(
+                "To stop it, press Ctrl-C in its terminal, or run `paygw-batch workers --stop {batch}`. What was sent "
+                "stays sent: `paygw-batch status {batch}` shows it.",
+                batch=opened.batch,
+            ),
+        )
+
+
+def check_kept_withdrawals(journal: JournalReader) -> int:
+    """Return the number of withdrawals in the journal. Raises `JournalCorrupt` if one is not genuine.
+
+    Whether its key is configured today does not matter for a past withdrawal.
+    """
+    journal_id, kept = journal.head().journal_id, journal.withdrawals()
+    for one in kept:
+        try:
+            said = WithdrawalDocument.model_validate_json(one.document)
+        except ValueError:
+            raise JournalCorrupt(say("A withdrawal cannot be read.")) from None
+        key = read_own_spelling(said.key)
+        is_signed = key.has_signed(said.signed_text(), said.signature) if key is not None else not said.key
+        if not is_signed or (said.sha256, said.by, said.journal) != (one.sha256, one.by, journal_id):
+            raise JournalCorrupt(say("The withdrawal of {sha256} is not what was signed.", sha256=one.sha256[:16]))
+    return len(kept)
+
+
+def _unsigned(document: SignedDocument, name: str, now: datetime, key: str) -> WithdrawalDocument:
+    return WithdrawalDocument(
+        journal=document.content.journal, sha256=document.digest(), by=name, at=timestamp(now), key=key, signature=""
+    )
+
+
+def _kept(said: WithdrawalDocument) -> Withdrawal:
+    return Withdrawal(said.sha256, said.by, said.model_dump_json(), said.at)

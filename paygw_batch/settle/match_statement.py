@@ -1,0 +1,600 @@
+"""Compares a statement with a batch: the rows it settles, the lines that agree, and every line that does not match.
+
+A statement is a claim about money, so nothing is guessed: a line is only used if its order id, amount and currency are
+those of a row's latest attempt. A row that the statement does not mention stays as it is: absence is not evidence.
+
+An order id may have served several attempts. A line settles a row only if it can be about the latest: because there is
+no other, or because its time says so (`line_time`). A line about an order that could still be sent, or that was
+never sent from here, holds the row, in any batch: `contrary` has the line.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from paygw_batch.clock import Now, timestamp
+from paygw_batch.core.batch import first_order_id
+from paygw_batch.core.evidence import (
+    GATEWAY_HAS_ORDER,
+    HOLDING,
+    Candidate,
+    Claim,
+    Evidence,
+    EvidenceSource,
+    Finding,
+    Meant,
+    Proof,
+    Ruling,
+    Span,
+    StatedTimes,
+    came_first,
+    fitting,
+    is_only_attempt,
+    meant_attempt,
+    rule,
+)
+from paygw_batch.core.lifecycle import Basis, Resolution, State
+from paygw_batch.core.money import from_minor, with_separators
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.shown_states import shown_state, state_words
+from paygw_batch.core.text import spelled_alike, without_damage
+from paygw_batch.engine.quarantine import MAX_AHEAD_S, JournalClock, latest_start
+from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Clash, FirstReading, JournalReader, RowState, canonical
+from paygw_batch.language import mark, say
+from paygw_batch.settle.resolve import Settlement, quarantine_sentence
+from paygw_batch.settle.statement import WRITTEN, Statement, StatementLine, TimeSpan, read_time
+
+_UNSETTLED = frozenset({State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED})
+
+_SAYS: Mapping[str, Resolution] = {resolution.value: resolution for resolution in Resolution}
+_OF_WORD: Mapping[OutcomeKind, Resolution] = {
+    OutcomeKind.PAID: Resolution.PAID,
+    OutcomeKind.REJECTED: Resolution.REJECTED,
+}
+_AGREES: Mapping[State, frozenset[Resolution]] = {
+    State.PAID: frozenset({Resolution.PAID}),
+    State.RETURNED: frozenset({Resolution.PAID, Resolution.REJECTED}),
+    State.REJECTED: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
+    State.READY: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
+    State.REPLACED: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
+}
+"""The resolutions of a statement that agree with the journal, by the state of a row already settled."""
+_OF_ANSWER: Mapping[str, OutcomeKind] = {"paid": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
+_MAY_BE_SENT = frozenset({State.READY, State.REJECTED}) | _UNSETTLED
+"""The states from which a run may send a row, at once or after a person's decision."""
+_EARLIER_TOO = mark(
+    "It means an attempt before the latest one: the payee may be paid twice. Stop, and ask the gateway."
+)
+_TWO_OPERATIONS = mark(
+    "{order_id} is both a payout and a collection of the same amount. Settle the right row by itself."
+)
+_NOT_LISTED = mark("The meaning of the status {status!r} is not configured.")
+_EARLIER_REJECTED = mark(
+    "{order_id} is an earlier attempt, rejected in the journal; the statement says otherwise. The payee may be paid "
+    "twice: stop, and ask the gateway."
+)
+
+
+DO_NOT_SEND = mark("The payee may have the money: do not send it again, and ask the gateway.")
+
+
+@dataclass(frozen=True, slots=True)
+class LineTime:
+    """When a line was true, and of which attempt. `wrong` says why its times cannot be used, if so.
+
+    `own` are the times at which the line itself says it was true: the gateway's statement, not a person's.
+    """
+
+    times: StatedTimes
+    own: StatedTimes
+    shown: str
+    wrong: str | None = None
+
+
+def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, true_by: str = "") -> LineTime:
+    """Return the times of a line in a statement that was true `as_of` a time, if one was given.
+
+    `true_by` is when the same file was first carried out, empty if it was not: none of its lines can be newer.
+    """
+    own, sent_at = read_time(line.time), read_time(line.sent_at)
+    for text, found in ((line.time, own), (line.sent_at, sent_at)):
+        if text and found is None:
+            return _wrong(
+                say(
+                    "The time {text!r} is unclear: write it as {written}.",
+                    text=text,
+                    written=WRITTEN,
+                )
+            )
+        if found is not None and found.start > now + timedelta(seconds=MAX_AHEAD_S):
+            return _wrong(say("The time {text} is in the future: our clock says {now}.", text=text, now=timestamp(now)))
+    true_at = [_span(one) for one in (own, as_of) if one is not None]
+    if true_by:
+        true_at.append(Span("", true_by))
+    before = say("{time} at the latest (the file was applied then)", time=true_by) if true_by else ""
+    return LineTime(
+        StatedTimes(tuple(true_at), _span(sent_at) if sent_at is not None else None),
+        StatedTimes((_span(own),) if own is not None else ()),
+        line.time or line.sent_at or (say("its time") if as_of is not None else before),
+    )
+
+
+def other_attempt_sentence(
+    line: StatementLine, left_at: str | None, time: LineTime, *, is_only_attempt: bool, came_first: bool
+) -> str | None:
+    """Return why a line cannot be about its row's latest attempt, sent at `left_at`; None if it can.
+
+    `came_first`: in the journal's order, its file was read before that attempt was intended. Whatever the clocks said,
+    it cannot know of it.
+    """
+    if came_first:
+        return say(
+            "{order_id} was sent again after this file was first read, so the line cannot be about the latest attempt.",
+            order_id=line.order_id,
+        )
+    left = say("the latest attempt was sent at {intended_at}", intended_at=left_at)
+    match meant_attempt(time.times, left_at):
+        case Meant.EARLIER:
+            return say(
+                "{order_id} at {shown}: that is before {left}, so the line cannot be about it.",
+                order_id=line.order_id,
+                shown=time.shown,
+                left=left,
+            )
+        case Meant.NONE:
+            return say(
+                "No attempt of {order_id} was sent at {sent_at}: {left}.",
+                order_id=line.order_id,
+                sent_at=line.sent_at,
+                left=left,
+            )
+        case Meant.UNSTATED if not is_only_attempt:
+            said = say("{shown} does not say", shown=time.shown) if time.shown else say("the line does not say")
+            return say(
+                "{order_id} was sent more than once, and {said} which attempt is meant ({left}). Give the time: "
+                "in a column time, in the column sent_at of the question list, or for the whole file.",
+                order_id=line.order_id,
+                said=said,
+                left=left,
+            )
+        case Meant.LATEST | Meant.UNSTATED:
+            return None
+
+
+def _wrong(sentence: str) -> LineTime:
+    return LineTime(StatedTimes(), StatedTimes(), "", sentence)
+
+
+def _span(time: TimeSpan) -> Span:
+    return Span(timestamp(time.start), timestamp(time.end))
+
+
+def other_money_sentence(line: StatementLine, row: RowState, minor_units: int) -> str | None:
+    """Return a sentence if a line and its row disagree about the money; None if they agree."""
+    ours = from_minor(row.minor, minor_units=minor_units)
+    if line.currency != row.currency:
+        return say(
+            "The statement has {order_id} in {currency}; it was sent in {ours}.",
+            order_id=line.order_id,
+            currency=line.currency or say("no currency"),
+            ours=row.currency,
+        )
+    if line.amount is None:
+        return say(
+            "The amount {amount_text!r} of {order_id} is not a plain amount, such as {ours}.",
+            amount_text=line.amount_text,
+            order_id=line.order_id,
+            ours=ours,
+        )
+    if line.amount != Decimal(ours):
+        return say(
+            "The statement has {order_id} with {stated}; it was sent with {sent}.",
+            order_id=line.order_id,
+            stated=f"{row.currency} {with_separators(line.amount_text)}",
+            sent=f"{row.currency} {with_separators(ours)}",
+        )
+    return None
+
+
+def other_order_sentence(order_id: str, clash: Clash | None, *, is_contrary: bool) -> str | None:
+    """Return why a line matches no order of the batch; None if another batch has the order.
+
+    `clash` is the order in the journal, None if it has none; `is_contrary` is whether the line holds a row.
+    """
+    if clash is not None and not is_contrary:
+        return None
+    if not is_contrary:
+        return say(
+            "The journal has no order {order_id}: was it sent from elsewhere, or was its id changed?", order_id=order_id
+        )
+    if clash is None:
+        said = say(
+            "The journal has no order {order_id}, a later attempt of {first} by its name: it may be an older copy.",
+            order_id=order_id,
+            first=first_order_id(order_id),
+        )
+    else:
+        said = say(
+            "Row {sheet_row} of batch {batch} is {state} in the journal.",
+            sheet_row=clash.sheet_row,
+            batch=clash.batch,
+            state=state_words(shown_state(clash.state)),
+        )
+    return f"{said} {say(DO_NOT_SEND)}"
+
+
+def nearest_order_sentence(line: StatementLine, near: Sequence[RowState], minor_units: Mapping[str, int]) -> str:
+    """Return the question whether a line that matches no order is about one of `near`, whose ids are almost its own.
+
+    It settles nothing: which payment is meant is for a person to say.
+    """
+    row = min(near, key=lambda row: other_money_sentence(line, row, minor_units[row.currency]) is not None)
+    ours = row.sent_orderid or row.client_orderid
+    are_zeros = spelled_alike(line.order_id).replace("0", "") == spelled_alike(ours).replace("0", "")
+    return say(
+        "The journal has no order {order_id}. The nearest is {near}, {money}: {question}",
+        order_id=line.order_id,
+        near=ours,
+        money=f"{row.currency} {with_separators(from_minor(row.minor, minor_units=minor_units[row.currency]))}",
+        question=say("has a spreadsheet dropped the zeros?") if are_zeros else say("has a program changed the id?"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StatementDifference:
+    """A line of the statement that does not match the journal, and why."""
+
+    line: int
+    order_id: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """The result of comparing a statement with one batch.
+
+    `settlements` may be made as they are; `agreeing` lines match the journal; `elsewhere` lines are about orders of
+    other batches; `waiting` rows are still in progress according to the gateway. `silent` rows are in doubt, and not
+    settled by the statement. `contrary` lines, which are also differences, must keep their orders from being sent:
+    evidence for the journal. `attempts` gives the present number of attempts of named instructions that may be sent
+    again, which the journal keeps because the file cannot be about a later one.
+    """
+
+    settlements: Sequence[Settlement]
+    differences: Sequence[StatementDifference]
+    agreeing: int
+    elsewhere: int
+    waiting: int
+    silent: Sequence[RowState]
+    contrary: Sequence[StatementLine]
+    attempts: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Agrees:
+    """The journal knows this already."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Elsewhere:
+    """The order belongs to another batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """The gateway has not decided or answered yet."""
+
+
+_Reading = Settlement | StatementDifference | _Agrees | _Elsewhere | _Waits
+
+
+class StatementReader:
+    """Reads the lines of one statement for one batch of a journal.
+
+    `words` gives the meaning of each of the gateway's status words, and `minor_units` the decimals of each currency;
+    `as_of` is the time of the whole statement, if a person stated it.
+    """
+
+    def __init__(
+        self,
+        journal: JournalReader,
+        batch: BatchRecord,
+        *,
+        words: Mapping[str, OutcomeKind],
+        minor_units: Mapping[str, int],
+        quarantine_h: float,
+        now: Now,
+        as_of: TimeSpan | None = None,
+    ) -> None:
+        self._journal = journal
+        self._batch = batch
+        self._words = words
+        self._minor_units = minor_units
+        self._quarantine_h = quarantine_h
+        self._now = now
+        self._as_of = as_of
+        self._clock = JournalClock.read(journal, now())
+        self._first = FirstReading()
+        self._is_proven = False
+        self._contrary_ids: Collection[str] = ()
+
+    def match(self, statement: Statement) -> Matched:
+        """Return the statement's settlements, and every line that does not match."""
+        times = Counter(line.order_id for line in statement.lines)
+        rows, doubtful = self._rows(times)
+        earlier, elsewhere = self._other_orders([order_id for order_id in times if order_id not in rows])
+        shared = self._shared(times)
+        self._first = self._journal.first_reading(statement.sha256)
+        self._is_proven = statement.proof.is_proven
+        self._contrary_ids = contrary = self._contrary(statement)
+        kind = "Proven statement" if self._is_proven else "Statement"
+        evidence = f"{kind} {statement.name} (SHA-256 {statement.sha256[:16]})"
+        nearest = self._nearest({*times} - {"", *rows, *earlier, *elsewhere, *contrary})
+        readings: list[_Reading] = []
+        for line in statement.lines:
+            if not line.order_id:
+                readings.append(StatementDifference(line.line, "", say("The line names no order.")))
+            elif times[line.order_id] > 1:
+                said = say(
+                    "The statement names {order_id} {times} times: which line is right?",
+                    order_id=line.order_id,
+                    times=times[line.order_id],
+                )
+                readings.append(StatementDifference(line.line, line.order_id, said))
+            elif line.order_id in shared and len(self._fitting(line)) > 1:
+                said = say(_TWO_OPERATIONS, order_id=line.order_id)
+                readings.append(StatementDifference(line.line, line.order_id, said))
+            elif (row := rows.get(line.order_id)) is not None:
+                readings.append(self._read(line, row, evidence))
+            elif line.order_id in earlier:
+                readings.append(self._read_earlier(line, earlier[line.order_id]))
+            elif near := nearest.get(line.order_id):
+                said = nearest_order_sentence(line, near, self._minor_units)
+                readings.append(StatementDifference(line.line, line.order_id, said))
+            else:
+                clash, is_contrary = elsewhere.get(line.order_id), line.order_id in contrary
+                wrong = other_order_sentence(line.order_id, clash, is_contrary=is_contrary)
+                readings.append(StatementDifference(line.line, line.order_id, wrong) if wrong else _Elsewhere())
+        settlements = [reading for reading in readings if isinstance(reading, Settlement)]
+        settled = {settlement.row for settlement in settlements}
+        return Matched(
+            settlements=settlements,
+            differences=[reading for reading in readings if isinstance(reading, StatementDifference)],
+            agreeing=sum(isinstance(reading, _Agrees) for reading in readings),
+            elsewhere=sum(isinstance(reading, _Elsewhere) for reading in readings),
+            waiting=sum(isinstance(reading, _Waits) for reading in readings),
+            silent=[row for row in doubtful if row.row not in settled],
+            contrary=list(contrary.values()),
+            attempts=self._attempts(rows.values(), {**earlier, **elsewhere}, contrary),
+        )
+
+    def evidence(self, statement: Statement, contrary: Sequence[StatementLine], by: str) -> Sequence[Evidence]:
+        """Return the lines that must keep their orders from being sent, as evidence vouched for by `by`."""
+        of_file = {"statement": statement.name, "sha256": statement.sha256, "by": by}
+        found = []
+        for line in contrary:
+            said = {"line": line.line, "order_id": line.order_id, "amount": line.amount_text, "currency": line.currency}
+            times = {"sent_at": line.sent_at, "time": line.time} if line.sent_at or line.time else {}
+            attempts = [(one.number, one.standing.attempt) for one in self._journal.orders(line.order_id)]
+            content = canonical(of_file | said | times | {"word": _word(line)})
+            lasting = canonical({"attempts": attempts, "sha256": statement.sha256})
+            found.append(Evidence(EvidenceSource.STATEMENT, self._claim(line), content, lasting=lasting))
+        return found
+
+    def meanings(self, statement: Statement) -> Mapping[str, OutcomeKind]:
+        """Return the meanings of a statement's words, including those that a person answered."""
+        found = {_word(line): self._meaning(line) for line in statement.lines}
+        return {word: meaning for word, meaning in found.items() if meaning is not None}
+
+    def _attempts(
+        self, rows: Iterable[RowState], others: Mapping[str, Clash], contrary: Iterable[str]
+    ) -> Mapping[int, int]:
+        """Return the number of attempts of each named instruction that may be sent again."""
+        found = {row.instruction: row.attempt for row in rows if row.state in _MAY_BE_SENT}
+        for order_id in {*contrary, *(one for one, clash in others.items() if clash.state in _MAY_BE_SENT)}:
+            found |= {one.number: one.standing.attempt for one in self._journal.orders(order_id)}
+        return found
+
+    def _contrary(self, statement: Statement) -> Mapping[str, StatementLine]:
+        """Return, by order id, the lines showing that the gateway has an order that the journal might still send."""
+        meant = {line.order_id: line for line in reversed(statement.lines) if self._meaning(line) is not None}
+        suspects = {order_id: line for order_id, line in meant.items() if first_order_id(order_id)}
+        for operation in self._operations():
+            _, clashes = self._journal.compare(operation, ((0, order_id, "") for order_id in meant))
+            for line, state in ((meant[clash.client_orderid], clash.state) for clash in clashes):
+                if state is State.READY or (state in _MAY_BE_SENT and self._meaning(line) in GATEWAY_HAS_ORDER):
+                    suspects[line.order_id] = line
+        return {order_id: line for order_id, line in suspects.items() if self._is_contrary(line)}
+
+    def _is_contrary(self, line: StatementLine) -> bool:
+        meaning, candidates = self._meaning(line), self._journal.orders(line.order_id)
+        if meaning is None or not any(one.standing.state in _MAY_BE_SENT for one in candidates):
+            return False
+        ruling = rule(self._claim(line), candidates, {_word(line): meaning})
+        findings = HOLDING if meaning in GATEWAY_HAS_ORDER else {Finding.CONTRADICTING}
+        return isinstance(ruling, Ruling) and ruling.finding in findings
+
+    def _meaning(self, line: StatementLine) -> OutcomeKind | None:
+        if line.status is not None:
+            return self._words.get(line.status)
+        return _OF_ANSWER.get(line.answer or "")
+
+    def _operations(self) -> Sequence[str]:
+        return sorted({record.operation for record in self._journal.batches()})
+
+    def _shared(self, order_ids: Iterable[str]) -> frozenset[str]:
+        """Return the order ids that an operation other than the batch's uses too."""
+        found: set[str] = set()
+        for operation in self._operations():
+            if operation != self._batch.operation:
+                _, used = self._journal.compare(operation, ((0, order_id, "") for order_id in order_ids))
+                found |= {clash.client_orderid for clash in used}
+        return frozenset(found)
+
+    def _fitting(self, line: StatementLine) -> Sequence[Candidate]:
+        return fitting(self._claim(line), self._journal.orders(line.order_id))
+
+    def _rows(self, order_ids: Mapping[str, int]) -> tuple[Mapping[str, RowState], Sequence[RowState]]:
+        """Return the rows whose latest attempt the statement names, by order id, and all rows in doubt."""
+        named: dict[str, RowState] = {}
+        doubtful = []
+        for row in self._journal.rows(self._batch.number, numbers=self._concerned(order_ids)):
+            if row.sent_orderid is not None and row.sent_orderid in order_ids:
+                named[row.sent_orderid] = row
+            if row.state in {State.IN_DOUBT, State.IN_FLIGHT}:
+                doubtful.append(row)
+        return named, doubtful
+
+    def _concerned(self, order_ids: Mapping[str, int]) -> set[int]:
+        """Return the rows that the statement names or that are in doubt: usually few of a large batch."""
+        row, state, sent = (LINE_COLUMNS.index(name) for name in ("row", "state", "sent_orderid"))
+        doubtful = {State.IN_DOUBT.value, State.IN_FLIGHT.value}
+        return {
+            int(line[row] or 0)
+            for lines in self._journal.standing_lines(self._batch.number)
+            for line in lines
+            if line[sent] in order_ids or line[state] in doubtful
+        }
+
+    def _nearest(self, unknown: Collection[str]) -> Mapping[str, Sequence[RowState]]:
+        """Return, by unknown order id, the sent rows whose ids differ from it only as programs change ids."""
+        if not unknown:
+            return {}
+        damaged = {order_id: without_damage(order_id) for order_id in unknown}
+        meant, near = frozenset(damaged.values()), defaultdict[str, list[RowState]](list)
+        row, sent = LINE_COLUMNS.index("row"), LINE_COLUMNS.index("sent_orderid")
+        keys = {
+            int(line[row] or 0): key
+            for lines in self._journal.standing_lines(self._batch.number)
+            for line in lines
+            if line[sent] is not None and (key := without_damage(str(line[sent]))) in meant
+        }
+        for one in self._journal.rows(self._batch.number, numbers=set(keys)):
+            near[keys[one.row]].append(one)
+        return {order_id: near[key] for order_id, key in damaged.items() if key in near}
+
+    def _other_orders(self, order_ids: Sequence[str]) -> tuple[Mapping[str, Clash], Mapping[str, Clash]]:
+        """Return the ids that belong to this batch but not to a latest attempt, and those of other batches."""
+        own: dict[str, Clash] = {}
+        other: dict[str, Clash] = {}
+        for operation in self._operations():
+            _, used = self._journal.compare(operation, ((0, order_id, "") for order_id in order_ids))
+            for clash in used:
+                (own if clash.batch == self._batch.batch else other)[clash.client_orderid] = clash
+        return own, other
+
+    def _read(self, line: StatementLine, row: RowState, evidence: str) -> _Reading:
+        if (sentence := other_money_sentence(line, row, self._minor_units[row.currency])) is not None:
+            return StatementDifference(line.line, line.order_id, sentence)
+        if line.answer == "":
+            return _Waits()
+        said, time = self._said(line), self._time(line)
+        if isinstance(said, StatementDifference):
+            return said
+        if time.wrong is not None:
+            return StatementDifference(line.line, line.order_id, time.wrong)
+        if row.state in _UNSETTLED:
+            return self._read_unsettled(line, row, said, time, evidence)
+        return self._read_settled(line, row, said, time)
+
+    def _read_unsettled(
+        self, line: StatementLine, row: RowState, said: Resolution | None, time: LineTime, evidence: str
+    ) -> _Reading:
+        """Read a line about an unsettled row: it must be about the latest attempt."""
+        is_only = all(map(is_only_attempt, self._fitting(line)))
+        left_at = self._left_at(row)
+        is_older = came_first(self._first.attempts, row.instruction, row.attempt)
+        sentence = other_attempt_sentence(line, left_at, time, is_only_attempt=is_only, came_first=is_older)
+        if sentence is not None:
+            return StatementDifference(line.line, line.order_id, sentence)
+        if said is None:  # the gateway is still working on it
+            return _Waits()
+        if said is Resolution.NOT_RECEIVED:
+            if row.state is State.ACCEPTED:
+                return self._contradiction(line, row, say("not received"))
+            quarantine = self._clock.quarantine(self._quarantine_h)
+            if (sentence := quarantine_sentence(row, quarantine, self._now())) is not None:
+                return StatementDifference(line.line, line.order_id, sentence)
+        is_own_word = line.status is not None and meant_attempt(time.own, left_at) is Meant.LATEST
+        basis = Basis.GATEWAY if self._is_proven and is_own_word else Basis.PERSON
+        at = f" at {line.time}" if line.time else ""
+        return Settlement(row.row, said, f"{evidence}, line {line.line}: {_word(line)}{at}", basis)
+
+    def _read_settled(self, line: StatementLine, row: RowState, said: Resolution | None, time: LineTime) -> _Reading:
+        """Read a line about a settled row: it agrees with the journal, or contradicts it."""
+        if said is None:
+            waits = say("still being worked on")
+            return _Agrees() if row.state is State.PAID else self._contradiction(line, row, waits)
+        is_before = came_first(self._first.attempts, row.instruction, row.attempt) or (
+            meant_attempt(time.times, self._left_at(row)) is Meant.EARLIER
+        )
+        is_of_another = is_before and not all(map(is_only_attempt, self._fitting(line)))
+        if is_of_another and said is not Resolution.PAID:
+            return _Agrees()
+        found = self._contradiction(line, row, say(said.value.replace("-", " ")))
+        if is_of_another:
+            return replace(found, sentence=f"{found.sentence} {say(_EARLIER_TOO)}")
+        return _Agrees() if said in _AGREES[row.state] and line.order_id not in self._contrary_ids else found
+
+    def _time(self, line: StatementLine) -> LineTime:
+        return line_time(line, self._as_of, self._now(), true_by=self._first.at)
+
+    def _left_at(self, row: RowState) -> str | None:
+        """Return the latest time at which a row's latest attempt can have left; None if nothing left."""
+        return None if row.intended_at is None else latest_start(self._clock.noted, row.intended_at)
+
+    def _claim(self, line: StatementLine) -> Claim:
+        """Return the claim of a line. The person who gives the statement to `resolve` vouches for it by name."""
+        amount = None if line.amount is None else f"{line.amount:f}"
+        return Claim(
+            line.order_id,
+            amount,
+            line.currency,
+            _word(line),
+            proof=Proof.VOUCHED,
+            is_current=True,
+            times=self._time(line).times,
+            attempts=self._first.attempts,
+        )
+
+    def _read_earlier(self, line: StatementLine, clash: Clash) -> _Reading:
+        """Read a line about a rejected attempt that was released since, or about a row that was never sent."""
+        said = self._said(line)
+        if isinstance(said, StatementDifference):
+            return said
+        is_no = said in {Resolution.REJECTED, Resolution.NOT_RECEIVED}
+        if line.answer == "" or (is_no and line.order_id not in self._contrary_ids):
+            return _Agrees()
+        if is_no or not any(one.sent_order_id for one in self._journal.orders(line.order_id)):
+            sentence = say("Row {row} was never sent from here; the statement says otherwise.", row=clash.sheet_row)
+            return StatementDifference(line.line, line.order_id, f"{sentence} {say(DO_NOT_SEND)}")
+        return StatementDifference(line.line, line.order_id, say(_EARLIER_REJECTED, order_id=line.order_id))
+
+    def _said(self, line: StatementLine) -> Resolution | StatementDifference | None:
+        """Return the resolution that a line states for its order; None if the gateway has not decided."""
+        if line.status is None:
+            resolution = _SAYS.get(line.answer or "")
+            if resolution is None and line.answer:
+                sentence = say("The answer {answer!r} is not one of {says}.", answer=line.answer, says=", ".join(_SAYS))
+                return StatementDifference(line.line, line.order_id, sentence)
+            return resolution
+        meaning = self._words.get(line.status)
+        if meaning is None:
+            sentence = say(_NOT_LISTED, status=line.status)
+            return StatementDifference(line.line, line.order_id, sentence)
+        return _OF_WORD.get(meaning)
+
+    def _contradiction(self, line: StatementLine, row: RowState, said: str) -> StatementDifference:
+        state = state_words(shown_state(row.state))
+        sentence = say(
+            "Row {row} is {state} in the journal, and {said} in the statement.", row=row.row, state=state, said=said
+        )
+        if row.state in {State.READY, State.REJECTED, State.REPLACED}:
+            sentence += f" {say(DO_NOT_SEND)}"
+        return StatementDifference(line.line, line.order_id, sentence)
+
+
+def _word(line: StatementLine) -> str:
+    return line.status if line.status is not None else line.answer or ""

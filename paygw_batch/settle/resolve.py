@@ -1,0 +1,267 @@
+"""Settles rows by a person's decision, with evidence: rows in doubt, held, or accepted and never answered."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from paygw_batch.clock import Now, timestamp
+from paygw_batch.core.evidence import SignedOrder
+from paygw_batch.core.lifecycle import TRANSITIONS, Basis, Resolution, Resolved, State, kind_of
+from paygw_batch.core.shown_states import decided_by, shown_state, state_words
+from paygw_batch.engine.quarantine import JournalClock, Quarantine
+from paygw_batch.errors import InternalError, JournalError, PeopleForgotten, RowsMoved, UsageError
+from paygw_batch.journal import BatchRecord, CarriedOut, Entry, Hold, Journal, JournalReader, RowState, is_in_quarantine
+from paygw_batch.language import mark, say
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """A decision about one row: its resolution, the evidence, and who vouches for it."""
+
+    row: int
+    resolution: Resolution
+    evidence: str
+    basis: Basis = Basis.PERSON
+    words: str = ""
+    """A person's words, shown before a statement's evidence."""
+
+    @property
+    def said(self) -> str:
+        """The evidence as it is shown and recorded."""
+        return said_by(self.evidence, self.words)
+
+
+def said_by(evidence: str, words: str) -> str:
+    """Return evidence preceded by a person's words, if there are any."""
+    return f"{words} ({evidence})" if words else evidence
+
+
+def may_settle(state: State, resolution: Resolution, *, is_held: bool) -> bool:
+    """Whether a person may settle a row in `state` this way; in flight counts as in doubt, and ready must be held."""
+    if state is State.READY and not is_held:
+        return False
+    state = State.IN_DOUBT if state is State.IN_FLIGHT else state
+    return (state, kind_of(Resolved(resolution, "", ""))) in TRANSITIONS
+
+
+def needs_second_person(state: State, resolution: Resolution) -> bool:
+    """Whether, under `[approval]`, settling a row in `state` this way needs a second person.
+
+    True for every resolution that lets a row be sent again while its money may be on its way: not received or rejected,
+    for a row that is in doubt (or in flight), accepted by the gateway, or held by evidence. Calling a row paid sends
+    nothing.
+    """
+    is_open = state in {State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED, State.READY}
+    return is_open and resolution is not Resolution.PAID
+
+
+def open_from(standing: RowState, quarantine: Quarantine, hold: Hold | None = None) -> datetime | None:
+    """Return when the quarantine after a row's latest attempt ends, and a person may let it be sent again.
+
+    None: nothing left. An attempt that the journal had lost counts from when it came to be known.
+    """
+    since = _sent_at(standing, hold)
+    return quarantine.opens(since) if since else None
+
+
+def _sent_at(standing: RowState, hold: Hold | None) -> str:
+    return max(standing.quarantined_since or standing.intended_at or "", "" if hold is None else hold.left_at)
+
+
+def quarantine_sentence(
+    standing: RowState, quarantine: Quarantine, now: datetime, hold: Hold | None = None
+) -> str | None:
+    """Return why a row may not be called not received yet, and when it may be; None if it may be now."""
+    opens = open_from(standing, quarantine, hold)
+    if opens is None or now >= opens:
+        return None
+    return say(
+        "Row {row} was sent at {intended_at} and could still be paid: settle it as not received from {opens} "
+        "on ({quarantine}).",
+        row=standing.row,
+        intended_at=_sent_at(standing, hold),
+        opens=timestamp(opens),
+        quarantine=quarantine,
+    )
+
+
+def check_settlements(
+    journal: JournalReader,
+    batch: BatchRecord,
+    settlements: Sequence[Settlement],
+    *,
+    quarantine_h: float,
+    now: Now,
+) -> Mapping[int, RowState]:
+    """Return the present rows of `settlements`. Raises `UsageError` if one of these may not be made."""
+    clock = JournalClock.read(journal, now())
+    clock.require_sound()
+    quarantine = clock.quarantine(quarantine_h)
+    standings = standings_of(journal, batch, {settlement.row for settlement in settlements})
+    wrong, held = [], journal.holds(batch.number)
+    for settlement in settlements:
+        standing = standings.get(settlement.row)
+        if standing is None:
+            wrong.append(say("Row {row}: the batch has no such row.", row=settlement.row))
+        elif not may_settle(standing.state, settlement.resolution, is_held=settlement.row in held):
+            word = say(settlement.resolution.value.replace("-", " "))
+            state = state_words(shown_state(standing.state))
+            wrong.append(
+                say(
+                    "Row {row} is {state}, and cannot be resolved as {word}.",
+                    row=settlement.row,
+                    state=state,
+                    word=word,
+                )
+            )
+        elif settlement.resolution is Resolution.NOT_RECEIVED and (
+            sentence := quarantine_sentence(standing, quarantine, now(), held.get(settlement.row))
+        ):
+            wrong.append(sentence)
+    if wrong:
+        raise UsageError(
+            " ".join(wrong),
+            hint=say("Nothing was changed. `paygw-batch status BATCH` shows the state of each row."),
+            for_terminal=True,
+        )
+    return standings
+
+
+def standings_of(journal: JournalReader, batch: BatchRecord, rows: Iterable[int]) -> Mapping[int, RowState]:
+    """Return the states of the given rows of a batch."""
+    return {standing.row: standing for standing in journal.rows(batch.number, numbers=set(rows))}
+
+
+def settle(
+    journal: Journal,
+    batch: BatchRecord,
+    settlements: Sequence[Settlement],
+    *,
+    by: str,
+    now: Now,
+    carried_out: CarriedOut | None = None,
+    order: SignedOrder | None = None,
+    standings: Mapping[int, RowState] | None = None,
+) -> None:
+    """Record all settlements durably in one transaction, or none. They must have been checked.
+
+    `carried_out` is the statement they come from, `order` the signed order that asks for them. `standings` are the rows
+    as `check_settlements` read them, because a decision is about the attempt that was checked. None: read them now.
+    """
+    at, digest = timestamp(now()), "" if order is None else order.sha256
+    if standings is None:
+        standings = standings_of(journal, batch, {settlement.row for settlement in settlements})
+    entries = []
+    for settlement in settlements:
+        if (standing := standings.get(settlement.row)) is None:
+            raise InternalError(f"row {settlement.row} of batch {batch.batch} was checked, and is not there")
+        if standing.state is State.IN_FLIGHT:  # a finished run's rows are in doubt
+            raise JournalError(
+                say("A worker is sending row {row} now. Nothing was settled.", row=settlement.row),
+                hint=say("Wait for its answer, then run the same command again."),
+            )
+        fact = Resolved(settlement.resolution, settlement.said, by, settlement.basis, digest)
+        entries.append(Entry(standing.instruction, standing.attempt, fact, at))
+    attempts = {standing.instruction: standing.attempt for standing in standings.values()}
+    note = None
+    if carried_out is not None:
+        attempts |= dict(carried_out.attempts)  # those that existed when the file was read
+        note = replace(carried_out, at=at, attempts=tuple(sorted(attempts.items())))
+    try:
+        journal.settle(entries, note=note, order=None if order is None else replace(order, at=at))
+    except RowsMoved as error:
+        raise _moved_meanwhile(error, standings, standings_of(journal, batch, standings)) from None
+
+
+def _moved_meanwhile(error: RowsMoved, before: Mapping[int, RowState], now: Mapping[int, RowState]) -> JournalError:
+    """Return the error naming the rows that the gateway's answer moved after they were read."""
+    moved = [row for row, one in now.items() if (one.state, one.attempt) != (before[row].state, before[row].attempt)]
+    if not moved:
+        return error
+    sentences = [
+        say(
+            "Row {row} is {state} now: the gateway's answer came at the same moment.",
+            row=row,
+            state=state_words(shown_state(now[row].state)),
+        )
+        for row in moved
+    ]
+    return RowsMoved(
+        f"{' '.join(sentences)} {say('Nothing was settled.')}",
+        hint=say("`paygw-batch status BATCH --row {row}` shows it. Then settle what is still open.", row=moved[0]),
+    )
+
+
+_WHY_NOT = {
+    State.READY: mark("Row {row} is ready already: the next run sends it, unless it is held."),
+    State.IN_FLIGHT: (_IN_DOUBT := mark("Row {row} is in doubt and may have been paid: settle it first.")),
+    State.IN_DOUBT: _IN_DOUBT,
+    State.ACCEPTED: mark("Row {row} is accepted by the gateway, which may still pay it."),
+    State.PAID: mark("Row {row} is paid."),
+    State.RETURNED: mark("Row {row} was paid and came back: pay it under a new order id, in a new sheet."),
+    State.REPLACED: mark("Row {row} was replaced by an amended row of a later sheet."),
+}
+
+
+def quarantined(
+    journal: JournalReader, batch: BatchRecord, rows: Collection[int] | None = None, *, quarantine_h: float, now: Now
+) -> Mapping[int, RowState]:
+    """Return, by row, those of `rows` (None: all) rejected only on a person's word and not releasable yet."""
+    clock = JournalClock.read(journal, now())
+    until = clock.quarantine(quarantine_h).cutoff(clock.now)
+    return {
+        row.row: row
+        for row in journal.rows(batch.number, states={State.REJECTED}, numbers=rows)
+        if is_in_quarantine(row.quarantined_since, until)
+    }
+
+
+def waiting_sentence(row: RowState, quarantine: Quarantine) -> str:
+    """Return why a row that a person called rejected cannot be released yet, and when it may be."""
+    opens = open_from(row, quarantine)
+    return say(
+        "Row {row} is rejected on a person's word alone. Its attempt was sent at {intended_at} and could still "
+        "be paid: it may be sent again from {opens} ({quarantine}).",
+        row=row.row,
+        intended_at=row.intended_at,
+        opens=timestamp(opens) if opens else say("now"),
+        quarantine=quarantine,
+    )
+
+
+def check_releasable(
+    journal: JournalReader, batch: BatchRecord, rows: Sequence[int], *, quarantine_h: float, now: Now
+) -> None:
+    """Raise `UsageError`, with a sentence for each, if any of `rows` is not a releasable rejected row.
+
+    Also raises if our clock is unreliable or people of the batch were forgotten, whichever rows are named.
+    """
+    require_remembered(journal, batch)
+    clock = JournalClock.read(journal, now())
+    clock.require_sound()
+    waiting = quarantined(journal, batch, rows, quarantine_h=quarantine_h, now=now)
+    found, wrong = standings_of(journal, batch, rows), []
+    for row in sorted(set(rows)):
+        standing = found.get(row)
+        if standing is None:
+            wrong.append(say("Row {row}: the batch has no such row.", row=row))
+        elif (state := standing.state) is not State.REJECTED:
+            wrong.append(say(_WHY_NOT[state], row=row))
+        elif row in waiting:
+            wrong.append(waiting_sentence(waiting[row], clock.quarantine(quarantine_h)))
+    if wrong:
+        raise UsageError(" ".join(wrong), hint=say("Nothing was released or sent. Only rejected rows can be retried."))
+
+
+def require_remembered(journal: JournalReader, batch: BatchRecord) -> None:
+    """Raise `PeopleForgotten` if people in a batch were forgotten: it is over, and its sheet is gone."""
+    if (forgotten := journal.forgotten(batch.number)) is not None:
+        raise PeopleForgotten(
+            say(
+                "People of batch {batch} were forgotten at {at} by {by}: its sheet, and their names and numbers, "
+                "are gone.",
+                batch=batch.batch,
+                at=forgotten.at,
+                by=decided_by(forgotten.by),
+            )
+        )

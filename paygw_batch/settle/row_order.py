@@ -1,0 +1,366 @@
+"""Makes orders about rows of a batch: one person writes what happens to each, another approves, and it counts once.
+
+An order names each row's latest attempt and state, and is valid while these are unchanged. It is a person's word,
+whatever it claims: if it cites the gateway, the statement that it names is read and verified again.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+from paygw_batch.approval.approval_keys import PublicKey
+from paygw_batch.approval.order import Order, agreed, require_place, require_true
+from paygw_batch.approval.signed_document import ApprovalPolicy, SignedPart
+from paygw_batch.clock import timestamp
+from paygw_batch.core.evidence import SignedOrder
+from paygw_batch.core.lifecycle import Basis, Resolution, State
+from paygw_batch.core.money import from_minor
+from paygw_batch.core.shown_states import state_words
+from paygw_batch.countries.load import minor_units_by_currency
+from paygw_batch.engine.quarantine import Quarantine
+from paygw_batch.errors import ApprovalError
+from paygw_batch.journal import BatchRecord, CarriedOut, JournalReader
+from paygw_batch.language import mark, say
+from paygw_batch.settle.match_statement import Matched
+from paygw_batch.settle.resolve import Settlement, said_by, standings_of
+from paygw_batch.settle.statement import Statement
+
+_SHOWN_CHANGES = 5
+"""The maximum number of rows that a refusal names."""
+
+
+class RowAct(StrEnum):
+    """What an order does to a row: settles it, in the words of `Resolution`, or releases it for another attempt."""
+
+    PAID = "paid"
+    REJECTED = "rejected"
+    NOT_RECEIVED = "not-received"
+    RELEASE = "release"
+
+
+class Decision(NamedTuple):
+    """A decision about a row: the act, its evidence, and who vouches for it; `words` are shown before the evidence."""
+
+    row: int
+    act: RowAct
+    evidence: str
+    basis: Basis = Basis.PERSON
+    words: str = ""
+
+    @classmethod
+    def of(cls, one: Settlement) -> Self:
+        """Return the decision to make a settlement."""
+        return cls(one.row, RowAct(one.resolution.value), one.evidence, one.basis, one.words)
+
+    @property
+    def settlement(self) -> Settlement:
+        """The settlement that this asks for. A release is none."""
+        return Settlement(self.row, Resolution(self.act.value), self.evidence, self.basis, self.words)
+
+
+class OrderedRow(SignedPart):
+    """A row of an order: the payment, its latest attempt, and the act.
+
+    `order_id` and `sent_at`, the time of that attempt, are empty if nothing ever left. `hold` is the number of the
+    evidence that holds a ready row, or 0. Lifting a hold changes no state, so only this number keeps an order from
+    lifting the next hold too. `duplicate_of` is the attempt that it might duplicate, because that attempt's outcome did
+    not arrive over the wire; 0: none.
+    """
+
+    row: int
+    client_orderid: str
+    order_id: str
+    attempt: int
+    sent_at: str
+    state: State
+    hold: int
+    duplicate_of: int
+    currency: str
+    amount: str
+    act: RowAct
+    evidence: str
+    basis: Basis
+    words: str = ""
+    """The maker's words, shown before a statement's evidence."""
+
+    @property
+    def decision(self) -> Decision:
+        """The decision about this row."""
+        return Decision(self.row, self.act, self.evidence, self.basis, self.words)
+
+    @property
+    def said(self) -> str:
+        """The evidence as it is shown."""
+        return said_by(self.evidence, self.words)
+
+    @property
+    def whose_word(self) -> str:
+        """Who vouches for the row's resolution, in words."""
+        return say("the gateway's, proven by its statement") if self.basis is Basis.GATEWAY else say("a person's")
+
+    def consequence(self, quarantine: Quarantine, shown: Callable[[str], str] = str) -> str:
+        """Return whether and when the row can be paid again once the order is carried out; `shown` formats a time."""
+        if self.act is RowAct.RELEASE:
+            if not self.duplicate_of:
+                return say("it is sent again")
+            return say("it is sent again, as a possible duplicate of attempt {attempt}", attempt=self.duplicate_of)
+        if self.act is RowAct.PAID:
+            return say("it is never sent again")
+        if self.basis is Basis.GATEWAY or not self.sent_at:
+            return say(
+                "can be paid again at once; marked as a possible duplicate of attempt {attempt}", attempt=self.attempt
+            )
+        return say(
+            "can be paid again, not before {opens}; marked as a possible duplicate of attempt {attempt}",
+            opens=shown(timestamp(quarantine.opens(self.sent_at))),
+            attempt=self.attempt,
+        )
+
+
+class RowContent(SignedPart):
+    """The rows that an order is about, and their journal and batch.
+
+    `statement` and `statement_sha256` name the file that the order was read from, and are empty for a person's word.
+    `attempts` pairs each instruction named in the file with its number of attempts then: the file covers no later one.
+    """
+
+    endpoint: str
+    journal: str
+    operation: str
+    batch: str
+    sheet: str
+    statement: str
+    statement_sha256: str
+    attempts: list[tuple[int, int]] = []  # noqa: RUF012 (pydantic copies it for each document)
+    rows: list[OrderedRow]
+
+    def model_post_init(self, _: object, /) -> None:
+        """Raise `ValueError` unless the order names rows, each once, and either settles or releases all of them.
+
+        Only a person releases rows, and only rejected ones.
+        """
+        if len({one.row for one in self.rows}) != len(self.rows) or not self.rows:
+            raise ValueError("an order names at least one row, and each row once")
+        released = [one for one in self.rows if one.act is RowAct.RELEASE]
+        is_by_a_person = not self.statement_sha256 and all(one.basis is Basis.PERSON for one in released)
+        are_rejected = all(one.state is State.REJECTED for one in released)
+        if released and not (len(released) == len(self.rows) and is_by_a_person and are_rejected):
+            raise ValueError("an order either settles rows or releases rejected ones, on a person's word")
+
+
+class RowOrder(Order):
+    """An order as it is in its file."""
+
+    noun: ClassVar[str] = mark("order")
+    nothing_done: ClassVar[str] = mark("Nothing was settled, released or sent.")
+
+    document: Literal["paygw-batch order 1"] = "paygw-batch order 1"
+    content: RowContent
+
+    @property
+    def batch(self) -> str:
+        """The batch of the rows."""
+        return self.content.batch
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that it changes."""
+        return len(self.content.rows)
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The sheet's rows that the order is about."""
+        return [one.row for one in self.content.rows]
+
+    @property
+    def sums(self) -> Sequence[tuple[RowAct, str, int, str]]:
+        """The number of its rows and their sum, by act and currency."""
+        found: dict[tuple[RowAct, str], list[Decimal]] = {}
+        for one in self.content.rows:
+            found.setdefault((one.act, one.currency), []).append(Decimal(one.amount))
+        return [(act, currency, len(amounts), f"{sum(amounts):f}") for (act, currency), amounts in found.items()]
+
+    @property
+    def is_release(self) -> bool:
+        """Whether its rows are sent again rather than settled."""
+        return self.content.rows[0].act is RowAct.RELEASE
+
+    @property
+    def settlements(self) -> Sequence[Settlement]:
+        """The settlements that the order asks for."""
+        return [one.decision.settlement for one in self.content.rows]
+
+    @property
+    def claims_the_gateways_word(self) -> bool:
+        """Whether any row would be settled on the gateway's word, which only its statement proves."""
+        return any(one.basis is Basis.GATEWAY for one in self.content.rows)
+
+    def require_said_by(self, statement: Statement | None, match: Callable[[Statement], Matched]) -> None:
+        """Raise `ApprovalError` unless the statement, read now, confirms all that the order attributes to the gateway.
+
+        `match` compares the statement with the batch. None: the statement is missing.
+        """
+        if statement is None or statement.sha256 != self.content.statement_sha256:
+            raise ApprovalError(
+                say(
+                    "The order gives the gateway's word, but its statement {statement} is not there to prove it.",
+                    statement=self.content.statement or say("(none is named)"),
+                ),
+                hint=say("Nothing was settled. `paygw-batch carry-out ORDER --statement FILE` names the file."),
+            )
+        said = {one.row: one for one in match(statement).settlements}
+        for one in self.content.rows:
+            if one.basis is not Basis.GATEWAY:
+                continue
+            proven = said.get(one.row)
+            if proven is None or replace(proven, words=one.words) != one.decision.settlement:
+                raise ApprovalError(
+                    say(
+                        "The order says that row {row} rests on the gateway's word, but the statement does not prove "
+                        "it.",
+                        row=one.row,
+                    ),
+                    hint=say("Nothing was settled. A new order gives it as a person's word, or as the statement does."),
+                )
+
+    def carried_out(self, by: str) -> CarriedOut | None:
+        """Return the statement that the order carries out; None if it was not read from one."""
+        content = self.content
+        if not content.statement_sha256:
+            return None
+        attempts = tuple(content.attempts)
+        return CarriedOut(content.batch, content.statement, content.statement_sha256, by, attempts=attempts)
+
+    def changes(self, actual: RowContent) -> Sequence[str]:
+        """Return which rows have changed, and how."""
+        now = {one.row: one for one in actual.rows}
+        changed = [one for one in self.content.rows if now.get(one.row) != one]
+        more = (
+            [say("and {changes:,} more rows", changes=len(changed) - _SHOWN_CHANGES)]
+            if len(changed) > _SHOWN_CHANGES
+            else []
+        )
+        shown = [_change(one, now.get(one.row)) for one in changed[:_SHOWN_CHANGES]]
+        return [*shown, *more] or [say("the batch is not the one that the order names")]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderInForce:
+    """An order that may be carried out now: its batch, who decided (as the journal records it), the order to keep."""
+
+    batch: BatchRecord
+    by: str
+    kept: SignedOrder
+
+
+def order_in_force(
+    order: RowOrder,
+    journal: JournalReader,
+    policy: ApprovalPolicy,
+    now: datetime,
+    *,
+    by: str,
+    endpoint: str,
+) -> OrderInForce:
+    """Return an order that `by` may carry out. Raises `ApprovalError` unless it is approved, and true of every row.
+
+    Whether the rows may be settled or released at all is checked as for any settlement or release.
+    """
+    batch = batch_of_order(order, journal, endpoint)
+    decided, kept = agreed(order, journal, policy, now, by=by)
+    require_true(order, content_now(order, journal, batch, endpoint))
+    return OrderInForce(batch, decided, kept)
+
+
+def batch_of_order(order: RowOrder, journal: JournalReader, endpoint: str) -> BatchRecord:
+    """Return the batch that an order is about. Raises `ApprovalError` if it is not in this journal."""
+    require_place(order, journal, endpoint)
+    content = order.content
+    batch = journal.batch(content.batch, operation=content.operation)
+    if batch is None:
+        raise ApprovalError(say("The journal has no batch {batch}.", batch=content.batch), hint=say(order.nothing_done))
+    return batch
+
+
+def content_now(order: RowOrder, journal: JournalReader, batch: BatchRecord, endpoint: str) -> RowContent:
+    """Return the content that an order with the same decisions would have now."""
+    decisions = [one.decision for one in order.content.rows]
+    return order.content.model_copy(update=_as_now(journal, batch, decisions, endpoint))
+
+
+def row_content(
+    journal: JournalReader,
+    batch: BatchRecord,
+    decisions: Sequence[Decision],
+    *,
+    endpoint: str,
+    statement: Statement | None = None,
+    attempts: Mapping[int, int] | None = None,
+) -> RowContent:
+    """Return the content of an order about rows of a batch now, on a person's word or from a `statement`.
+
+    `attempts` are those of the instructions that the statement names (`Matched.attempts`).
+    """
+    return RowContent(
+        **_as_now(journal, batch, decisions, endpoint),
+        statement="" if statement is None else statement.name,
+        statement_sha256="" if statement is None else statement.sha256,
+        attempts=sorted((attempts or {}).items()),
+    )
+
+
+def _as_now(journal: JournalReader, batch: BatchRecord, decisions: Sequence[Decision], endpoint: str) -> dict[str, Any]:
+    """Return the part of a content that the journal knows; rows that the batch does not have are not in it."""
+    standings = standings_of(journal, batch, {one.row for one in decisions})
+    holds, units = journal.holds(batch.number), minor_units_by_currency()
+    rows = [
+        OrderedRow(
+            client_orderid=standing.client_orderid,
+            order_id=standing.sent_orderid or "",
+            attempt=standing.attempt,
+            sent_at=standing.intended_at or "",
+            # A row in flight without a run is in doubt; the next command that opens the journal records that.
+            state=State.IN_DOUBT if standing.state is State.IN_FLIGHT else standing.state,
+            hold=holds[one.row].number if one.row in holds else 0,
+            duplicate_of=standing.possible_duplicate_of or 0,
+            currency=standing.currency,
+            amount=from_minor(standing.minor, minor_units=units[standing.currency]),
+            **one._asdict(),
+        )
+        for one in decisions
+        if (standing := standings.get(one.row)) is not None
+    ]
+    return {
+        "endpoint": endpoint,
+        "journal": journal.head().journal_id,
+        "operation": batch.operation,
+        "batch": batch.batch,
+        "sheet": batch.sheet_name,
+        "rows": rows,
+    }
+
+
+def unsigned_order(content: RowContent, maker: PublicKey, now: datetime) -> RowOrder:
+    """Return an order that its maker has yet to sign."""
+    return RowOrder(content=content, made_at=timestamp(now), maker=maker.text, signature="", approvals=[])
+
+
+def _change(one: OrderedRow, now: OrderedRow | None) -> str:
+    """Return how a row differs from the one that an order names; None: the batch does not have it."""
+    if now is None:
+        return say("row {row} is not in the batch", row=one.row)
+    if (now.attempt, now.state) != (one.attempt, one.state):
+        return say(
+            "row {row} was {state} after attempt {attempt}, and is {now} after attempt {now_attempt}",
+            row=one.row,
+            state=state_words(one.state.value),
+            attempt=one.attempt,
+            now=state_words(now.state.value),
+            now_attempt=now.attempt,
+        )
+    if now.hold != one.hold:
+        return say("row {row} is held for a different reason than when the order was made", row=one.row)
+    return say("row {row} is not the payment that the order names", row=one.row)

@@ -1,0 +1,486 @@
+"""Settles rows of a batch: on a person's word, from the gateway's statement or answer, or by two people's order."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from paygw_batch.approval.approval_keys import PublicKey
+from paygw_batch.approval.policy import known_maker, policy_of, required_policy
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.core.batch import PAYOUT
+from paygw_batch.core.evidence import HOLDING, Candidate, Claim, EvidenceSource, Finding
+from paygw_batch.core.lifecycle import Resolution
+from paygw_batch.core.shown_states import decided_by
+from paygw_batch.countries.load import load_enquiry, load_operation, minor_units_by_currency
+from paygw_batch.engine.quarantine import MAX_AHEAD_S, DateWatch, JournalClock
+from paygw_batch.errors import ApprovalError, ConfigurationError, UsageError
+from paygw_batch.gateway.address import operation_url
+from paygw_batch.gateway.enquiry import Enquirer, EnquiryAnswer, read_answer
+from paygw_batch.gateway.http.enquiry_client import EnquiryClient
+from paygw_batch.gateway.message import Expected
+from paygw_batch.gateway.signing.signers import Signers, signers_at_work
+from paygw_batch.journal import BatchRecord, CarriedOut, Journal, JournalReader, RowState
+from paygw_batch.language import say
+from paygw_batch.opening.gateway_access import GatewayAccess, SendJob, gateway_of, real_world, transport_settings
+from paygw_batch.opening.given_sheet import as_answered, minor_units_of, rules_of
+from paygw_batch.opening.open_journal import journal_to_read, judge_arrivals, place_of
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.settle.match_statement import Matched, StatementReader
+from paygw_batch.settle.refresh import OPEN_STATES, Ask, Clock, FollowUp, Politeness, Refresh, Refreshed
+from paygw_batch.settle.resolve import (
+    Settlement,
+    check_releasable,
+    check_settlements,
+    may_settle,
+    needs_second_person,
+    open_from,
+    settle,
+    standings_of,
+)
+from paygw_batch.settle.row_order import (
+    Decision,
+    OrderInForce,
+    RowAct,
+    RowOrder,
+    order_in_force,
+    row_content,
+    unsigned_order,
+)
+from paygw_batch.settle.statement import (
+    WRITTEN,
+    Statement,
+    TimeSpan,
+    read_time,
+    statement_as_json,
+    statement_in,
+    statement_of_json,
+    statement_with_digest,
+)
+
+
+def require_enquiry(settings: Settings) -> str:
+    """Return the configured profile for status enquiries. Raises `ConfigurationError` if there is none."""
+    if settings.status_enquiry.profile is None:
+        raise ConfigurationError(
+            say("The configuration does not set status_enquiry.profile, so enquiries are off."),
+            hint=say(
+                "The gateway documents no status enquiry. If your operator's gateway has one, set "
+                '[status_enquiry] profile = "paynet-v4".'
+            ),
+        )
+    return settings.status_enquiry.profile
+
+
+def refresh(task: SendJob, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
+    """Ask about the accepted and in-doubt rows of a batch, in an event loop that starts and ends here.
+
+    `watch` gets the refresh inside the loop before it starts, so that the caller can drain it.
+    """
+    return asyncio.run(_run(task, tell, watch))
+
+
+def refresh_all(
+    settings: Settings,
+    journal: Journal,
+    environ: Mapping[str, str],
+    tell: Callable[[str], None],
+    watch: Callable[[Refresh], None],
+) -> Iterator[tuple[BatchRecord, Refreshed]]:
+    """Ask once about every accepted or in-doubt row of all batches; yield the answers for each batch."""
+    section = settings.status_enquiry.model_copy(update={"limit_min": 0.0})
+    once = settings.model_copy(update={"status_enquiry": section})
+    for record in journal.batches():
+        if not any(tally.state in OPEN_STATES for tally in journal.tallies(record.number)):
+            continue
+        rules = rules_of(once, record.operation)
+        with gateway_of(once, rules, environ) as gateway:
+            done = refresh(SendJob(once, rules, gateway, journal, record), tell, watch)
+        yield record, done
+        if done.interrupted:
+            return
+
+
+@asynccontextmanager
+async def following_up(
+    settings: Settings, connection: GatewayAccess, keep: Callable[[str], Awaitable[None]], tell: Callable[[str], None]
+) -> AsyncIterator[FollowUp]:
+    """Ask about unproven notifications inside the context, starting with those waiting in the journal."""
+    section = settings.status_enquiry
+
+    def look(order_id: str) -> Sequence[Candidate]:
+        if not place_of(settings).may_exist():
+            return []
+        with journal_to_read(settings, must_be_known=True) as journal:
+            return journal.orders(order_id)
+
+    async with AsyncExitStack() as stack:
+        signers = await stack.enter_async_context(signers_at_work(connection.signing.signer.key, 1, tell))
+        client = await stack.enter_async_context(EnquiryClient(transport_settings(settings, connection.base_url)))
+        follow_up = FollowUp(
+            look,
+            _asking(settings, connection, client, signers, PAYOUT, DateWatch(utc_now)),
+            keep,
+            words=settings.words(),
+            politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
+            clock=Clock(time.monotonic, asyncio.sleep, utc_now),
+            tell=tell,
+        )
+        under_way = asyncio.create_task(follow_up.run(await asyncio.to_thread(_doubts, settings)))
+        try:
+            yield follow_up
+        finally:
+            under_way.cancel()
+            with suppress(asyncio.CancelledError):
+                await under_way
+
+
+def _doubts(settings: Settings) -> Sequence[Claim]:
+    """Return a claim for each order with an unproven notification waiting in the journal."""
+    if not place_of(settings).may_exist():
+        return []
+    with journal_to_read(settings, must_be_known=True) as journal:
+        waiting = [
+            one
+            for one in journal.messages().waiting
+            if one.source is EvidenceSource.NOTIFICATION and one.finding is Finding.TO_CONFIRM
+        ]
+        found = [candidate for one in waiting for candidate in journal.orders(one.client_orderid)]
+    return [Claim(candidate.sent_order_id or candidate.client_orderid) for candidate in found]
+
+
+async def _run(task: SendJob, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
+    section = task.settings.status_enquiry
+    dates = DateWatch(utc_now)
+    reached = transport_settings(task.settings, task.connection.base_url)
+    async with AsyncExitStack() as stack:
+        signers = await stack.enter_async_context(signers_at_work(task.connection.signing.signer.key, 1, tell))
+        client = await stack.enter_async_context(EnquiryClient(reached))
+        one = Refresh(
+            task.journal,
+            task.batch,
+            _asking(task.settings, task.connection, client, signers, task.batch.operation, dates),
+            words=task.settings.words(),
+            minor_units=minor_units_of(task.rules),
+            politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
+            clock=Clock(time.monotonic, asyncio.sleep, utc_now),
+            take_in=lambda: judge_arrivals(task.settings, task.journal, tell, is_quiet=True),
+        )
+        watch(one)
+        refreshed = await one.run()
+    dates.note_in(task.journal)
+    return refreshed
+
+
+def _asking(
+    settings: Settings,
+    connection: GatewayAccess,
+    client: EnquiryClient,
+    signers: Signers,
+    batch_operation: str,
+    dates: DateWatch,
+) -> Ask:
+    """Return the function that asks the gateway about one order; `dates` sees each reply."""
+    signer = connection.signing.signer
+    operation = load_enquiry(require_enquiry(settings), as_answered(settings, load_operation(batch_operation)))
+    urls = partial(operation_url, connection.base_url, operation)
+    enquirer = Enquirer(urls, signer.consumer_key, signer.profile, signers)
+    world, words, not_found = real_world(), settings.words(), settings.status_enquiry.not_found or ()
+
+    async def ask(expected: Expected, endpoint_id: str | None) -> EnquiryAnswer:
+        endpoint_id = endpoint_id or settings.gateway.endpoint_id or ""
+        timestamp_s = int(world.now().timestamp())
+        request = await enquirer.prepare(
+            expected, endpoint_id=endpoint_id, nonce=world.nonce(), timestamp_s=timestamp_s
+        )
+        came_back = await client.ask(request)
+        dates.see(came_back)
+        return read_answer(came_back, expected, words, operation, not_found=not_found, now=utc_now())
+
+    return ask
+
+
+class OrderNeeded(ApprovalError):
+    """Two people have to settle these rows; nothing was settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedStatement:
+    """A statement to carry out. `words` precede its own evidence, and `by` is the person who decides.
+
+    `as_of` is its time, for lines without one. `matching_only` settles the matching lines even if others do not match.
+    `again` carries out a file that was already carried out for the batch.
+    """
+
+    statement: Statement
+    by: str
+    words: str | None = None
+    as_of: TimeSpan | None = None
+    matching_only: bool = False
+    again: bool = False
+
+    def is_refused(self, matched: Matched) -> bool:
+        """Whether nothing is settled, because a line does not match."""
+        return bool(matched.differences) and not self.matching_only
+
+    def settlements(self, matched: Matched) -> Sequence[Settlement]:
+        """Return the statement's settlements, with the person's words before its own."""
+        found, words = matched.settlements, self.words
+        return [replace(one, words=words) for one in found] if words else found
+
+    def carried_out_before(self, journal: JournalReader, record: BatchRecord) -> str:
+        """Return the sentence saying that this very file was already carried out for the batch; empty if it was not."""
+        done = [one for one in journal.carried_out(record.batch) if one.sha256 == self.statement.sha256]
+        if not done:
+            return ""
+        return say(
+            "{name} was already applied to this batch at {at} by {by}.",
+            name=self.statement.name,
+            at=done[-1].at,
+            by=decided_by(done[-1].by),
+        )
+
+    def refuse_again(self, journal: JournalReader, record: BatchRecord) -> None:
+        """Raise `UsageError` if the file was already carried out for the batch, unless that is intended."""
+        if (done := self.carried_out_before(journal, record)) and not self.again:
+            raise UsageError(
+                f"{done} {say('Nothing was changed.')}",
+                hint=say(
+                    "Each file is applied once. --again repeats it; each line must still be about the latest attempt."
+                ),
+                for_terminal=True,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedOutStatement:
+    """The result of carrying out a statement: the rows settled, and the number of orders it holds."""
+
+    matched: Matched
+    settled: Sequence[Settlement]
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettleChoice:
+    """An outcome that a row may be settled with, from `opens` on (empty: now), perhaps only by two people.
+
+    `again_from` is when the row could then be sent again; empty: at once, or never.
+    """
+
+    resolution: Resolution
+    opens: str
+    needs_two: bool
+    again_from: str
+
+
+def as_of_time(text: str, field: str = "--as-of") -> TimeSpan:
+    """Return the time of a statement, as a person wrote it in `field`. Raises `UsageError`."""
+    if (found := read_time(text)) is None:
+        raise UsageError(
+            say("{field} {text!r} is unclear.", field=field, text=text),
+            hint=say("Write it as {written}.", written=WRITTEN),
+        )
+    if found.start > utc_now() + timedelta(seconds=MAX_AHEAD_S):
+        raise UsageError(
+            say("{field} {text} is in the future.", field=field, text=text),
+            hint=say("A statement cannot be dated in the future."),
+        )
+    return found
+
+
+def read_for_later(settings: Settings, file: Path) -> str:
+    """Return the statement in a file as text for `statement_read`. Raises `SheetError`."""
+    return statement_as_json(statement_in(settings, file))
+
+
+def statement_read(text: str) -> Statement:
+    """Return the statement that `read_for_later` read."""
+    return statement_of_json(text)
+
+
+def settle_choices(
+    settings: Settings, journal: JournalReader, record: BatchRecord, row: RowState
+) -> Sequence[SettleChoice]:
+    """Return the outcomes that a person may settle a row with, now or later; none if it needs no settling."""
+    now, hold = utc_now(), journal.holds(record.number).get(row.row)
+    opens = open_from(row, JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h), hold)
+    later = timestamp(opens) if opens is not None and now < opens else ""
+    found = []
+    for one in Resolution:
+        if may_settle(row.state, one, is_held=hold is not None):
+            needs_two = policy_of(settings) is not None and needs_second_person(row.state, one)
+            shut_until = later if one is Resolution.NOT_RECEIVED else ""
+            found.append(SettleChoice(one, shut_until, needs_two, "" if one is Resolution.PAID else later))
+    return found
+
+
+def settle_by_word(
+    settings: Settings, journal: Journal, record: BatchRecord, settlements: Sequence[Settlement], by: str
+) -> None:
+    """Settle rows on one person's word. Raises `OrderNeeded` if two people must agree."""
+    standings = _check(settings, journal, record, settlements)
+    require_one_is_enough(settings, journal, record, settlements)
+    settle(journal, record, settlements, by=by, now=utc_now, standings=standings)
+
+
+def compare_statement(
+    settings: Settings, journal: JournalReader, record: BatchRecord, asked: AskedStatement
+) -> Matched:
+    """Compare a statement with a batch, without writing anything."""
+    return _reader(settings, journal, record, asked).match(asked.statement)
+
+
+def carry_out_statement(
+    settings: Settings,
+    journal: Journal,
+    record: BatchRecord,
+    asked: AskedStatement,
+    show: Callable[[Matched, int], None],
+) -> CarriedOutStatement:
+    """Settle rows from a statement, and hold the orders that it says the gateway has.
+
+    `show` is called before rows are settled, with the matches and the number of orders now held.
+    """
+    asked.refuse_again(journal, record)
+    matched = compare_statement(settings, journal, record, asked)
+    held = hold_contrary(settings, journal, record, asked, matched)
+    show(matched, held)
+    if asked.is_refused(matched):
+        return CarriedOutStatement(matched, (), held)
+    JournalClock.read(journal, utc_now()).require_sound()
+    settlements = asked.settlements(matched)
+    require_one_is_enough(settings, journal, record, settlements)
+    carried_out = CarriedOut(
+        record.batch,
+        asked.statement.name,
+        asked.statement.sha256,
+        asked.by,
+        attempts=tuple(sorted(matched.attempts.items())),
+    )
+    settle(journal, record, settlements, by=asked.by, now=utc_now, carried_out=carried_out)
+    return CarriedOutStatement(matched, settlements, held)
+
+
+def hold_contrary(
+    settings: Settings, journal: Journal, record: BatchRecord, asked: AskedStatement, matched: Matched
+) -> int:
+    """Hold unsent orders that the gateway already has according to a statement; return their number."""
+    if not matched.contrary:
+        return 0
+    reader = _reader(settings, journal, record, asked)
+    evidence = reader.evidence(asked.statement, matched.contrary, asked.by)
+    taken = journal.record_evidence(evidence, reader.meanings(asked.statement), at=timestamp(utc_now()))
+    return sum(finding in HOLDING for finding in taken)
+
+
+def draft_order(
+    settings: Settings,
+    journal: JournalReader,
+    record: BatchRecord,
+    decisions: Sequence[Decision],
+    maker: PublicKey,
+    *,
+    statement: Statement | None = None,
+) -> RowOrder:
+    """Return the unsigned order to settle rows, or to release them. Raises `UsageError` if that may not be done."""
+    known_maker(maker, required_policy(settings), say("No order was written."))
+    if not decisions:
+        raise UsageError(say("There is no row to settle or to release now, so no order was written."))
+    if decisions[0].act is RowAct.RELEASE:
+        quarantine_h = settings.submission.quarantine_h
+        check_releasable(journal, record, [one.row for one in decisions], quarantine_h=quarantine_h, now=utc_now)
+    else:
+        _check(settings, journal, record, [one.settlement for one in decisions])
+    asked = None if statement is None else AskedStatement(statement, "")
+    attempts = None if asked is None else compare_statement(settings, journal, record, asked).attempts
+    endpoint = settings.endpoint()
+    content = row_content(journal, record, decisions, endpoint=endpoint, statement=statement, attempts=attempts)
+    return unsigned_order(content, maker, utc_now())
+
+
+def carry_out_order(
+    settings: Settings,
+    journal: Journal,
+    order: RowOrder,
+    by: str,
+    *,
+    folders: Sequence[Path] = (),
+) -> OrderInForce:
+    """Carry out an order to settle rows, once.
+
+    If the order cites the gateway, its statement is read and verified again, from one of `folders` or from the
+    transfer.
+    """
+    policy, endpoint = required_policy(settings), settings.endpoint()
+    found = order_in_force(order, journal, policy, utc_now(), by=by, endpoint=endpoint)
+    if order.claims_the_gateways_word:
+        content = order.content
+        statement = statement_with_digest(settings, content.statement, content.statement_sha256, folders)
+        order.require_said_by(
+            statement, lambda one: compare_statement(settings, journal, found.batch, AskedStatement(one, by))
+        )
+    standings = _check(settings, journal, found.batch, order.settlements)
+    settle(
+        journal,
+        found.batch,
+        order.settlements,
+        by=found.by,
+        now=utc_now,
+        carried_out=order.carried_out(found.by),
+        order=found.kept,
+        standings=standings,
+    )
+    return found
+
+
+def require_one_is_enough(
+    settings: Settings, journal: JournalReader, record: BatchRecord, settlements: Sequence[Settlement]
+) -> None:
+    """Raise `OrderNeeded` if one person may not make `settlements` alone."""
+    if rows := needs_order(settings, journal, record, settlements):
+        raise OrderNeeded(f"{needs_order_sentence(rows)} {say('Nothing was settled.')}")
+
+
+def needs_order_sentence(rows: Sequence[int]) -> str:
+    """Return the sentence saying why settling `rows` needs two people."""
+    named = (
+        say("row {row}", row=rows[0])
+        if len(rows) == 1
+        else say("{rows:,} rows, starting with row {first},", rows=len(rows), first=rows[0])
+    )
+    return say("This would allow {named} to be paid again, so two people must agree.", named=named)
+
+
+def _check(
+    settings: Settings, journal: JournalReader, record: BatchRecord, settlements: Sequence[Settlement]
+) -> Mapping[int, RowState]:
+    quarantine_h = settings.submission.quarantine_h
+    return check_settlements(journal, record, settlements, quarantine_h=quarantine_h, now=utc_now)
+
+
+def _reader(settings: Settings, journal: JournalReader, record: BatchRecord, asked: AskedStatement) -> StatementReader:
+    return StatementReader(
+        journal,
+        record,
+        words=settings.words(),
+        minor_units=minor_units_by_currency(),
+        quarantine_h=settings.submission.quarantine_h,
+        now=utc_now,
+        as_of=asked.as_of,
+    )
+
+
+def needs_order(
+    settings: Settings, journal: JournalReader, batch: BatchRecord, settlements: Sequence[Settlement]
+) -> Sequence[int]:
+    """Return the rows that one person may not settle like this. If approvals are required, the sum does not matter."""
+    if policy_of(settings) is None:
+        return []
+    standings = standings_of(journal, batch, {one.row for one in settlements})
+    found = ((one, standings.get(one.row)) for one in settlements)
+    return [one.row for one, row in found if row is not None and needs_second_person(row.state, one.resolution)]

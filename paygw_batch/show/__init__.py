@@ -1,0 +1,1 @@
+"""What people and programs are shown of a batch: states, sums, next steps, pages, files."""

@@ -1,0 +1,528 @@
+"""Counts the rows of batches by state, with the next step for each that needs a person; finds payments and rows.
+
+Everything is read from the journal. The pages find its holder without touching its lock: a row in flight is being sent
+while a run is alive, and in doubt after that.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+
+from paygw_batch.clock import utc_now
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.money import from_minor
+from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT, STATES, counted_state, shown_state
+from paygw_batch.countries.load import load_operation, minor_units_by_currency
+from paygw_batch.countries.rules import MobileNumbers
+from paygw_batch.engine.quarantine import JournalClock
+from paygw_batch.errors import HolderKind, UsageError
+from paygw_batch.journal import (
+    AttemptReply,
+    BatchRecord,
+    Contradiction,
+    HistoryEntry,
+    Hold,
+    JournalReader,
+    LockHolder,
+    Messages,
+    PaymentSearch,
+    RowBeingSent,
+    RowState,
+    StateTally,
+    TallyKind,
+    WaitingEvidence,
+)
+from paygw_batch.language import say
+from paygw_batch.opening.open_journal import place_of
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.show.next_step import (
+    NEED_PERSON,
+    NextStep,
+    batch_in_command_words,
+    batch_steps,
+    long_accepted_until,
+    next_step,
+)
+from paygw_batch.show.remittance import Payee, payee_of
+from paygw_batch.show.summary import ExitCode, Summary, of_states, worst
+
+_NUMBER = re.compile(r"\+?[\d\s().\-/]+", re.ASCII)
+_SHORTEST_NUMBER = 4
+_ABROAD = "00"
+
+
+def is_number(typed: str) -> bool:
+    """Return whether a text is a number rather than a word: digits, perhaps with separators."""
+    return _NUMBER.fullmatch(typed) is not None and len(_digits(typed)) >= _SHORTEST_NUMBER
+
+
+def spellings_of_number(typed: str, numbers: Iterable[MobileNumbers]) -> list[str]:
+    """Return the forms in which a journal may hold a typed number: whole, and its local part.
+
+    A journal has international numbers without the plus, or national ones with a leading zero. The person may have
+    typed either, in any country.
+    """
+    digits = _digits(typed)
+    abroad = digits.removeprefix(_ABROAD)
+    found = {digits: None, abroad: None}
+    for country in numbers:
+        if abroad.startswith(country.dialling_code):
+            own = abroad.removeprefix(country.dialling_code)
+            found |= dict.fromkeys((own, f"{country.trunk_prefix}{own}", own.removeprefix(country.trunk_prefix)))
+            found[f"{country.dialling_code}{own.removeprefix(country.trunk_prefix)}"] = None
+        national = digits if country.keeps_zero else digits.removeprefix(country.trunk_prefix)
+        if len(national) in country.national_lengths:
+            found |= dict.fromkeys(
+                (f"{country.dialling_code}{national}", f"{country.trunk_prefix}{national}", national)
+            )
+    return [spelling for spelling in found if len(spelling) >= _SHORTEST_NUMBER]
+
+
+def _digits(typed: str) -> str:
+    return re.sub(r"\D", "", typed, flags=re.ASCII)
+
+
+MAX_FOUND = 500
+"""The maximum number of payments shown: a search with more matches is too broad for a question about one person."""
+_SHORTEST_BEGINNING = 3
+
+
+def payment_search(text: str, numbers: Iterable[MobileNumbers]) -> PaymentSearch:
+    """Return the search for a typed text: a number in any spelling, words of a name, or an order id.
+
+    `numbers` describes each country's mobile numbers.
+    """
+    countries = list(numbers)
+    typed = text.strip()
+    words = [typed] if is_number(typed) else [word for word in typed.split() if any(map(str.isalnum, word))]
+    return PaymentSearch(tuple(tuple(_alternatives(word, countries)) for word in words), typed)
+
+
+def _alternatives(word: str, numbers: Sequence[MobileNumbers]) -> Iterator[str]:
+    if is_number(word):
+        yield from spellings_of_number(word, numbers)
+    else:
+        yield f"{word}*" if len(word) >= _SHORTEST_BEGINNING else word
+
+
+def batch_summary(journal: JournalReader, record: BatchRecord) -> Summary:
+    """Return the summary of a batch as it is now, without reading its sheet."""
+    tallies = journal.tallies(record.number)
+    being_sent = rows_being_sent(journal, record.number, tallies)
+    states, totals = states_of(record, tallies, being_sent), totals_of(tallies, being_sent)
+    return summary_of(record, states, totals, journal.messages(record.number))
+
+
+def rows_being_sent(journal: JournalReader, batch: int, tallies: Sequence[StateTally]) -> Sequence[RowBeingSent]:
+    """Return a batch's rows in flight in living processes, at most as many as its `tallies` count."""
+    in_flight = sum(tally.count for tally in tallies if tally.state is State.IN_FLIGHT)
+    return journal.being_sent(batch)[:in_flight] if in_flight else ()
+
+
+def with_living(tallies: Sequence[StateTally], being_sent: Sequence[RowBeingSent]) -> Sequence[StateTally]:
+    """Return the tallies with living processes' rows as `IN_FLIGHT`, and dead ones' rows as in doubt."""
+    living: Counter[tuple[str, str]] = Counter()
+    sums: Counter[tuple[str, str]] = Counter()
+    for row in being_sent:
+        living[row.country, row.currency] += 1
+        sums[row.country, row.currency] += row.minor
+    found: list[StateTally] = []
+    for tally in tallies:
+        key = (tally.country, tally.currency)
+        if tally.state is State.IN_FLIGHT and living[key]:
+            found.append(replace(tally, count=living[key], minor=sums[key]))
+            tally = replace(tally, count=tally.count - living[key], minor=tally.minor - sums[key])  # noqa: PLW2901
+        if tally.state is State.IN_FLIGHT:
+            tally = replace(tally, state=State.IN_DOUBT)  # noqa: PLW2901
+        found.append(tally)
+    return [tally for tally in counted_once(found, ()) if tally.count]
+
+
+def summary_of(
+    record: BatchRecord,
+    states: Mapping[str, int],
+    totals: Mapping[str, Mapping[str, str]],
+    messages: Messages,
+    *,
+    stop_reason: str | None = None,
+    interrupted: bool = False,
+) -> Summary:
+    """Return the summary of a batch whose `states`, `totals` and `messages` have already been read."""
+    contradictions, waiting = len(messages.contradictions), len(messages.waiting)
+    parts = [", ".join(counted_state(count, state) for state, count in states.items()) + "."]
+    if stop_reason:
+        parts.append(say("The run stopped early: {reason}", reason=stop_reason))
+    steps = batch_steps(states, contradictions=contradictions, waiting=waiting, interrupted=interrupted)
+    parts += [batch_in_command_words(step, count, record.batch) for step, count in steps]
+    return Summary(
+        of_states(states, interrupted=interrupted, contradictions=contradictions + waiting),
+        " ".join(parts),
+        batch=record.batch,
+        sheet=record.sheet_name,
+        rows=record.rows,
+        states=states,
+        totals=totals,
+        defects=record.defects,
+    )
+
+
+def states_of(
+    record: BatchRecord,
+    tallies: Sequence[StateTally],
+    being_sent: Sequence[RowBeingSent] = (),
+    *,
+    shown: Callable[[State], str] = shown_state,
+) -> Mapping[str, int]:
+    """Return the number of rows of a batch's sheet in each state; rows without an instruction are invalid."""
+    counts: Counter[str] = Counter()
+    for tally in tallies:
+        counts[shown(tally.state)] += tally.count
+    counts[State.IN_DOUBT] -= len(being_sent)
+    counts[State.IN_FLIGHT] += len(being_sent)
+    if left_out := record.rows - counts.total():
+        counts[INVALID] += left_out
+    return {state: counts[state] for state in STATES if counts[state]}
+
+
+def counted_once(tallies: Iterable[StateTally], known: Iterable[StateTally]) -> Sequence[StateTally]:
+    """Return the combined tallies of several batches without their `known` rows, so that each row counts once."""
+    counts: Counter[tuple[str, str, State]] = Counter()
+    sums: Counter[tuple[str, str, State]] = Counter()
+    for sign, part in ((1, tallies), (-1, known)):
+        for tally in part:
+            key = (tally.country, tally.currency, tally.state)
+            counts[key] += sign * tally.count
+            sums[key] += sign * tally.minor
+    return [StateTally(*key, count, sums[key]) for key, count in counts.items() if count]
+
+
+def totals_of(
+    tallies: Iterable[StateTally],
+    being_sent: Sequence[RowBeingSent] = (),
+    *,
+    shown: Callable[[State], str] = shown_state,
+) -> Mapping[str, Mapping[str, str]]:
+    """Return the exact sums, as text with the currency's decimals, by currency and state."""
+    units, sums = minor_units_by_currency(), dict[str, Counter[str]]()
+    for tally in tallies:
+        sums.setdefault(tally.currency, Counter())[shown(tally.state)] += tally.minor
+    for row in being_sent:
+        sums[row.currency][State.IN_DOUBT] -= row.minor
+        sums[row.currency][State.IN_FLIGHT] += row.minor
+        if not sums[row.currency][State.IN_DOUBT]:
+            del sums[row.currency][State.IN_DOUBT]
+    return {
+        currency: {state: from_minor(minor, minor_units=units[currency]) for state, minor in by_state.items()}
+        for currency, by_state in sorted(sums.items())
+    }
+
+
+def sums_by_currency(some: Iterable[StateTally | RowState]) -> Mapping[str, str]:
+    """Return the exact sums of tallies or rows, as text with the currency's decimals, by currency."""
+    units, minor = minor_units_by_currency(), Counter[str]()
+    for one in some:
+        minor[one.currency] += one.minor
+    return {currency: from_minor(amount, minor_units=units[currency]) for currency, amount in sorted(minor.items())}
+
+
+PERSON_STATES = ("in_doubt", "rejected", "returned")
+"""The states that always wait for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowStatus:
+    """A row that needs a person, and the next step for it."""
+
+    row: RowState
+    step: NextStep | None
+    hold: Hold | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatus:
+    """The state of a batch. `needing` counts the rows that need a person; `rows` are the first of them.
+
+    `evidence` counts the gateway's messages about its rows by finding; `waiting` counts those that a person must
+    answer.
+    """
+
+    record: BatchRecord
+    tallies: Sequence[StateTally]
+    summary: Summary
+    needing: int
+    rows: Sequence[RowStatus]
+    evidence: Mapping[str, int]
+    waiting: Sequence[WaitingEvidence]
+    contradictions: Sequence[Contradiction]
+
+
+def batch_status(
+    settings: Settings,
+    journal: JournalReader,
+    record: BatchRecord,
+    *,
+    only_doubt: bool = False,
+    limit: int | None = None,
+) -> BatchStatus:
+    """Return the state of a batch, with at most `limit` rows that need a person (None: all)."""
+    now, batch = utc_now(), record.number
+    tallies, messages, holds = journal.tallies(batch), journal.messages(batch), journal.holds(batch)
+    verb = load_operation(record.operation).verb
+    quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
+    being_sent = rows_being_sent(journal, batch, tallies)
+    states, totals = states_of(record, tallies, being_sent), totals_of(tallies, being_sent)
+    needing, rows = _needing_person(journal, batch, tallies, being_sent, holds, now, only_doubt=only_doubt, limit=limit)
+
+    def about(row: RowState) -> RowStatus:
+        hold = holds.get(row.row)
+        step = next_step(row, batch=record.batch, verb=verb, quarantine=quarantine, now=now, hold=hold)
+        return RowStatus(row, step, hold)
+
+    return BatchStatus(
+        record,
+        with_living(tallies, being_sent),
+        summary_of(record, states, totals, messages),
+        needing,
+        [about(row) for row in rows],
+        journal.message_counts(batch),
+        messages.waiting,
+        messages.contradictions,
+    )
+
+
+def _needing_person(
+    journal: JournalReader,
+    batch: int,
+    tallies: Sequence[StateTally],
+    being_sent: Sequence[RowBeingSent],
+    holds: Mapping[int, Hold],
+    now: datetime,
+    *,
+    only_doubt: bool,
+    limit: int | None,
+) -> tuple[int, Sequence[RowState]]:
+    """Return the number of rows that need a person, and the first: held ones, then those whose money may be gone."""
+    until = long_accepted_until(now)
+    if any(tally.state is State.ACCEPTED for tally in tallies):
+        tallies = journal.tallies(batch, accepted_until=until)
+    sent = {row.row for row in being_sent}  # their senders will settle them
+    most = None if limit is None else limit + len(sent)
+    found = journal.rows(batch, states=SHOWN_IN_DOUBT, limit=most)
+    rows = [row for row in found if row.row not in sent][:limit]
+    count = _count(tallies, SHOWN_IN_DOUBT) - len(sent)
+    if not only_doubt:
+        others = NEED_PERSON - SHOWN_IN_DOUBT
+        left = None if limit is None else limit - len(rows)
+        rows += journal.rows(batch, states=others, accepted_until=until, limit=left)
+        count += _count(tallies, others)
+        if holds:
+            held = list(journal.rows(batch, numbers=holds))
+            rows, count = [*held, *rows][:limit], count + len(held)
+    return count, rows
+
+
+def _count(tallies: Sequence[StateTally], states: Collection[State]) -> int:
+    return sum(tally.count for tally in tallies if tally.state in states)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedBatch:
+    """A batch in the list of all batches. `age` is the time since it was opened.
+
+    `known` are the rows that an earlier batch brought, and are counted there. `contradictions` counts contradicting
+    messages and messages that wait for a person.
+    """
+
+    record: BatchRecord
+    tallies: Sequence[StateTally]
+    known: Sequence[StateTally]
+    states: Mapping[str, int]
+    contradictions: int
+    age: timedelta
+    being_sent: Sequence[RowBeingSent] = ()
+
+    @property
+    def needs_person(self) -> int:
+        """The number of rows that wait for a person."""
+        return sum(self.states.get(state, 0) for state in PERSON_STATES)
+
+    @property
+    def known_rows(self) -> int:
+        """The number of rows that an earlier batch brought."""
+        return sum(tally.count for tally in self.known)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStatus:
+    """All batches of a journal, oldest first. States and totals count each row once."""
+
+    batches: Sequence[ListedBatch]
+    states: Mapping[str, int]
+    totals: Mapping[str, Mapping[str, str]]
+    evidence: Mapping[str, int]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The worst exit code of any batch."""
+        codes = {of_states(one.states, contradictions=one.contradictions) for one in self.batches}
+        return worst({ExitCode.DONE} | codes)
+
+    @property
+    def needing(self) -> int:
+        """The number of batches that need a person."""
+        return sum(one.needs_person > 0 or one.contradictions > 0 for one in self.batches)
+
+
+def journal_status(journal: JournalReader) -> JournalStatus:
+    """Return the state of every batch of a journal."""
+    now = utc_now()
+    batches = [listed_batch(journal, record, now) for record in journal.batches()]
+    once = counted_once(
+        (tally for one in batches for tally in one.tallies), (tally for one in batches for tally in one.known)
+    )
+    counts: Counter[str] = Counter({INVALID: sum(one.states.get(INVALID, 0) for one in batches)})
+    for tally in once:
+        counts[shown_state(tally.state)] += tally.count
+    being_sent = list({row.instruction: row for one in batches for row in one.being_sent}.values())
+    counts[State.IN_DOUBT] -= len(being_sent)
+    counts[State.IN_FLIGHT] += len(being_sent)
+    return JournalStatus(
+        batches,
+        {state: counts[state] for state in STATES if counts[state]},
+        totals_of(once, being_sent),
+        journal.message_counts(),
+    )
+
+
+def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> ListedBatch:
+    """Return a batch as a line of the list of all batches."""
+    tallies, messages = journal.tallies(record.number), journal.messages(record.number)
+    being_sent = rows_being_sent(journal, record.number, tallies)
+    return ListedBatch(
+        record,
+        tallies,
+        journal.tallies(record.number, kind=TallyKind.KNOWN),
+        states_of(record, tallies, being_sent),
+        len(messages.contradictions) + len(messages.waiting),
+        now - datetime.fromisoformat(record.opened_at),
+        being_sent,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedBatch:
+    """A batch as a page shows it: the number of rows in each state, and their sums by currency.
+
+    `running` is the process that holds the journal for a run, of this batch or another one.
+    """
+
+    record: BatchRecord
+    counts: Mapping[str, int]
+    sums: Mapping[str, Mapping[str, str]]
+    running: LockHolder | None
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether a run has rows of this batch on their way now."""
+        return self.counts.get(State.IN_FLIGHT, 0) > 0
+
+    @property
+    def payable(self) -> int:
+        """The number of rows that are part of the payout."""
+        return self.record.rows - self.counts.get(INVALID, 0)
+
+    @property
+    def answered(self) -> int:
+        """The number of rows that need nothing more from a run."""
+        return self.payable - self.counts.get("ready", 0) - self.counts.get(State.IN_FLIGHT, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedRow:
+    """A row as a page shows it."""
+
+    standing: RowState
+    state: str
+    payee: Payee
+    amount: str
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedRowHistory:
+    """One row with everything known about it. `step` is a person's next step; None if there is none."""
+
+    followed: FollowedRow
+    step: NextStep | None
+    replies: Sequence[AttemptReply]
+    history: Sequence[HistoryEntry]
+
+
+def running_now(settings: Settings) -> LockHolder | None:
+    """Return the run that holds the journal, without touching the lock; None if there is none."""
+    holder = place_of(settings).holder()
+    return holder if holder is not None and holder.kind is not HolderKind.LISTENER else None
+
+
+def followed_batch(
+    settings: Settings,
+    journal: JournalReader,
+    record: BatchRecord,
+    tallies: Callable[[], Sequence[StateTally]] | None = None,
+) -> FollowedBatch:
+    """Return a batch's counts and sums; `tallies`, if given, replaces the journal's own count."""
+    # Look for the run first: rows counted before a run that has just ended would seem to be left over.
+    shown = partial(_shown, running=(running := running_now(settings)))
+    found = journal.tallies(record.number) if tallies is None else tallies()
+    return FollowedBatch(record, states_of(record, found, shown=shown), totals_of(found, shown=shown), running)
+
+
+def followed_rows(
+    settings: Settings, journal: JournalReader, record: BatchRecord, *, state: str = "", after: int = 0, limit: int
+) -> Sequence[FollowedRow]:
+    """Return the first `limit` rows of a batch after row `after`: all, or those that a page shows in `state`."""
+    running = running_now(settings)
+    states: Collection[State] | None = None
+    if state:
+        if state not in STATES or state == INVALID:
+            raise UsageError(say("There is no state {state!r}.", state=state))
+        states = {State(state)} if state != State.IN_DOUBT or running is not None else SHOWN_IN_DOUBT
+    standings = list(journal.rows(record.number, states=states, after=after, limit=limit))
+    return with_payees(journal, record, standings, running)
+
+
+def with_payees(
+    journal: JournalReader, record: BatchRecord, standings: Sequence[RowState], running: LockHolder | None
+) -> Sequence[FollowedRow]:
+    """Return rows of a batch with their payees and amounts. `running` is the run that holds the journal, if any."""
+    payments = journal.payments(record.number, [one.row for one in standings])
+    found = ((one, payments[one.row]) for one in standings)
+    return [
+        FollowedRow(one, _shown(one.state, running), payee_of(payment.form, payment.fields), payment.amount)
+        for one, payment in found
+    ]
+
+
+def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord, row: int) -> FollowedRowHistory:
+    """Return everything about one row. Raises `UsageError` if the batch has no such row."""
+    standing = next(journal.rows(record.number, numbers={row}), None)
+    if standing is None:
+        raise UsageError(say("Row {row} is not part of this payout.", row=row))
+    (followed,) = with_payees(journal, record, [standing], running_now(settings))
+    now = utc_now()
+    step = next_step(
+        standing,
+        batch=record.batch,
+        verb=load_operation(record.operation).verb,
+        quarantine=JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h),
+        now=now,
+        hold=journal.holds(record.number).get(row),
+    )
+    history = [entry for entry in journal.history(record.number) if entry.row == row]
+    return FollowedRowHistory(followed, step, journal.replies(standing.instruction), history)
+
+
+def _shown(state: State, running: LockHolder | None) -> str:
+    return state if state is State.IN_FLIGHT and running is not None else shown_state(state)

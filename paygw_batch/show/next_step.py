@@ -1,0 +1,314 @@
+"""Finds a person's next step for a row or a batch, as data and in command-line terms.
+
+Pages have their own words for the same steps.
+"""
+
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import assert_never
+
+from paygw_batch.clock import timestamp
+from paygw_batch.core.evidence import EvidenceSource
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT
+from paygw_batch.countries.rules import Operation
+from paygw_batch.engine.quarantine import JournalClock, Quarantine
+from paygw_batch.journal import BatchRecord, Hold, JournalReader, RowState
+from paygw_batch.language import mark, mark_all, say, say_count
+from paygw_batch.settle.resolve import open_from
+
+_WORDS = mark_all("notification", "enquiry", "statement", "person", "reply", "witness", "pay", "collect")
+"""The sources of evidence and the verbs of operations, for the catalogue."""
+LONG_ACCEPTED_H = 24
+"""An accepted row without a final answer is worth a question after this many hours from its attempt."""
+NEED_PERSON = frozenset({State.IN_FLIGHT, State.IN_DOUBT, State.REJECTED, State.RETURNED, State.ACCEPTED})
+"""The states in which a row may wait for a person to find out or decide something; an accepted one only after long."""
+
+
+class RowStep(StrEnum):
+    """The next step for a row."""
+
+    RESOLVE_HELD = "resolve_held"
+    RESOLVE_DOUBT = "resolve_doubt"
+    RESOLVE_ACCEPTED = "resolve_accepted"
+    WAIT_FOR_RUN = "wait_for_run"
+    RETRY_AFTER_PERSON = "retry_after_person"
+    """The row is rejected on a person's word alone."""
+    RETRY = "retry"
+    SEND = "send"
+    PAY_ANEW = "pay_anew"
+
+
+class BatchStep(StrEnum):
+    """The next step for a batch."""
+
+    RESOLVE_DOUBT = "resolve_doubt"
+    LOOK_AT_CONTRADICTIONS = "look_at_contradictions"
+    LOOK_AT_MESSAGES = "look_at_messages"
+    RUN_AGAIN = "run_again"
+    RESUME = "resume"
+    RETRY = "retry"
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """A person's next step for `row` of a batch (its id, shortened or not).
+
+    `verb` is that of the batch's operation, and `hold` the evidence that holds the row. The person's decision takes
+    effect from `not_before`; empty: from now.
+    """
+
+    step: RowStep
+    batch: str
+    row: RowState
+    verb: str
+    not_before: str = ""
+    hold: Hold | None = None
+
+
+def next_step(
+    row: RowState, *, batch: str, verb: str, quarantine: Quarantine, now: datetime, hold: Hold | None = None
+) -> NextStep | None:
+    """Return a person's next step for a row, or None."""
+    step = RowStep.RESOLVE_HELD if hold is not None else _step_of(row, now)
+    if step is None:
+        return None
+    opens = open_from(row, quarantine, hold)
+    return NextStep(step, batch, row, verb, "" if opens is None or now >= opens else timestamp(opens), hold)
+
+
+def _step_of(row: RowState, now: datetime) -> RowStep | None:
+    match row.state:
+        case State.IN_DOUBT:
+            return RowStep.RESOLVE_DOUBT
+        case State.IN_FLIGHT:
+            return RowStep.WAIT_FOR_RUN
+        case State.ACCEPTED:
+            is_long = row.intended_at is not None and row.intended_at <= long_accepted_until(now)
+            return RowStep.RESOLVE_ACCEPTED if is_long else None
+        case State.REJECTED:
+            return RowStep.RETRY_AFTER_PERSON if row.quarantined_since else RowStep.RETRY
+        case State.READY:
+            return RowStep.SEND
+        case State.RETURNED:
+            return RowStep.PAY_ANEW
+        case State.PAID | State.REPLACED:
+            return None
+        case _:
+            assert_never(row.state)
+
+
+def long_accepted_until(now: datetime) -> str:
+    """Return the intent time up to which an accepted row has waited too long by `now`."""
+    return timestamp(now - timedelta(hours=LONG_ACCEPTED_H))
+
+
+def batch_steps(
+    states: Mapping[str, int], *, contradictions: int, waiting: int, interrupted: bool
+) -> Iterator[tuple[BatchStep, int]]:
+    """Yield a person's next steps for a batch, each with its number of rows or messages."""
+    ready = states.get(State.READY, 0)
+    steps = (
+        (BatchStep.RESOLVE_DOUBT, states.get(State.IN_DOUBT, 0)),
+        (BatchStep.LOOK_AT_CONTRADICTIONS, contradictions),
+        (BatchStep.LOOK_AT_MESSAGES, waiting),
+        (BatchStep.RUN_AGAIN, 1) if interrupted else (BatchStep.RESUME, ready),
+        (BatchStep.RETRY, states.get(State.REJECTED, 0)),
+    )
+    yield from (one for one in steps if one[1])
+
+
+def held_sentence(hold: Hold) -> str:
+    """Return why a row is held, in plain words."""
+    if hold.source is EvidenceSource.WITNESS:
+        return say(
+            "Held: its order left by a commit that the journal lost (evidence {number}), and no run sends it.",
+            number=hold.number,
+        )
+    about = {"source": say(hold.source.value), "time": hold.taken_at, "number": hold.number}
+    if hold.said == OutcomeKind.PAID:
+        return say("Held: by {source} of {time} it is paid (evidence {number}), and no run sends it.", **about)
+    if hold.said == OutcomeKind.REJECTED:
+        return say(
+            "Held: by {source} of {time} it was rejected, and nothing had been sent from here (evidence {number}); "
+            "no run sends it.",
+            **about,
+        )
+    return say("Held: by {source} of {time} it is with the gateway (evidence {number}), and no run sends it.", **about)
+
+
+def in_command_words(step: NextStep) -> str:
+    """Return a row's next step in command-line terms."""
+    row, marked = step.row, step.row.possible_duplicate_of
+    again = (
+        ""
+        if marked is None
+        else say(" It is a possible duplicate of attempt {attempt}: make sure first.", attempt=marked)
+    )
+    return say(
+        _COMMAND_WORDS[step.step],
+        held="" if step.hold is None else f"{held_sentence(step.hold)} ",
+        verb=say(step.verb),
+        batch=step.batch,
+        row=row.row,
+        sent_orderid=row.sent_orderid or row.client_orderid,
+        intended_at=row.intended_at,
+        resolve=say("then `paygw-batch resolve row {batch} {row} --evidence TEXT --as`", batch=step.batch, row=row.row),
+        later=say(" (not before {time})", time=step.not_before) if step.not_before else "",
+        again=again,
+    )
+
+
+_COMMAND_WORDS: Mapping[RowStep, str] = {
+    RowStep.RESOLVE_HELD: mark(
+        "{held}Do not {verb} it by other means. Ask the gateway what happened to order {sent_orderid}; {resolve} "
+        "paid, rejected (`retry` may then send it again), or, if they never had it, not-received{later}."
+    ),
+    RowStep.RESOLVE_DOUBT: mark(
+        "Do not {verb} it by other means. Ask the gateway what happened to order {sent_orderid}, sent at "
+        "{intended_at}; {resolve} paid, rejected, or, if they never had it, not-received{later}."
+    ),
+    RowStep.RESOLVE_ACCEPTED: mark(
+        "The gateway accepted it at {intended_at} and has not said more since. Ask about order {sent_orderid}; "
+        "{resolve} paid or rejected."
+    ),
+    RowStep.WAIT_FOR_RUN: mark(
+        "A run is sending it. If no run is active, `paygw-batch resume {batch}` marks it as in doubt."
+    ),
+    RowStep.RETRY_AFTER_PERSON: mark(
+        "Only a person's word says that it was rejected. It may have been paid anyway. Check with the gateway; then "
+        "`paygw-batch retry {batch} --row {row}`, or correct the row and submit the sheet with --amend{later}."
+    ),
+    RowStep.RETRY: mark(
+        "The gateway's answer is final: no payment was made. If it can succeed now, `paygw-batch retry {batch} --row "
+        "{row}`; if the sheet was wrong, correct the row and submit the sheet with --amend."
+    ),
+    RowStep.SEND: mark("`paygw-batch resume {batch}` sends it.{again}"),
+    RowStep.PAY_ANEW: mark(
+        "The money was returned: find out why, and {verb} it under another order id in a new sheet."
+    ),
+}
+"""Each step for a row, in command-line terms."""
+
+
+def batch_in_command_words(step: BatchStep, count: int, batch: str) -> str:
+    """Return a batch's next step in command-line terms."""
+    match step:
+        case BatchStep.RESOLVE_DOUBT:
+            return say(
+                "Rows in doubt may have been paid and are never sent again automatically. `paygw-batch status "
+                "{batch}` says what to do about each.",
+                batch=batch,
+            )
+        case BatchStep.LOOK_AT_CONTRADICTIONS:
+            return say_count(
+                count,
+                "The journal holds {count} contradicting messages: `paygw-batch status` shows them, and which "
+                "rows they hold.",
+            )
+        case BatchStep.LOOK_AT_MESSAGES:
+            return say_count(
+                count,
+                "{count:,} messages from the gateway need a person: `paygw-batch status {batch}` shows them.",
+                batch=batch,
+            )
+        case BatchStep.RUN_AGAIN:
+            return say("Interrupted: run the same command again to continue.")
+        case BatchStep.RESUME:
+            return say("`paygw-batch resume {batch}` sends the rows that are ready.", batch=batch)
+        case BatchStep.RETRY:
+            return say("`paygw-batch retry {batch}` gives rejected rows another attempt.", batch=batch)
+        case _:
+            assert_never(step)
+
+
+@dataclass(frozen=True, slots=True)
+class StateStep:
+    """A person's next step for all rows of a batch in one state, and the commands for it."""
+
+    sentence: str
+    commands: Sequence[str] = ()
+
+
+def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first_row: int) -> StateStep:
+    """Return the next step for a batch's rows in `state`, as people see it; `first_row` is one of them."""
+    sheet = shlex.quote(batch.sheet_path or batch.sheet_name)
+    match state:
+        case State.IN_DOUBT:
+            return StateStep(
+                say(
+                    "The gateway may have carried them out: do not {verb} them by other means. The first command "
+                    "writes the questions for the gateway; the second records the answers.",
+                    verb=say(operation.verb),
+                ),
+                (
+                    f"paygw-batch status {batch.batch} --in-doubt --out questions.csv",
+                    f"paygw-batch resolve statement {batch.batch} answers.csv",
+                ),
+            )
+        case State.REJECTED:
+            return StateStep(
+                say(
+                    "The final answer is no. If they can succeed now, the first command gives all of them another "
+                    "attempt, "
+                    "and the second one of them. If the sheet was wrong, correct their rows in it; then the third."
+                ),
+                (
+                    f"paygw-batch retry {batch.batch}",
+                    f"paygw-batch retry {batch.batch} --row {first_row}",
+                    f"paygw-batch {operation.command} {sheet} --amend",
+                ),
+            )
+        case State.RETURNED:
+            return StateStep(
+                say(
+                    "The money came back: find out why, and {verb} it under another order id in a new sheet.",
+                    verb=say(operation.verb),
+                )
+            )
+        case State.READY:
+            return StateStep(say("They were not sent yet. This sends them."), (f"paygw-batch resume {batch.batch}",))
+        case _ if state == INVALID:
+            option = "" if operation.command == "submit" else f"--{operation.command} "
+            return StateStep(
+                say(
+                    "They have defects, and nothing was sent for them. This writes them to a file, to correct and "
+                    "submit."
+                ),
+                (f"paygw-batch validate {option}{sheet} --rejects mended.xlsx",),
+            )
+        case _:
+            return StateStep(say("Evidence contradicts sending them. A person must say what happened to each."))
+
+
+def next_steps(
+    journal: JournalReader, batch: BatchRecord, rows: Collection[int], *, verb: str, quarantine_h: float
+) -> Mapping[int, str]:
+    """Return the next steps of those of `rows` that need their own: in doubt, held, or rejected by a person.
+
+    Computed as of the batch's opening, so a quarantine is named even if it is over, and repeating this gives the same
+    text.
+    """
+    holds, opened = journal.holds(batch.number), datetime.fromisoformat(batch.opened_at)
+    quarantine, steps = JournalClock.read(journal, opened).quarantine(quarantine_h), {}
+    for row in journal.rows(batch.number, numbers=rows):
+        hold = holds.get(row.row)
+        if hold is None and row.state not in SHOWN_IN_DOUBT and row.quarantined_since is None:
+            continue
+        step = next_step(row, batch=batch.batch, verb=verb, quarantine=quarantine, now=opened, hold=hold)
+        if step is not None:
+            steps[row.row] = in_command_words(step)
+    return steps
+
+
+def order_steps(words: str) -> str:
+    """Return how two people do what one may not; `words` are the order's, after `paygw-batch order`."""
+    return say(
+        "`paygw-batch order {words} --out ORDER.json --key KEY` writes an order; another person approves it "
+        "(`paygw-batch approve ORDER.json --key KEY`); `paygw-batch carry-out ORDER.json` carries it out.",
+        words=words,
+    )

@@ -1,0 +1,220 @@
+"""Joins the received sheet with the state of every row, and lists the rows in doubt as questions to the gateway.
+
+Everything is a pure function of sheet and journal.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+
+import polars as pl
+
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.money import from_minor
+from paygw_batch.core.shown_states import CODED, INVALID, SHOWN_IN_DOUBT, recorded, shown_state
+from paygw_batch.errors import InternalError
+from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Hold, JournalReader
+from paygw_batch.settle.resolve import require_remembered
+from paygw_batch.sheet.amounts import readable_amount
+from paygw_batch.sheet.columns import CUSTOMER_URL, QUESTION_COLUMNS, RECONCILED_OF
+from paygw_batch.sheet.instructions import from_pages
+from paygw_batch.show.next_step import held_sentence
+
+
+def _ours(name: str) -> str:
+    """Return the name of a journal column beside a sheet's: no sheet has such a name."""
+    return name if name == "row" else f"\0{name}"
+
+
+_NUMBERS: Mapping[str, type[pl.DataType]] = {
+    "row": pl.UInt32,
+    "attempts": pl.Int64,
+    "http_status": pl.Int64,
+    "minor": pl.Int64,
+}
+_LINE_SCHEMA = {_ours(name): _NUMBERS.get(name, pl.String) for name in LINE_COLUMNS}
+_OWN_COLUMNS = {name for name in _LINE_SCHEMA if name != "row"}
+_STATES = pl.Series([state.value for state in State])
+_AS_SHOWN = pl.Series([str(shown_state(state)) for state in State])
+_URL_SCHEMA = {"row": pl.UInt32, CUSTOMER_URL: pl.String}
+
+
+def reconciliation(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:
+    """Return one line for every row of the batch's sheet, with the columns of the reconciliation file.
+
+    `minor_units` gives the decimals of each currency. Raises `InternalError` if rows or amounts do not match the
+    journal's: such a file is never written.
+    """
+    return pl.concat(reconciled(journal, batch, minor_units))
+
+
+def reconciled(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
+    """Yield the reconciliation piece by piece. Raises `InternalError` before its end if it does not match."""
+    require_remembered(journal, batch)
+    holds = journal.holds(batch.number)
+    columns = RECONCILED_OF[batch.operation]
+    urls = _customer_urls(journal, batch) if CUSTOMER_URL in columns else None
+    rows, newest = 0, -1
+    for piece in _pieces(journal, batch, minor_units):
+        frame = _with_holds(piece, holds)
+        rows, newest = rows + frame.height, _checked_order(batch, newest, frame["row"])
+        if urls is not None:
+            frame = frame.join(urls, on="row", how="left", maintain_order="left")
+        unknown = [name for name in frame.columns if name not in (*columns, "valid")]
+        yield frame.select(*columns, *unknown)
+    if rows != batch.rows:
+        raise InternalError(f"the reconciliation of batch {batch.batch} has {rows} rows, not {batch.rows}")
+
+
+def with_typed_columns(pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield the pieces of a reconciliation with amounts and times added at the end as typed columns, for a data frame.
+
+    The text columns keep exactly what was read and answered; an unreadable amount is null here.
+    """
+    for piece in pieces:
+        names = {typed: _free_name(typed, piece.columns) for typed in ("amount_decimal", *_TYPED_TIMES)}
+        yield piece.with_columns(
+            readable_amount("amount").alias(names["amount_decimal"]),
+            *(
+                pl.col(text).str.to_datetime(_TIME, time_unit="us", time_zone="UTC", strict=False).alias(names[typed])
+                for typed, text in _TYPED_TIMES.items()
+            ),
+        )
+
+
+_TIME = "%Y-%m-%dT%H:%M:%S%.fZ"
+_TYPED_TIMES = {"first_sent_at_utc": "first_sent_at", "updated_at_utc": "updated_at"}
+"""The text column for each typed column."""
+
+
+def _free_name(name: str, taken: Sequence[str]) -> str:
+    """Return a name that none of the sender's columns has."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
+    """Yield the sheet's pages with the states of their rows, holding at most one page twice in memory."""
+    standings = _standings(journal.standing_lines(batch.number))
+    ahead = next(standings)
+    for page in journal.pages(batch.number):
+        rows = from_pages([page])
+        while rows.height and (ahead.is_empty() or ahead["row"][-1] < rows["row"][-1]):
+            if (more := next(standings, None)) is None:
+                break
+            ahead = more if ahead.is_empty() else pl.concat([ahead, more])
+        joined = rows.join(ahead, on="row", how="left", maintain_order="left")
+        _check_states_and_amounts(batch, joined, minor_units)
+        yield _shown(joined)
+        are_all_joined = joined[_ours("state")].count() == ahead.height
+        ahead = ahead.clear() if are_all_joined else ahead.join(rows, on="row", how="anti")
+    if ahead.height or next(standings, None) is not None:
+        raise InternalError(f"the journal of batch {batch.batch} has rows that its sheet does not have")
+
+
+def _shown(joined: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns shown to a person, and `valid`, of rows joined with their states."""
+    own = {name: pl.col(_ours(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
+    joined = _worded(joined)
+    return joined.select(
+        *(name for name in joined.columns if name not in own and name not in _OWN_COLUMNS),
+        **{
+            **own,
+            "state": pl.when("valid").then(own["state"].replace(_STATES, _AS_SHOWN)).otherwise(pl.lit(INVALID)),
+            "attempts": own["attempts"].fill_null(0),
+            "purpose": pl.coalesce(own["purpose"], "purpose"),
+            "error_code": pl.coalesce("error_code", own["error_code"]),
+            "message": pl.coalesce("message", own["message"]),
+        },
+    )
+
+
+def _worded(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows with the journal's messages in the chosen language."""
+    messages = rows[_ours("message")].drop_nulls()
+    coded = messages.filter(messages.str.starts_with(CODED)).unique()
+    said = pl.Series([recorded(message) for message in coded], dtype=pl.String)
+    return rows.with_columns(pl.col(_ours("message")).replace(coded, said)) if coded.len() else rows
+
+
+def _customer_urls(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
+    found = journal.customer_urls(batch.number)
+    return pl.DataFrame({"row": list(found), CUSTOMER_URL: list(found.values())}, schema=_URL_SCHEMA)
+
+
+def _standings(lines: Iterable[Sequence[tuple[int | str | None, ...]]]) -> Iterator[pl.DataFrame]:
+    yield pl.DataFrame(schema=_LINE_SCHEMA)
+    for some in lines:
+        yield pl.DataFrame(some, schema=_LINE_SCHEMA, orient="row")
+
+
+def _with_holds(frame: pl.DataFrame, holds: Mapping[int, Hold]) -> pl.DataFrame:
+    """Return the rows, adding to each held row's message the reason for its hold."""
+    if not holds:
+        return frame
+    told = pl.DataFrame(
+        {"row": list(holds), "\0held": [held_sentence(hold) for hold in holds.values()]},
+        schema={"row": pl.UInt32, "\0held": pl.String},
+    )
+    message = pl.concat_str("message", "\0held", separator=" ", ignore_nulls=True)
+    shown = frame.join(told, on="row", how="left", maintain_order="left").with_columns(
+        message=pl.when(pl.col("\0held").is_null()).then("message").otherwise(message)
+    )
+    return shown.drop("\0held")
+
+
+def _checked_order(batch: BatchRecord, newest: int, rows: pl.Series) -> int:
+    """Return the last of some row numbers. Raises `InternalError` unless they increase.
+
+    Together with the count of all rows, this proves that every row of the sheet appears exactly once.
+    """
+    above = pl.Series([newest]).cast(pl.Int64).append(rows.cast(pl.Int64)).diff(null_behavior="drop")
+    if not (above > 0).all():
+        raise InternalError(f"the reconciliation of batch {batch.batch} has a row twice, or out of order")
+    return int(rows[-1]) if rows.len() else newest
+
+
+def _check_states_and_amounts(batch: BatchRecord, joined: pl.DataFrame, minor_units: Mapping[str, int]) -> None:
+    """Check two invariants in one pass over the rows.
+
+    The journal pays the rows that were found valid, and no others. Every amount shown, and so every sum, is what the
+    journal pays.
+    """
+    factors = {currency: Decimal(10**units) for currency, units in minor_units.items()}
+    factor = pl.col("currency").replace_strict(factors, default=None, return_dtype=pl.Decimal(10, 0))
+    paid = pl.col(_ours("minor")).cast(pl.Decimal(38, 0))
+    is_off = pl.col("valid") & (readable_amount("amount") * factor).ne_missing(paid)
+    agree, off = joined.select(
+        agree=(pl.col("valid") == pl.col(_ours("state")).is_not_null()).all(), off=pl.col("row").filter(is_off).first()
+    ).row(0)
+    if not agree:
+        raise InternalError(f"the sheet and the journal of batch {batch.batch} disagree about which rows are valid")
+    if off is not None:
+        raise InternalError(f"row {off}: the amount shown is not the journal's")
+
+
+_QUESTION_SCHEMA: Mapping[str, type[pl.DataType]] = {
+    name: pl.Int64 if name == "http_status" else pl.String for name in QUESTION_COLUMNS
+}
+
+
+def questions(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:
+    """Return one line (`QUESTION_COLUMNS`) for every in-doubt row of the batch, in the sheet's order.
+
+    It names orders and no people: the gateway knows its payees. `answer` is empty, for support to fill in with paid,
+    rejected or not-received; `resolve statement` reads the list back.
+    """
+    lines = [
+        (
+            row.sent_orderid,
+            from_minor(row.minor, minor_units=minor_units[row.currency]),
+            row.currency,
+            row.country,
+            row.intended_at,
+            row.http_status,
+            row.error_code,
+            "",
+        )
+        for row in journal.rows(batch.number, states=SHOWN_IN_DOUBT)
+    ]
+    return pl.DataFrame(lines, schema=_QUESTION_SCHEMA, orient="row")

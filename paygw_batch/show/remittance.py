@@ -1,0 +1,79 @@
+"""Finds the payee in a form's fields, and writes a remittance advice: the payments to one person, as a page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from paygw_batch.core.batch import PAYOUT
+from paygw_batch.core.generator_marks import PageKind
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.money import with_separators
+from paygw_batch.countries.data import config_dir, read_forms
+from paygw_batch.journal import FoundPayment
+from paygw_batch.language import say, say_count
+from paygw_batch.show.page import page
+
+
+@dataclass(frozen=True, slots=True)
+class Payee:
+    """The recipient of a payment: name and account or phone number, as the reconciliation shows them."""
+
+    name: str
+    number: str
+
+    @property
+    def person(self) -> tuple[str, str]:
+        """The key of one person's payments: the number, and the name regardless of case."""
+        return self.number, " ".join(self.name.casefold().split())
+
+
+_SHOWN_DIGITS = 3
+
+
+def masked(number: str) -> str:
+    """Return an account or phone number as it is shown to many: enough digits to compare, too few to pay to."""
+    return f"...{number[-_SHOWN_DIGITS:]}"
+
+
+def payee_of(form: str, fields: Mapping[str, str]) -> Payee:
+    """Return the payee named by a form's fields: the account counts, or the phone if the form has no account."""
+    name, account, phone = (
+        " ".join(fields[name] for name in shown_fields(form, column) if fields.get(name))
+        for column in ("account_name", "account_number", "phone")
+    )
+    return Payee(name, account or phone)
+
+
+def shown_fields(form: str, column: str) -> tuple[str, ...]:
+    """Return the fields of `form` shown in `column` of the reconciliation: those it names, or its own."""
+    forms = read_forms(config_dir())
+    named = forms[form].shown.items() if form in forms else ()
+    return next((tuple(fields) for name, fields in named if name == column), (column,))
+
+
+def paid_out(found: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
+    """Return the payouts among payments that are paid: a remittance advice has no others."""
+    return [one for one in found if one.state is State.PAID and one.operation == PAYOUT]
+
+
+_NAME = "\0"
+"""Placeholder for the name, which is printed in bold."""
+
+
+def remittance_page(payee: Payee, paid: Sequence[FoundPayment]) -> str:
+    """Return the page for one person's payments, all of them paid, newest last."""
+    sums: dict[str, Decimal] = {}
+    for payment in paid:
+        sums[payment.currency] = sums.get(payment.currency, Decimal(0)) + Decimal(payment.amount)
+    totals = ", ".join(f"{currency} {with_separators(f'{amount:f}')}" for currency, amount in sorted(sums.items()))
+    count = say_count(len(paid), "1 payment", "{count:,} payments")
+    before, _, after = say("To {name}, account or phone number {number}.", name=_NAME, number=payee.number).partition(
+        _NAME
+    )
+    return page(
+        PageKind.REMITTANCE,
+        payee=payee,
+        to=(before, after),
+        total=say("{count}, {totals} in all. Each of them is recorded as paid.", count=count, totals=totals),
+        paid=sorted(paid, key=lambda payment: (payment.updated_at or "", payment.client_orderid)),
+    )

@@ -1,0 +1,258 @@
+"""Checks the approvals that a batch or an order needs, and withdraws signed documents."""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from paygw_batch.approval.order import require_true
+from paygw_batch.approval.plan_document import (
+    NOT_ASKED_FOR,
+    Approved,
+    Content,
+    PlanDocument,
+    check_plan,
+    needs_approval,
+    payments_sha256,
+    payout_code,
+    require_same_content,
+)
+from paygw_batch.approval.policy import policy_of
+from paygw_batch.approval.signed_document import (
+    ApprovalPolicy,
+    SignedDocument,
+    read_document,
+    require_journal,
+    require_not_withdrawn,
+    signatures_of,
+)
+from paygw_batch.clock import utc_now
+from paygw_batch.errors import ApprovalError, JournalError
+from paygw_batch.journal import JournalReader, KeptPlan, Withdrawal
+from paygw_batch.language import say
+from paygw_batch.opening.open_journal import Tell, database_of, journal_to_read, place_of
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.settle.kept_documents import require_unused
+from paygw_batch.settle.row_order import RowOrder, batch_of_order, content_now
+from paygw_batch.submit.notices import add_notices, plan_notices, unheard
+from paygw_batch.submit.plan import Plan
+from paygw_batch.submit.submission import Submission, planned_content, require_true_findings
+
+
+def order_problem(settings: Settings, journal: JournalReader, order: RowOrder) -> str:
+    """Return why an order about rows is no longer valid; empty if it is. Signatures are not checked."""
+    try:
+        endpoint = settings.endpoint()
+        require_true(order, content_now(order, journal, batch_of_order(order, journal, endpoint), endpoint))
+    except ApprovalError as error:
+        return error.message
+    return ""
+
+
+def named_plan(settings: Settings, file: Path) -> PlanDocument:
+    """Return the plan in a named file. Raises `ApprovalError` if no policy asks for a plan, or it cannot be read."""
+    if policy_of(settings) is None:
+        raise ApprovalError(
+            say("{file} is named as the approved plan, but the configuration has no [approval].", file=file),
+            hint=say("Nothing was sent. Use the configuration that has [approval], or submit without a plan."),
+        )
+    if (code := code_in(settings, file)) is not None:
+        return required_plan(settings, code).document
+    return read_document(file, PlanDocument)
+
+
+def require_about(document: PlanDocument, planned: Plan) -> None:
+    """Raise `ApprovalError` unless a plan is for this sheet's batch."""
+    if document.content.batch != planned.validated.batch:
+        raise ApprovalError(
+            say("The plan does not match this sheet: its content is different."),
+            hint=say("Nothing was sent. Make a new plan of this sheet, and have it approved."),
+        )
+
+
+def require_approval(asked: Submission, planned: Plan, journal: JournalReader) -> Approved:
+    """Return who prepared and approved the batch that `planned` would open in `journal`, if it needs approval.
+
+    A batch already in the journal was approved when it was opened. Raises `ApprovalError` if its plan lacks valid
+    approvals for exactly this content, has other findings than the sheet, or has opened another batch. If no approvals
+    are needed, a plan that a person named is still checked for the rest. A withdrawn plan never opens a batch, named or
+    not.
+    """
+    settings, file, is_named = asked.given.settings, asked.plan, asked.choices.is_plan_named
+    policy = policy_of(settings)
+    if policy is None:
+        return NOT_ASKED_FOR
+    now, withdrawn = utc_now(), journal.withdrawals()
+    dead = {one.sha256 for one in withdrawn}
+    if planned.existing is not None:
+        if is_named:
+            require_not_withdrawn(named_plan(settings, file), withdrawn)
+        return NOT_ASKED_FOR
+    content, _ = planned_content(asked, planned, journal)
+    if not needs_approval(content, policy):
+        named = named_plan(settings, file) if is_named else None
+        if (found := named or _plan_at_hand(settings, content, file, policy, now, dead)) is not None:
+            require_not_withdrawn(found, withdrawn)
+        if named is not None:
+            require_same_content(named, content)
+            signatures_of(named, policy, now)
+            require_true_findings(named, asked, journal)
+            return replace(NOT_ASKED_FOR, answered=tuple(named.answered))
+        return NOT_ASKED_FOR
+    document = best_plan(settings, content, file, policy, now, withdrawn=dead)
+    if document is None:
+        raise ApprovalError(
+            say("This needs approval, but there is no plan at {file}.", file=file),
+            hint=say(
+                "Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` makes one; another person approves."
+            ),
+        )
+    require_not_withdrawn(document, withdrawn)
+    opened = next(iter(journal.batches(plan_sha256=document.digest())), None)
+    approved = check_plan(document, content, policy, now, used=opened)
+    require_true_findings(document, asked, journal)
+    return approved
+
+
+def _plan_at_hand(
+    settings: Settings, content: Content, file: Path, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
+) -> PlanDocument | None:
+    """Return the plan of a payout that needs none, from its file or the database; None if none is readable."""
+    try:
+        found = best_plan(settings, content, file, policy, now, withdrawn=withdrawn)
+    except ApprovalError:
+        return None
+    return None if found is None or found.content.batch != content.batch else found
+
+
+def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: Withdrawal) -> None:
+    """Record the withdrawal of a signed document in the configured journal, even while a run holds it.
+
+    Raises `ApprovalError` if the document is for another journal, or was used before: its run has started.
+    """
+    with journal_to_read(settings, must_be_known=True) as journal:
+        require_journal(document, journal.head().journal_id, say("Nothing was withdrawn."))
+        require_unused(document, journal)
+    place_of(settings).withdraw(withdrawal)
+    # Any use from before the withdrawal is in the journal by now, and none can follow it.
+    with journal_to_read(settings, must_be_known=True) as journal:
+        require_unused(document, journal)
+
+
+_CODE = re.compile(r"[0-9a-f]{16}")
+
+
+def require_in_force(settings: Settings, found: SignedDocument) -> None:
+    """Raise `DocumentWithdrawn` if this machine's journal has the document as withdrawn.
+
+    An approver's machine may have no journal; `submit`, which has it, then refuses the document.
+    """
+    try:
+        with journal_to_read(settings, must_be_known=True) as journal:
+            withdrawals = journal.withdrawals()
+    except JournalError:
+        return
+    require_not_withdrawn(found, withdrawals)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPlan:
+    """A plan in the database: the document, and the version it was read from."""
+
+    document: PlanDocument
+    kept: KeptPlan
+
+
+def code_in(settings: Settings, name: Path) -> str | None:
+    """Return the plan code that a person typed instead of a file, with or without blanks; None for a file."""
+    if settings.journal.url is None:
+        return None
+    code = re.sub(r"[ -]", "", str(name)).lower()
+    return code if _CODE.fullmatch(code) and not name.exists() else None
+
+
+def share_plan(
+    settings: Settings, document: PlanDocument, before: KeptPlan | None = None, *, tell: Tell = unheard
+) -> bool:
+    """Store a plan in the database as the version after `before`; return whether there is a database.
+
+    In the same transaction, a new plan notifies the people who are to know that it waits.
+
+    Raises `ApprovalError` if someone else has approved the plan since it was read.
+    """
+    notices = plan_notices(settings, document)
+    if (place := database_of(settings)) is None:
+        add_notices(settings, notices, tell)
+        return False
+    payments = payments_sha256(document.content)
+    if place.keep_plan(
+        payout_code(document), document.model_dump_json(indent=1), before, payments=payments, notices=notices
+    ):
+        return True
+    raise ApprovalError(
+        say("Another person signed at the same moment. Nothing was written."),
+        hint=say("Run the same command again."),
+    )
+
+
+def shared_plan(settings: Settings, code: str) -> SharedPlan | None:
+    """Return the newest plan with this code in the database; None if there is none, or no database."""
+    place = database_of(settings)
+    if place is None or (kept := place.newest_plan(code)) is None:
+        return None
+    return SharedPlan(read_document(Path(code), PlanDocument, data=kept.content.encode()), kept)
+
+
+def newest_version(settings: Settings, document: PlanDocument) -> SharedPlan | None:
+    """Return a plan with the approvals that it has by now, and its version in the database; None if it is not there."""
+    place = database_of(settings)
+    for kept in () if place is None else place.plans_of(payments_sha256(document.content)):
+        shared = SharedPlan(read_document(Path(kept.code), PlanDocument, data=kept.content.encode()), kept)
+        if shared.document.digest() == document.digest():
+            has_more = len(document.approvals) > len(shared.document.approvals)  # its file was elsewhere meanwhile
+            return replace(shared, document=document) if has_more else shared
+    return None
+
+
+def required_plan(settings: Settings, code: str) -> SharedPlan:
+    """Return the newest plan with this code in the database. Raises `ApprovalError` if there is none."""
+    if (found := shared_plan(settings, code)) is None:
+        raise ApprovalError(
+            say("The database of the journal has no plan {code}.", code=code),
+            hint=say("Nothing was approved. First prepare the plan with `paygw-batch plan`, with [journal] url set."),
+        )
+    return found
+
+
+def best_plan(
+    settings: Settings,
+    content: Content,
+    file: Path,
+    policy: ApprovalPolicy,
+    now: datetime,
+    *,
+    withdrawn: Collection[str] = (),
+) -> PlanDocument | None:
+    """Return a payout's plan from its file or the database, whichever has more approvals; None if there is none.
+
+    A plan whose digest is in `withdrawn` is the last choice.
+    """
+    if (named := code_in(settings, file)) is not None:
+        return required_plan(settings, named).document
+    found = [read_document(file, PlanDocument)] if file.exists() else []
+    found += _plans_of(settings, content)
+
+    def worth(one: PlanDocument) -> tuple[bool, bool, int]:
+        valid = len(signatures_of(one, policy, now).valid)
+        return one.content == content, one.digest() not in withdrawn, valid
+
+    return max(found, key=worth, default=None)
+
+
+def _plans_of(settings: Settings, content: Content) -> Sequence[PlanDocument]:
+    """Return the plans of these payments in the database, newest first; several people may have made one."""
+    if (place := database_of(settings)) is None:
+        return []
+    kept = place.plans_of(payments_sha256(content))
+    return [read_document(Path(one.code), PlanDocument, data=one.content.encode()) for one in kept]

@@ -1,0 +1,448 @@
+"""Runs a batch in a separate thread, for a program that watches it.
+
+The thread prepares, sends and finishes, in an event loop of its own, so the program may have one or not. Outcomes wait
+in memory for the program. When too many wait, no further row is signed until the program takes some; rows in flight
+still get their answers, and these are recorded as usual.
+"""
+
+import asyncio
+import signal
+import threading
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType, TracebackType
+from typing import Generic, Self, TypeVar
+
+from paygw_batch.core.batch import Instruction
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.errors import InternalError, UsageError
+from paygw_batch.journal import BatchRecord, Due, FoundPayment, JournalReader, RowState
+from paygw_batch.language import say
+from paygw_batch.show.remittance import payee_of
+from paygw_batch.submit.send import OUTCOME_OF_STATE, Drained
+
+T = TypeVar("T")
+
+OUTCOMES_WAITING = 1_000
+"""When this many outcomes wait to be taken, no further row is signed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowOutcome:
+    """The outcome of one row, as recorded in the journal. It was sent under `order_id`.
+
+    `payee`, `account`, `amount` and `currency` are those of the payment. The repr leaves out personal data: the payee,
+    the account and the gateway's own text (`outcome`).
+    """
+
+    row: int
+    client_orderid: str
+    order_id: str
+    kind: OutcomeKind
+    """`paid`, `accepted`, `rejected`, or `unknown`, which leaves the row in doubt."""
+    outcome: Outcome = field(repr=False)
+    instruction: Instruction = field(repr=False)
+
+    @property
+    def payee(self) -> str:
+        """The name of the person who is paid."""
+        return payee_of(self.instruction.form, self.instruction.fields).name
+
+    @property
+    def account(self) -> str:
+        """The account or phone number that is paid."""
+        return payee_of(self.instruction.form, self.instruction.fields).number
+
+    @property
+    def amount(self) -> str:
+        """The amount, with the digits of the sheet."""
+        return self.instruction.amount
+
+    @property
+    def currency(self) -> str:
+        """The currency."""
+        return self.instruction.currency
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the values by name, for JSON, including the payee's."""
+        names = ("row", "client_orderid", "order_id", "payee", "account", "amount", "currency")
+        said = ("gateway_status", "gateway_reference", "error_code", "message")
+        return {name: getattr(self, name) for name in names} | {
+            "kind": self.kind.value,
+            **{name: getattr(self.outcome, name) for name in said},
+        }
+
+
+class RunHandle:
+    """Queues a run's outcomes for its holder, and stops the run. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[RowOutcome] = deque()
+        self._notes: list[str] = []
+        self._wakers: list[Callable[[], None]] = []
+        self._drain: Callable[[], None] | None = None
+        self._is_sending = self._has_ended = self._is_stopped = self._discards = False
+        self._batch = ""
+        self._total = 0
+        self._counts: Counter[OutcomeKind] = Counter()
+
+    # Called by the run.
+
+    def opened(self, batch: str) -> None:
+        """Record the id of the batch."""
+        with self._changed:
+            self._batch = batch
+
+    def started(self, due: int) -> None:
+        """Record the number of due rows."""
+        with self._changed:
+            self._total = due
+
+    def concluded(self, due: Due, outcome: Outcome) -> None:
+        """Queue an outcome, unless nothing was sent: that row is retried or stays ready."""
+        if outcome.kind is OutcomeKind.NOT_SENT:
+            return
+        with self._changed:
+            if not self._discards:
+                order_id = due.instruction.client_orderid
+                found = RowOutcome(due.row, order_id, due.order_id, outcome.kind, outcome, due.instruction)
+                self._waiting.append(found)
+            self._counts[outcome.kind] += 1
+            self._changed.notify_all()
+
+    def heard(self, one: RowOutcome) -> None:
+        """Queue an outcome from the workers."""
+        with self._changed:
+            if not self._discards:
+                self._waiting.append(one)
+            self._changed.notify_all()
+
+    def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
+        """Record the number of rows with each outcome, if workers send."""
+        with self._changed:
+            self._counts = +Counter(counts)
+
+    def has_room(self) -> bool:
+        """Whether the holder has room for more outcomes."""
+        with self._changed:
+            return self._has_room()
+
+    def wait_until_room(self) -> None:
+        """Wait until the holder has room for more outcomes, or takes no more."""
+        with self._changed:
+            self._changed.wait_for(self._has_room)
+
+    def note(self, sentence: str) -> None:
+        """Keep a sentence for the result."""
+        with self._changed:
+            self._notes.append(sentence)
+
+    def watch(self, engine: Drained) -> None:
+        """Keep the engine, inside its loop, so that it can be drained when the run is stopped."""
+        loop = asyncio.get_running_loop()
+        with self._changed:
+            self._drain = lambda: _call_soon(loop, engine.drain)
+            self._is_sending = True
+            if self._is_stopped:
+                engine.drain()
+            self._changed.notify_all()
+
+    async def wait_for_room(self) -> None:
+        """Wait, in the run's event loop, while too many outcomes are queued."""
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._changed:
+                if self._has_room() or self._is_stopped:
+                    return
+                has_changed = asyncio.Event()
+                self._wakers.append(partial(_call_soon, loop, has_changed.set))
+            await has_changed.wait()
+
+    def notes(self) -> tuple[str, ...]:
+        """Return the run's notes so far, for a person to read."""
+        with self._changed:
+            return tuple(self._notes)
+
+    # Called by its holder.
+
+    def under_way(self) -> tuple[str, int, Mapping[OutcomeKind, int]]:
+        """Return the batch, the number of rows due at the start, and the number with each outcome so far."""
+        with self._changed:
+            return self._batch, self._total, dict(self._counts)
+
+    def stop(self) -> None:
+        """Stop the run from starting new rows."""
+        with self._changed:
+            self._is_stopped = True
+            drain = self._drain
+            self._wake()
+        if drain is not None:
+            drain()
+
+    def discard(self) -> None:
+        """Queue no further outcome."""
+        with self._changed:
+            self._discards = True
+            self._wake()
+
+    def take(self) -> list[RowOutcome]:
+        """Return the waiting outcomes: at least one, or none once the run has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._has_ended)
+            taken = list(self._waiting)
+            self._waiting.clear()
+            self._wake()
+        return taken
+
+    def wait_until_sending(self) -> None:
+        """Wait until the batch is stored and rows are about to leave, or the run has ended earlier."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_sending or self._has_ended)
+
+    def end(self) -> None:
+        """Wake everyone who waits, for the last time."""
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        return len(self._waiting) < OUTCOMES_WAITING or self._discards
+
+    def _wake(self) -> None:
+        """Wake the tasks that wait for room. The caller holds the lock."""
+        self._changed.notify_all()
+        for wake in self._wakers:
+            wake()
+        self._wakers.clear()
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop has ended, and the run with it
+        loop.call_soon_threadsafe(call)
+
+
+class BackgroundRun(Generic[T]):
+    """A run under way. Enter it once, using `with` or, inside asyncio, `async with`.
+
+    Entering returns when the batch is open and rows are about to leave, and raises if nothing can be sent. Iterate over
+    it for the outcomes. Leaving it early stops the run: no new row starts, rows in flight finish, and everything known
+    is in the journal.
+    """
+
+    def __init__(self, work: Callable[[RunHandle], T], *, stop_on: Iterable[signal.Signals] = ()) -> None:
+        self._work = work
+        self._stop_on = tuple(stop_on)
+        self._former: dict[signal.Signals, object] = {}
+        self._parts = RunHandle()
+        self._outcome: T | None = None
+        self._failure: BaseException | None = None
+        # Not a daemon: the interpreter waits for it, because it must not be cut off.
+        self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name="paygw-run")
+
+    def stop(self) -> None:
+        """Start no new row, and let rows in flight finish. Safe from any thread and from a signal handler."""
+        self._parts.stop()
+
+    def wait(self) -> T:
+        """Wait for the end without taking outcomes, and return the result."""
+        self._parts.discard()
+        self._thread.join()
+        return self.result
+
+    async def wait_async(self) -> T:
+        """Wait for the end without taking outcomes, and return the result. Cancelling it does not stop the run."""
+        self._parts.discard()
+        await asyncio.to_thread(self._thread.join)
+        return self.result
+
+    @property
+    def batch(self) -> str:
+        """The id of the batch, once the run is entered; empty if none was opened."""
+        return self._parts.under_way()[0]
+
+    @property
+    def total(self) -> int:
+        """The number of rows that were due when sending began."""
+        return self._parts.under_way()[1]
+
+    @property
+    def counts(self) -> Mapping[OutcomeKind, int]:
+        """The number of rows with each outcome so far; rows of which nothing was sent do not count."""
+        return self._parts.under_way()[2]
+
+    @property
+    def result(self) -> T:
+        """The result of the run. Raises the error that stopped it; `UsageError` before the end."""
+        if self._thread.ident is None or self._thread.is_alive():
+            raise UsageError(
+                say("The run has not ended yet."), hint=say("Its result is available after the with block.")
+            )
+        self._raise_failure()
+        if self._outcome is None:
+            raise InternalError("a run ended without a result")
+        return self._outcome
+
+    def __enter__(self) -> Self:
+        self._start()
+        try:
+            self._parts.wait_until_sending()
+        except BaseException:
+            self._leave(None)
+            raise
+        return self._entered()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave(error)
+
+    def __iter__(self) -> Iterator[RowOutcome]:
+        while taken := self._parts.take():
+            yield from taken
+        self._thread.join()
+        self._raise_failure()
+
+    async def __aenter__(self) -> Self:
+        self._start()
+        try:
+            await asyncio.to_thread(self._parts.wait_until_sending)
+        except BaseException:
+            await self._leave_async(None)
+            raise
+        return self._entered()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave_async(error)
+
+    async def __aiter__(self) -> AsyncIterator[RowOutcome]:
+        while taken := await asyncio.to_thread(self._parts.take):
+            for one in taken:
+                yield one
+        await asyncio.to_thread(self._thread.join)
+        self._raise_failure()
+
+    def _run(self) -> None:
+        try:
+            self._outcome = self._work(self._parts)
+        except BaseException as error:  # noqa: BLE001 (it is raised in the thread that holds the run)
+            for note in self._parts.notes():
+                error.add_note(note)
+            self._failure = error
+        finally:
+            self._parts.end()
+
+    def _start(self) -> None:
+        if self._stop_on and threading.current_thread() is not threading.main_thread():
+            raise UsageError(say("Signals can be handled only in the main thread."), hint=say("Leave stop_on out."))
+        self._thread.start()
+
+        def heed(_signal: int, _frame: FrameType | None) -> None:
+            self.stop()
+
+        self._former = {each: signal.signal(each, heed) for each in self._stop_on}
+
+    def _entered(self) -> Self:
+        if self._failure is not None:
+            self._leave(None)
+        return self
+
+    def _leave(self, error: BaseException | None) -> None:
+        try:
+            self.stop()
+            self._parts.discard()
+            self._thread.join()
+        finally:
+            self._restore_signals()
+        if error is None:
+            self._raise_failure()
+
+    async def _leave_async(self, error: BaseException | None) -> None:
+        try:
+            self.stop()
+            self._parts.discard()
+            await asyncio.to_thread(self._thread.join)
+        finally:
+            self._restore_signals()
+        if error is None:
+            self._raise_failure()
+
+    def _restore_signals(self) -> None:
+        for each, handler in self._former.items():
+            signal.signal(each, handler)  # type: ignore[arg-type]  # what signal.signal itself returned
+        self._former = {}
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+_AT_ONCE = 500
+
+
+class FollowedRows:
+    """A batch's rows that wait for workers, in the sheet's order, for the holder of a run."""
+
+    def __init__(self, journal: JournalReader, batch: BatchRecord, holder: RunHandle) -> None:
+        self._journal, self._batch, self._holder = journal, batch, holder
+        self._waiting: list[int] = []
+
+    def begin(self) -> None:
+        """Note the waiting rows before workers get them."""
+        self._waiting = [one.row for one in self._journal.rows(self._batch.number, states={State.READY})]
+
+    def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
+        """Record the run's counts, and pass on new outcomes while the holder has room for them."""
+        self._holder.counted(counts)
+        self._hand_on(is_end=False)
+
+    def end(self) -> None:
+        """Pass on everything known at the end of the run, as the holder makes room."""
+        self._hand_on(is_end=True)
+
+    def _hand_on(self, *, is_end: bool) -> None:
+        left: list[int] = []
+        for start in range(0, len(self._waiting), _AT_ONCE):
+            page = self._waiting[start : start + _AT_ONCE]
+            if is_end:
+                self._holder.wait_until_room()
+            elif not self._holder.has_room():
+                left += self._waiting[start:]
+                break
+            known = set[int]()
+            for one in self._outcomes(page):
+                self._holder.heard(one)
+                known.add(one.row)
+            left += [row for row in page if row not in known]
+        self._waiting = left
+
+    def _outcomes(self, rows: Sequence[int]) -> Iterator[RowOutcome]:
+        found = self._journal.rows(self._batch.number, numbers=set(rows))
+        answered = [one for one in found if one.state in OUTCOME_OF_STATE]
+        payments = self._journal.payments(self._batch.number, [one.row for one in answered])
+        for one in answered:
+            yield _outcome(one, payments[one.row])
+
+
+def _outcome(row: RowState, payment: FoundPayment) -> RowOutcome:
+    kind = OUTCOME_OF_STATE[row.state]
+    instruction = Instruction(
+        row.client_orderid, row.country, row.currency, payment.amount, payment.form, payment.fields
+    )
+    order_id = row.sent_orderid or row.client_orderid
+    outcome = Outcome(
+        kind,
+        gateway_status=row.gateway_status,
+        gateway_reference=row.gateway_reference,
+        http_status=row.http_status,
+        error_code=row.error_code,
+        message=row.message,
+    )
+    return RowOutcome(row.row, row.client_orderid, order_id, kind, outcome, instruction)

@@ -1,0 +1,572 @@
+"""Compares a sheet with earlier payments: changed accounts, unusual amounts, people new or missing.
+
+Each person is compared with the last similar batch that paid that person, however many other batches lie between:
+docs/decisions/0206. Findings are values; the sentences are made when they are shown.
+"""
+
+import io
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from types import MappingProxyType
+
+import polars as pl
+
+from paygw_batch.approval.approval_keys import plain_name
+from paygw_batch.core.lifecycle import State
+from paygw_batch.countries.form_columns import STAFF_NUMBER
+from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.sheet.amounts import readable_amount
+from paygw_batch.show.totals import money_text
+
+CHANGED_ACCOUNT = "payee.account"
+AMOUNT_OFF = "payee.amount"
+NEW_PAYEE = "payee.new"
+GONE = "payee.gone"
+DANGER: Mapping[str, int] = MappingProxyType(
+    {code: place for place, code in enumerate((CHANGED_ACCOUNT, AMOUNT_OFF, NEW_PAYEE, GONE))}
+)
+"""The kinds of changes, most dangerous first: docs/decisions/0206."""
+
+_MAX_TIMES = 2.0
+"""A batch resembles the sheet if at least half of the people in both get at most this many times more or less."""
+_MONEY_LEFT = frozenset({State.PAID, State.ACCEPTED, State.IN_FLIGHT, State.IN_DOUBT})
+"""The states of a row that paid its payee, or may have. A ready, rejected, returned or replaced row did not."""
+_PAGE_COLUMNS = ("row", "valid", "country", "currency", "amount", "account_name", "account_number", "phone")
+_ALL = pl.lit(value=True)
+_NO_HOMONYMS = pl.Series([], dtype=pl.String)
+_EMPTY_PAGE = pl.DataFrame(schema=dict.fromkeys(_PAGE_COLUMNS, pl.String) | {"row": pl.UInt32, "valid": pl.Boolean})
+_OLD_ACCOUNTS = {"row": pl.Int64, "account": pl.String}
+_NO_BATCHES = pl.DataFrame(
+    schema={"batch": pl.Int64, "overlap": pl.UInt32, "distance": pl.Float64, "is_approved": pl.Boolean}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Payment:
+    """An earlier payment to an account: the sum that one batch paid; `amount` is empty if it paid none."""
+
+    account: str
+    amount: str
+    batch: str
+    sheet: str
+    at: str
+
+
+NO_PAYMENT = Payment("", "", "", "", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How a payee differs from earlier payments, as values.
+
+    `amount` is what this sheet pays to `account`; empty for a payee found only in an earlier batch (row 0). `before` is
+    the payment it is compared with, `first` the first one that the account ever got, under any name, and `shared_with`
+    another name paid under the account. `stake` is the money that the change moves.
+    """
+
+    row: int
+    code: str
+    name: str
+    account: str
+    currency: str
+    amount: str
+    stake: Decimal
+    before: Payment = NO_PAYMENT
+    first: Payment = NO_PAYMENT
+    shared_with: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """The number of people in a sheet that one earlier batch paid, and that any batch paid."""
+
+    batch: BatchRecord
+    found: int
+    paid_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How a sheet differs from earlier payments, most dangerous first.
+
+    `people` counts its people, and `overlap` names the batch that shares most of them (the newest, if none shares any);
+    if others approved any batch, it is an approved one. `known_since` gives the day on which each row's account was
+    first paid; a missing row has a new account.
+    """
+
+    changes: Sequence[Change]
+    people: int
+    overlap: Overlap | None
+    known_since: Mapping[int, str]
+
+
+def compare_with_past(
+    now: pl.DataFrame,
+    journal: JournalReader,
+    batches: Sequence[BatchRecord],
+    *,
+    against: BatchRecord | None = None,
+    share: Decimal,
+    minor_units: Mapping[str, int],
+) -> Comparison:
+    """Return how a sheet's rows (`Validated.rows`) differ from the payments of `batches`, oldest first.
+
+    `against` adds the differences from one more batch; it removes none. People are missing only if they were paid in
+    the sheet's countries by a batch that shares half of its people, or by `against`.
+    """
+    paid = accounts(now)
+    homonyms = _homonyms(paid)
+    units = _units(_told_apart(paid, homonyms))
+    past = _Past.read(journal, batches, units, homonyms)
+    found = _Sheet(units, past, share, minor_units)
+    base = _base(journal, batches, past)
+    changed = found.changed_accounts(None)
+    # One more batch excuses nothing: an unusual amount stays listed beside an account that this batch calls changed.
+    also = changed if against is None else found.changed_accounts(against)
+    people = units.select("payee", "person").unique().height
+    compared: list[tuple[BatchRecord, Sequence[Change]]] = []
+    if base is not None and past.overlap_of(base) * 2 >= people:
+        compared.append((base, changed))
+    if against is not None and against not in dict(compared):
+        compared.append((against, also))
+    here = pl.col("country").is_in(now["country"].unique().implode())
+    lines = [
+        *also,
+        *found.amounts_off({(one.row, one.currency) for one in changed}, against),
+        *found.new_payees(),
+        *(
+            one
+            for batch, known in compared
+            for one in found.gone(_paid_rows(journal, batch, here, homonyms), batch, known)
+        ),
+    ]
+    overlap = None if base is None else Overlap(base, past.overlap_of(base), past.touched["unit"].n_unique())
+    return Comparison(_by_danger(_each_once(lines), found.usual()), people, overlap, found.known_since(now))
+
+
+def accounts(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the valid rows as `row, name, country, currency, account, value, payee, person, staff`.
+
+    A payee is an account (or, without one, a phone) in a country. A person is a name in a country, in one spelling;
+    `staff` is the staff number, where the sheet has one.
+    """
+    account = pl.coalesce("account_number", "phone")
+    valid = rows.filter("valid").select(
+        pl.col("row").cast(pl.Int64),
+        *("country", "currency"),
+        name=pl.col("account_name").fill_null(""),
+        account=account,
+        value=readable_amount("amount"),
+        payee=pl.format("{} {}", "country", account),
+        staff=pl.col(STAFF_NUMBER) if STAFF_NUMBER in rows.columns else pl.lit(None, pl.String),
+    )
+    # `plain_name` does just this to plain ASCII, which is all that most of hundreds of thousands of names contain.
+    is_plain = pl.col("name").str.contains(r"^[ -~]*$")
+    simple = pl.col("name").str.to_lowercase().str.replace_all(r" +", " ").str.strip_chars(" ")
+    others = valid.filter(~is_plain).select("name").unique()
+    others = others.with_columns(other=pl.col("name").map_elements(plain_name, pl.String))
+    named = valid.join(others, on="name", how="left", maintain_order="left")
+    named = named.with_columns(plain=pl.when(is_plain).then(simple).otherwise("other"))
+    person = pl.when(pl.col("plain") != "").then(pl.format("{} {}", "country", "plain"))
+    return named.select(*valid.columns, person=person)
+
+
+def _homonyms(paid: pl.DataFrame) -> pl.Series:
+    """Return the names that several staff numbers of a sheet share. Their person is the name with the staff number."""
+    return paid.group_by("person").agg(pl.col("staff").drop_nulls().n_unique()).filter(pl.col("staff") > 1)["person"]
+
+
+def _told_apart(paid: pl.DataFrame, homonyms: pl.Series) -> pl.DataFrame:
+    """Return rows in which homonyms are other persons. Without a staff number, only the account says who one is."""
+    by_number = pl.when(pl.col("person").is_in(homonyms.implode())).then(pl.format("{} {}", "person", "staff"))
+    return paid.with_columns(person=by_number.otherwise("person")) if homonyms.len() else paid
+
+
+def _units(paid: pl.DataFrame) -> pl.DataFrame:
+    """Return the sums of each account, name and currency of a sheet; `unit` numbers accounts with their names."""
+    sums = paid.group_by("payee", "person", "currency", maintain_order=True).agg(
+        pl.col("row", "name", "account").first(), pl.col("value").sum()
+    )
+    pairs = sums.select("payee", "person").unique(maintain_order=True).with_row_index("unit")
+    return sums.join(pairs, on=["payee", "person"], how="left", nulls_equal=True, maintain_order="left")
+
+
+def _pages(journal: JournalReader, batch: BatchRecord, homonyms: pl.Series) -> Iterator[pl.DataFrame]:
+    for page in journal.pages(batch.number):
+        has_staff = homonyms.len() and STAFF_NUMBER in pl.read_ipc_schema(io.BytesIO(page))
+        columns = [*_PAGE_COLUMNS, STAFF_NUMBER] if has_staff else list(_PAGE_COLUMNS)
+        yield _told_apart(accounts(pl.read_ipc(io.BytesIO(page), columns=columns)), homonyms)
+
+
+def _listed_rows(journal: JournalReader, batch: BatchRecord) -> tuple[Collection[int], bool]:
+    """Return some rows of a batch, and whether they are the ones that paid; False: all others did.
+
+    It reads whichever are fewer: most batches paid every row.
+    """
+    counts: dict[State, int] = {}
+    for tally in journal.tallies(batch.number):
+        counts[tally.state] = counts.get(tally.state, 0) + tally.count
+    left = {state for state in counts if state in _MONEY_LEFT}
+    others = counts.keys() - left
+    is_left = sum(counts[state] for state in left) < sum(counts[state] for state in others)
+    wanted = left if is_left else others
+    # Ready rows can only be queried alone.
+    groups = [group for group in (wanted & {State.READY}, wanted - {State.READY}) if group]
+    return {row.row for group in groups for row in journal.rows(batch.number, states=group)}, is_left
+
+
+def _paid_rows(
+    journal: JournalReader, batch: BatchRecord, wanted: pl.Expr = _ALL, homonyms: pl.Series = _NO_HOMONYMS
+) -> pl.DataFrame:
+    """Return the rows of a batch that were paid, or may have been, in the form of `accounts`; `wanted` filters them."""
+    rows, are_paid = _listed_rows(journal, batch)
+    listed = pl.col("row").is_in(list(rows))
+    keep = (listed if are_paid else ~listed) & wanted
+    pages = [] if are_paid and not rows else _pages(journal, batch, homonyms)
+    return pl.concat([accounts(_EMPTY_PAGE), *(page.filter(keep) for page in pages)])
+
+
+def _is_approved(journal: JournalReader, number: int) -> bool:
+    return any(entry.kind == "approved" for entry in journal.history(number))
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """The earlier payments to the accounts and names of a sheet.
+
+    `paid`: sums by `batch, payee, person, currency` with `name`, `account`. `touched`: the sheet's `unit`s by the
+    `batch` that paid their account or name, with `by_name`. `batches`: each batch's overlap with the sheet, its
+    distance (how many times more or less the median person gets), and whether others approved it.
+    """
+
+    records: Mapping[int, BatchRecord]
+    paid: pl.DataFrame
+    touched: pl.DataFrame
+    batches: pl.DataFrame
+
+    @staticmethod
+    def read(
+        journal: JournalReader, records: Sequence[BatchRecord], units: pl.DataFrame, homonyms: pl.Series
+    ) -> "_Past":
+        """Read all batches page by page, keeping the payments to the people in the sheet."""
+        payees, persons = units["payee"].unique().implode(), units["person"].drop_nulls().unique().implode()
+        wanted = pl.col("payee").is_in(payees) | pl.col("person").is_in(persons).fill_null(value=False)
+        keys = ("batch", "payee", "person", "currency")
+        frames = [
+            _paid_rows(journal, one, wanted, homonyms)
+            .with_columns(batch=pl.lit(one.number, pl.Int64))
+            .group_by(keys, maintain_order=True)
+            .agg(pl.col("value").sum(), pl.col("name", "account").last())
+            for one in records
+        ]
+        empty = accounts(_EMPTY_PAGE).with_columns(batch=pl.lit(0, pl.Int64))
+        paid = pl.concat([empty.select(*keys, "value", "name", "account"), *frames])
+        pairs = units.select("unit", "payee", "person").unique()
+        by_name = pairs.join(paid.select("person", "batch").unique(), on="person")
+        by_account = pairs.join(paid.select("payee", "batch").unique(), on="payee")
+        both = [by_name.with_columns(by_name=pl.lit(value=True)), by_account.with_columns(by_name=pl.lit(value=False))]
+        touched = (
+            pl.concat([one.select("unit", "batch", "by_name") for one in both])
+            .group_by("unit", "batch")
+            .agg(pl.col("by_name").any())
+        )
+        overlaps = touched.group_by("batch").agg(overlap=pl.len().cast(pl.UInt32))
+        approved = {number: _is_approved(journal, number) for number in overlaps["batch"]}
+        batches = overlaps.join(_distances(units, touched, paid), on="batch", how="left").with_columns(
+            pl.col("distance").fill_null(float("inf")),
+            is_approved=pl.col("batch").replace_strict(approved, return_dtype=pl.Boolean)
+            if approved
+            else pl.lit(value=False),
+        )
+        return _Past({one.number: one for one in records}, paid, touched, batches.match_to_schema(_NO_BATCHES.schema))
+
+    def overlap_of(self, batch: BatchRecord) -> int:
+        """Return the number of people in the sheet that a batch paid."""
+        return int(self.batches.filter(batch=batch.number)["overlap"].sum())
+
+    def base(self) -> BatchRecord | None:
+        """Return the batch with most of the sheet's people, preferring similar ones if they have at least half as many.
+
+        Approved batches come first: a payment seen only by its maker must not hide that someone is missing.
+        """
+        if self.batches.is_empty():
+            return None
+        counted = self.batches.filter(pl.col("is_approved") == pl.col("is_approved").any())
+        large = counted.filter(_is_large())
+        alike = large.filter(_is_alike())
+        ranked = (
+            alike.sort("overlap", "batch", descending=True)
+            if alike.height
+            else large.sort("overlap", "distance", "batch", descending=[True, False, True])
+        )
+        return self.records[ranked["batch"][0]]
+
+    def references(self, candidates: pl.DataFrame, *keys: str) -> pl.DataFrame:
+        """Return, for each of `keys` among `candidates`, the batch to compare with (`alike`) and the `latest`.
+
+        Approved batches come before those seen only by their maker; then batches with at least half as many of the
+        sheet's people as the one with the most, because a small batch is no yardstick. `alike` is the newest batch that
+        pays like the sheet, or else the most similar one.
+        """
+        every = candidates.join(self.batches, on="batch").filter(
+            pl.col("is_approved") == pl.col("is_approved").any().over(keys)
+        )
+        large = every.filter(_is_large(*keys))
+        latest = large.group_by(keys).agg(latest=pl.col("batch").max())
+        alike = every.filter(_is_alike()).filter(_is_large(*keys)).group_by(keys).agg(alike=pl.col("batch").max())
+        nearest = (
+            large.sort("distance", "batch", descending=[False, True])
+            .group_by(keys, maintain_order=True)
+            .agg(nearest=pl.col("batch").first())
+        )
+        return (
+            latest.join(alike, on=keys, how="left")
+            .join(nearest, on=keys)
+            .select(*keys, "latest", alike=pl.coalesce("alike", "nearest"))
+        )
+
+
+def _is_large(*keys: str) -> pl.Expr:
+    most = pl.col("overlap").max()
+    return pl.col("overlap") * 2 >= (most.over(keys) if keys else most)
+
+
+def _is_alike() -> pl.Expr:
+    return pl.col("distance") <= _MAX_TIMES
+
+
+def _distances(units: pl.DataFrame, touched: pl.DataFrame, paid: pl.DataFrame) -> pl.DataFrame:
+    """Return, for each batch, how its payments to the people in both compare with the sheet's, as a median ratio."""
+    lines = touched.select("unit", "batch").join(
+        units.select("unit", "payee", "person", "currency", "value"), on="unit"
+    )
+    sums = paid.select("batch", "payee", "person", "currency", before="value")
+    found: list[pl.DataFrame] = []
+    for keys in (("payee", "person"), ("person",), ("payee",)):
+        on = ["batch", *keys, "currency"]
+        if found:  # few are left
+            sums = paid.join(lines, on=on, how="semi").group_by(on).agg(before=pl.col("value").sum())
+        found.append(lines.join(sums, on=on).select("batch", "value", "before"))
+        lines = lines.join(sums, on=on, how="anti")
+    before = pl.col("before").cast(pl.Float64)
+    ratio = (pl.col("value").cast(pl.Float64) / before).filter(before > 0).median()
+    middle = pl.concat(found).group_by("batch").agg(ratio=ratio).filter(pl.col("ratio") > 0)
+    return middle.select("batch", distance=pl.max_horizontal(pl.col("ratio"), 1 / pl.col("ratio")))
+
+
+def _base(journal: JournalReader, batches: Sequence[BatchRecord], past: _Past) -> BatchRecord | None:
+    """Return the batch whose people the sheet should have: an approved one, if there is any.
+
+    A payment seen only by its maker must not hide that someone is missing, even if no other batch shares people.
+    """
+    most = past.base()
+    if most is not None and _is_approved(journal, most.number):
+        return most
+    newest = [*reversed(batches)]
+    approved = (one for one in newest if _is_approved(journal, one.number))
+    return _first_paying(journal, approved) or most or _first_paying(journal, newest)
+
+
+def _first_paying(journal: JournalReader, batches: Iterable[BatchRecord]) -> BatchRecord | None:
+    return next((one for one in batches if not _paid_rows(journal, one).is_empty()), None)
+
+
+class _Sheet:
+    """A sheet beside the payments of earlier batches to its people."""
+
+    def __init__(self, units: pl.DataFrame, past: _Past, share: Decimal, minor_units: Mapping[str, int]) -> None:
+        self._units, self._past = units, past
+        self._share, self._minor_units = share, minor_units
+        self._firsts = self._first_payments()
+
+    def changed_accounts(self, against: BatchRecord | None) -> Sequence[Change]:
+        """Return the people whose name was paid before, but to another account, in a batch that is compared.
+
+        Both the most similar batch and the latest large one count: a side payment makes no account known.
+        """
+        past = self._past
+        by_name = past.touched.filter("by_name")
+        references = past.references(by_name.select("unit", "batch"), "unit").unpivot(
+            ["alike", "latest"], index="unit", variable_name="kind", value_name="batch"
+        )
+        if against is not None:
+            named = by_name.filter(batch=against.number).select("unit", kind=pl.lit("named"), batch="batch")
+            references = pl.concat([references, named])
+        pairs = past.paid.select("batch", "payee", "person").unique()
+        units = self._units.select("unit", "payee", "person").unique()
+        unknown = (
+            references.join(units, on="unit")
+            .join(pairs, on=["batch", "payee", "person"], how="anti")
+            .sort("unit", "kind")  # alike, latest, named
+            .group_by("unit", maintain_order=True)
+            .agg(pl.col("batch").first())
+        )
+        old = self._old_accounts(unknown.join(units, on="unit"))
+        lines = self._units.join(old, on="unit", maintain_order="left")
+        lines = lines.join(
+            past.paid.select("batch", "person", "currency", before="value", old_payee="payee"),
+            on=["batch", "person", "currency", "old_payee"],
+            how="left",
+            maintain_order="left",
+        )
+        others = self._other_names()
+        return [
+            self._change(
+                CHANGED_ACCOUNT,
+                line,
+                line["value"],
+                self._payment(line["batch"], line["old_account"], line["currency"], line["before"]),
+                others.get(line["unit"], ""),
+            )
+            for line in lines.iter_rows(named=True)
+        ]
+
+    def _old_accounts(self, unknown: pl.DataFrame) -> pl.DataFrame:
+        """Return the accounts to which the batch paid each name: first those not in the sheet, then by sum."""
+        paid = self._past.paid.join(unknown, on=["batch", "person"], how="semi", maintain_order="left")
+        sums = paid.group_by("batch", "person", "payee").agg(pl.col("value").sum(), pl.col("account").first())
+        here = pl.col("old_payee").is_in(self._units["payee"].unique().implode())
+        return (
+            unknown.drop("payee")
+            .join(sums.rename({"payee": "old_payee", "account": "old_account"}), on=["batch", "person"])
+            .with_columns(is_here=here)
+            .sort("unit", "is_here", "value", "old_payee", descending=[False, False, True, False])
+            .group_by("unit", maintain_order=True)
+            .agg(pl.col("batch", "old_payee", "old_account").first())
+        )
+
+    def amounts_off(self, changed: Collection[tuple[int, str]], against: BatchRecord | None) -> Iterator[Change]:
+        """Yield the payees whose amount differs by more than the share from that of the batch to compare with."""
+        past, pair = self._past, ["payee", "person"]
+        known = past.touched.select("unit").unique()
+        pairs = past.paid.select("batch", *pair, "currency", before="value")
+        units = self._units.join(known, on="unit", how="semi", maintain_order="left")
+        ever = past.paid.select(pair).unique()
+        named = units.join(ever, on=pair, how="semi", maintain_order="left", nulls_equal=True)
+        # A known account under a differently spelled name: compare everything that the sheet pays to it.
+        total = self._units.group_by("payee", "currency").agg(total=pl.col("value").sum())
+        respelled = (
+            units.join(ever, on=pair, how="anti", nulls_equal=True)
+            .join(past.paid.select("payee").unique(), on="payee", how="semi")
+            .join(total, on=["payee", "currency"])
+            .with_columns(value=pl.col("total"))
+            .drop("total")
+        )
+        paid = past.paid.join(respelled, on="payee", how="semi")
+        payees = paid.group_by("batch", "payee", "currency").agg(before=pl.col("value").sum())
+        for some, sums, keys in ((named, pairs, pair), (respelled, payees, ["payee"])):
+            candidates = some.join(sums, on=[*keys, "currency"], nulls_equal=True)
+            chosen = past.references(candidates.select("unit", "currency", "batch"), "unit", "currency")
+            wanted = [chosen.select("unit", "currency", batch="alike")]
+            if against is not None:
+                wanted.append(candidates.filter(batch=against.number).select("unit", "currency", "batch"))
+            compared = pl.concat(wanted).unique(maintain_order=True)
+            lines = some.join(compared, on=["unit", "currency"], how="left", maintain_order="left").join(
+                sums, on=["batch", *keys, "currency"], how="left", maintain_order="left", nulls_equal=True
+            )
+            for line in lines.iter_rows(named=True):
+                value, before = line["value"], line["before"]
+                is_off = before is None or abs(value - before) > self._share * before
+                if is_off and (line["row"], line["currency"]) not in changed:
+                    payment = self._payment(line["batch"], line["account"], line["currency"], before)
+                    yield self._change(AMOUNT_OFF, line, value - (before or Decimal(0)), payment)
+
+    def new_payees(self) -> Iterator[Change]:
+        """Yield the payees whose account and name no earlier batch paid."""
+        lines = self._units.join(self._past.touched, on="unit", how="anti", maintain_order="left")
+        for line in lines.iter_rows(named=True):
+            yield self._change(NEW_PAYEE, line, line["value"], NO_PAYMENT)
+
+    def gone(self, rows: pl.DataFrame, batch: BatchRecord, changed: Sequence[Change]) -> Iterator[Change]:
+        """Yield the payees that a batch paid and this sheet does not. A payee with a new account is not missing."""
+        sums = rows.group_by("payee", "person", "currency", maintain_order=True).agg(
+            pl.col("name", "account").first(), pl.col("value").sum()
+        )
+        is_here = pl.col("payee").is_in(self._units["payee"].unique().implode())
+        olds = pl.DataFrame([(one.row, one.before.account) for one in changed], schema=_OLD_ACCOUNTS, orient="row")
+        moved = olds.join(self._units.select("row", "person"), on="row").select("person", "account").unique()
+        # If someone else now has the account of a person who left, that person has not moved there.
+        left = sums.join(moved, on=["person", "account"], how="semi")
+        # A person that this batch paid to a third account is only recognised by name.
+        elsewhere = moved.join(left, on="person", how="anti")
+        away = (
+            sums.filter(~is_here)
+            .join(left, on=["person", "account"], how="anti", maintain_order="left")
+            .join(elsewhere, on="person", how="anti", maintain_order="left")
+        )
+        for line in away.iter_rows(named=True):
+            payment = self._payment(batch.number, line["account"], line["currency"], line["value"])
+            values = (line["name"], line["account"], line["currency"])
+            yield Change(0, GONE, *values, "", line["value"], payment)
+
+    def known_since(self, now: pl.DataFrame) -> Mapping[int, str]:
+        """Return the day on which the account of each row was first paid."""
+        first = {payee: self._past.records[batch].opened_at[:10] for payee, (batch, _) in self._firsts.items()}
+        paid = accounts(now).select("row", "payee").iter_rows()
+        return {row: first[payee] for row, payee in paid if payee in first}
+
+    def usual(self) -> Mapping[str, float]:
+        """Return a payee's usual (median) sum in each currency, over earlier batches and this sheet."""
+        found: dict[str, float] = {}
+        for frame in (self._past.paid, self._units):
+            found.update(frame.group_by("currency").agg(pl.col("value").cast(pl.Float64).median()).iter_rows())
+        return found
+
+    def _first_payments(self) -> Mapping[str, tuple[int, Mapping[str, Decimal]]]:
+        """Return, for each account in the sheet, the first batch that paid it, with the sums by currency."""
+        paid = self._past.paid.filter(pl.col("payee").is_in(self._units["payee"].unique().implode()))
+        first = paid.filter(pl.col("batch") == pl.col("batch").min().over("payee"))
+        sums = first.group_by("payee", "batch", "currency").agg(pl.col("value").sum())
+        found: dict[str, tuple[int, dict[str, Decimal]]] = {}
+        for payee, batch, currency, value in sums.iter_rows():
+            found.setdefault(payee, (batch, {}))[1][currency] = value
+        return found
+
+    def _other_names(self) -> Mapping[int, str]:
+        """Return, for each unit, the latest other name that its account was paid under."""
+        units = self._units.select("unit", "payee", "person").unique()
+        named = self._past.paid.filter(pl.col("person").is_not_null()).rename({"person": "other", "name": "other_name"})
+        found = units.join(named, on="payee").filter(pl.col("other") != pl.col("person")).sort("batch")
+        return dict(found.select("unit", "other_name").iter_rows())
+
+    def _payment(self, number: int | None, account: str, currency: str, value: Decimal | None) -> Payment:
+        if number is None:
+            return Payment(account, "", "", "", "")
+        batch = self._past.records[number]
+        amount = "" if value is None else money_text(value, self._minor_units.get(currency))
+        return Payment(account, amount, batch.batch, batch.sheet_name, batch.opened_at[:10])
+
+    def _change(
+        self, code: str, line: Mapping[str, object], stake: Decimal, before: Payment, shared_with: str = ""
+    ) -> Change:
+        row, name, account, currency = (
+            int(str(line["row"])),
+            *(str(line[key]) for key in ("name", "account", "currency")),
+        )
+        batch, sums = self._firsts.get(str(line["payee"]), (None, {}))
+        first = NO_PAYMENT if batch is None else self._payment(batch, account, currency, sums.get(currency))
+        amount = money_text(Decimal(str(line["value"])), self._minor_units.get(currency))
+        return Change(row, code, name, account, currency, amount, stake, before, first, shared_with)
+
+
+def _each_once(changes: Sequence[Change]) -> Sequence[Change]:
+    """Return changes without repeats from a second batch; the first stays, from the batch that the rule chose."""
+    found: dict[tuple[int, str, str, str, str], Change] = {}
+    for one in changes:
+        found.setdefault((one.row, one.code, one.name, one.account, one.currency), one)
+    return list(found.values())
+
+
+def _by_danger(found: Sequence[Change], usual: Mapping[str, float]) -> Sequence[Change]:
+    """Return changes by kind and, within a kind, by the money that they move, largest first.
+
+    Money in several currencies is compared in usual payments of each currency. Increases come before decreases.
+    """
+
+    def order(change: Change) -> tuple[int, bool, float, int, str]:
+        is_less = change.code == AMOUNT_OFF and change.stake < 0
+        payments = abs(float(change.stake)) / (usual.get(change.currency) or 1.0)
+        return DANGER[change.code], is_less, -payments, change.row, change.account
+
+    return sorted(found, key=order)

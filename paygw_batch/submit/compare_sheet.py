@@ -1,0 +1,191 @@
+"""Compares a sheet's rows with the journal, with only one part in memory at a time."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+import polars as pl
+
+from paygw_batch.journal import Clash, JournalReader, Known, LookAlike, UsedSpelling
+from paygw_batch.language import say
+from paygw_batch.sheet.check.repeats import in_one_spelling
+from paygw_batch.sheet.findings import as_defects
+from paygw_batch.sheet.model import Validated
+from paygw_batch.submit.open_questions import WHOLE_SHEET, OpenQuestion
+
+
+@dataclass(slots=True)
+class SheetComparison:
+    """The results of comparing a sheet's rows with the journal.
+
+    `amended` are clashing rows that may replace a payment, `conflicts` all other clashes. `paid_before` are rows to pay
+    that resemble rows of another batch, `rewritten` those whose order id only a program's damage sets apart. `own_ids`
+    has the order ids of all rows with a result.
+    """
+
+    known: list[Known] = field(default_factory=list)
+    amended: list[Clash] = field(default_factory=list)
+    conflicts: list[Clash] = field(default_factory=list)
+    spelled: list[UsedSpelling] = field(default_factory=list)
+    paid_before: list[LookAlike] = field(default_factory=list)
+    rewritten: list[LookAlike] = field(default_factory=list)
+    own_ids: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def is_any(self) -> bool:
+        """Whether the journal knows anything about these rows."""
+        return any(self._findings)
+
+    @property
+    def _findings(self) -> tuple[list[Any], ...]:
+        return self.known, self.amended, self.conflicts, self.spelled, self.paid_before, self.rewritten
+
+    def of_rows(self, rows: Collection[int], since: str) -> "SheetComparison":
+        """Return the results for some rows, with look-alikes only from batches opened after `since`."""
+        return SheetComparison(
+            [one for one in self.known if one.row in rows],
+            [one for one in self.amended if one.row in rows],
+            [one for one in self.conflicts if one.row in rows],
+            [one for one in self.spelled if one.row in rows],
+            [one for one in self.paid_before if one.row in rows and one.opened_at > since],
+            [one for one in self.rewritten if one.row in rows],
+            {row: own_id for row, own_id in self.own_ids.items() if row in rows},
+        )
+
+    def sort(self) -> None:
+        """Sort all results by row."""
+        for found in self._findings:
+            found.sort(key=attrgetter("row"))
+
+    def add(
+        self,
+        instructions: pl.DataFrame,
+        journal: JournalReader,
+        operation: str,
+        may_replace: Callable[[Clash], bool],
+        since: str,
+    ) -> None:
+        """Compare the next instructions with the journal."""
+        order_ids = instructions["client_orderid"]
+        known, clashes = journal.compare(operation, instructions.select("row", "client_orderid", "content").iter_rows())
+        amended = [clash for clash in clashes if may_replace(clash)]
+        conflicts = [clash for clash in clashes if not may_replace(clash)]
+        spelled = journal.used_spellings(
+            operation, zip(instructions["row"], order_ids, in_one_spelling(order_ids), strict=True)
+        )
+        new = without_rows(instructions, (one.row for found in (known, conflicts, spelled) for one in found))
+        rows = new.select("row", "client_orderid", "payee", "currency", "minor").iter_rows()
+        paid_before = journal.look_alikes(operation, rows, since=since)
+        self.known += known
+        self.amended += amended
+        self.conflicts += conflicts
+        self.spelled += spelled
+        self.paid_before += [one for one in paid_before if not one.is_rewritten]
+        self.rewritten += [one for one in paid_before if one.is_rewritten]
+        if told := [one.row for found in (spelled, paid_before) for one in found]:
+            self.own_ids |= dict(with_rows(instructions, told).select("row", "client_orderid").iter_rows())
+
+
+def compare_sheet(
+    validated: Validated,
+    journal: JournalReader,
+    may_replace: Callable[[Clash], bool],
+    since: str,
+    memory: "ComparisonMemory | None" = None,
+) -> SheetComparison:
+    """Compare every valid row with all batches of the operation; if there are none, the sheet is not read again.
+
+    `may_replace` says whether a clashing row may replace the payment. Look-alikes come from batches opened after
+    `since`. With the `memory` of an earlier comparison, in which nothing may be replaced, the journal is only asked
+    about rows that have changed since.
+    """
+    found, operation = SheetComparison(), validated.sheet.operation
+    if any(record.operation == operation for record in journal.batches()):
+        if memory is not None:
+            return memory.compared(validated, journal, since)
+        for part in validated.parts():
+            found.add(part.instructions, journal, operation, may_replace, since)
+    return found
+
+
+_ASKED = ("row", "client_orderid", "content", "payee", "currency", "minor")
+"""The values of an instruction used to query the journal."""
+
+
+class ComparisonMemory:
+    """Keeps the journal's answers about a sheet's rows until something is written to the journal."""
+
+    def __init__(self) -> None:
+        self._head: object = None
+        self._since = ""
+        self._asked = pl.DataFrame()
+        self._found = SheetComparison()
+
+    def compared(self, validated: Validated, journal: JournalReader, since: str) -> SheetComparison:
+        """Return the comparison of a sheet whose rows may not replace a payment."""
+        operation = validated.sheet.operation
+        head = (operation, journal.head())  # before the rows, so that later writes cause a new query
+        asked = pl.concat(part.instructions.select(_ASKED) for part in validated.parts())
+        kept = SheetComparison()
+        changed = asked
+        if head == self._head and since >= self._since:
+            changed = asked.join(self._asked, on=_ASKED, how="anti", maintain_order="left")
+            same = set(asked["row"]) - set(changed["row"]) if self._found.is_any else set()
+            kept = self._found.of_rows(same, since)
+        kept.add(changed, journal, operation, lambda _clash: False, since)
+        kept.sort()
+        self._head, self._since, self._asked, self._found = head, since, asked, kept
+        return kept
+
+
+def with_rows(frame: pl.DataFrame, rows: Sequence[int]) -> pl.DataFrame:
+    """Return the rows of a frame with these numbers."""
+    return frame.filter(pl.col("row").is_in(pl.Series(rows, dtype=pl.UInt32).implode()))
+
+
+def without_rows(frame: pl.DataFrame, rows: Iterable[int]) -> pl.DataFrame:
+    """Return the rows of a frame without these numbers."""
+    left_out = pl.Series(list(rows), dtype=pl.UInt32)
+    return frame.filter(~pl.col("row").is_in(left_out.implode())) if left_out.len() else frame
+
+
+ROWS_NAMED = 20
+"""The maximum number of rows that a sentence about one batch names."""
+
+
+def outside_repeat(look_alikes: Sequence[LookAlike], repeat: OpenQuestion | None) -> Sequence[LookAlike]:
+    """Return the look-alikes that the question about the whole sheet does not cover."""
+    return look_alikes if repeat is None else [found for found in look_alikes if found.batch != repeat.about]
+
+
+def repeated_within_a_batch(look_alikes: Sequence[LookAlike]) -> Sequence[LookAlike]:
+    """Return the look-alikes from batches that have at least two of them."""
+    of_batch = Counter(found.batch for found in look_alikes)
+    return [found for found in look_alikes if of_batch[found.batch] > 1]
+
+
+def one_warning_per_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping[str, str]) -> pl.DataFrame:
+    """Return a warning (`DEFECT_SCHEMA`) for each batch at row 0: the rows that resemble its own, and their number.
+
+    `sheet_names` has the name of each batch's sheet.
+    """
+    of_batch: dict[str, list[LookAlike]] = defaultdict(list)
+    for found in look_alikes:
+        of_batch[found.batch].append(found)
+    lines = []
+    for batch, alike in of_batch.items():
+        named = ", ".join(str(found.row) for found in alike[:ROWS_NAMED])
+        more = say(" and {count:,} more", count=len(alike) - ROWS_NAMED) if len(alike) > ROWS_NAMED else ""
+        sentence = say(
+            "{count:,} rows have the same account and amount as rows of {sheet_name} ({opened_at}), under "
+            "other order ids: make sure that all are meant (rows {named}{more}).",
+            count=len(alike),
+            sheet_name=sheet_names[batch],
+            opened_at=alike[0].opened_at[:10],
+            named=named,
+            more=more,
+        )
+        lines.append((WHOLE_SHEET, "client_orderid", batch, "row.look_alike", sentence))
+    return as_defects(lines)

@@ -1,0 +1,128 @@
+"""Writes notices to the outbox as things happen, for the people whom the settings name.
+
+The end of a run is not a fact in the journal, because a killed run writes nothing. So its notice is written before its
+first row leaves, and becomes due when the run is over, however it ended; its figures are taken when it is first sent.
+Nothing here holds up a payout or changes an exit code.
+"""
+
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+
+from paygw_batch.approval.plan_document import PlanDocument, needs_approval
+from paygw_batch.approval.policy import policy_of
+from paygw_batch.approval.signed_document import signatures_of
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.errors import PaygwError
+from paygw_batch.gateway.signing.key import EXPIRY_WARNING_DAYS, SigningKey
+from paygw_batch.journal import BatchRecord, Journal, NewNotice, Occasion
+from paygw_batch.language import say
+from paygw_batch.opening.open_journal import Tell, place_of
+from paygw_batch.settings.configuration import Settings
+
+WEBHOOK = "webhook"
+"""The webhook among the recipients: no e-mail address is written so."""
+
+
+def recipients_of(settings: Settings, occasion: Occasion) -> list[str]:
+    """Return the recipients of an occasion: addresses, and the webhook."""
+    section = settings.notices
+    is_hooked = section.has_webhook and occasion.value in section.webhook_for
+    return [*dict.fromkeys(section.mailboxes(occasion.value)), *([WEBHOOK] if is_hooked else [])]
+
+
+def has_notices(settings: Settings) -> bool:
+    """Whether any occasion has a recipient."""
+    return settings.notices.has_webhook or bool(settings.notices.recipients())
+
+
+def expect_end(settings: Settings, journal: Journal, batch: BatchRecord, tell: Tell) -> None:
+    """Write the notice for a batch's run that is about to send its first row."""
+    recipients = recipients_of(settings, Occasion.RUN_ENDED)
+    if recipients:
+        with _told_apart(tell):
+            journal.expect_end(
+                [NewNotice(Occasion.RUN_ENDED, token_hex(8), batch.batch, recipients)], timestamp(utc_now())
+            )
+
+
+def tell_of_refused_sheet(
+    settings: Settings, sheet: str, defects: int, answer: Path | None, tell: Tell, *, subject: str = ""
+) -> None:
+    """Write the notice that a sheet was refused, once for each `subject`; `answer` is the file that says why."""
+    content = {"sheet": plain(sheet), "defects": defects, "answer": "" if answer is None else plain(str(answer))}
+    recipients = recipients_of(settings, Occasion.SHEET_REFUSED)
+    notice = NewNotice(Occasion.SHEET_REFUSED, plain(subject) or token_hex(8), "", recipients, content)
+    add_notices(settings, [notice], tell)
+
+
+def plan_notices(settings: Settings, document: PlanDocument, path: str = "") -> list[NewNotice]:
+    """Return the notice that a new plan waits for approval, if anyone receives it; `path` is its console page."""
+    recipients, policy = recipients_of(settings, Occasion.PLAN_WAITS), policy_of(settings)
+    if not recipients or policy is None or document.approvals or not needs_approval(document.content, policy):
+        return []
+    content = document.content
+    told = {
+        "sheet": plain(content.sheet),
+        "batch": content.batch,
+        "rows": content.rows,
+        "totals": content.totals,
+        "maker": signatures_of(document, policy, utc_now()).maker.name,
+        "needed": policy.needed,
+        "code": document.code,
+        "link": page_address(settings, path),
+    }
+    return [NewNotice(Occasion.PLAN_WAITS, document.digest(), content.batch, recipients, told)]
+
+
+def unheard(sentence: str) -> None:
+    """Ignore a sentence: nobody is there to read it."""
+
+
+def add_notices(settings: Settings, notices: Sequence[NewNotice], tell: Tell = unheard) -> None:
+    """Write notices to the outbox in a separate transaction."""
+    if any(notice.recipients for notice in notices):
+        with _told_apart(tell), place_of(settings).outbox(write=True) as outbox:
+            outbox.add(notices, timestamp(utc_now()))
+
+
+def tell_of_key(settings: Settings, key: SigningKey, tell: Tell) -> None:
+    """Write the notice that the private key expires soon or has expired, once each."""
+    days = key.custody.days_left(utc_now().date())
+    if key.custody.expires is None or days is None or days >= EXPIRY_WARNING_DAYS:
+        return
+    until, place = key.custody.expires.isoformat(), key.custody.place
+    told = {"what": "key", "place": plain(place), "until": until, "has_ended": days < 0}
+    subject = f"key {key.public.fingerprint()} {until} {days < 0}"
+    add_notices(
+        settings, [NewNotice(Occasion.RUNS_OUT, subject, "", recipients_of(settings, Occasion.RUNS_OUT), told)], tell
+    )
+
+
+def tell_of_disk(settings: Settings, free: int, tell: Tell) -> None:
+    """Write the notice that the journal's disk lacks room for a run, once a day."""
+    host, today = platform.node(), utc_now().date().isoformat()
+    told = {"what": "disk", "host": plain(host), "free_bytes": free}
+    recipients = recipients_of(settings, Occasion.RUNS_OUT)
+    add_notices(settings, [NewNotice(Occasion.RUNS_OUT, f"disk {today} {told['host']}", "", recipients, told)], tell)
+
+
+def page_address(settings: Settings, path: str) -> str:
+    """Return the address of a console page; empty if there is none."""
+    return "" if settings.console.origin is None else f"{settings.console.origin}{path}"
+
+
+def plain(text: str) -> str:
+    """Return a text in valid UTF-8, since a file name may not be."""
+    return text.encode(errors="replace").decode()
+
+
+@contextmanager
+def _told_apart(tell: Tell) -> Iterator[None]:
+    """Report that a notice cannot be written, and continue."""
+    try:
+        yield
+    except PaygwError as error:
+        tell(say("A notice could not be written, so no one is told: {reason}", reason=error.message))

@@ -1,0 +1,506 @@
+"""Submits a sheet: compares it with the journal, and then stores the planned batch."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+import polars as pl
+
+from paygw_batch.approval.plan_document import NOT_ASKED_FOR, Approved
+from paygw_batch.clock import Now, timestamp
+from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS, reference_of
+from paygw_batch.core.choices import Choices
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.money import with_separators
+from paygw_batch.core.shown_states import state_words
+from paygw_batch.core.text import spelled_alike
+from paygw_batch.countries.rules import Rules
+from paygw_batch.engine.quarantine import JournalClock, Quarantine
+from paygw_batch.errors import InternalError, ReferenceLookAlike
+from paygw_batch.journal import (
+    Amendment,
+    BatchPart,
+    BatchRecord,
+    Clash,
+    Journal,
+    JournalReader,
+    Known,
+    LookAlike,
+    NewBatch,
+)
+from paygw_batch.language import say
+from paygw_batch.settle.resolve import require_remembered
+from paygw_batch.sheet.check.contract import ContractGate, good_rows, rules_for_sheet
+from paygw_batch.sheet.check.repeats import LOOK_ALIKE, REWRITTEN
+from paygw_batch.sheet.check.validate import warnings_as_defects, with_defects, with_warnings
+from paygw_batch.sheet.findings import Findings, as_defects, no_defects
+from paygw_batch.sheet.instructions import InstructionColumns, Pager
+from paygw_batch.sheet.model import Validated
+from paygw_batch.submit.compare_sheet import (
+    ComparisonMemory,
+    SheetComparison,
+    compare_sheet,
+    one_warning_per_batch,
+    outside_repeat,
+    repeated_within_a_batch,
+    with_rows,
+    without_rows,
+)
+from paygw_batch.submit.open_questions import (
+    OpenQuestion,
+    UsedReference,
+    derived_from,
+    lines_of_batch,
+    paid_twice,
+    repeated_by,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The effect that submitting a sheet to a journal would have. Nothing has been written yet.
+
+    `existing` is the batch if the journal already has it, and then only its due rows are sent. `known` rows are covered
+    by other batches of the journal; `amendments` replace payments that were rejected or never sent.
+    """
+
+    validated: Validated
+    existing: BatchRecord | None
+    known: Sequence[Known]
+    amendments: Sequence[Amendment]
+    questions: Sequence[OpenQuestion] = ()
+    """The batch is only opened once a person has answered all of them."""
+    look_alikes: Sequence[LookAlike] = ()
+    """Rows that resemble rows of a batch. Several from one batch share one warning."""
+    own_ids: Mapping[int, str] = field(default_factory=dict)
+    """The order ids of these rows."""
+    sheet_names: Mapping[str, str] = field(default_factory=dict)
+    """The names of the sheets of those batches."""
+
+    @property
+    def warnings(self) -> pl.DataFrame:
+        """Every warning (`DEFECT_SCHEMA`), as in `warnings_found`."""
+        return self.warnings_found.every.frame
+
+    @property
+    def warnings_found(self) -> Findings:
+        """The warnings, those about the whole sheet first, at row 0."""
+        of_sheet = [question.as_warnings() for question in self.questions]
+        if self.look_alikes:
+            of_sheet.append(one_warning_per_batch(self.look_alikes, self.sheet_names))
+        return self.validated.warnings_found.after(pl.concat([no_defects(), *of_sheet]))
+
+    @property
+    def warnings_in_full(self) -> pl.DataFrame:
+        """Every warning, with one for each row that resembles another batch's: what an approver has to see."""
+        of_sheet = [no_defects(), *(question.as_warnings() for question in self.questions)]
+        return pl.concat([*of_sheet, self.validated.warnings, _look_alike_warnings(self.look_alikes, self.own_ids)])
+
+    def unanswered(self, choices: Choices) -> Sequence[OpenQuestion]:
+        """Return the questions that nobody has answered, neither by their keys nor in general."""
+        return [question for question in self.questions if not question.is_answered(choices)]
+
+    @property
+    def sent_before(self) -> Sequence[Known]:
+        """The known rows that submitting the sheet does not send: all but those that are still to be sent."""
+        return [one for one in self.known if one.state is not State.READY]
+
+    @property
+    def known_rows(self) -> int:
+        """The number of rows that the journal already has."""
+        return self.validated.payable if self.existing else len(self.known)
+
+
+@dataclass(frozen=True, slots=True)
+class LookBack:
+    """The days back in which a sheet's likes are looked for; 0: not at all."""
+
+    repeat_days: int = REPEAT_DAYS
+    look_alike_days: int = LOOK_ALIKE_DAYS
+
+
+def plan_submission(
+    validated: Validated,
+    journal: JournalReader,
+    choices: Choices,
+    *,
+    now: Now,
+    quarantine_h: float,
+    back: LookBack = LookBack(),
+    as_of: datetime | None = None,
+    memory: ComparisonMemory | None = None,
+) -> Plan:
+    """Compare a validated sheet with the journal.
+
+    A row whose order id was used for other content is a defect, unless `amend` lets it replace a payment that was never
+    made (after `quarantine_h` if only a person says so). So is an id that was used in another spelling, or for an equal
+    payment before a program rewrote it. A row like one of the last `look_alike_days` gets a warning, shared by rows of
+    one batch; a repeat of a batch of the last `repeat_days` is a question. Days count back from `as_of` or now. With
+    `strict`, rows with a warning are left out. `memory` saves work. Raises `ReferenceLookAlike`.
+    """
+    validated = warnings_as_defects(validated) if choices.strict else validated
+    if existing := _existing(validated, journal):
+        return Plan(validated, existing, (), ())
+    _refuse_respelled_reference(validated, journal)
+    clock = JournalClock.read(journal, now())
+    counted, quarantine = replace(clock, now=as_of or clock.now), clock.quarantine(quarantine_h)
+    until = quarantine.cutoff(clock.now)
+    run = _PaymentRun.of(validated, journal)
+    found = compare_sheet(
+        validated,
+        journal,
+        lambda clash: choices.amend and clash.is_replaceable(until) and run.is_single(clash.client_orderid),
+        counted.days_ago(max(back.look_alike_days, back.repeat_days)),
+        None if choices.amend else memory,
+    )
+    if found.amended:
+        clock.require_sound()
+    used = (_spelled_otherwise(found), _rewritten_since(found, validated), *run.defects(found))
+    if (refused := pl.concat([_conflict_defects(found.conflicts, run, journal, until, quarantine), *used])).height:
+        validated = with_defects(validated, refused)
+        if existing := _existing(validated, journal):
+            return Plan(validated, existing, (), ())
+    paid_before: Sequence[LookAlike] = found.paid_before
+    lately = [one for one in paid_before if one.opened_at > counted.days_ago(back.look_alike_days)]
+    if choices.strict and lately:
+        validated = with_defects(validated, _look_alike_warnings(lately, found.own_ids))
+        if existing := _existing(validated, journal):
+            return Plan(validated, existing, (), ())
+        left_out = {one.row for one in lately}
+        paid_before, lately = [one for one in paid_before if one.row not in left_out], []
+    since = counted.days_ago(back.repeat_days)
+    repeat = _repeat(validated, paid_before, journal, since=since) if back.repeat_days else None
+    together, out = repeated_within_a_batch(left := outside_repeat(lately, repeat)), set(refused["row"])
+    questions = [*([] if repeat is None else [repeat]), *run.questions(validated, found)]
+    warned = with_warnings(validated, _look_alike_warnings([one for one in left if one not in together], found.own_ids))
+    known = [one for one in found.known if one.row not in out]
+    amendments = [Amendment(clash.row, clash.instruction, until) for clash in found.amended if clash.row not in out]
+    batches = {one.batch for one in together}
+    names = {one.batch: one.sheet_name for one in journal.batches() if one.batch in batches} if batches else {}
+    return Plan(warned, None, known, amendments, questions, together, found.own_ids, names)
+
+
+def _existing(validated: Validated, journal: JournalReader) -> BatchRecord | None:
+    """Return a sheet's batch if the journal has it. Raises `PeopleForgotten` if its people were forgotten."""
+    existing = journal.batch(validated.batch, operation=validated.sheet.operation)
+    if existing is not None:
+        require_remembered(journal, existing)
+    return existing
+
+
+def open_planned_batch(
+    plan: Plan,
+    journal: Journal,
+    rules: Rules,
+    *,
+    sheet_path: Path,
+    now: Now,
+    by: str = "",
+    approved: Approved = NOT_ASKED_FOR,
+    is_answered: bool = False,
+) -> BatchRecord:
+    """Store the whole planned batch, or return it if the journal already has it.
+
+    Every row of a new batch is checked against its country's contract again; if one fails, nothing is stored.
+
+    `sheet_path` is the location of the sheet, where a later run of the batch writes the reconciliation. `by` is the
+    person who opens the batch. Raises `OpenSheetQuestion` if the sheet leaves a question and nobody answered it
+    (`is_answered`).
+    """
+    if plan.existing is not None:
+        return plan.existing
+    if plan.questions and not is_answered:
+        raise plan.questions[0].refusal()
+    validated, sheet = plan.validated, plan.validated.sheet
+    if any(rule.operation != sheet.operation for rule in rules.values()):
+        raise InternalError(f"a sheet that was read for {sheet.operation} was about to be opened otherwise")
+    batch = NewBatch(
+        batch=validated.batch,
+        operation=sheet.operation,
+        sheet_name=sheet.name,
+        sheet_sha256=sheet.sha256,
+        sheet_path=str(sheet_path.absolute()),
+        rows=validated.height,
+        defects=validated.defects_found.rows.len(),
+        by=by,
+        approvals=approved.approvals,
+        plan_sha256=approved.plan_sha256,
+    )
+    parts = _parts(plan, ContractGate(rules_for_sheet(rules, sheet.headers), sheet.operation))
+    return journal.open_batch(batch, parts=parts, known=plan.known, amendments=plan.amendments, at=timestamp(now()))
+
+
+def _parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
+    """Yield the parts of a batch that have passed the contract.
+
+    An error here, including for a changed sheet, is raised inside the journal's transaction, so nothing of the batch is
+    stored.
+    """
+    pager = Pager()
+    known = [row.row for row in plan.known]
+    for part in plan.validated.parts():
+        gate.hold(good_rows(part))
+        pages = pager.take(part.rows)
+        new = InstructionColumns(without_rows(part.instructions, known))
+        del part  # free its memory: the next part needs the room
+        yield BatchPart(pages, new)
+    yield BatchPart(pager.last())
+
+
+def _refuse_respelled_reference(validated: Validated, journal: JournalReader) -> None:
+    """Raise `ReferenceLookAlike` if the sheet's reference was never used, but another spelling of it was.
+
+    Either all ids of a sheet are derived, or none is, so the first row decides.
+    """
+    opened = [one for one in journal.batches() if one.operation == validated.sheet.operation and one.reference]
+    reference = _reference(validated) if opened else None
+    if reference is None:
+        return
+    spelled = spelled_alike(reference)
+    used = [one for one in opened if spelled_alike(one.reference) == spelled]
+    if not used or any(one.reference == reference for one in used):
+        return
+    newest = used[-1]
+    raise ReferenceLookAlike(
+        say(
+            "The reference {reference} differs only in its spelling from {used}, under which batch "
+            "{batch} was opened on {opened_at}: its rows would get other order ids, and be paid again.",
+            reference=reference,
+            used=newest.reference,
+            batch=newest.batch,
+            opened_at=newest.opened_at[:10],
+        ),
+        hint=say(
+            "Nothing was sent. For the same payment run, write --reference {reference}; for another one, "
+            "choose a reference that differs in more than its spelling.",
+            reference=newest.reference,
+        ),
+        option="--reference",
+    )
+
+
+def _reference(validated: Validated) -> str | None:
+    """Return the reference that a sheet's order ids were derived from; None if the sheet has its own."""
+    for part in validated.parts():
+        for order_id in part.instructions["client_orderid"].head(1):
+            return reference_of(order_id)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _PaymentRun:
+    """A sheet without order ids beside what its reference was used for; empty for a sheet that has its own ids.
+
+    `paid` are the sheet's `paid_lines`, `several` the payees (derived ids without their number) who are paid on several
+    rows of it, or were by an earlier sheet.
+    """
+
+    paid: pl.DataFrame | None
+    used: UsedReference | None
+    several: frozenset[str]
+    sheet_name: str
+    headers: Collection[str]
+
+    @classmethod
+    def of(cls, validated: Validated, journal: JournalReader) -> "_PaymentRun":
+        reference = _reference(validated) if "client_orderid" not in validated.sheet.headers else None
+        if reference is None:
+            return cls(None, None, frozenset(), validated.sheet.name, validated.sheet.headers)
+        paid, used = derived_from(validated), UsedReference.read(journal, validated.sheet.operation, reference)
+        stems = [paid["stem"]] if used is None else [paid["stem"], used.lines["stem"]]
+        several = {stem for found in stems for stem in found.filter(found.is_duplicated())}
+        return cls(paid, used, frozenset(several), validated.sheet.name, validated.sheet.headers)
+
+    def is_single(self, order_id: str) -> bool:
+        """Whether nobody else's payment could be meant by an order id: of a payee with several, any could be."""
+        return order_id.rpartition("-")[0] not in self.several
+
+    def defects(self, found: SheetComparison) -> Iterator[pl.DataFrame]:
+        """Yield the defects of rows that could pay somebody again, though their order ids were never used."""
+        if self.paid is None:
+            return
+        clashing = {one.client_orderid.rpartition("-")[0] for one in found.conflicts} & self.several
+        told = {*(one.row for one in found.known), *(one.row for one in found.conflicts)}
+        lines = self.paid.filter(pl.col("stem").is_in(list(clashing)) & ~pl.col("row").is_in(list(told)))
+        beside = [
+            (
+                row,
+                "amount",
+                amount,
+                CONFLICT,
+                say("{name} is on several rows, and one of them differs from what was sent before.", name=name),
+            )
+            for row, name, amount in lines.select("row", "name", "amount").iter_rows()
+        ]
+        again = [] if self.used is None else self.used.conflicts(self.paid, self.sheet_name)
+        names = dict(self.paid.select("row", "name").iter_rows())
+        refused = {*(one.row for one in found.conflicts), *lines["row"]}
+        elsewhere = [
+            (row, "account_number", before["account"], CONFLICT, f"{_in_run(names[row], before)}.")
+            for row, before in again
+            if row not in refused
+        ]
+        yield as_defects([*beside, *elsewhere])
+
+    def questions(self, validated: Validated, found: SheetComparison) -> Iterator[OpenQuestion]:
+        """Yield the questions that a person must answer before the rows are paid."""
+        if self.paid is None:
+            return
+        valid = derived_from(validated)
+        sent = {one.row for one in found.known if one.state is not State.READY}
+        leaving = set(valid["row"]) - sent
+        if (twice := paid_twice(valid, leaving)) is not None:
+            yield twice
+        if self.used is not None and (used := self.used.question(valid, self.paid["order_id"], leaving)) is not None:
+            yield used
+
+
+def _spelled_otherwise(found: SheetComparison) -> pl.DataFrame:
+    """Return a defect for every row whose order id the journal knows only in another spelling."""
+    lines = []
+    for one in found.spelled:
+        own_id = found.own_ids[one.row]
+        sentence = say(
+            "{own_id} differs only in its spelling from {order_id}, which was used on {opened_at} (batch "
+            "{batch}): write {order_id} if it is the same payment; if not, give this one an id that differs "
+            "in more than case, width or hyphens.",
+            own_id=own_id,
+            order_id=one.order_id,
+            opened_at=one.opened_at[:10],
+            batch=one.batch,
+        )
+        lines.append((one.row, "client_orderid", own_id, LOOK_ALIKE, sentence))
+    return as_defects(lines)
+
+
+def _rewritten_since(found: SheetComparison, validated: Validated) -> pl.DataFrame:
+    """Return a defect for every row whose order id is, but for a program's damage, that of an equal payment."""
+    before = {one.row: one for one in found.rewritten}
+    columns = ("row", "client_orderid", "account_name", "currency", "amount")
+    named = (with_rows(part.rows, list(before)).select(columns) for part in (validated.parts() if before else ()))
+    lines = []
+    for row, own_id, name, currency, amount in (line for frame in named for line in frame.iter_rows()):
+        sentence = say(
+            "{own_id} may be {order_id}, changed by a spreadsheet: batch {batch} of {opened_at} pays {name} {currency} "
+            "{amount} under {order_id}. If this is the same payment, write {order_id}. If not, give it a clearly "
+            "different id.",
+            own_id=own_id,
+            order_id=before[row].client_orderid,
+            name=name or say("the same person"),
+            currency=currency,
+            amount=with_separators(amount),
+            opened_at=before[row].opened_at[:10],
+            batch=before[row].batch,
+        )
+        lines.append((row, "client_orderid", own_id, REWRITTEN, sentence))
+    return as_defects(lines)
+
+
+def _repeat(
+    validated: Validated, paid_before: Sequence[LookAlike], journal: JournalReader, *, since: str
+) -> OpenQuestion | None:
+    """Return the batch opened after `since` that more than half of the payable rows repeat."""
+    if len(paid_before) * 2 <= validated.payable:
+        return None
+    columns = ("client_orderid", "payee", "currency", "minor")
+    numbers = [one.row for one in paid_before]
+    paid = (
+        row for part in validated.parts() for row in with_rows(part.instructions, numbers).select(columns).iter_rows()
+    )
+    batches = journal.repeated_batches(validated.sheet.operation, paid, since=since)
+    return repeated_by(batches, validated.payable)
+
+
+def _look_alike_warnings(look_alikes: Sequence[LookAlike], own_ids: Mapping[int, str]) -> pl.DataFrame:
+    lines = []
+    for one in look_alikes:
+        own_id = own_ids[one.row]
+        sentence = say(
+            "{own_id} has the same account and amount as {client_orderid} of batch {batch} ({opened_at}): "
+            "make sure that both are meant.",
+            own_id=own_id,
+            client_orderid=one.client_orderid,
+            batch=one.batch,
+            opened_at=one.opened_at[:10],
+        )
+        lines.append((one.row, "client_orderid", own_id, "row.look_alike", sentence))
+    return as_defects(lines)
+
+
+CONFLICT = "client_orderid.conflict"
+
+
+def _conflict_defects(
+    conflicts: Sequence[Clash], run: _PaymentRun, journal: JournalReader, until: str, quarantine: Quarantine
+) -> pl.DataFrame:
+    lines = []
+    before = _earlier_lines(conflicts, journal)
+    now = {} if run.paid is None else {line["row"]: line for line in run.paid.iter_rows(named=True)}
+    for clash in conflicts:
+        earlier = before.get((clash.batch, clash.sheet_row))
+        values = {"order_id": clash.client_orderid, "day": clash.opened_at[:10], "batch": clash.batch}
+        where = {"row": clash.sheet_row, "state": state_words(clash.state.value)}
+        if clash.row in now and earlier is not None:
+            line = now[clash.row]
+            column = next((name for name in ("amount", "name") if line[name] != earlier[name]), "account")
+            sentence = _in_run(line["name"], earlier)
+            own = _SHEET_COLUMNS[column]
+            column, value = own if own in run.headers else "client_orderid", line[column]
+        else:
+            paid = (
+                ""
+                if earlier is None
+                else say(
+                    " ({name}: {currency} {amount} to {account})",
+                    **{name: earlier[name] for name in ("name", "currency", "amount", "account")},
+                )
+            )
+            sentence = say(
+                "{order_id} was used on {day} for another payment{paid} (batch {batch}, row {row}, now {state}): give "
+                "this one its own id",
+                **values,
+                **where,
+                paid=paid,
+            )
+            column, value = "client_orderid", clash.client_orderid
+        mend = say(", or amend: this row then replaces the other.") if clash.amendable else "."
+        since = clash.quarantined_since
+        if clash.amendable and since is not None and not clash.is_replaceable(until):
+            mend = say(
+                ". The other is rejected on a person's word alone, was sent at {time} and could still be paid: "
+                "this row may replace it from {opens} ({quarantine}).",
+                time=since,
+                opens=timestamp(quarantine.opens(since)),
+                quarantine=quarantine,
+            )
+        lines.append((clash.row, column, value, CONFLICT, sentence + mend))
+    return as_defects(lines)
+
+
+_SHEET_COLUMNS = {"amount": "amount", "name": "account_name", "account": "account_number"}
+
+
+def _in_run(name: str, before: Mapping[str, str]) -> str:
+    """Return a sentence, without its end, about a person who is in the payment run already."""
+    return say(
+        "{name} is in this payment run already: {before_name}, {currency} {amount} to {account}, on {day} (order "
+        "{order_id}, row {row} of batch {batch}). Write this row as it was, and pay a difference in a payment run of "
+        "its own",
+        name=name,
+        before_name=before["name"],
+        **{key: before[key] for key in ("currency", "amount", "account", "day", "order_id", "row", "batch")},
+    )
+
+
+def _earlier_lines(conflicts: Sequence[Clash], journal: JournalReader) -> Mapping[tuple[str, int], Mapping[str, str]]:
+    """Return whom the other payments of clashes paid, by batch and row; nobody who was forgotten."""
+    wanted: dict[str, set[int]] = {}
+    for clash in conflicts:
+        wanted.setdefault(clash.batch, set()).add(clash.sheet_row)
+    found = {}
+    for batch, rows in wanted.items():
+        record = journal.batch(batch)
+        lines = [] if record is None else lines_of_batch(journal, record).iter_rows(named=True)
+        found.update({(batch, line["row"]): line for line in lines if line["row"] in rows})
+    return found

@@ -1,0 +1,472 @@
+"""Shows a plan to an approver: differences from earlier payments, warnings by kind, and everyone who is paid.
+
+As lines and as a page, for people who may see the sheet. Every sentence is made here from the findings' values, never
+taken from the plan's maker, except for warnings that the validation words itself.
+"""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from difflib import SequenceMatcher
+from itertools import groupby
+from operator import attrgetter
+from types import MappingProxyType
+
+import polars as pl
+
+from paygw_batch.approval.plan_document import (
+    COMPARED,
+    FIRST_RUN,
+    KNOWN_SINCE,
+    MEANT,
+    MENDED,
+    READ_AS,
+    SENT_BEFORE,
+    PlanDocument,
+    PlanFinding,
+)
+from paygw_batch.core.generator_marks import PageKind
+from paygw_batch.core.money import parse_amount, with_separators
+from paygw_batch.language import mark_all, number, say, say_count
+from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, meaning_of
+from paygw_batch.sheet.check.mending import LEFT_OUT
+from paygw_batch.show.page import page
+from paygw_batch.submit.changes import AMOUNT_OFF, CHANGED_ACCOUNT, DANGER, GONE, NEW_PAYEE
+from paygw_batch.submit.open_questions import MISSING_PAYEE, PAYEE_TWICE, REPEATS_A_BATCH, USED_REFERENCE
+from paygw_batch.submit.open_questions import NEW_PAYEE as NEW_IN_REFERENCE
+
+EXAMPLES_OF_KIND = 3
+"""The maximum number of warnings of a kind on the page; the plan has all of them."""
+_NO_WARNINGS = frozenset({*DANGER, FIRST_RUN, COMPARED, KNOWN_SINCE, LEFT_OUT, MENDED, MEANT, READ_AS, SENT_BEFORE})
+_DOUBLE_PAYMENTS = (
+    *(USED_REFERENCE, NEW_IN_REFERENCE, MISSING_PAYEE, PAYEE_TWICE, REPEATS_A_BATCH),
+    *("row.look_alike", "account_number.two_meanings", "account_name.two_names"),
+)
+"""The kinds of warnings about a payment that may have been made already: they are shown first, and in full."""
+_WITHOUT_NAME = frozenset({"row.look_alike", "account_name.two_names"})
+"""Those whose sentence names an order id, and not the person."""
+_SHOWN_ENDS = 3
+"""How many last digits of an account, and differing digits, are shown to people who may not see all of it."""
+_MAX_DECIMALS = 4
+_HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        CHANGED_ACCOUNT: mark_all("changed account", "changed accounts"),
+        AMOUNT_OFF: mark_all("amount differs", "amounts differ"),
+        NEW_PAYEE: mark_all("new person", "new people"),
+        GONE: mark_all("person missing", "people missing"),
+    }
+)
+"""The name of each kind of change, singular and plural."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindOfDifference:
+    """The differences of one kind from earlier payments. `words` names them in the right number."""
+
+    words: str
+    findings: Sequence[PlanFinding]
+
+    @property
+    def heading(self) -> str:
+        """Their number and name."""
+        return f"{number(len(self.findings))} {self.words}"
+
+
+@dataclass(frozen=True, slots=True)
+class KindOfWarning:
+    """The warnings of a plan with one code: their number, and the first few."""
+
+    code: str
+    count: int
+    examples: Sequence[PlanFinding]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPayee:
+    """One row that is paid. `code` is its payee's most dangerous difference; empty for none.
+
+    `known_since` is the day on which the account was first paid; empty for a new one.
+    """
+
+    row: int
+    name: str
+    account: str
+    currency: str
+    amount: str
+    code: str
+    known_since: str
+
+
+Piece = tuple[str, bool]
+"""Some characters of an account, and whether they differ from the other one."""
+
+
+def differing(old: str, new: str) -> tuple[Sequence[Piece], Sequence[Piece]]:
+    """Return two accounts in pieces, each marked if it differs from the other account."""
+    if len(old) == len(new):
+        runs = groupby(range(len(old)), key=lambda at: old[at] != new[at])
+        ranges = [(is_other, list(places)) for is_other, places in runs]
+        cut = [(is_other, slice(places[0], places[-1] + 1)) for is_other, places in ranges]
+        return [(old[place], is_other) for is_other, place in cut], [(new[place], is_other) for is_other, place in cut]
+    found: tuple[list[Piece], list[Piece]] = ([], [])
+    for tag, at, to, new_at, new_to in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        for pieces, piece in ((found[0], old[at:to]), (found[1], new[new_at:new_to])):
+            if piece:
+                pieces.append((piece, tag != "equal"))
+    return found
+
+
+def masked_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """Return an account in pieces for people who may not see all of it: enough digits to compare, too few to pay to."""
+    length, at, shown_others = sum(len(piece) for piece, _ in pieces), 0, 0
+    masked: list[Piece] = []
+    for piece, is_other in pieces:
+        text = ""
+        for sign in piece:
+            is_shown = at >= length - _SHOWN_ENDS or (is_other and shown_others < _SHOWN_ENDS)
+            shown_others += is_other and at < length - _SHOWN_ENDS
+            text += sign if is_shown else "*"
+            at += 1
+        masked.append((text, is_other))
+    return masked
+
+
+def _rows_in(ranges: str) -> Iterator[int]:
+    for part in ranges.split():
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def payees(document: PlanDocument) -> Sequence[ListedPayee]:
+    """Return everyone who is paid: those with a dangerous difference first, then the largest amounts."""
+    known = {row: one.at for one in document.findings if one.code == KNOWN_SINCE for row in _rows_in(one.rows)}
+    codes: dict[tuple[str, str, str], str] = {}
+    for one in sorted((one for one in document.findings if one.code in DANGER), key=lambda one: DANGER[one.code]):
+        codes.setdefault((one.name, one.account, one.currency), one.code)
+    text = io.StringIO(document.people, newline="")
+    found = [
+        ListedPayee(
+            int(row), name, account, currency, amount, codes.get((name, account, currency), ""), known.get(int(row), "")
+        )
+        for row, name, account, currency, amount in csv.reader(text)
+    ]
+    return sorted(found, key=lambda one: (DANGER.get(one.code, len(DANGER)), -Decimal(one.amount), one.row))
+
+
+def people_table(document: PlanDocument) -> pl.DataFrame:
+    """Return everyone who is paid as a table to download, in the sheet's order."""
+    headings = ("row", "name", "account", "currency", "amount", "known_since", "differs")
+    lines = [
+        (str(one.row), one.name, one.account, one.currency, one.amount, one.known_since, difference_word(one.code))
+        for one in sorted(payees(document), key=attrgetter("row"))
+    ]
+    return pl.DataFrame(lines, schema=dict.fromkeys(headings, pl.String), orient="row")
+
+
+def difference_word(code: str) -> str:
+    """Return the name of a kind of difference; empty for none."""
+    return say(_HEADINGS[code][0]) if code in _HEADINGS else ""
+
+
+def differences(document: PlanDocument) -> Sequence[KindOfDifference]:
+    """Return the differences from earlier payments, by kind: all of them, in the plan's order."""
+    found = sorted((one for one in document.findings if one.code in DANGER), key=lambda one: DANGER[one.code])
+    grouped = ((code, list(ones)) for code, ones in groupby(found, key=attrgetter("code")))
+    return [KindOfDifference(say(_HEADINGS[code][len(ones) != 1]), ones) for code, ones in grouped]
+
+
+def comparison(document: PlanDocument, *, is_for_officers: bool = False) -> str:
+    """Return the sentences about how many people were paid before, and which batch has most of them.
+
+    Officers know a batch only by its sheet and its day.
+    """
+    one = next((one for one in document.findings if one.code in {COMPARED, FIRST_RUN}), None)
+    if one is None:
+        return ""
+    if one.code == FIRST_RUN:
+        return say("There is no earlier payment to compare with.")
+    if not one.paid_before:
+        return say("None of these people was paid before.")
+    figures = {"found": one.found, "people": one.people, "sheet": one.before_sheet, "at": one.before_at}
+    most = (
+        say("{found:,} of {people:,} people are in {sheet} ({at}).", **figures)
+        if is_for_officers
+        else say(
+            "{found:,} of {people:,} people are in {sheet} ({at}, batch {batch}).", **figures, batch=one.before_batch
+        )
+    )
+    sentences = [
+        most,
+        say("Each person is compared with the last similar batch that paid them."),
+    ]
+    if one.found * 2 < one.people:
+        sentences.insert(0, say("No earlier batch has half of these people."))
+    if one.paid_before > one.found:
+        others = one.paid_before - one.found
+        sentences.insert(
+            -1, say_count(others, "{count:,} more was paid in others.", "{count:,} more were paid in others.")
+        )
+    if not differences(document):
+        sentences.append(say("Nothing differs."))
+    return " ".join(sentences)
+
+
+def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
+    """Return currency, rows and sum of the rows left out; an unreadable amount adds a row, but no money."""
+    sums: dict[str, Decimal] = {}
+    rows: Counter[str] = Counter()
+    for one in document.findings_of(LEFT_OUT):
+        rows[one.currency] += 1
+        value = parse_amount(one.amount, minor_units=_MAX_DECIMALS) or Decimal(0)
+        sums[one.currency] = sums.get(one.currency, Decimal(0)) + value
+    return [(currency, rows[currency], f"{sums[currency]:f}") for currency in sorted(sums)]
+
+
+def double_payments(document: PlanDocument) -> Sequence[PlanFinding]:
+    """Return the warnings about payments that may have been made already: every one of them, by kind."""
+    return [one for code in _DOUBLE_PAYMENTS for one in document.findings_of(code)]
+
+
+def kinds_of_warnings(document: PlanDocument) -> Sequence[KindOfWarning]:
+    """Return the other warnings by kind: those about the whole sheet first, then rare kinds before frequent ones."""
+    of_code: dict[str, list[PlanFinding]] = {}
+    for one in document.findings:
+        if one.code not in _NO_WARNINGS and one.code not in _DOUBLE_PAYMENTS:
+            of_code.setdefault(one.code, []).append(one)
+    kinds = [
+        KindOfWarning(code, len(ones), sorted(ones, key=attrgetter("row"))[:EXAMPLES_OF_KIND])
+        for code, ones in of_code.items()
+    ]
+    return sorted(kinds, key=lambda kind: (kind.examples[0].row > 0, kind.count))
+
+
+def earlier(one: PlanFinding) -> str:
+    """Return the payment that a finding is compared with, in words."""
+    where = {"sheet": one.before_sheet, "at": one.before_at}
+    if one.before:
+        amount = with_separators(one.before)
+        return say("{currency} {amount} in {sheet} ({at})", currency=one.currency, amount=amount, **where)
+    return say("in {sheet} ({at})", **where) if one.before_sheet else say("never in {currency}", currency=one.currency)
+
+
+def first_paid(one: PlanFinding) -> str:
+    """Return when the account of a finding was first paid, in words."""
+    if not one.first_at:
+        return say("this account was never paid before")
+    return say(
+        "this account was first paid on {at}: {currency} {amount} in {sheet}",
+        at=one.first_at,
+        currency=one.currency,
+        amount=with_separators(one.first_amount),
+        sheet=one.first_sheet,
+    )
+
+
+def shared_with(one: PlanFinding) -> str:
+    """Return the other name that the account of a finding was paid under; empty for none."""
+    return say("this account was paid under the name {name}", name=one.shared_with) if one.shared_with else ""
+
+
+def sentence_of(one: PlanFinding) -> str:
+    """Return a finding as a sentence made from its values; only a warning has its own words."""
+    match one.code:
+        case "payee.account":
+            told = (
+                say("paid to another account before: {earlier}", earlier=earlier(one)),
+                first_paid(one),
+                shared_with(one),
+            )
+            return "; ".join(part for part in told if part)
+        case "payee.amount":
+            return earlier(one)
+        case "payee.new":
+            return say("never paid before")
+        case "payee.gone":
+            return say("{earlier}, and not in this sheet", earlier=earlier(one))
+        case "row.left_out":
+            return _left_out_sentence(one)
+        case "cell.mended":
+            return say(
+                "{column} was {was}, is {now} ({by}, {at})",
+                column=one.column,
+                was=one.value or say("empty"),
+                now=one.becomes or say("empty"),
+                by=one.by,
+                at=one.at,
+            )
+        case "column.meant" | "sheet.encoding":
+            return _reading_sentence(one)
+        case "payee.sent_before":
+            return say("in {sheet} ({at})", sheet=one.before_sheet, at=one.before_at)
+        case "payee.known_since":
+            return say("rows {rows}: the account was first paid on {at}", rows=one.rows, at=one.at)
+        case _:
+            return one.message
+
+
+def _reading_sentence(one: PlanFinding) -> str:
+    if one.code == READ_AS:
+        return say("the text is read as {encoding}: look at the letters of the names", encoding=one.value)
+    values = {"heading": one.value, "column": one.column, "by": one.by, "at": one.at}
+    if one.column:
+        return say("the heading {heading} means {column} ({by}, {at})", **values)
+    return say("the heading {heading} is not used ({by}, {at})", **values)
+
+
+def _left_out_sentence(one: PlanFinding) -> str:
+    reasons = ", ".join(_label(code) for code in one.reasons.split() if code != LEFT_OUT)
+    if one.by:
+        told = say("left out by {by} at {at}", by=one.by, at=one.at)
+        return f"{told} ({reasons})" if reasons else told
+    return say("left out, because it has defects: {reasons}", reasons=reasons) if reasons else say("left out")
+
+
+def _label(code: str) -> str:
+    try:
+        return meaning_of(code, DEFECTS).label.replace("_", " ")
+    except KeyError:
+        return code
+
+
+def finding_line(finding: PlanFinding) -> str:
+    """Return a finding as one line: row, name, amount and sentence."""
+    where = say("Row {row}", row=finding.row) if finding.row else ""
+    paid = f"{finding.currency} {with_separators(finding.amount or finding.before)}"
+    return f"{', '.join(part for part in (where, finding.name, paid) if part.strip())}: {sentence_of(finding)}"
+
+
+def _finding_lines(finding: PlanFinding) -> Iterator[str]:
+    """Yield a difference as lines; a changed account shows both full numbers, with differing digits marked."""
+    yield f"- {finding_line(finding)}"
+    if finding.code == CHANGED_ACCOUNT:
+        names = (say("before"), say("now"))
+        width = max(map(len, names))
+        old, new = differing(finding.old_account, finding.account)
+        yield f"    {names[0]:<{width}}  {finding.old_account}"
+        yield f"    {names[1]:<{width}}  {finding.account}"
+        marks = "".join(("^" if is_other else " ") * len(piece) for piece, is_other in new)
+        # If digits are only missing, the new account has none to mark.
+        marks = marks if marks.strip() else "".join(("^" if is_other else " ") * len(piece) for piece, is_other in old)
+        yield f"    {'':<{width}}  {marks.rstrip()}"
+
+
+def plan_lines(document: PlanDocument) -> Iterator[str]:
+    """Yield a plan's findings as lines of text: possible double payments, every difference, then all others."""
+    if doubles := double_payments(document):
+        yield say("Could somebody be paid twice? Look at this first:")
+        for one in doubles:
+            batch = say(" It is batch {batch}.", batch=one.value) if one.code == REPEATS_A_BATCH else ""
+            yield f"- {double_line(one)}{batch}"
+        if document.answered:
+            yield say("Its maker confirms that this is meant.")
+    if known := document.findings_of(SENT_BEFORE):
+        yield say_count(
+            len(known),
+            "{count:,} person was paid before and is not paid again:",
+            "{count:,} people were paid before and are not paid again:",
+        )
+        yield from (f"- {finding_line(one)}" for one in known)
+    if told := comparison(document):
+        yield told
+    found = differences(document)
+    if found:
+        yield say("Look at this first: {headings}.", headings=", ".join(kind.heading for kind in found))
+    for kind in found:
+        yield say("{heading}:", heading=kind.heading)
+        for one in kind.findings:
+            yield from _finding_lines(one)
+    yield from _left_out_lines(document)
+    yield from _correction_lines(document)
+    yield from _warning_lines(kinds_of_warnings(document))
+
+
+def _correction_lines(document: PlanDocument) -> Iterator[str]:
+    changed = document.findings_of(MENDED, MEANT, READ_AS)
+    if changed:
+        yield say("Changed after the upload:")
+    for one in changed:
+        yield f"- {say('Row {row}', row=one.row)}: {sentence_of(one)}" if one.row else f"- {sentence_of(one)}"
+
+
+def _warning_lines(kinds: Sequence[KindOfWarning]) -> Iterator[str]:
+    if kinds:
+        total = sum(kind.count for kind in kinds)
+        yield say_count(total, "{count:,} warning, by kind:", "{count:,} warnings, by kind:")
+    for kind in kinds:
+        yield f"{kind.code}: {number(kind.count)}"
+        for one in kind.examples:
+            yield f"  {warning_line(one)}"
+        if kind.count > len(kind.examples):
+            left = kind.count - len(kind.examples)
+            yield "  " + say("... and {count:,} more, in the plan.", count=left)
+
+
+def warning_line(one: PlanFinding) -> str:
+    """Return a warning as one line, with its row."""
+    return say("Row {row}: {message}", row=one.row, message=one.message) if one.row else one.message
+
+
+def double_line(one: PlanFinding) -> str:
+    """Return a warning about a double payment as one line, which names the person."""
+    return finding_line(one) if one.row and one.code in _WITHOUT_NAME else warning_line(one)
+
+
+def _left_out_lines(document: PlanDocument) -> Iterator[str]:
+    ones = document.findings_of(LEFT_OUT)
+    if ones:
+        sums = ", ".join(f"{currency} {with_separators(amount)}" for currency, _, amount in left_out_sums(document))
+        yield say_count(
+            len(ones), "Left out: {count:,} row ({sums}):", "Left out: {count:,} rows ({sums}):", sums=sums.strip()
+        )
+    for one in ones:
+        yield f"- {finding_line(one)}"
+
+
+def people_lines(document: PlanDocument) -> Iterator[str]:
+    """Yield everyone who is paid as lines of text: those with a difference first, then the largest amounts."""
+    everybody = payees(document)
+    yield say_count(len(everybody), "{count:,} payment in all:", "{count:,} payments in all:")
+    for one in everybody:
+        paid = f"{one.currency} {with_separators(one.amount)}"
+        line = ", ".join((say("Row {row}", row=one.row), one.name, one.account, paid, _since(one)))
+        yield f"- {line}{f' ({word})' if (word := difference_word(one.code)) else ''}"
+
+
+def _since(one: ListedPayee) -> str:
+    return say("known since {at}", at=one.known_since) if one.known_since else say("new account")
+
+
+def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) -> str:
+    """Return a plan as one HTML page: totals, all differences, rows left out, warnings by kind, and all people."""
+    return page(
+        PageKind.PLAN,
+        content=document.content,
+        headline=headline,
+        signatures=signatures,
+        comparison=comparison(document),
+        doubles=double_payments(document),
+        sent_before=document.findings_of(SENT_BEFORE),
+        differences=differences(document),
+        left_out=document.findings_of(LEFT_OUT),
+        left_out_sums=left_out_sums(document),
+        warnings=kinds_of_warnings(document),
+        double_line=double_line,
+        people=payees(document),
+        differing=differing,
+        sentence_of=sentence_of,
+        advice=_advice,
+        since=_since,
+        difference_word=difference_word,
+    )
+
+
+def _advice(code: str) -> str:
+    """Return a kind of warning's meaning and suggestion; empty if it is not in the catalogue."""
+    try:
+        meaning = meaning_of(code, WARNINGS)
+    except KeyError:
+        return ""
+    return f"{meaning.sentence} {meaning.suggestion}"

@@ -1,0 +1,392 @@
+"""Sends the due rows of a batch, and returns the batch's state afterwards."""
+
+import asyncio
+import shutil
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from typing import Protocol
+
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.core.choices import SentBy
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind, Verdict
+from paygw_batch.core.shown_states import state_words
+from paygw_batch.countries.rules import Operation
+from paygw_batch.engine.engine import Engine, Judge, RunEnd
+from paygw_batch.engine.pacing import Pace, stop_sentence
+from paygw_batch.engine.ports import Prepare, Progress
+from paygw_batch.engine.quarantine import MAX_AHEAD_S, DateWatch, JournalClock
+from paygw_batch.errors import InternalError, JournalError
+from paygw_batch.extras import extra
+from paygw_batch.gateway.classify import classify
+from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.signing.signers import signed_ahead, signers_at_work
+from paygw_batch.journal import (
+    BatchRecord,
+    EngineJournal,
+    Gate,
+    GateState,
+    JournalReader,
+    RunOfWorkers,
+    TallyKind,
+)
+from paygw_batch.language import say
+from paygw_batch.opening.gateway_access import SendJob, real_world
+from paygw_batch.opening.given_sheet import as_answered, operation_of, require_complete
+from paygw_batch.opening.open_journal import judge_arrivals
+from paygw_batch.processes import gc_paused
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.submit.notices import expect_end, tell_of_disk, tell_of_key
+
+LOOK_EVERY_S = 0.5
+"""The shortest interval between two looks at the run."""
+_LOOK_SHARE = 0.05
+"""The largest share of the time spent counting: a large batch is counted less often."""
+OUTCOME_OF_STATE = {
+    State.PAID: OutcomeKind.PAID,
+    State.ACCEPTED: OutcomeKind.ACCEPTED,
+    State.REJECTED: OutcomeKind.REJECTED,
+    State.IN_DOUBT: OutcomeKind.UNKNOWN,
+}
+
+Counted = Callable[[Mapping[OutcomeKind, int]], None]
+"""Receives the number of a run's rows with each outcome so far."""
+
+
+class Drained(Protocol):
+    """A run that can be asked to start no new rows. `goes_on`: others continue it all the same."""
+
+    goes_on: bool
+
+    def drain(self) -> None:
+        """Start no new row; the run waits for the rows in flight."""
+        ...
+
+
+def follow_run(
+    run: RunOfWorkers,
+    journal: JournalReader,
+    batch: BatchRecord,
+    watch: Callable[[Drained], None],
+    counted: Counted,
+    *,
+    stops: bool = True,
+) -> RunEnd:
+    """Follow a run until it is over or no worker is alive, and return how it ended.
+
+    If drained, it `stops` the run for all workers, or leaves the run to them.
+    """
+    return asyncio.run(_Following(run, journal, batch, counted, stops=stops).follow(watch))
+
+
+class _Following:
+    def __init__(
+        self, run: RunOfWorkers, journal: JournalReader, batch: BatchRecord, counted: Counted, *, stops: bool
+    ) -> None:
+        self._run, self._journal, self._batch, self._counted = run, journal, batch, counted
+        self.goes_on = not stops
+        self._before = self._states()
+        self._drained = asyncio.Event()
+
+    def drain(self) -> None:
+        """Stop the run for all workers, or leave it to them, at the next look."""
+        self._drained.set()
+
+    async def follow(self, watch: Callable[[Drained], None]) -> RunEnd:
+        watch(self)
+        is_stopped = False
+        while True:
+            if self._drained.is_set() and self.goes_on:
+                return RunEnd(self._count(), None, interrupted=True, is_under_way=True)
+            if self._drained.is_set() and not is_stopped:
+                self._run.stop(say("An operator stopped it."))
+                is_stopped = True
+            now, started_s = self._run.look(), time.monotonic()
+            sent = self._count()
+            if now.is_over:
+                return RunEnd(sent, None if is_stopped else now.stop_reason, interrupted=is_stopped)
+            if not self._run.has_workers():
+                return RunEnd(sent, say("No worker is alive."), interrupted=is_stopped, is_under_way=True)
+            await self._wait(max(LOOK_EVERY_S, (time.monotonic() - started_s) / _LOOK_SHARE), is_stopped=is_stopped)
+
+    async def _wait(self, wait_s: float, *, is_stopped: bool) -> None:
+        if is_stopped:
+            await asyncio.sleep(LOOK_EVERY_S)
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._drained.wait(), wait_s)
+
+    def _count(self) -> int:
+        """Report the number of rows with each outcome since the start to `counted`; return the number sent."""
+        now = self._states()
+        counts = {kind: max(0, now[state] - self._before[state]) for state, kind in OUTCOME_OF_STATE.items()}
+        self._counted(counts)
+        return max(0, self._before[State.READY] - now[State.READY])
+
+    def _states(self) -> Counter[State]:
+        counts: Counter[State] = Counter()
+        for tally in self._journal.tallies(self._batch.number):
+            counts[tally.state] += tally.count
+        return counts
+
+
+_JOURNAL_BYTES_A_ROW = 1024
+"""A paid row adds 690 bytes to a journal; a reply that has to be kept adds its own length."""
+_LOG_BYTES_A_ROW = 16 * 1024
+_MAX_LOG_BYTES = 8 * 2**20
+"""The write-ahead log beside the journal takes four pages a row in small commits, and reaches about 4 MiB."""
+TAKE_IN_EVERY_S = 2.0
+"""How often a run records the notifications that have arrived."""
+
+Watch = Callable[[Drained], None]
+"""Receives the engine (or the workers' run) in its event loop before it starts, so that the caller can drain it."""
+
+
+WaitForRoom = Callable[[], Awaitable[None]]
+"""Waits until the receiver of outcomes has room for more."""
+
+
+def send(
+    task: SendJob,
+    progress: Progress,
+    watch: Watch,
+    *,
+    wait_for_room: WaitForRoom | None = None,
+    counted: Counted | None = None,
+    begin: Callable[[], None] = lambda: None,
+) -> RunEnd:
+    """Send the due rows of the batch, or follow the workers that send them, and return how that ended.
+
+    The event loop starts and ends here. `wait_for_room` is awaited before requests are prepared: meanwhile no further
+    row is signed, and nothing in flight is held up. `counted` gets the workers' outcomes; `begin` is called before
+    workers can have the batch.
+
+    Raises the error that ended it, after passing `progress` every outcome that the journal could not record.
+    """
+    choices, due = task.choices, task.journal.tallies(task.batch.number, kind=TallyKind.DUE)
+    if not due:
+        return _end_of_workers(task, watch, counted or _uncounted)
+    require_sendable(task, {tally.country for tally in due})
+    if wrong := wrong_clock(task):
+        return RunEnd(0, wrong, interrupted=False)
+    due_rows = sum(tally.count for tally in due)
+    if lacking := lacking_room(task.settings, due_rows if choices.first is None else min(choices.first, due_rows)):
+        tell_of_disk(task.settings, free_bytes(task.settings), progress.note)
+        return RunEnd(0, lacking, interrupted=False)
+    expect_end(task.settings, task.journal, task.batch, progress.note)
+    tell_of_key(task.settings, task.connection.signing.signer.key, progress.note)
+    if (gate := task.journal.gate()) is not None:
+        with closing(gate):  # even if not opened: it may have a connection
+            gate.open()
+    if choices.sent_by is not SentBy.THIS_PROCESS and choices.first is None:
+        waits = choices.sent_by is SentBy.WORKERS_LATER
+        run = _handed_over(task, waits=waits, begin=begin)
+        if run is not None and waits:
+            if not run.has_workers():
+                progress.note(say("No worker is alive: the rows wait for one (`paygw-batch work`)."))
+            return RunEnd(0, None, interrupted=False)
+        if run is not None:
+
+            def begun(followed: Drained) -> None:
+                watch(followed)
+                progress.started(due_rows)
+
+            stops = choices.sent_by is not SentBy.WORKERS_UNATTENDED
+            return follow_run(run, task.journal, task.batch, begun, counted or _uncounted, stops=stops)
+    dates = DateWatch(utc_now)
+    end = send_rows(task, due_rows, progress, watch, dates, wait_for_room=wait_for_room)
+    dates.note_in(task.journal)
+    judge_arrivals(task.settings, task.journal, progress.note)
+    return end
+
+
+def _end_of_workers(task: SendJob, watch: Watch, counted: Counted) -> RunEnd:
+    """Follow the workers with a batch's last rows in flight, when nothing else is due; return the end."""
+    is_sent = (
+        task.choices.sent_by in {SentBy.WORKERS_IF_ANY, SentBy.WORKERS_UNATTENDED}
+        and task.settings.journal.url is not None
+    )
+    if not is_sent or not task.journal.being_sent(task.batch.number):
+        return RunEnd(0, None, interrupted=False)
+    if (run := task.journal.start_shared_run(task.batch.number)) is None:
+        return RunEnd(0, None, interrupted=False)
+    stops = task.choices.sent_by is not SentBy.WORKERS_UNATTENDED
+    return follow_run(run, task.journal, task.batch, watch, counted, stops=stops)
+
+
+def _handed_over(task: SendJob, *, waits: bool, begin: Callable[[], None]) -> RunOfWorkers | None:
+    """Hand a batch over to workers, and call one; None if none is alive and the batch does not wait."""
+    if (url := task.settings.journal.url) is None:
+        return None
+    begin()
+    run = task.journal.start_shared_run(task.batch.number, waits=waits, is_urgent=task.choices.urgent)
+    if run is not None:
+        extra("cluster.calling").call_workers(url, run.look())
+    return run
+
+
+def require_sendable(task: SendJob, countries: set[str]) -> None:
+    """Raise `ConfigurationError` unless everything that rows of these countries need is configured."""
+    if operation_of(task.rules).name != task.batch.operation:
+        raise InternalError(f"batch {task.batch.batch} was about to be sent as another operation than its own")
+    require_complete(task.settings, task.rules, countries)
+
+
+def wrong_clock(task: SendJob) -> str | None:
+    """Return why this machine's clock forbids sending, or None.
+
+    An attempt recorded too early would leave its quarantine too early once the clock is right again.
+    """
+    wrong = JournalClock.read(task.journal, utc_now()).behind_sentence(at_most_s=MAX_AHEAD_S)
+    return (
+        None if wrong is None else say("{wrong} Set the clock right. Nothing is sent while it is wrong.", wrong=wrong)
+    )
+
+
+def lacking_room(settings: Settings, rows: int) -> str | None:
+    """Return why the journal's disk has no room to send this number of rows, or None.
+
+    A disk that fills up during a run leaves the rows in flight in doubt.
+    """
+    if settings.journal.url is not None:
+        return None
+    needed = rows * _JOURNAL_BYTES_A_ROW + min(rows * _LOG_BYTES_A_ROW, _MAX_LOG_BYTES)
+    free = free_bytes(settings)
+    if free >= needed:
+        return None
+    return say(
+        "The disk of the journal has {free:.1f} MiB free, and these rows need about {needed:.1f} MiB. Nothing was "
+        "sent. Free some space, and run the command again.",
+        free=free / 2**20,
+        needed=needed / 2**20,
+    )
+
+
+def free_bytes(settings: Settings) -> int:
+    """Return the free bytes on the disk of a journal file, existing or future."""
+    folder = settings.journal_path().parent
+    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+
+
+def _uncounted(counts: Mapping[OutcomeKind, int]) -> None:
+    """Ignore the counts."""
+
+
+def send_rows(
+    task: SendJob,
+    due_rows: int,
+    progress: Progress,
+    watch: Watch,
+    dates: DateWatch,
+    *,
+    wait_for_room: WaitForRoom | None = None,
+) -> RunEnd:
+    """Send the batch's due rows (`due_rows` of them) with an engine, and return how that ended; raises as `send`.
+
+    `dates` sees every reply.
+    """
+    sent_at_most = due_rows if task.choices.first is None else min(task.choices.first, due_rows)
+    progress.started(sent_at_most)
+    signing = task.connection.signing
+
+    async def run(journal: EngineJournal) -> RunEnd:
+        async with signers_at_work(signing.signer.key, sent_at_most, progress.note) as signers:
+            prepare = signing.preparer(signers)
+
+            async def paced(attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
+                if wait_for_room is not None:
+                    await wait_for_room()
+                return await prepare(attempts)
+
+            return await _run(task, paced, journal, progress, watch, dates, gate)
+
+    gate = task.journal.gate()
+    with (
+        gc_paused(),
+        task.journal.for_engine() as given,
+        asyncio.Runner(loop_factory=_loop_factory()) as runner,
+    ):
+        end = runner.run(run(given))
+    if end.failure is not None:
+        for order_id, kind in end.unrecorded:
+            progress.note(
+                say(
+                    "Not in the journal: the outcome of {order_id} is {outcome}.",
+                    order_id=order_id,
+                    outcome=state_words(kind.value),
+                )
+            )
+        raise end.failure
+    return end
+
+
+async def _run(
+    task: SendJob,
+    prepare: Prepare,
+    journal: EngineJournal,
+    progress: Progress,
+    watch: Watch,
+    dates: DateWatch,
+    gate: Gate | None,
+) -> RunEnd:
+    gateway, submission = task.settings.gateway, task.settings.submission
+    pace = Pace(
+        submission.concurrency,
+        submission.rate_per_s,
+        submission.stop_after_in_doubt,
+        submission.stop_after_rejected,
+        task.choices.first,
+    )
+    async with task.connection.transport as transport:
+        engine = Engine(
+            journal=journal,
+            gateway=transport,
+            prepare=prepare,
+            judge=_judge(task.settings, as_answered(task.settings, operation_of(task.rules)), dates),
+            pace=pace,
+            world=real_world(),
+            progress=progress,
+            departs_within_s=gateway.connect_timeout_s + gateway.total_timeout_s,
+            pacing=None if gate is None else extra("cluster.shared_pacing").SharedPacing(gate, pace),
+            signed_ahead=signed_ahead(task.connection.signing.signer.key),
+        )
+        watch(engine)
+        taking = asyncio.create_task(_take_in_at_intervals(journal, task.settings.words()))
+        try:
+            return await engine.run(task.batch.number)
+        finally:
+            taking.cancel()
+
+
+async def _take_in_at_intervals(journal: EngineJournal, words: Mapping[str, OutcomeKind]) -> None:
+    """Record notifications while the run lasts. If the journal cannot write, the engine fails too."""
+    with suppress(JournalError):
+        while True:
+            await asyncio.sleep(TAKE_IN_EVERY_S)
+            await journal.judge_arrivals(words, at=timestamp(utc_now()))
+
+
+def _judge(settings: Settings, operation: Operation, dates: DateWatch) -> Judge:
+    words = settings.words()
+
+    def judge(came_back: RawReply | TransportFault, expected: Expected) -> Verdict:
+        dates.see(came_back)
+        return dates.judged(classify(came_back, expected, words, operation, now=utc_now()))
+
+    return judge
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return the faster event loop if it is installed."""
+    try:
+        import uvloop  # noqa: PLC0415 (an extra)
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def why_stopped(gate: GateState) -> str:
+    """Return why no worker on any host may send; empty if they may."""
+    return "" if gate.stop is None else stop_sentence(gate.stop)

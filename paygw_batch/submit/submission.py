@@ -1,0 +1,475 @@
+"""Prepares a sheet's plan for approval: exactly the instructions to send, and the findings for an approver."""
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Self
+
+import polars as pl
+
+from paygw_batch.approval.approval_keys import PublicKey
+from paygw_batch.approval.plan_document import (
+    COMPARED,
+    FIRST_RUN,
+    KNOWN_SINCE,
+    MEANT,
+    MENDED,
+    READ_AS,
+    SENT_BEFORE,
+    Content,
+    PlanDocument,
+    PlanFinding,
+    check_findings,
+    content_and_people,
+    require_same_content,
+    unsigned_plan,
+)
+from paygw_batch.clock import utc_now
+from paygw_batch.core.batch import differences
+from paygw_batch.core.choices import Choices
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.shown_states import INVALID, STATES, shown_state
+from paygw_batch.errors import ApprovalError, OpenSheetQuestion, SheetError, UsageError
+from paygw_batch.journal import JournalReader
+from paygw_batch.language import language, languages, say, speaking
+from paygw_batch.opening.given_sheet import GivenSheet, minor_units_of, require_complete
+from paygw_batch.opening.open_journal import Tell, find_batch
+from paygw_batch.settle.resolve import require_remembered
+from paygw_batch.sheet.check.mending import LEFT_OUT
+from paygw_batch.sheet.findings import SHOWN_CHARACTERS, ranges_of
+from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.read.headings import NOT_OURS, known_names
+from paygw_batch.show.reconcile import reconciled
+from paygw_batch.submit.changes import Change, Comparison, compare_with_past
+from paygw_batch.submit.compare_sheet import ComparisonMemory
+from paygw_batch.submit.open_questions import paid_lines
+from paygw_batch.submit.plan import LookBack, Plan, plan_submission
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A sheet as it was given, read and validated, a person's choices for it, and the file of its approved plan."""
+
+    given: GivenSheet
+    validated: Validated
+    choices: Choices
+    plan: Path
+
+    @classmethod
+    def read(cls, given: GivenSheet, choices: Choices, plan: Path) -> Self:
+        """Return the submission of a sheet, read now. Raises `SheetQuestion` if a question is open."""
+        return cls(given, given.validated(), choices, plan)
+
+    @property
+    def sheet(self) -> Path:
+        """The path at which a later run finds the sheet."""
+        return self.given.moves_to or self.given.path
+
+    @property
+    def typed(self) -> str:
+        """The sheet as written in a command, with the options that say how to read it."""
+        # Nobody typed the path of a sheet that is kept under another name.
+        return "SHEET" if self.given.file else shlex.join([str(self.given.path), *self.given.reading.words])
+
+    @property
+    def wrong_totals(self) -> Sequence[str]:
+        """A sentence for each expected total that the sheet does not have."""
+        return differences(self.choices.expected, self.validated.totals)
+
+    def require_allowed(self) -> None:
+        """Raise `SheetError` unless it has the expected totals, and `ConfigurationError` for a key that it needs."""
+        if wrong := self.wrong_totals:
+            raise SheetError(" ".join(wrong), hint=say("Nothing was sent. Make sure that this is the right sheet."))
+        self.require_complete()
+
+    def require_complete(self) -> None:
+        """Raise `ConfigurationError` naming every key that sending its rows still needs."""
+        valid = self.validated.counts.filter("valid")
+        require_complete(self.given.settings, self.given.rules, set(valid["country"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Shows the plan, says a sentence, asks a question. By default nobody is there, and the answer is "no"."""
+
+    show: Callable[[Plan], None] = lambda _plan: None
+    say: Tell = lambda _sentence: None
+    confirm: Callable[[str], bool] = lambda _question: False
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedSheet:
+    """A sheet that was not sent at all, for its defects or because nobody answered the `question` that it leaves.
+
+    `states` counts its rows; those known to the journal keep their state.
+    """
+
+    plan: Plan
+    states: Mapping[str, int]
+    question: OpenSheetQuestion | None = None
+
+
+def plan_sheet(
+    asked: Submission,
+    journal: JournalReader,
+    *,
+    as_of: datetime | None = None,
+    memory: ComparisonMemory | None = None,
+) -> Plan:
+    """Compare a sheet with the journal, by the settings and the wall clock, without writing anything.
+
+    With `as_of`, look-alikes and repeats are those found at that time. `memory` is as in `plan_submission`.
+    """
+    settings = asked.given.settings
+    return plan_submission(
+        asked.validated,
+        journal,
+        asked.choices,
+        now=utc_now,
+        quarantine_h=settings.submission.quarantine_h,
+        back=LookBack(settings.sheet.repeat_days, settings.sheet.look_alike_days),
+        as_of=as_of,
+        memory=memory,
+    )
+
+
+def preview(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
+    """Yield every row of the sheet in its present state, part by part: `country, currency, amount, state`.
+
+    Rows that are `ready` would be sent.
+    """
+    if plan.existing is not None:
+        yield from reconciled(journal, plan.existing, minor_units)
+        return
+    known = pl.DataFrame(
+        [(row.row, shown_state(row.state)) for row in plan.known],
+        schema={"row": pl.UInt32, "known_state": pl.String},
+        orient="row",
+    )
+    state = pl.when("valid").then(pl.coalesce("known_state", pl.lit(State.READY.value))).otherwise(pl.lit(INVALID))
+    for part in plan.validated.parts():
+        yield part.rows.join(known, on="row", how="left", maintain_order="left").with_columns(state=state)
+
+
+def refused_for_defects(asked: Submission, plan: Plan, journal: JournalReader) -> RefusedSheet | None:
+    """Return the refusal of a sheet for its defects; None if it has none, or they may be left out.
+
+    A defect of the whole sheet (row 0) cannot be left out.
+    """
+    found = plan.validated.defects_found
+    if found.is_empty or (asked.choices.skip_invalid and 0 not in found.rows):
+        return None
+    return RefusedSheet(plan, _states_of(plan, journal))
+
+
+def refused_for_questions(
+    asked: Submission, plan: Plan, journal: JournalReader, conversation: Conversation, *, approved: Sequence[str] = ()
+) -> RefusedSheet | None:
+    """Return the refusal of a sheet that leaves a question; None if it leaves none, or a person answers them all.
+
+    `approved` has the keys of the questions that the approved plan answers.
+    """
+    choices = replace(asked.choices, answered=(*asked.choices.answered, *approved))
+    for question in plan.unanswered(choices):
+        if not (question.question and conversation.confirm(question.question)):
+            return RefusedSheet(plan, _states_of(plan, journal), question.refusal())
+    return None
+
+
+def _states_of(plan: Plan, journal: JournalReader) -> dict[str, int]:
+    """Return the number of rows of a refused sheet in each state."""
+    invalid = int((plan.validated.defects_found.rows > 0).sum())  # row 0 is the sheet as a whole
+    counts = Counter({INVALID: invalid, State.READY.value: plan.validated.height - invalid})
+    if plan.existing is not None:
+        counts[State.READY.value] = 0
+        for tally in journal.tallies(plan.existing.number):
+            counts[shown_state(tally.state)] += tally.count
+    for known in plan.known:
+        counts[State.READY.value] -= 1
+        counts[shown_state(known.state)] += 1
+    return {state: counts[state] for state in STATES if counts[state]}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A plan, and the document that its maker will sign."""
+
+    plan: Plan
+    document: PlanDocument
+
+
+def draft_plan(
+    asked: Submission,
+    journal: JournalReader,
+    conversation: Conversation,
+    maker: PublicKey,
+    *,
+    against: str | None = None,
+) -> Prepared | RefusedSheet:
+    """Return the unsigned plan of a sheet, without writing it anywhere.
+
+    `against` names another batch to compare with: it adds findings, and removes none.
+    """
+    now = utc_now()
+    plan = plan_sheet(asked, journal, as_of=now)
+    conversation.show(plan)
+    if (refused := refused_for_defects(asked, plan, journal)) is not None:
+        return refused
+    if (refused := refused_for_questions(asked, plan, journal, conversation)) is not None:
+        return refused
+    beside = "" if against is None else find_batch(journal, against).batch
+    findings = plan_findings(asked, plan, journal, against=beside)
+    content, people = planned_content(asked, plan, journal)
+    document = unsigned_plan(
+        content,
+        findings,
+        maker,
+        now,
+        people=people,
+        answered=[question.key for question in plan.questions],
+        against=beside,
+    )
+    return Prepared(plan, document)
+
+
+def planned_content(asked: Submission, plan: Plan, journal: JournalReader) -> tuple[Content, str]:
+    """Return a planned sheet's payments, from the configured endpoint and journal, and the list of its people."""
+    return content_and_people(
+        plan.validated,
+        plan.sent_before,
+        amended=len(plan.amendments),
+        endpoint=asked.given.settings.endpoint(),
+        journal_id=journal.head().journal_id,
+        minor_units=minor_units_of(asked.given.rules),
+    )
+
+
+def plan_findings(asked: Submission, plan: Plan, journal: JournalReader, *, against: str) -> list[PlanFinding]:
+    """Return everything about a sheet that an approver has to see. A submission computes it again.
+
+    `against` is the id of a batch to compare with; empty: none.
+    """
+    given = asked.given
+    minor_units, share = minor_units_of(given.rules), Decimal(str(given.settings.approval.changed_share))
+    found = _changes(plan, journal, against or None, share, minor_units)
+    warnings = _warnings(plan)
+    codes = {question.code for question in plan.questions}
+    answered = [one for one in warnings if one.code in codes]  # the maker had to confirm it, so it comes first
+    others = [one for one in warnings if one.code not in codes]
+    encoding = plan.validated.sheet.encoding  # one that somebody had to name: a different one yields different names
+    read_as = [PlanFinding(row=0, code=READ_AS, value=encoding)] if encoding else []
+    return [*answered, *found, *_sent_before(plan, journal), *_corrected(plan, given), *read_as, *others]
+
+
+def require_true_findings(document: PlanDocument, asked: Submission, journal: JournalReader) -> None:
+    """Recompute a plan's findings as of its creation; raise `ApprovalError` unless they are exactly its own.
+
+    Payments made since then count too. The findings are in the plan's language, for which the sheet is read again if
+    necessary, so a sentence that the maker wrote by hand does not match.
+    """
+    is_known = not document.against or journal.batch(document.against) is not None
+    if document.language not in languages() or not is_known:
+        raise ApprovalError(
+            say("The plan names a language or a batch that this program does not know."),
+            hint=f"{say(document.nothing_done)} {say(document.make_another)}",
+        )
+    is_in_our_words = document.language == language()
+    with speaking(document.language):
+        again = asked if is_in_our_words else replace(asked, validated=asked.given.validated())
+        plan, found = _found_again(document, again, journal)
+    check_findings(document, found, asked=[question.key for question in plan.questions])
+
+
+def _found_again(document: PlanDocument, asked: Submission, journal: JournalReader) -> tuple[Plan, list[PlanFinding]]:
+    plan = plan_sheet(asked, journal, as_of=datetime.fromisoformat(document.made_at))
+    return plan, plan_findings(asked, plan, journal, against=document.against)
+
+
+def own_view(document: PlanDocument, asked: Submission, journal: JournalReader) -> PlanDocument:
+    """Return a plan with its approver's own findings from sheet and journal, in the current language.
+
+    Raises `ApprovalError` if the plan is for another sheet, lacks a finding, or has one too many.
+    """
+    plan = plan_sheet(asked, journal)
+    require_same_content(document, planned_content(asked, plan, journal)[0])
+    require_true_findings(document, asked, journal)
+    _, own = _found_again(document, asked, journal)
+    return document.model_copy(update={"findings": own})
+
+
+def _corrected(plan: Plan, given: GivenSheet) -> list[PlanFinding]:
+    """Return every left-out row, with by whom and why, followed by the other changes since the upload."""
+    corrections = list(_corrections(given, plan.validated.sheet.headers))
+    by_person = {one.row: one for one in corrections if one.code == LEFT_OUT}
+    out = plan.validated.rows.filter(~pl.col("valid")).select(
+        pl.col("row").cast(pl.Int64),
+        *(pl.col(name).fill_null("") for name in ("account_name", "amount", "currency")),
+        account=pl.coalesce("account_number", "phone").fill_null(""),
+    )
+    codes = plan.validated.defects.group_by("row").agg(pl.col("code").unique(maintain_order=True).str.join(" "))
+    lines = out.join(codes.with_columns(pl.col("row").cast(pl.Int64)), on="row", how="left", maintain_order="left")
+    left_out = []
+    for row, name, amount, currency, account, reasons in lines.iter_rows():
+        person = by_person.get(row)
+        values = {"name": name, "account": account, "amount": amount, "currency": currency, "reasons": reasons or ""}
+        if person is not None:
+            values |= {"by": person.by, "at": person.at}
+        left_out.append(PlanFinding(row=row, code=LEFT_OUT, **values))
+    return [*left_out, *(one for one in corrections if one.code != LEFT_OUT)]
+
+
+def _corrections(given: GivenSheet, headers: Mapping[str, str]) -> Iterator[PlanFinding]:
+    """Yield a finding for each heading that was given another meaning, each corrected cell and each row left out."""
+    mending = given.reading.mending
+    if mending is None:
+        return
+    vocabulary = replace(given, reading=replace(given.reading, mending=None)).options.vocabulary
+    for heading in mending.headings:
+        (by_itself,) = known_names([heading.heading], vocabulary)
+        if heading.column != (by_itself or NOT_OURS):
+            value = _short(heading.heading)
+            yield PlanFinding(row=0, code=MEANT, value=value, column=heading.column, by=heading.by, at=heading.at)
+    left_out = {one.row for one in mending.left_out}
+    for edit in sorted(mending.edits, key=lambda edit: (edit.row, edit.column)):
+        if edit.row in left_out:
+            continue
+        yield PlanFinding(
+            row=edit.row,
+            code=MENDED,
+            column=headers.get(edit.column) or edit.column,
+            value=_short(edit.was),
+            becomes=_short(edit.now),
+            by=edit.by,
+            at=edit.at,
+        )
+    for one in sorted(mending.left_out, key=lambda one: one.row):
+        yield PlanFinding(row=one.row, code=LEFT_OUT, by=one.by, at=one.at)
+
+
+def _short(text: str | None) -> str:
+    if text is None:
+        return ""
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
+
+
+def _warnings(plan: Plan) -> list[PlanFinding]:
+    """Return the validation's warnings. They may quote the sheet, like its own defects."""
+    payees = plan.validated.rows.select(
+        "row",
+        *(pl.col(name).fill_null("") for name in ("account_name", "amount", "currency")),
+        account=pl.coalesce("account_number", "phone").fill_null(""),
+    )
+    lines = plan.warnings_in_full.join(payees, on="row", how="left", maintain_order="left")
+    shown = ("account_name", "account", "amount", "currency")
+    return [
+        PlanFinding(
+            row=row,
+            code=code,
+            message=message,
+            column=column,
+            value=value,
+            name=name,
+            account=account,
+            amount=amount,
+            currency=currency,
+        )
+        for row, column, value, code, message, name, account, amount, currency in lines.select(
+            pl.col("row").cast(pl.Int64),
+            *(pl.col(name).fill_null("") for name in ("column", "value")),
+            *("code", "message"),
+            *(pl.col(name).fill_null("") for name in shown),
+        ).iter_rows()
+    ]
+
+
+def _sent_before(plan: Plan, journal: JournalReader) -> list[PlanFinding]:
+    """Return a finding for each row that was sent before, and is not sent again."""
+    known = {one.row: one for one in plan.sent_before}
+    if not known:
+        return []
+    sheets = {one.batch: one.sheet_name for one in journal.batches()}
+    return [
+        PlanFinding(
+            row=line["row"],
+            code=SENT_BEFORE,
+            name=line["name"],
+            account=line["account"],
+            amount=line["amount"],
+            currency=line["currency"],
+            before_batch=known[line["row"]].batch,
+            before_sheet=sheets[known[line["row"]].batch],
+            before_at=known[line["row"]].opened_at[:10],
+        )
+        for line in paid_lines(plan.validated.rows).filter(pl.col("row").is_in(list(known))).iter_rows(named=True)
+    ]
+
+
+def _changes(
+    plan: Plan, journal: JournalReader, against: str | None, share: Decimal, minor_units: Mapping[str, int]
+) -> list[PlanFinding]:
+    """Return how a sheet differs from all earlier payments of its operation, and since when its accounts are known."""
+    validated = plan.validated
+    same = [record for record in journal.batches() if record.operation == validated.sheet.operation]
+    # Nothing of forgotten people is left to compare with, so they count as new.
+    others = [one for one in same if one.batch != validated.batch and journal.forgotten(one.number) is None]
+    named = None if against is None else find_batch(journal, against)
+    if named is not None:
+        require_remembered(journal, named)
+    if named is not None and named.operation != validated.sheet.operation:
+        raise UsageError(
+            say("--against {against}: one of the two runs pays people, and the other collects.", against=against)
+        )
+    if named is not None and named not in others:
+        raise UsageError(say("--against {against} names this sheet's own batch.", against=against))
+    if not others:
+        return [PlanFinding(row=0, code=FIRST_RUN)]
+    found = compare_with_past(validated.rows, journal, others, against=named, share=share, minor_units=minor_units)
+    return [_compared(found), *(_finding(one) for one in found.changes), *_known_since(found)]
+
+
+def _compared(found: Comparison) -> PlanFinding:
+    if found.overlap is None:
+        return PlanFinding(row=0, code=COMPARED, people=found.people)
+    batch = found.overlap.batch
+    return PlanFinding(
+        row=0,
+        code=COMPARED,
+        before_batch=batch.batch,
+        before_sheet=batch.sheet_name,
+        before_at=batch.opened_at[:10],
+        people=found.people,
+        found=found.overlap.found,
+        paid_before=found.overlap.paid_before,
+    )
+
+
+def _known_since(found: Comparison) -> list[PlanFinding]:
+    """Return a finding for each day on which accounts of the sheet were first paid, with row ranges."""
+    days: dict[str, list[int]] = {}
+    for row, day in sorted(found.known_since.items()):
+        days.setdefault(day, []).append(row)
+    return [PlanFinding(row=0, code=KNOWN_SINCE, at=day, rows=ranges_of(rows)) for day, rows in sorted(days.items())]
+
+
+def _finding(one: Change) -> PlanFinding:
+    return PlanFinding(
+        row=one.row,
+        code=one.code,
+        name=one.name,
+        account=one.account,
+        amount=one.amount,
+        currency=one.currency,
+        old_account=one.before.account if one.before.account != one.account else "",
+        before=one.before.amount,
+        before_batch=one.before.batch,
+        before_sheet=one.before.sheet,
+        before_at=one.before.at,
+        first_amount=one.first.amount,
+        first_sheet=one.first.sheet,
+        first_at=one.first.at,
+        shared_with=one.shared_with,
+    )

@@ -1,0 +1,252 @@
+"""Submits a sheet (plan -> approve -> open -> send), and continues a batch from the journal alone.
+
+The caller passes in the function that sends (with a progress bar, or a queue of outcomes). Rejected rows are released
+on one person's word or by two people's order.
+"""
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from paygw_batch.approval.plan_document import NOT_ASKED_FOR
+from paygw_batch.approval.policy import required_policy
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.core.batch import PAYOUT
+from paygw_batch.core.choices import Choices, SentBy
+from paygw_batch.core.evidence import SignedOrder
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.shown_states import recorded
+from paygw_batch.countries.load import load_operation
+from paygw_batch.engine.quarantine import JournalClock
+from paygw_batch.errors import InternalError, UsageError
+from paygw_batch.journal import BatchRecord, Journal, JournalReader, RowState, TallyKind, is_in_quarantine
+from paygw_batch.language import say, say_count
+from paygw_batch.opening.gateway_access import GatewayAccess, SendJob, gateway_of, signer_key
+from paygw_batch.opening.given_sheet import require_complete, rules_of
+from paygw_batch.opening.open_journal import Tell, run_journal
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.settle.resolve import check_releasable, open_from, quarantined, require_remembered, waiting_sentence
+from paygw_batch.settle.row_order import RowOrder, order_in_force
+from paygw_batch.sheet.check.validate import refused_as_a_whole
+from paygw_batch.sheet.findings import warnings_told
+from paygw_batch.show.summary import ExitCode, Summary
+from paygw_batch.submit.approvals import named_plan, require_about, require_approval
+from paygw_batch.submit.plan import Plan, open_planned_batch
+from paygw_batch.submit.submission import (
+    Conversation,
+    RefusedSheet,
+    Submission,
+    plan_sheet,
+    refused_for_defects,
+    refused_for_questions,
+)
+
+T = TypeVar("T")
+
+
+def require_named_plan(asked: Submission) -> None:
+    """Raise `ApprovalError` if a person named a plan that is unreadable, or that no policy asks for."""
+    if asked.choices.is_plan_named:
+        named_plan(asked.given.settings, asked.plan)
+
+
+def submit_sheet(
+    asked: Submission,
+    gateway: GatewayAccess,
+    journal: Journal,
+    conversation: Conversation,
+    send: Callable[[SendJob, Plan], T],
+) -> T | RefusedSheet:
+    """Open the sheet's batch, or find it already open, and `send` its due rows.
+
+    Raises `ApprovalError` if a new batch is not approved; nothing has been written by then.
+    """
+    given, choices, plan = asked.given, asked.choices, plan_sheet(asked, journal)
+    conversation.show(plan)
+    require_named_plan(asked)
+    if (refused := refused_for_defects(asked, plan, journal)) is not None:
+        return refused
+    approved = require_approval(asked, plan, journal)
+    if approved is NOT_ASKED_FOR and choices.is_plan_named:
+        require_about(named_plan(given.settings, asked.plan), plan)
+    for approval in approved.approvals:
+        conversation.say(say("The plan was {sentence}.", sentence=recorded(approval)))
+    if (refused := refused_for_questions(asked, plan, journal, conversation, approved=approved.answered)) is not None:
+        return refused
+    batch = open_planned_batch(
+        plan,
+        journal,
+        given.rules,
+        sheet_path=asked.sheet,
+        now=utc_now,
+        by=choices.decided_by,
+        approved=approved,
+        is_answered=True,
+    )
+    return send(SendJob(given.settings, given.rules, gateway, journal, batch, plan.known_rows, choices), plan)
+
+
+def with_warnings_told(summary: Summary, plan: Plan) -> Summary:
+    """Return the summary with a planned sheet's warnings, if it has any."""
+    if plan.warnings_found.is_empty:
+        return summary
+    told = warnings_told(plan.warnings_found, plan.validated.sheet.headers)
+    return replace(summary, further={**summary.further, **told})
+
+
+def refused_summary(refused: RefusedSheet, asked: Submission) -> Summary:
+    """Return the summary of a refused sheet; if the submission is strict, warnings count as defects."""
+    plan, validated = refused.plan, refused.plan.validated
+    summary = Summary(
+        ExitCode.DEFECTS,
+        "",
+        batch=validated.batch,
+        sheet=validated.sheet.name,
+        rows=validated.height,
+        states=refused.states,
+        known=plan.known_rows,
+    )
+    if (question := refused.question) is not None:
+        message = f"{question.message} {question.hint}"
+        summary = replace(summary, message=message, further={"code": question.code}, option=question.option)
+    else:
+        found = validated.defects_found.rows
+        bad = len(found.filter(found != 0))
+        is_whole = asked.choices.strict and (asked.choices.skip_invalid or not bad)
+        message = (is_whole and refused_as_a_whole(validated)) or _defects_sentence(plan, bad, asked)
+        summary = replace(summary, message=message, defects=len(found))
+    return with_warnings_told(summary, plan)
+
+
+def _defects_sentence(plan: Plan, bad: int, asked: Submission) -> str:
+    operation = load_operation(plan.validated.sheet.operation)
+    ending = ".xlsx" if asked.sheet.suffix.lower() == ".xlsx" else ".csv"
+    rejects = shlex.quote(f"{asked.sheet.stem}.rejects{ending}")
+    options = f"{'' if operation.name == PAYOUT else '--collect '}{'--strict ' if asked.choices.strict else ''}"
+    return say_count(
+        bad,
+        "{count:,} of {rows} has defects: nothing was sent. Correct it (`paygw-batch validate {sheet} "
+        "{options}--rejects {rejects}` writes it out), or {command} with --skip-invalid to {verb} the others.",
+        "{count:,} of {rows} have defects: nothing was sent. Correct them (`paygw-batch validate {sheet} "
+        "{options}--rejects {rejects}` writes them out), or {command} with --skip-invalid to {verb} the others.",
+        rows=say_count(plan.validated.height, "{count:,} row", "{count:,} rows"),
+        sheet=asked.typed,
+        options=options,
+        rejects=rejects,
+        command=operation.command,
+        verb=say(operation.verb),
+    )
+
+
+@contextmanager
+def continued_batch(
+    settings: Settings,
+    command: str,
+    find: Callable[[JournalReader], BatchRecord],
+    environ: Mapping[str, str],
+    tell: Tell,
+    *,
+    wait: bool = False,
+) -> Iterator[SendJob]:
+    """Hold the journal and the connection to the gateway for the batch that `find` returns."""
+    signer_key(settings, environ)  # reports an unusable key before the journal is touched
+    with run_journal(settings, command, tell, wait=wait) as journal:
+        record = find(journal)
+        require_remembered(journal, record)
+        rules = rules_of(settings, record.operation)
+        with gateway_of(settings, rules, environ) as gateway:
+            yield SendJob(settings, rules, gateway, journal, record, choices=Choices(sent_by=SentBy.WORKERS_IF_ANY))
+
+
+def unfinished_batch(journal: JournalReader) -> BatchRecord:
+    """Return the only batch with rows to send, or the newest batch if none has any. Raises `UsageError`."""
+    records = journal.batches()
+    found = [record for record in records if journal.tallies(record.number, kind=TallyKind.DUE)]
+    if len(found) == 1:
+        return found[0]
+    if not found and records:
+        return records[-1]
+    if not found:
+        raise UsageError(
+            say("The journal has no batch yet."), hint=say("`paygw-batch submit SHEET` starts one."), for_terminal=True
+        )
+    names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in found)
+    raise UsageError(
+        say("Several batches have rows to send: {names}.", names=names),
+        hint=say("Name one: `paygw-batch resume BATCH`."),
+        for_terminal=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedRows:
+    """The number of released rows, and a sentence for each row that must wait: why, and until when."""
+
+    rows: int
+    waiting: Sequence[str]
+
+
+def release_rejected(task: SendJob, rows: Sequence[int], by: str, *, order: SignedOrder | None = None) -> ReleasedRows:
+    """Release a batch's rejected rows (all, or those named) for another attempt, as `by` decided.
+
+    The journal keeps `order`, the signed order that asks for this. Raises `UsageError` if a named row may not be
+    released, and then releases none.
+    """
+    settings, journal, batch = task.settings, task.journal, task.batch
+    quarantine_h = settings.submission.quarantine_h
+    check_releasable(journal, batch, rows, quarantine_h=quarantine_h, now=utc_now)
+    to_send = {State.READY, State.REJECTED}
+    countries = {tally.country for tally in journal.tallies(batch.number) if tally.state in to_send}
+    require_complete(settings, task.rules, countries)
+    now = utc_now()
+    quarantine = JournalClock.read(journal, now).quarantine(quarantine_h)
+    released = journal.release(
+        batch.number,
+        rows or None,
+        suffix=settings.retry.order_id == "suffix",
+        by=by,
+        at=timestamp(now),
+        cutoff=quarantine.cutoff(now),
+        order=None if order is None else replace(order, at=timestamp(now)),
+    )
+    waiting = quarantined(journal, batch, quarantine_h=quarantine_h, now=utc_now).values()
+    return ReleasedRows(released, [waiting_sentence(row, quarantine) for row in waiting])
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedRows:
+    """The first rejected rows of a batch. `opens` says, by row, when those that must wait may be released."""
+
+    rows: Sequence[RowState]
+    opens: Mapping[int, str]
+    has_more: bool
+
+
+def rejected_rows(settings: Settings, journal: JournalReader, record: BatchRecord, *, limit: int) -> RejectedRows:
+    """Return up to `limit` rejected rows of a batch, in the sheet's order."""
+    found = list(journal.rows(record.number, states={State.REJECTED}, limit=limit + 1))
+    now = utc_now()
+    quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
+    until = quarantine.cutoff(now)
+    opens = {
+        row.row: open_from(row, quarantine) for row in found[:limit] if is_in_quarantine(row.quarantined_since, until)
+    }
+    later = {row: timestamp(at) for row, at in opens.items() if at is not None}
+    return RejectedRows(found[:limit], later, len(found) > limit)
+
+
+def releasable_rows(settings: Settings, journal: JournalReader, record: BatchRecord) -> Sequence[int]:
+    """Return the rejected rows of a batch that may be released now."""
+    waiting = quarantined(journal, record, quarantine_h=settings.submission.quarantine_h, now=utc_now)
+    return [row.row for row in journal.rows(record.number, states={State.REJECTED}) if row.row not in waiting]
+
+
+def release_by_order(task: SendJob, order: RowOrder, by: str) -> ReleasedRows:
+    """Release the rows named by two people's order, once. Raises `ApprovalError`, and then releases none."""
+    policy, endpoint = required_policy(task.settings), task.settings.endpoint()
+    found = order_in_force(order, task.journal, policy, utc_now(), by=by, endpoint=endpoint)
+    if found.batch != task.batch:
+        raise InternalError(f"an order about batch {found.batch.batch} was to be carried out for {task.batch.batch}")
+    return release_rejected(task, order.numbers, found.by, order=found.kept)

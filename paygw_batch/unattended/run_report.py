@@ -1,0 +1,290 @@
+"""Reports a run to its machine, beyond the exit code: log, metrics, and a hook.
+
+None of this can change the run's result: a mail that cannot be sent only causes a line on standard error.
+"""
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, STATES
+from paygw_batch.errors import OutputError, PaygwError
+from paygw_batch.extras import AFTER_A_COMMAND, extras
+from paygw_batch.files import append_line, write_whole
+from paygw_batch.journal import SharedWork
+from paygw_batch.language import say
+from paygw_batch.opening.open_journal import Tell, journal_to_read, require_workers
+from paygw_batch.processes import child_environment
+from paygw_batch.settings.configuration import Settings, secret_variables
+from paygw_batch.settings.sections import ReportingSection
+from paygw_batch.show.batch_status import journal_status
+from paygw_batch.show.summary import ExitCode, Summary
+from paygw_batch.submit.notices import tell_of_refused_sheet
+from paygw_batch.unattended.metrics import EndedRun, JournalTotals, metrics_text
+
+_LONG_NUMBER = re.compile(r"[0-9]{4,}(?=[0-9]{3})")
+"""All but the last three digits of a number that could be a phone or an account."""
+
+
+_DATE = r"(?<![0-9])20[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?![0-9])"
+
+
+_REST_OF_NAME = r"(?=[^\s/]*\.(?:csv|txt|tsv|xlsx|parquet|json|html|toml)\b)"
+
+
+_OWN_NAME = re.compile(rf"([0-9]{{8}}T[0-9]{{12}}Z(?=-)|\b(?=[0-9]*[a-f])[0-9a-f]{{16}}\b|{_DATE}{_REST_OF_NAME})")
+"""The time that `run-folder` puts before a sheet's name, a batch's id, or a date in a file name."""
+
+
+def masked(sentence: str) -> str:
+    """Return a sentence with long numbers, such as phones and accounts, cut to their last three digits.
+
+    Names made by this program stay whole: without them a person cannot find the file.
+    """
+    parts = _OWN_NAME.split(sentence)
+    return "".join(part if place % 2 else _LONG_NUMBER.sub("***", part) for place, part in enumerate(parts))
+
+
+class RunLog:
+    """Writes the log lines of one run, each with its id. A log that cannot be written stops no payroll."""
+
+    def __init__(self, path: Path | None, command: str) -> None:
+        self.run = secrets.token_hex(8)
+        self.failure: str | None = None
+        """Why the log could not be written, once that has happened."""
+        self._path = path
+        self._command = command
+
+    def write(self, event: str, **details: object) -> None:
+        """Append one line: `at`, `run`, `command`, `event`, and the details of the event."""
+        if self._path is None or self.failure is not None:
+            return
+        line = {"at": timestamp(utc_now()), "run": self.run, "command": self._command, "event": event, **details}
+        try:
+            append_line(self._path, (json.dumps(line) + "\n").encode())
+        except OSError as error:
+            reason = say(error.strerror or "unknown reason").lower()
+            self.failure = say("The log {path} cannot be written: {reason}.", path=self._path, reason=reason)
+
+
+_WORK = "work"
+METRICS_MODE = 0o644
+"""The metrics exporter runs as another user. The figures name nobody."""
+
+
+WORKERS_EVERY_S = 15.0
+LOCK_TRIES = 100
+
+
+BETWEEN_TRIES_S = 0.05
+
+
+class RunReport:
+    """The report of one run. The command sets its summary, and its drop folder's files by kind, before it ends."""
+
+    def __init__(self, log: RunLog) -> None:
+        self.summary = Summary(ExitCode.UNEXPECTED, say("The run ended without a summary."))
+        self.files: Mapping[str, int] = {}
+        self.sheet: Path | None = None
+        """The command's sheet; people are notified if it is refused."""
+        self._log = log
+
+    def said(self, sentence: str) -> None:
+        """Log a sentence shown to a person."""
+        self._log.write("said", sentence=masked(sentence))
+
+
+@contextmanager
+def run_reported(settings: Settings, command: str, tell: Tell, interrupted: Callable[[], str]) -> Iterator[RunReport]:
+    """Log a run's start and end, and report its end to metrics and hook, even if it ends with an error.
+
+    `tell` gets the reason if that fails; `interrupted` says how a run ended that a person stopped.
+    """
+    started_s = time.monotonic()
+    # Faulty channels of notices are reported first. A worker sends none, so its host needs no password.
+    heard = () if command == _WORK else [one.begin(settings, os.environ) for one in extras(AFTER_A_COMMAND)]
+    log = RunLog(settings.reporting.log, command)
+    log.write("run_started", pid=os.getpid())
+    report = RunReport(log)
+    try:
+        yield report
+    except BaseException as error:
+        report.summary = _of_error(error, interrupted)
+        raise
+    finally:
+        report.summary = replace(report.summary, seconds=time.monotonic() - started_s)
+        _tell(settings, EndedRun(command, report.summary, report.files), tell, log)
+        could_not, summary = partial(_could_not, tell, log), report.summary
+        if report.sheet is not None and summary.exit_code is ExitCode.DEFECTS:
+            tell_of_refused_sheet(settings, summary.sheet or report.sheet.name, summary.defects, None, could_not)
+        for end in heard:
+            end(could_not)
+
+
+def _of_error(error: BaseException, interrupted: Callable[[], str]) -> Summary:
+    if isinstance(error, PaygwError):
+        return Summary(ExitCode(error.exit_code), error.message)
+    if isinstance(error, KeyboardInterrupt):
+        return Summary(ExitCode.INTERRUPTED, interrupted())
+    return Summary(ExitCode.UNEXPECTED, say("Unexpected error ({kind}).", kind=type(error).__name__))
+
+
+def _tell(settings: Settings, ended: EndedRun, tell: Tell, log: RunLog) -> None:
+    summary = ended.summary
+    log.write(
+        "run_ended",
+        exit_code=int(summary.exit_code),
+        message=masked(summary.message),
+        batch=summary.batch,
+        rows=summary.rows,
+        states=dict(summary.states),
+        totals={currency: dict(sums) for currency, sums in summary.totals.items()},
+        sent_this_run=summary.sent_this_run,
+        seconds=round(summary.seconds, 3),
+    )
+    if (failure := write_metrics(settings, ended)) is not None:
+        _could_not(tell, log, failure)
+    if settings.reporting.hook:
+        told = {**summary.as_json(), "command": ended.command, "run": log.run}
+        environ = child_environment(os.environ, secret=secret_variables(settings))
+        if (said := _call(settings.reporting, told, environ)) is not None:
+            _could_not(tell, log, said)
+    if log.failure is not None:
+        tell(log.failure)
+
+
+def write_metrics(settings: Settings, ended: EndedRun | None) -> str | None:
+    """Write the gauges to their file, keeping those of other commands; return why they cannot be written.
+
+    `ended` is None if the journal has changed without a command ending.
+    """
+    path = settings.reporting.metrics
+    return None if path is None else _written(path, ended, _figures(settings), _work(settings))
+
+
+@contextmanager
+def workers_measured(settings: Settings) -> Iterator[None]:
+    """Write the workers' gauges every few seconds, in a separate thread, and once more at the end.
+
+    The journal's gauges are left out: counting all its rows every few seconds would cost too much.
+    """
+    path, is_over = settings.reporting.metrics, Event()
+    if path is None:
+        yield
+        return
+
+    def measure(metrics: Path) -> None:
+        while True:
+            _written(metrics, None, None, _work(settings))
+            if is_over.wait(WORKERS_EVERY_S):
+                return
+
+    thread = Thread(target=measure, args=(path,), name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join(WORKERS_EVERY_S)  # the server may be gone: nothing waits for a figure
+
+
+def _written(path: Path, ended: EndedRun | None, figures: JournalTotals | None, work: SharedWork | None) -> str | None:
+    try:
+        with _alone_in(path.parent):
+            text = metrics_text(ended, figures, utc_now(), earlier=_earlier(path), work=work)
+            write_whole(path, text.encode(), mode=METRICS_MODE)
+    except OutputError as error:
+        return error.message
+    return None
+
+
+def _work(settings: Settings) -> SharedWork | None:
+    """Return the current work of all hosts; None for a journal in a file, or if it cannot be read."""
+    if settings.journal.url is None:
+        return None
+    try:
+        return require_workers(settings).shared_work()
+    except PaygwError:
+        return None
+
+
+def _figures(settings: Settings) -> JournalTotals | None:
+    """Return the journal's totals over all batches; None if it cannot be read."""
+    try:
+        with journal_to_read(settings) as journal:
+            found = journal_status(journal)
+            in_doubt = (journal.rows(one.record.number, states=SHOWN_IN_DOUBT) for one in found.batches)
+            left = [row.intended_at for rows in in_doubt for row in rows if row.intended_at is not None]
+            oldest = datetime.fromisoformat(min(left)) if left else None
+            return JournalTotals({state: found.states.get(state, 0) for state in STATES}, found.totals, oldest)
+    except PaygwError:
+        return None  # the run's exit code reports it
+
+
+def _earlier(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+@contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """Keep two commands that end together from writing the same file; continue without the lock after a time limit."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        for _ in range(LOCK_TRIES):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                time.sleep(BETWEEN_TRIES_S)
+            else:
+                break
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _could_not(tell: Tell, log: RunLog, sentence: str) -> None:
+    tell(sentence)
+    log.write("could_not_tell", sentence=masked(sentence))
+
+
+def _call(section: ReportingSection, told: Mapping[str, object], environ: Mapping[str, str]) -> str | None:
+    """Run the hook with the summary on its standard input; return a sentence if it fails, or None."""
+    try:
+        done = subprocess.run(  # noqa: S603 (a command that the configuration names, without a shell)
+            section.hook,
+            input=json.dumps(told),
+            text=True,
+            env=environ,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=section.hook_timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return say("The hook was stopped: it took longer than {seconds:g} seconds.", seconds=section.hook_timeout_s)
+    except OSError as error:
+        return say(
+            "The hook {hook} cannot be run: {reason}.",
+            hook=section.hook[0],
+            reason=say(error.strerror or "unknown reason").lower(),
+        )
+    return None if done.returncode == 0 else say("The hook ended with exit code {code}.", code=done.returncode)

@@ -1,1 +1,0 @@
-"""Opens the journal, gateway, signing, sheet and outputs that the settings name."""

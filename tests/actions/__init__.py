@@ -1,1 +1,0 @@
-"""The parts of a run, and what a person or a program can ask for."""

@@ -1,0 +1,207 @@
+"""Plans: which payments they name, from which amount on they are asked for, and what is refused although approved."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.approval import plan_document as approval
+from paygw_batch.approval.plan_document import (
+    NOT_ASKED_FOR,
+    Approved,
+    Content,
+    PlanDocument,
+    check_plan,
+    content_and_people,
+    needs_approval,
+    payments_sha256,
+    payout_code,
+    read_plan,
+    unsigned_plan,
+)
+from paygw_batch.approval.signed_document import ApprovalPolicy, approve, in_groups, signed, write_document
+from paygw_batch.core.shown_states import recorded
+from paygw_batch.errors import ApprovalError
+from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.values import BatchRecord
+from tests.approval.test_signed_document import ADA, BEN, CLEO, NOW, plan, policy
+from tests.engine.scripted_world import ScriptedGateway, reply
+from tests.submit.test_submit_plan import MINOR_UNITS, sheet, submit
+from tests.submit.test_submit_plan import plan as planned
+
+PLACE = "gateway.example/1"
+MAKE_ANOTHER = "Nothing was sent. Make a new plan of this sheet, and have it approved."
+
+
+def check(document: PlanDocument, content: Content | None = None, *, needed: int = 1) -> Approved:
+    return check_plan(document, content or document.content, policy(needed), NOW, used=None)
+
+
+def refused(document: PlanDocument, content: Content) -> str:
+    with pytest.raises(ApprovalError) as found:
+        check(document, content)
+    assert found.value.hint == MAKE_ANOTHER
+    return found.value.message
+
+
+def test_an_approved_plan_says_who_prepared_and_who_approved_it() -> None:
+    document = approve(approve(plan(), CLEO, policy(), NOW), BEN, policy(), NOW - timedelta(minutes=1))
+    named = f"(plan {document.digest()[:16]})"
+    found = check(document)
+    assert (found.plan_sha256, found.answered) == (document.digest(), ())
+    assert [recorded(approval) for approval in found.approvals] == [
+        "prepared by ada at 2026-11-21T08:00:00.000Z",
+        f"approved by cleo at 2026-11-21T08:00:00.000Z {named}",
+        f"approved by ben at 2026-11-21T07:59:00.000Z {named}",
+    ]
+
+
+def test_approved_plan_keeps_answers_of_its_maker() -> None:
+    meant = signed(unsigned_plan(plan().content, [], ADA.public, NOW, answered=["b0"]), ADA)
+    assert check(approve(meant, CLEO, policy(), NOW)).answered == ("b0",)
+    assert Approved("", ()) == NOT_ASKED_FOR
+
+
+def test_a_plan_that_nobody_approved_opens_nothing() -> None:
+    with pytest.raises(ApprovalError, match="The plan does not have enough approvals: 1 is needed, 0 valid"):
+        check(plan())
+    with pytest.raises(ApprovalError, match="2 are needed, 1 valid"):
+        check(approve(plan(), CLEO, policy(2), NOW), needed=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"endpoint": "other/2", "journal": "b" * 32}, "it is for gateway.example/1, but this is other/2"),
+        ({"journal": "b" * 32, "rows": 3}, "it is for the journal aaaaaaaa, but this is the journal bbbbbbbb"),
+        ({"totals": {"KES": "13001.00"}}, "it pays KES 3,001.00, but KES 13,001.00 would be paid now"),
+        ({"totals": {}, "rows": 0}, "it pays KES 3,001.00, but nothing would be paid now"),
+        (
+            {"totals": {"KES": "3001.00", "UGX": "5000"}},
+            "it pays KES 3,001.00, but KES 3,001.00, UGX 5,000 would be paid now",
+        ),
+        ({"rows": 3, "batch": "x"}, "it pays 2 rows, but 3 would be paid now"),
+        ({"instructions_sha256": "d" * 64}, "a row, a payee or the way to submit it has changed since"),
+        ({"sheet": "other.csv"}, "a row, a payee or the way to submit it has changed since"),
+        ({"operation": "payin"}, "a row, a payee or the way to submit it has changed since"),
+        ({"amended": 1}, "a row, a payee or the way to submit it has changed since"),
+        ({"invalid": 1}, "a row, a payee or the way to submit it has changed since"),
+    ],
+)
+def test_a_plan_is_for_exactly_what_it_names(changes: dict[str, object], sentence: str) -> None:
+    document = approve(plan(), CLEO, policy(), NOW)
+    assert refused(document, document.content.model_copy(update=changes)) == (f"The plan does not match: {sentence}.")
+
+
+def test_a_plan_opens_one_batch_once() -> None:
+    document = approve(plan(), CLEO, policy(), NOW)
+    used = BatchRecord(1, "b" * 16, "payout", "payroll.csv", "c" * 64, 2, 0, "2026-11-21T08:30:00.000Z")
+    with pytest.raises(ApprovalError) as found:
+        check_plan(document, document.content, policy(), NOW, used=used)
+    assert found.value.message == (
+        f"The plan was used at 2026-11-21T08:30:00.000Z, to open batch {'b' * 16} (payroll.csv): a plan opens one "
+        "batch, once."
+    )
+    assert found.value.hint == (
+        f"Nothing was sent. `paygw-batch resume {'b' * 16}` continues that batch; anything else needs a new plan, and "
+        "its own approvals."
+    )
+
+
+@pytest.mark.parametrize(
+    ("from_amount", "totals", "is_needed"),
+    [
+        ({"KES": 1000}, {"KES": "999.99"}, False),
+        ({"KES": 1000}, {"KES": "1000.00"}, True),
+        ({"KES": 1000}, {"KES": "5.00", "UGX": "1"}, True),
+        ({"KES": 1000, "UGX": 100}, {"KES": "5.00", "UGX": "99"}, False),
+        ({}, {"KES": "0.00"}, True),
+        ({}, {}, False),
+    ],
+)
+def test_from_which_amount_on_a_batch_needs_approval(
+    from_amount: dict[str, int], totals: dict[str, str], *, is_needed: bool
+) -> None:
+    rules = ApprovalPolicy(1, from_amount, 72, policy().people)  # type: ignore[arg-type]  # whole numbers compare alike
+    assert needs_approval(plan().content.model_copy(update={"totals": totals}), rules) == is_needed
+
+
+def test_the_code_of_a_payout_is_the_same_before_and_after_it_is_signed() -> None:
+    document = plan()
+    code = payout_code(document)
+    assert (len(code), set(code) <= set("0123456789abcdef")) == (16, True)
+    assert document.code == in_groups(code) == approve(document, CLEO, policy(), NOW).code
+    assert document.code.split(" ") == [code[:4], code[4:8], code[8:12], code[12:]]
+    changes: list[dict[str, object]] = [
+        {"content": document.content.model_copy(update={"totals": {"KES": "1"}})},
+        {"content": document.content.model_copy(update={"totals": {"KES": "2"}})},
+        {"findings": []},
+        {"findings": [document.findings[0].model_copy(update={"message": "Row 2: well."})]},
+        {"answered": ["b0"]},
+        {"against": "b0"},
+        {"language": "fr"},
+    ]
+    others = {payout_code(document.model_copy(update=change)) for change in changes}
+    assert len({code, *others}) == 1 + len(changes)
+    same = document.model_copy(update={"made_at": "2026-11-22T08:00:00.000Z", "maker": BEN.public.text})
+    assert payout_code(same) == code
+    # Two versions of the program must show the same code for the same payout.
+    assert code == "7f7c5a9ec48555e9"
+
+
+ROWS = ("A 1000.50 001", "B 2000 002", "C 2.25 003", "C 2.25 003")
+
+
+def content(place: Path, *rows: str) -> Content:
+    place.mkdir(exist_ok=True)
+    made = planned(sheet(place, *rows), in_memory_journal())
+    return content_and_people(
+        made.validated,
+        made.sent_before,
+        amended=len(made.amendments),
+        endpoint=PLACE,
+        journal_id="a" * 32,
+        minor_units=MINOR_UNITS,
+    )[0]
+
+
+def test_a_plan_names_the_payments_of_its_sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = content(tmp_path / "one", *ROWS)
+    assert (found.endpoint, found.journal, found.operation, found.sheet) == (PLACE, "a" * 32, "payout", "payroll.csv")
+    assert (found.rows, found.invalid, found.amended, found.totals) == (2, 2, 0, {"KES": "3000.50"})
+    assert found.batch == sheet(tmp_path / "one", *ROWS).batch
+    assert content(tmp_path / "one", *ROWS) == found
+    monkeypatch.setattr(approval, "_ROWS_AT_ONCE", 1)
+    assert content(tmp_path / "one", *ROWS) == found
+
+
+def test_one_digit_of_one_account_is_another_payment(tmp_path: Path) -> None:
+    one, other = content(tmp_path / "one", *ROWS[:2]), content(tmp_path / "two", ROWS[0], "B 2000 009")
+    assert one.instructions_sha256 != other.instructions_sha256
+    assert one.totals == other.totals == {"KES": "3000.50"}
+    assert payments_sha256(one) != payments_sha256(other)
+
+
+def test_what_takes_the_place_of_a_rejected_payment_is_counted(tmp_path: Path) -> None:
+    journal = in_memory_journal()
+    declined = ScriptedGateway(lambda _order_id, _times: reply("declined"))
+    submit(planned(sheet(tmp_path, "A 1000 001"), journal), journal, declined)
+    made = planned(sheet(tmp_path, "A 900 001", "B 5 002"), journal, amend=True)
+    found, _ = content_and_people(
+        made.validated,
+        made.sent_before,
+        amended=len(made.amendments),
+        endpoint=PLACE,
+        journal_id="a" * 32,
+        minor_units=MINOR_UNITS,
+    )
+    assert (found.rows, found.amended, found.totals) == (2, 1, {"KES": "905.00"})
+
+
+def test_a_plan_is_read_back_from_its_file(tmp_path: Path) -> None:
+    document = approve(plan(), CLEO, policy(), NOW)
+    write_document(document, tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json") == document
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(ApprovalError, match=r"plan\.json does not read as a plan"):
+        read_plan(tmp_path / "plan.json")

@@ -1,0 +1,513 @@
+"""Approvals by passkey: what another library accepts counts; no byte of it, of the text or of the page can differ."""
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
+from webauthn import verify_authentication_response
+from webauthn.helpers import encode_cbor
+from webauthn.helpers.exceptions import WebAuthnException
+
+from paygw_batch.approval.approval_keys import (
+    ApprovalKey,
+    PasskeySignature,
+    PublicKey,
+    RelyingParty,
+    challenge_of,
+    from_base64url,
+    has_asserted,
+    people_of,
+    public_key_of,
+    read_public_key,
+    to_base64url,
+)
+from paygw_batch.approval.plan_document import Content, PlanDocument, payout_code, unsigned_plan
+from paygw_batch.approval.signed_document import (
+    Approval,
+    ApprovalPolicy,
+    SignedDocument,
+    approval_text,
+    approve,
+    approve_by_passkey,
+    made_by_passkey,
+    require_signatures,
+    signatures_of,
+    signed,
+)
+from paygw_batch.core.lifecycle import Basis, State
+from paygw_batch.errors import ApprovalError, ConfigurationError
+from paygw_batch.settle.row_order import OrderedRow, RowAct, RowContent, RowOrder, unsigned_order
+from tests.approval.software_passkey import PRESENT_AND_VERIFIED, SoftwarePasskey
+
+NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
+CONSOLE = RelyingParty("https://payouts.example.com")
+ELSEWHERE = RelyingParty("https://payouts.example.com.evil.test")
+TEXT = b"paygw-batch plan 5 approval\n{...}"
+
+
+@cache
+def passkey(name: str, party: RelyingParty = CONSOLE) -> SoftwarePasskey:
+    """Return the passkey of this name; the first letter of it says of which kind its key is."""
+    if name.startswith("r"):
+        return SoftwarePasskey(rsa.generate_private_key(65537, 2048), party)
+    if name.startswith("e"):
+        return SoftwarePasskey(Ed25519PrivateKey.from_private_bytes(name.encode().ljust(32, b".")), party)
+    secret = int.from_bytes(name.encode().ljust(31, b"."))
+    return SoftwarePasskey(ec.derive_private_key(secret, ec.SECP256R1()), party)
+
+
+KINDS = pytest.mark.parametrize("name", ["p256", "ed25519", "rsa"])
+
+
+def file_key(seed: int) -> ApprovalKey:
+    key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
+    return ApprovalKey(public_key_of(key.public_key()), key.sign)
+
+
+# The oracle: py_webauthn
+
+
+def cose_of(key: PublicKey) -> bytes:
+    """Return a key as an authenticator hands it in, for the other library (RFC 9053)."""
+    public = load_der_public_key(key.material)
+    match public:
+        case ec.EllipticCurvePublicKey():
+            numbers = public.public_numbers()
+            return encode_cbor({1: 2, 3: -7, -1: 1, -2: numbers.x.to_bytes(32), -3: numbers.y.to_bytes(32)})
+        case rsa.RSAPublicKey():
+            parts = public.public_numbers()
+            return encode_cbor({1: 3, 3: -257, -1: parts.n.to_bytes(256), -2: parts.e.to_bytes(3)})
+        case _:
+            return encode_cbor({1: 1, 3: -8, -1: 6, -2: key.material[-32:]})
+
+
+def the_other_library_accepts(key: PublicKey, signature: PasskeySignature, data: bytes, party: RelyingParty) -> bool:
+    response = {
+        "clientDataJSON": signature.client_data,
+        "authenticatorData": signature.authenticator_data,
+        "signature": signature.signature,
+    }
+    try:
+        verify_authentication_response(
+            credential={"id": "AAAA", "rawId": "AAAA", "type": "public-key", "response": response},
+            expected_challenge=from_base64url(challenge_of(data)) or b"",
+            expected_rp_id=party.rp_id,
+            expected_origin=party.origin,
+            credential_public_key=cose_of(key),
+            credential_current_sign_count=0,
+            require_user_verification=True,
+        )
+    except (WebAuthnException, ValueError):
+        return False
+    return True
+
+
+@KINDS
+def test_what_a_passkey_signed_counts_here_and_in_another_library(name: str) -> None:
+    signature = passkey(name).sign(TEXT)
+    assert has_asserted(passkey(name).public, signature, TEXT, CONSOLE)
+    assert the_other_library_accepts(passkey(name).public, signature, TEXT, CONSOLE)
+
+
+def flipped(data: bytes) -> Iterator[bytes]:
+    """Yield `data` with each of its bits flipped."""
+    for place, byte in enumerate(data):
+        for bit in range(8):
+            yield data[:place] + bytes([byte ^ (1 << bit)]) + data[place + 1 :]
+
+
+@KINDS
+@pytest.mark.parametrize("part", ["client_data", "authenticator_data", "signature"])
+def test_no_bit_of_an_assertion_can_be_flipped(name: str, part: str) -> None:
+    signature = passkey(name).sign(TEXT)
+    for other in flipped(from_base64url(getattr(signature, part)) or b""):
+        changed = signature.model_copy(update={part: to_base64url(other)})
+        assert not has_asserted(passkey(name).public, changed, TEXT, CONSOLE), other
+
+
+@KINDS
+def test_no_bit_of_the_text_or_the_key_can_be_flipped(name: str) -> None:
+    signature = passkey(name).sign(TEXT)
+    for other in flipped(TEXT):
+        assert not has_asserted(passkey(name).public, signature, other, CONSOLE)
+    for material in flipped(passkey(name).public.material):
+        key = read_public_key(base64.b64encode(material).decode())
+        assert key in {None, passkey(name).public} or not has_asserted(key, signature, TEXT, CONSOLE)
+
+
+def test_no_character_of_the_origin_can_differ() -> None:
+    signature = passkey("p256").sign(TEXT)
+    for other in flipped(CONSOLE.origin.encode()):
+        party = RelyingParty(other.decode("latin-1"))
+        assert not has_asserted(passkey("p256").public, signature, TEXT, party)
+
+
+@pytest.mark.parametrize("part", ["client_data", "authenticator_data", "signature"])
+def test_an_assertion_has_one_spelling(part: str) -> None:
+    signature = passkey("p256").sign(TEXT)
+    text = getattr(signature, part)
+    others = [text + "=", text + "==", text + "A", text[:-1], text + "\n", " " + text, text + "\u00e4", ""]
+    others += [text.replace("-", "+"), text.replace("_", "/")] if {*"-_"} & {*text} else []
+    for other in {*others} - {text}:
+        assert not has_asserted(passkey("p256").public, signature.model_copy(update={part: other}), TEXT, CONSOLE), (
+            other
+        )
+
+
+# What is signed truly, and is not what was asked for
+
+
+def a_page(**more: object) -> PasskeySignature:
+    return passkey("p256").sign(TEXT, more=more)
+
+
+def said_by_the_authenticator(flags: int, more: bytes = b"", rp_id: str | None = None) -> PasskeySignature:
+    key = passkey("p256")
+    return key.sign(TEXT, authenticator_data=key.authenticator_data(flags, rp_id, more))
+
+
+def collected(text: str) -> PasskeySignature:
+    return passkey("p256").sign(TEXT, client_data=text.encode())
+
+
+GOOD = f'"type":"webauthn.get","challenge":"{challenge_of(TEXT)}","origin":"{CONSOLE.origin}"'
+
+REFUSED: dict[str, Callable[[], PasskeySignature]] = {
+    "another challenge": lambda: a_page(challenge=challenge_of(b"another text")),
+    "a challenge in another spelling": lambda: a_page(challenge=challenge_of(TEXT) + "="),
+    "no challenge": lambda: collected('{"type":"webauthn.get","origin":"' + CONSOLE.origin + '"}'),
+    "a new passkey": lambda: a_page(type="webauthn.create"),
+    "a payment": lambda: a_page(type="payment.get"),
+    "another origin": lambda: a_page(origin=ELSEWHERE.origin),
+    "another port": lambda: a_page(origin=CONSOLE.origin + ":8443"),
+    "another scheme": lambda: a_page(origin=CONSOLE.origin.replace("https", "http")),
+    "another spelling of the origin": lambda: a_page(origin=CONSOLE.origin + "/"),
+    "a list of origins": lambda: a_page(origin=[CONSOLE.origin]),
+    "a page in a frame": lambda: a_page(crossOrigin=True),
+    "a page in a frame, not said plainly": lambda: a_page(crossOrigin="false"),
+    "a page in a frame of another": lambda: a_page(topOrigin=ELSEWHERE.origin),
+    "a name twice": lambda: collected(f'{{{GOOD},"origin":"{CONSOLE.origin}"}}'),
+    "two objects": lambda: collected(f"{{{GOOD}}}{{{GOOD}}}"),
+    "no JSON": lambda: collected(f"{{{GOOD}"),
+    "no object": lambda: collected(f"[{{{GOOD}}}]"),
+    "a byte order mark": lambda: collected(f"\ufeff{{{GOOD}}}"),
+    "not a number": lambda: collected(f'{{{GOOD},"more":NaN}}'),
+    "too much": lambda: a_page(more="x" * 5000),
+    "another console": lambda: said_by_the_authenticator(PRESENT_AND_VERIFIED, rp_id=ELSEWHERE.rp_id),
+    "the origin, not its name": lambda: said_by_the_authenticator(PRESENT_AND_VERIFIED, rp_id=CONSOLE.origin),
+    "nobody present": lambda: said_by_the_authenticator(0x04),
+    "nobody verified": lambda: said_by_the_authenticator(0x01),
+    "neither": lambda: said_by_the_authenticator(0x00),
+    "a copy of what cannot be copied": lambda: said_by_the_authenticator(0x15),
+    "a key, and none": lambda: said_by_the_authenticator(0x45),
+    "extensions, and none": lambda: said_by_the_authenticator(0x85),
+    "extensions nobody asked for": lambda: said_by_the_authenticator(0x85, encode_cbor({"x": True})),
+    "a byte too much": lambda: said_by_the_authenticator(PRESENT_AND_VERIFIED, b"\0"),
+    "a byte too little": lambda: passkey("p256").sign(
+        TEXT, authenticator_data=passkey("p256").authenticator_data()[:-1]
+    ),
+    "nothing said": lambda: passkey("p256").sign(TEXT, authenticator_data=b""),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_was_truly_signed_and_not_asked_for_does_not_count(what: str) -> None:
+    assert not has_asserted(passkey("p256").public, REFUSED[what](), TEXT, CONSOLE)
+
+
+ACCEPTED: dict[str, Callable[[], PasskeySignature]] = {
+    "as it is": a_page,
+    "members nobody has heard of": lambda: a_page(other_keys_can_be_added_here="do not compare against a template"),
+    "without crossOrigin": lambda: collected(f"{{{GOOD}}}"),
+    "in another order": lambda: collected(f'{{"origin":"{CONSOLE.origin}",{GOOD.rpartition(",")[0]}}}'),
+    "a passkey that may be copied": lambda: said_by_the_authenticator(0x0D),
+    "a passkey that is copied": lambda: said_by_the_authenticator(0x1D),
+}
+
+
+@pytest.mark.parametrize("what", ACCEPTED)
+def test_what_browsers_may_add_is_no_reason_to_refuse(what: str) -> None:
+    assert has_asserted(passkey("p256").public, ACCEPTED[what](), TEXT, CONSOLE)
+    assert the_other_library_accepts(passkey("p256").public, ACCEPTED[what](), TEXT, CONSOLE)
+
+
+def test_the_other_library_agrees_with_every_refusal_but_those_that_we_add() -> None:
+    """We are the stricter ones. What it does not look at: frames, JSON read in two ways, sizes, spare extensions."""
+    key = passkey("p256").public
+    ours_alone = {what for what in REFUSED if the_other_library_accepts(key, REFUSED[what](), TEXT, CONSOLE)}
+    assert ours_alone <= {
+        "a challenge in another spelling",
+        "a page in a frame",
+        "a page in a frame, not said plainly",
+        "a page in a frame of another",
+        "a name twice",
+        "not a number",
+        "a byte order mark",
+        "too much",
+        "extensions nobody asked for",
+    }
+
+
+# Keys
+
+
+def test_one_key_in_two_encodings_is_one_key() -> None:
+    public = load_der_public_key(passkey("p256").public.material)
+    assert isinstance(public, ec.EllipticCurvePublicKey)
+    point = public.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+    header = bytes.fromhex("3039301306072a8648ce3d020106082a8648ce3d030107032200")
+    assert read_public_key(base64.b64encode(header + point).decode()) == passkey("p256").public
+
+
+WEAK: dict[str, ec.EllipticCurvePublicKey | rsa.RSAPublicKey] = {
+    "another curve": ec.derive_private_key(7, ec.SECP384R1()).public_key(),
+    "a short RSA key": rsa.generate_private_key(65537, 1024).public_key(),  # noqa: S505 (a weak one is wanted)
+    "a small exponent": rsa.generate_private_key(3, 2048).public_key(),
+}
+
+
+@pytest.mark.parametrize("what", WEAK)
+def test_a_weak_key_is_no_persons(what: str) -> None:
+    der = WEAK[what].public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    line = base64.b64encode(der).decode()
+    assert read_public_key(line) is None
+    with pytest.raises(ConfigurationError, match=r"approvers\.ben is not a person's public key"):
+        people_of({"ada": file_key(1).public.text}, {"ben": line})
+
+
+def test_an_rsa_key_of_a_passkey_signs_no_text_as_it_is() -> None:
+    plain = base64.b64encode(passkey("rsa").raw_signature(TEXT)).decode()
+    assert passkey("rsa").public.verifies(base64.b64decode(plain), TEXT)
+    assert not passkey("rsa").public.has_signed(TEXT, plain)
+
+
+def test_what_a_passkey_signs_is_never_taken_for_a_text_of_ours() -> None:
+    """Such a key in a token signs text as it is. What a passkey signs begins with a digest, and no text does."""
+    asserted = from_base64url(passkey("p256").sign(TEXT).signature)
+    assert asserted is not None
+    assert not passkey("p256").public.has_signed(TEXT, base64.b64encode(asserted).decode())
+
+
+# Documents
+
+ADA, BEN, CLEO = passkey("p-ada"), passkey("e-ben"), passkey("r-cleo")
+ADA_FILE, CLEO_FILE, STRANGER = file_key(1), file_key(2), passkey("p-stranger")
+
+
+def policy(needed: int = 1, party: RelyingParty | None = CONSOLE) -> ApprovalPolicy:
+    makers = {"ada": [ADA.public.text, ADA_FILE.public.text], "ben": BEN.public.text}
+    people = people_of(makers, {**makers, "cleo": [CLEO.public.text, CLEO_FILE.public.text]})
+    return ApprovalPolicy(needed, {}, 72, people, party)
+
+
+def plan(**other: Any) -> PlanDocument:
+    content = {
+        "endpoint": "gateway.example/1",
+        "journal": "a" * 32,
+        "operation": "payout",
+        "batch": "b" * 16,
+        "sheet": "payroll.csv",
+        "rows": 2,
+        "known": 0,
+        "invalid": 0,
+        "amended": 0,
+        "instructions_sha256": "c" * 64,
+        "totals": {"KES": "3001.00"},
+    }
+    return unsigned_plan(Content(**{**content, **other}), [], ADA.public, NOW)
+
+
+def order(**other: Any) -> RowOrder:
+    row = OrderedRow(
+        row=2,
+        client_orderid="A-1",
+        order_id="A-1",
+        attempt=1,
+        sent_at="2026-11-21T08:01:00.000Z",
+        state=State.IN_DOUBT,
+        hold=0,
+        duplicate_of=0,
+        currency="KES",
+        amount="10.00",
+        act=RowAct.NOT_RECEIVED,
+        evidence="Ticket 4711",
+        basis=Basis.PERSON,
+    )
+    content = {
+        "endpoint": "gateway.example/1",
+        "journal": "a" * 32,
+        "operation": "payout",
+        "batch": "b" * 16,
+        "sheet": "payroll.csv",
+        "statement": "",
+        "statement_sha256": "",
+    }
+    return unsigned_order(RowContent(**{**content, "rows": [row], **other}), ADA.public, NOW)
+
+
+def made(unsigned: SignedDocument, maker: SoftwarePasskey = ADA) -> SignedDocument:
+    return made_by_passkey(unsigned, maker.sign(unsigned.signed_text()), policy())
+
+
+def approval_by(key: SoftwarePasskey, document: SignedDocument, now: datetime = NOW) -> Approval:
+    asked = approval_text(document, key.public, policy(), now)
+    return Approval(key=key.public.text, approved_at=asked.approved_at, signature=key.sign(asked.text))
+
+
+def approved(document: SignedDocument, key: SoftwarePasskey, *, needed: int = 1) -> SignedDocument:
+    return approve_by_passkey(document, approval_by(key, document), policy(needed), NOW)
+
+
+def holds(document: SignedDocument, *, needed: int = 1, party: RelyingParty | None = CONSOLE) -> bool:
+    try:
+        require_signatures(document, policy(needed, party), NOW)
+    except ApprovalError:
+        return False
+    return True
+
+
+DOCUMENTS = pytest.mark.parametrize("kind", [plan, order])
+
+
+@DOCUMENTS
+@pytest.mark.parametrize("approver", [BEN, CLEO])
+def test_a_document_made_and_approved_by_passkeys_holds_also_when_read_from_its_file(
+    kind: Any, approver: SoftwarePasskey
+) -> None:
+    document = approved(made(kind()), approver)
+    assert holds(type(document).model_validate_json(document.model_dump_json()))
+    assert not holds(made(kind()))
+
+
+def test_the_challenge_is_the_digest_of_the_text_that_a_key_from_a_file_signs() -> None:
+    document = made(plan())
+    assert approval_text(document, CLEO.public, policy(), NOW).challenge == challenge_of(
+        document.approval_text(CLEO.public, "2026-11-22T08:00:00.000Z")
+    )
+
+
+def test_both_kinds_of_keys_count_side_by_side_and_a_person_once() -> None:
+    by_file = signed(plan().model_copy(update={"maker": ADA_FILE.public.text}), ADA_FILE)
+    document = approve(approved(by_file, CLEO, needed=2), CLEO_FILE, policy(2), NOW)
+    assert len(document.approvals) == 1
+    assert not holds(document, needed=2)
+    both = document.model_copy(update={"approvals": [*document.approvals, approval_by(CLEO, by_file)]})
+    assert [person.name for person in signatures_of(both, policy(2), NOW).valid] == ["cleo"]
+    assert not holds(both, needed=2)
+    assert holds(approved(both, BEN, needed=2), needed=2)
+
+
+@DOCUMENTS
+def test_the_makers_own_approval_does_not_count_with_any_key(kind: Any) -> None:
+    document = made(kind())
+    with pytest.raises(ApprovalError, match="ada made this"):
+        approval_text(document, ADA.public, policy(), NOW)
+    at = "2026-11-22T08:00:00.000Z"
+    own = Approval(key=ADA.public.text, approved_at=at, signature=ADA.sign(document.approval_text(ADA.public, at)))
+    assert not holds(document.model_copy(update={"approvals": [own]}))
+    with pytest.raises(ApprovalError, match="is by the maker"):
+        approve_by_passkey(document, own, policy(), NOW)
+
+
+def signed_by(document: SignedDocument, approver: SoftwarePasskey, signature: PasskeySignature) -> SignedDocument:
+    approval = Approval(key=approver.public.text, approved_at="2026-11-22T08:00:00.000Z", signature=signature)
+    return document.model_copy(update={"approvals": [approval]})
+
+
+@DOCUMENTS
+@pytest.mark.parametrize("part", ["endpoint", "journal", "batch"])
+def test_an_approval_counts_for_no_other_endpoint_journal_or_batch(kind: Any, part: str) -> None:
+    document = approved(made(kind()), CLEO)
+    other = made(kind(**{part: "d" * 32}))
+    assert not holds(other.model_copy(update={"approvals": document.approvals}))
+    moved = document.model_copy(update={"content": document.content.model_copy(update={part: "d" * 32})})
+    assert not holds(moved)
+
+
+def test_two_people_compare_the_code_of_the_payout_or_of_the_order() -> None:
+    assert made(plan()).code.replace(" ", "") == payout_code(plan())
+    assert made(order()).code.replace(" ", "") == order().digest()[:16]
+    assert plan().code != plan(endpoint="gateway.example/2").code
+    assert [len(part) for part in plan().code.split(" ")] == [4, 4, 4, 4]
+
+
+def test_an_approval_counts_for_no_other_act() -> None:
+    """Also where all else is the same: the first line of what is signed says the act."""
+    at = "2026-11-22T08:00:00.000Z"
+    document = made(plan())
+    first, rest = document.approval_text(CLEO.public, at).split(b"\n", 1)
+    assert first == b"paygw-batch plan 5 approval"
+    assert holds(signed_by(document, CLEO, CLEO.sign(first + b"\n" + rest)))
+    for other in (b"paygw-batch plan 5", b"paygw-batch order 1 approval", b"paygw-batch plan 4 approval"):
+        assert not holds(signed_by(document, CLEO, CLEO.sign(other + b"\n" + rest)))
+    assert not holds(signed_by(document, CLEO, CLEO.sign(document.signed_text())))
+
+
+def test_a_signature_under_the_name_of_anothers_key_does_not_count() -> None:
+    document = made(plan())
+    text = document.approval_text(CLEO.public, "2026-11-22T08:00:00.000Z")
+    for other in (ADA, BEN, STRANGER):
+        assert not holds(signed_by(document, CLEO, other.sign(text)))
+
+
+def test_a_stranger_neither_makes_nor_approves() -> None:
+    with pytest.raises(ApprovalError, match="does not belong to a listed maker"):
+        made(plan().model_copy(update={"maker": STRANGER.public.text}), STRANGER)
+    with pytest.raises(ApprovalError, match="does not belong to a listed approver"):
+        approval_text(made(plan()), STRANGER.public, policy(), NOW)
+
+
+def test_what_the_maker_signed_cannot_be_changed() -> None:
+    document = approved(made(plan()), CLEO)
+    assert isinstance(document.signature, PasskeySignature)
+    for part in ("client_data", "authenticator_data", "signature"):
+        data = from_base64url(getattr(document.signature, part)) or b""
+        for other in list(flipped(data))[::7]:
+            changed = document.signature.model_copy(update={part: to_base64url(other)})
+            assert not holds(document.model_copy(update={"signature": changed}))
+    assert not holds(document.model_copy(update={"made_at": "2026-11-22T08:00:00.001Z"}))
+
+
+def test_without_the_address_of_the_console_or_at_another_one_no_passkey_counts() -> None:
+    by_file = signed(plan().model_copy(update={"maker": ADA_FILE.public.text}), ADA_FILE)
+    document = approved(by_file, CLEO)
+    assert holds(document)
+    for party in (None, ELSEWHERE, RelyingParty("https://example.com"), RelyingParty(CONSOLE.origin + ":8443")):
+        assert not holds(document, party=party)
+    (problem,) = signatures_of(document, policy(party=None), NOW).wrong
+    assert problem == "that of cleo is by passkey, but the configuration does not give the address of the pages"
+
+
+def test_an_approval_is_begun_and_ended_within_minutes() -> None:
+    document = made(plan())
+    late, early = timedelta(minutes=11), timedelta(minutes=6)
+    with pytest.raises(ApprovalError, match=r"was started at 2026-11-22T07:49:00\.000Z, too long ago"):
+        approve_by_passkey(document, approval_by(CLEO, document, NOW - late), policy(), NOW)
+    with pytest.raises(ApprovalError, match="in the future"):
+        approve_by_passkey(document, approval_by(CLEO, document, NOW + early), policy(), NOW)
+
+
+@pytest.mark.parametrize("at", ["", "today", "2026-11-22T08:00:00", "2026-11-22"])
+def test_an_approval_without_a_time_is_refused_though_its_signature_is_true(at: str) -> None:
+    document = made(plan())
+    approval = Approval(
+        key=CLEO.public.text, approved_at=at, signature=CLEO.sign(document.approval_text(CLEO.public, at))
+    )
+    with pytest.raises(ApprovalError, match="has no time"):
+        approve_by_passkey(document, approval, policy(), NOW)
+
+
+def test_a_file_has_no_more_and_no_less_than_the_three_parts_of_a_signature() -> None:
+    written = json.loads(approved(made(plan()), CLEO).model_dump_json())
+    for change in ({"more": ""}, {"client_data": 1}, {"signature": None}):
+        changed = json.loads(json.dumps(written))
+        changed["approvals"][0]["signature"] |= change
+        with pytest.raises(ValueError, match="validation error"):
+            PlanDocument.model_validate_json(json.dumps(changed))

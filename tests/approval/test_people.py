@@ -1,0 +1,131 @@
+"""Who may prepare and approve: names and keys are compared by what they are, and not by how they are written."""
+
+import base64
+import hashlib
+import subprocess
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paygw_batch.approval.approval_keys import (
+    PublicKey,
+    people_of,
+    plain_name,
+    public_key_of,
+    read_own_spelling,
+    read_public_key,
+)
+from paygw_batch.errors import ConfigurationError
+
+
+def public(seed: int) -> PublicKey:
+    return public_key_of(Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32).public_key())
+
+
+ADA, SECOND, BEN, CLEO = (public(seed) for seed in (1, 2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "ada obi",
+        "ADA OBI",
+        " Ada  Obi ",
+        "Ada\u00a0Obi",
+        "Ada\u3000Obi",
+        "Ada\u2800Obi",
+        "A\u200bda O\u200dbi\ufeff",
+        "Ada Obi\u00ad",
+        "Ada Obi\ufe0f",
+        "\uff21\uff44\uff41 Obi",
+        "Ada\tObi",
+        "Ada O\u2060bi",
+        "\u202eAda Obi",
+    ],
+)
+def test_names_that_look_the_same_are_one_name(other: str) -> None:
+    assert plain_name(other) == plain_name("Ada Obi")
+
+
+def test_a_letter_with_its_mark_and_the_letter_that_has_it_are_one_name() -> None:
+    assert plain_name("Zoe\u0308 Stra\u00dfe") == plain_name("ZO\u00cb STRASSE")
+
+
+@pytest.mark.parametrize("other", ["Ada Obl", "Ada", "Ada Obi 2", "AdaObi"])
+def test_other_names_are_other_names(other: str) -> None:
+    assert plain_name(other) != plain_name("Ada Obi")
+
+
+@given(st.text(max_size=12))
+def test_a_plain_name_is_its_own_plain_name(name: str) -> None:
+    assert plain_name(plain_name(name)) == plain_name(name)
+
+
+SPELLINGS = (
+    ADA.text,
+    ADA.text.rstrip("="),
+    ADA.text + "=",
+    ADA.text + "===",
+    ADA.text[:30] + "\n" + ADA.text[30:] + "\n",
+    " ".join(ADA.text),
+)
+
+
+@pytest.mark.parametrize("text", SPELLINGS)
+def test_one_key_has_many_spellings(text: str) -> None:
+    assert read_public_key(text) == ADA
+
+
+def test_unused_bits_before_the_padding_make_no_other_key() -> None:
+    bare = ADA.text.rstrip("=")
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    place = alphabet.index(bare[-1])
+    others = [bare[:-1] + alphabet[place + step] + "=" for step in (1, 2, 3)]
+    assert [read_public_key(text) for text in others] == [ADA] * 3
+    assert [read_own_spelling(text) for text in (*others, ADA.text)] == [None, None, None, ADA]
+
+
+def test_every_encoding_that_reads_as_a_key_at_all_reads_as_the_key_whose_bytes_it_has() -> None:
+    der = base64.b64decode(ADA.text)
+    long_lengths = der[:1] + b"\x81" + der[1:]
+    null_parameters = bytes.fromhex("302c300706032b65700500032100") + ADA.material[-32:]
+    for encoding in (long_lengths, null_parameters, der + b"\0"):
+        assert read_public_key(base64.b64encode(encoding).decode()) in {ADA, None}
+
+
+@pytest.mark.parametrize("text", ["", "x", "AAAA", "\u00e4", ADA.text[4:], ADA.text.replace("M", "!", 1)])
+def test_what_is_no_key_is_none(text: str) -> None:
+    assert read_public_key(text) is None
+
+
+def test_a_person_has_the_keys_of_every_spelling_of_the_name() -> None:
+    people = people_of({"Ada": ADA.text, "BEN": BEN.text}, {"ada ": [SECOND.text, ADA.text], "ben": BEN.text})
+    ada, ben = people.listed
+    assert (ada.name, ada.keys) == ("Ada", frozenset({ADA, SECOND}))
+    assert (people.owner_of(SECOND), people.maker_with(SECOND), people.approver_with(SECOND)) == (ada, None, ada)
+    assert (list(people.approvers_for(ada)), list(people.approvers_for(ben))) == ([ben], [ada])
+
+
+def test_a_name_is_shown_on_one_line_without_what_cannot_be_seen() -> None:
+    (ada, ben) = people_of({" Ada\u202e\n\x1b Obi": ADA.text}, {"ben": BEN.text}).listed
+    assert (ada.name, ben.name) == ("Ada Obi", "ben")
+
+
+@pytest.mark.parametrize("text", SPELLINGS)
+def test_two_names_with_one_key_are_refused_however_it_is_spelled(text: str) -> None:
+    for makers, approvers in (
+        ({"ada": ADA.text}, {"eve": [BEN.text, text]}),
+        ({"ada": ADA.text, "eve": text}, {"ben": BEN.text}),
+        ({"ben": BEN.text}, {"ada": ADA.text, "eve": text}),
+    ):
+        with pytest.raises(ConfigurationError, match="one key under two names, ada and eve"):
+            people_of(makers, approvers)
+
+
+def test_a_fingerprint_is_what_openssl_and_sha256sum_show() -> None:
+    pem = f"-----BEGIN PUBLIC KEY-----\n{ADA.text}\n-----END PUBLIC KEY-----\n"
+    command = ["openssl", "pkey", "-pubin", "-outform", "DER"]
+    shown = subprocess.run(command, input=pem.encode(), capture_output=True, check=True).stdout
+    assert ADA.fingerprint == hashlib.sha256(shown).hexdigest()[:16]

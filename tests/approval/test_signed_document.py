@@ -1,0 +1,322 @@
+"""Signed documents: any change to signature, text, key or time is found, and people count, not keys."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from paygw_batch.approval.approval_keys import ApprovalKey, PublicKey, people_of, public_key_of
+from paygw_batch.approval.plan_document import Content, PlanDocument, PlanFinding, unsigned_plan
+from paygw_batch.approval.signed_document import (
+    Approval,
+    ApprovalPolicy,
+    SignedDocument,
+    approve,
+    check_reachable,
+    require_signatures,
+    signatures_of,
+    signed,
+)
+from paygw_batch.core.lifecycle import Basis, State
+from paygw_batch.errors import ApprovalError, ConfigurationError
+from paygw_batch.settle.row_order import OrderedRow, RowAct, RowContent, RowOrder, unsigned_order
+
+NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
+
+
+def private(seed: int) -> ApprovalKey:
+    key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
+    return ApprovalKey(public_key_of(key.public_key()), key.sign)
+
+
+ADA, SECOND, BEN, CLEO, STRANGER = (private(seed) for seed in range(1, 6))
+
+
+def policy(needed: int = 1) -> ApprovalPolicy:
+    both = {"ada": [ADA.public.text, SECOND.public.text], "ben": BEN.public.text}
+    return ApprovalPolicy(needed, {}, 72, people_of(both, {**both, "cleo": CLEO.public.text}))
+
+
+def plan() -> PlanDocument:
+    content = Content(
+        endpoint="gateway.example/1",
+        journal="a" * 32,
+        operation="payout",
+        batch="b" * 16,
+        sheet="payroll.csv",
+        rows=2,
+        known=0,
+        invalid=0,
+        amended=0,
+        instructions_sha256="c" * 64,
+        totals={"KES": "3001.00"},
+    )
+    findings = [PlanFinding(row=2, code="row.look_alike", message="twice")]
+    return signed(unsigned_plan(content, findings, ADA.public, NOW), ADA)
+
+
+def order() -> RowOrder:
+    row = OrderedRow(
+        row=2,
+        client_orderid="PAY-1",
+        order_id="PAY-1",
+        attempt=1,
+        sent_at="2026-11-21T08:01:00.000Z",
+        state=State.IN_DOUBT,
+        hold=0,
+        duplicate_of=0,
+        currency="KES",
+        amount="1500.50",
+        act=RowAct.NOT_RECEIVED,
+        evidence="Ticket 4711",
+        basis=Basis.PERSON,
+    )
+    content = RowContent(
+        endpoint="gateway.example/1",
+        journal="a" * 32,
+        operation="payout",
+        batch="b" * 16,
+        sheet="payroll.csv",
+        statement="",
+        attempts=[(1, 1)],
+        statement_sha256="",
+        rows=[row],
+    )
+    return signed(unsigned_order(content, ADA.public, NOW), ADA)
+
+
+KINDS = pytest.mark.parametrize("made", [plan, order])
+
+
+def holds(document: SignedDocument, *, needed: int = 1, now: datetime = NOW) -> bool:
+    try:
+        require_signatures(document, policy(needed), now)
+    except ApprovalError:
+        return False
+    return True
+
+
+@KINDS
+def test_what_another_person_approved_holds(made: Callable[[], SignedDocument]) -> None:
+    document = approve(made(), CLEO, policy(), NOW)
+    assert holds(document)
+    assert not holds(made())
+    assert [person.name for person in signatures_of(document, policy(), NOW).valid] == ["cleo"]
+
+
+def other_texts(text: str) -> list[str]:
+    """Return `text` with each of its characters changed, and with each bit of it flipped that leaves plain text."""
+    flipped = [
+        text[:place] + chr(ord(one) ^ (1 << bit)) + text[place + 1 :]
+        for place, one in enumerate(text)
+        for bit in range(7)
+    ]
+    return [other for other in flipped if other.isprintable()]
+
+
+@KINDS
+@pytest.mark.parametrize("part", ["signature", "key", "approved_at"])
+def test_no_byte_of_an_approval_can_be_changed(made: Callable[[], SignedDocument], part: str) -> None:
+    document = approve(made(), CLEO, policy(), NOW)
+    (approval,) = document.approvals
+    for other in other_texts(getattr(approval, part)):
+        changed = document.model_copy(update={"approvals": [approval.model_copy(update={part: other})]})
+        assert not holds(changed), (part, other)
+
+
+@KINDS
+@pytest.mark.parametrize("part", ["signature", "maker", "made_at", "document"])
+def test_no_byte_that_the_maker_signed_can_be_changed(made: Callable[[], SignedDocument], part: str) -> None:
+    document = approve(made(), CLEO, policy(), NOW)
+    for other in other_texts(getattr(document, part)):
+        assert not holds(document.model_copy(update={part: other})), (part, other)
+
+
+@KINDS
+def test_no_part_of_the_content_can_be_changed(made: Callable[[], SignedDocument]) -> None:
+    document = approve(made(), CLEO, policy(), NOW)
+    kept: dict[str, Any] = document.content.model_dump()
+    for name, value in kept.items():
+        if isinstance(value, str):
+            others: list[Any] = other_texts(value or "a")
+        elif isinstance(value, int):
+            others = [value + 1, value - 1]
+        else:
+            others = [type(value)()]
+        for other in others:
+            content = document.content.model_copy(update={name: other})
+            assert not holds(document.model_copy(update={"content": content})), (name, other)
+
+
+def test_no_part_of_an_ordered_row_can_be_changed() -> None:
+    document = approve(order(), CLEO, policy(), NOW)
+    (row,) = document.content.rows
+    changes = {"row": 3, "attempt": 2, "state": State.ACCEPTED, "hold": 1, "duplicate_of": 1, "act": RowAct.PAID}
+    changes["basis"] = Basis.GATEWAY
+    texts = dict.fromkeys(("client_orderid", "order_id", "sent_at", "currency", "amount", "evidence", "words"), "x")
+    assert set(changes | texts) == set(OrderedRow.model_fields)
+    for name, value in (changes | texts).items():
+        content = document.content.model_copy(update={"rows": [row.model_copy(update={name: value})]})
+        assert not holds(document.model_copy(update={"content": content})), name
+
+
+def test_findings_cannot_be_left_out() -> None:
+    assert not holds(approve(plan(), CLEO, policy(), NOW).model_copy(update={"findings": []}))
+
+
+def signed_by(key: ApprovalKey, document: SignedDocument, *, named: PublicKey | None = None) -> Approval:
+    """Return what a hostile hand would write: an approval with any key, past everything that `approve` refuses."""
+    public, at = named or key.public, "2026-11-21T08:00:00.000Z"
+    return Approval(key=public.text, approved_at=at, signature=key.sign(document.approval_text(public, at)))
+
+
+@KINDS
+@pytest.mark.parametrize("key", [ADA, SECOND])
+def test_the_makers_own_approval_does_not_count_with_any_key(
+    made: Callable[[], SignedDocument], key: ApprovalKey
+) -> None:
+    document = made()
+    own = document.model_copy(update={"approvals": [signed_by(key, document)]})
+    assert not holds(own)
+    (problem,) = signatures_of(own, policy(), NOW).wrong
+    assert problem == f"that of ada is by the maker of the {document.noun}"
+    assert not holds(approve(own, CLEO, policy(2), NOW), needed=2)
+    with pytest.raises(ApprovalError, match="ada made this"):
+        approve(document, key, policy(), NOW)
+
+
+@KINDS
+def test_a_signature_under_the_name_of_anothers_key_does_not_count(made: Callable[[], SignedDocument]) -> None:
+    document = made()
+    for key in (ADA, STRANGER):
+        forged = signed_by(key, document, named=CLEO.public)
+        assert not holds(document.model_copy(update={"approvals": [forged]}))
+
+
+def test_an_approval_of_one_kind_counts_for_no_other() -> None:
+    """Also where the two would say the same otherwise: the first line of what is signed names the kind."""
+    of_plan = approve(plan(), CLEO, policy(), NOW)
+    assert not holds(order().model_copy(update={"approvals": of_plan.approvals}))
+    same = order().model_copy(update={"document": "paygw-batch plan 5"})
+    assert same.signed_text().split(b"\n")[0] != order().signed_text().split(b"\n")[0]
+    assert not holds(same)
+    firsts = {one.approval_text(CLEO.public, "").split(b"\n")[0] for one in (order(), same)}
+    assert len(firsts | {order().signed_text().split(b"\n")[0], same.signed_text().split(b"\n")[0]}) == 4
+
+
+def test_the_makers_signature_is_no_approval() -> None:
+    document = plan()
+    own = Approval(key=CLEO.public.text, approved_at=document.made_at, signature=CLEO.sign(document.signed_text()))
+    assert not holds(document.model_copy(update={"approvals": [own]}))
+
+
+@KINDS
+def test_an_approval_holds_from_now_until_it_expires(made: Callable[[], SignedDocument]) -> None:
+    document = approve(made(), CLEO, policy(), NOW)
+    hours = timedelta(hours=1)
+    assert holds(document, now=NOW - timedelta(minutes=4))
+    assert not holds(document, now=NOW - timedelta(minutes=6))
+    assert holds(document, now=NOW + 71 * hours)
+    assert not holds(document, now=NOW + 72 * hours)
+
+
+def test_as_many_people_as_are_needed() -> None:
+    document = approve(approve(plan(), CLEO, policy(2), NOW), CLEO, policy(2), NOW)
+    assert len(document.approvals) == 1
+    assert not holds(document, needed=2)
+    assert holds(approve(document, BEN, policy(2), NOW), needed=2)
+
+
+def test_a_stranger_neither_makes_nor_approves() -> None:
+    with pytest.raises(ApprovalError, match="does not belong to a listed approver"):
+        approve(plan(), STRANGER, policy(), NOW)
+    foreign = signed(unsigned_plan(plan().content, [], STRANGER.public, NOW), STRANGER)
+    with pytest.raises(ApprovalError, match="does not belong to a listed maker"):
+        approve(foreign, CLEO, policy(), NOW)
+    by_an_approver = signed(unsigned_plan(plan().content, [], CLEO.public, NOW), CLEO)
+    with pytest.raises(ApprovalError, match="does not belong to a listed maker"):
+        approve(by_an_approver, BEN, policy(), NOW)
+
+
+def test_a_key_that_may_only_prepare_approves_nothing() -> None:
+    people = people_of({"ada": ADA.public.text, "ben": BEN.public.text}, {"ben": SECOND.public.text})
+    of_makers = ApprovalPolicy(1, {}, 72, people)
+    document = plan()
+    with pytest.raises(ApprovalError, match="does not belong to a listed approver"):
+        approve(document, BEN, of_makers, NOW)
+    own = document.model_copy(update={"approvals": [signed_by(BEN, document)]})
+    found = signatures_of(own, of_makers, NOW)
+    assert not found.valid
+    assert list(found.wrong) == ["that of ben is by a key that does not belong to a listed approver"]
+    assert len(signatures_of(approve(own, SECOND, of_makers, NOW), of_makers, NOW).valid) == 1
+
+
+def test_people_are_counted_for_what_can_be_reached() -> None:
+    check_reachable(policy(2))
+    with pytest.raises(ConfigurationError, match="needs 3 approvals, and no maker has more than 2"):
+        check_reachable(policy(3))
+
+
+PLAN_TEXT = (
+    'paygw-batch plan 5\n{"against":"","answered":[],"content":{"amended":0,"batch":"bbbbbbbbbbbbbbbb",'
+    '"endpoint":"gateway.example/1",'
+    '"instructions_sha256":"cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc","invalid":0,'
+    '"journal":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","known":0,'
+    '"known_sha256":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","operation":"payout",'
+    '"people_sha256":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","rows":2,"sheet":"payroll.csv",'
+    '"totals":{"KES":"3001.00"}},"document":"paygw-batch plan 5","findings":['
+    '{"code":"row.look_alike","message":"twice","row":2}],"language":"en","made_at":"2026-11-21T08:00:00.000Z","maker":"%s",'
+    '"people":""}'
+)
+ORDER_TEXT = (
+    'paygw-batch order 1\n{"content":{"attempts":[[1,1]],"batch":"bbbbbbbbbbbbbbbb",'
+    '"endpoint":"gateway.example/1",'
+    '"journal":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","operation":"payout","rows":[{"act":"not-received","amount":"1500.50",'
+    '"attempt":1,"basis":"person","client_orderid":"PAY-1","currency":"KES","duplicate_of":0,"evidence":"Ticket 4711",'
+    '"hold":0,"order_id":"PAY-1","row":2,"sent_at":"2026-11-21T08:01:00.000Z","state":"in_doubt",'
+    '"words":""}],"sheet":"payroll.csv","statement":"","statement_sha256":""},'
+    '"document":"paygw-batch order 1",'
+    '"made_at":"2026-11-21T08:00:00.000Z",'
+    '"maker":"%s"}'
+)
+
+
+@pytest.mark.parametrize(("made", "text"), [(plan, PLAN_TEXT), (order, ORDER_TEXT)])
+def test_what_is_signed_is_exactly_this_text(made: Callable[[], SignedDocument], text: str) -> None:
+    """Documents that were signed by an earlier version must verify: another text needs another name of its kind."""
+    document = made()
+    assert document.signed_text().decode() == text % ADA.public.text
+    approval = document.approval_text(CLEO.public, "2026-11-21T09:00:00.000Z").decode()
+    body = f'{{"approved_at":"2026-11-21T09:00:00.000Z","key":"{CLEO.public.text}","sha256":"{document.digest()}"}}'
+    assert approval == f"{text.splitlines()[0]} approval\n{body}"
+
+
+def test_a_letter_beyond_ascii_is_signed_as_its_escape() -> None:
+    content = plan().content.model_copy(update={"sheet": "Zo\u00eb.csv"})
+    assert b'"sheet":"Zo\\u00eb.csv"' in unsigned_plan(content, [], ADA.public, NOW).signed_text()
+
+
+@KINDS
+def test_who_made_and_who_approved_is_told_with_the_times(made: Callable[[], SignedDocument]) -> None:
+    document = approve(approve(made(), CLEO, policy(), NOW), BEN, policy(), NOW + timedelta(hours=1))
+    found = signatures_of(document, policy(), NOW + timedelta(hours=1))
+    assert (found.maker.name, found.made_at, list(found.wrong)) == ("ada", "2026-11-21T08:00:00.000Z", [])
+    told = {person.name: approval.approved_at for person, approval in found.valid.items()}
+    assert told == {"cleo": "2026-11-21T08:00:00.000Z", "ben": "2026-11-21T09:00:00.000Z"}
+
+
+def test_an_approval_that_does_not_count_says_why() -> None:
+    document = approve(plan(), CLEO, policy(), NOW)
+    late = signatures_of(document, policy(), NOW + timedelta(hours=72))
+    assert list(late.wrong) == ["that of cleo expired at 2026-11-24T08:00:00.000Z"]
+    early = signatures_of(document, policy(), NOW - timedelta(minutes=6))
+    assert list(early.wrong) == ["that of cleo is dated 2026-11-21T08:00:00.000Z, which is in the future"]
+    other = document.model_copy(update={"content": document.content.model_copy(update={"rows": 3})})
+    with pytest.raises(ApprovalError, match="was changed after its maker signed it"):
+        signatures_of(other, policy(), NOW)
+    (approval,) = document.approvals
+    moved = approval.model_copy(update={"approved_at": "2026-11-21T09:00:00.000Z"})
+    (problem,) = signatures_of(document.model_copy(update={"approvals": [moved]}), policy(), NOW).wrong
+    assert problem == "that of cleo is for different content, or was changed"

@@ -1,0 +1,221 @@
+"""Asking at once about what nothing proves: whom, how often, and what is kept. The clock is ours."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from paygw_batch.core.evidence import Candidate, Claim, EvidenceSource, Finding, Proof, Waits, rule
+from paygw_batch.core.lifecycle import Standing, State
+from paygw_batch.core.outcome import GoOn, OutcomeKind, StopRun
+from paygw_batch.errors import JournalError
+from paygw_batch.gateway.enquiry import EnquiryAnswer
+from paygw_batch.gateway.message import Expected
+from paygw_batch.journal import decode_notification
+from paygw_batch.settle import refresh
+from paygw_batch.settle.refresh import MAX_ASKED, Clock, FollowUp, Politeness, asked_about
+
+WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
+NOW = datetime(2026, 11, 22, 4, tzinfo=UTC)
+SENT_AT = "2026-11-22T03:59:00.000Z"
+
+
+def candidate(state: State = State.ACCEPTED, *, sent: str | None = "PAY-1", intended_at: str = SENT_AT) -> Candidate:
+    return Candidate(
+        7, "PAY-1", "1500.50", "KES", Standing(state, 1, 1, None), sent, has_left_once=True, intended_at=intended_at
+    )
+
+
+def claim(status: str | None = "approved", *, amount: str = "1500.50", proof: Proof = Proof.UNPROVEN) -> Claim:
+    return Claim("PAY-1", amount, "KES", status, None, proof)
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "is_asked"),
+    [
+        (claim(), State.ACCEPTED, True),
+        (claim("declined"), State.IN_DOUBT, True),
+        (claim("processing"), State.IN_DOUBT, True),
+        (claim(), State.READY, True),  # it was released, and the gateway may have it
+        (claim("declined"), State.PAID, True),  # it contradicts
+        (claim(amount="1.00"), State.ACCEPTED, True),
+        (claim(proof=Proof.FORGED), State.ACCEPTED, True),
+        (claim("limbo"), State.ACCEPTED, True),
+        (claim(), State.PAID, False),
+        (claim("processing"), State.ACCEPTED, False),
+        (claim("processing"), State.PAID, False),
+        (claim(proof=Proof.FORGED), State.PAID, False),
+        (claim("limbo"), State.REJECTED, False),
+    ],
+)
+def test_the_gateway_is_asked_about_what_would_move_or_contradict_a_row(
+    said: Claim, state: State, *, is_asked: bool
+) -> None:
+    one = candidate(state)
+    assert asked_about(said, [one], WORDS) == ([one] if is_asked else [])
+
+
+def test_nothing_is_asked_about_an_order_that_is_not_ours() -> None:
+    assert asked_about(claim(), [], WORDS) == []
+
+
+def test_a_row_in_flight_waits() -> None:
+    assert isinstance(asked_about(claim(), [candidate(State.IN_FLIGHT)], WORDS), Waits)
+
+
+class World:
+    """A journal, a gateway and a clock that a test scripts."""
+
+    def __init__(self, *answers: EnquiryAnswer, concurrency: int = 1) -> None:
+        self.now_s = 0.0
+        self.candidates: Sequence[Candidate] = [candidate()]
+        self.errors: list[Exception] = []
+        self.asked: list[tuple[float, Expected]] = []
+        self.kept: list[str] = []
+        self.told: list[str] = []
+        self._answers = list(answers)
+        self.follow_up = FollowUp(
+            self._look,
+            self._ask,
+            self._keep,
+            words=WORDS,
+            politeness=Politeness(concurrency, 10.0, 60.0),
+            clock=Clock(lambda: self.now_s, self._sleep, lambda: NOW + timedelta(seconds=self.now_s)),
+            tell=self.told.append,
+        )
+
+    def _look(self, _order_id: str) -> Sequence[Candidate]:
+        if self.errors:
+            raise self.errors.pop()
+        return self.candidates
+
+    async def _ask(self, expected: Expected, _endpoint_id: str | None) -> EnquiryAnswer:
+        self.asked.append((self.now_s, expected))
+        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+
+    async def _keep(self, content: str) -> None:
+        self.kept.append(content)
+
+    async def _sleep(self, wait_s: float) -> None:
+        self.now_s += wait_s
+        await asyncio.sleep(0)
+
+    def run(self, until: Callable[[], bool], *doubts: Claim) -> None:
+        async def go() -> None:
+            under_way = asyncio.create_task(self.follow_up.run(doubts))
+            try:
+                async with asyncio.timeout(30):
+                    while not until():
+                        assert not under_way.done(), under_way
+                        await asyncio.sleep(0.001)
+            finally:
+                under_way.cancel()
+
+        asyncio.run(go())
+
+
+def answer(status: str, *, is_not_found: bool = False) -> EnquiryAnswer:
+    said = Claim("PAY-1", "1500.50", "KES", status, "r-1", Proof.PROVEN, is_not_found=is_not_found)
+    return EnquiryAnswer(said, "", GoOn(), has_replied=True)
+
+
+NO_ANSWER = EnquiryAnswer(None, "connect.refused", GoOn(), has_replied=False)
+
+
+def test_the_answer_is_kept_as_an_enquiry_that_moves_the_row() -> None:
+    world = World(answer("approved"))
+    world.run(lambda: bool(world.kept), claim())
+    ((_, expected),) = world.asked
+    assert expected == Expected("PAY-1", Decimal("1500.50"), "KES")
+    kept = decode_notification(world.kept[0])
+    assert kept.source is EvidenceSource.ENQUIRY
+    assert kept.claim.proof is Proof.PROVEN
+    ruling = rule(kept.claim, [candidate()], WORDS)
+    assert not isinstance(ruling, Waits)
+    assert ruling.finding is Finding.MOVED
+
+
+def test_an_answer_says_nothing_of_an_attempt_that_left_since() -> None:
+    world = World(answer("declined"))
+    world.run(lambda: bool(world.kept), claim("declined"))
+    later = candidate(intended_at="2026-11-22T05:00:00.000Z")
+    ruling = rule(decode_notification(world.kept[0]).claim, [later], WORDS)
+    assert not isinstance(ruling, Waits)
+    assert ruling.finding is Finding.SUPERSEDED
+    assert ruling.outcome is None
+
+
+def test_no_answer_and_no_news_are_asked_for_again_and_then_left_to_a_person() -> None:
+    world = World(NO_ANSWER, answer("processing"), NO_ANSWER)
+    world.run(lambda: len(world.asked) == MAX_ASKED, claim())
+    assert world.kept == []
+
+
+def test_news_after_a_while_is_kept() -> None:
+    world = World(NO_ANSWER, answer("processing"), answer("approved"))
+    world.run(lambda: bool(world.kept), claim())
+    assert len(world.asked) == 3
+
+
+def test_not_found_is_kept_for_a_person() -> None:
+    world = World(answer("not-found", is_not_found=True))
+    world.run(lambda: bool(world.kept), claim())
+    assert decode_notification(world.kept[0]).claim.is_not_found
+
+
+def test_an_order_waits_once_however_often_it_is_notified() -> None:
+    world = World(answer("approved"))
+    world.run(lambda: bool(world.kept), claim(), claim("declined"), claim())
+    assert len(world.asked) == 1
+
+
+def test_a_gateway_that_refuses_is_told_once_and_given_a_rest() -> None:
+    refused = EnquiryAnswer(None, "http.403", StopRun("it does not accept our signature."), has_replied=True)
+    world = World(refused, refused, answer("approved"))
+    world.run(lambda: bool(world.kept), claim())
+    assert world.told == ["The gateway refuses enquiries: it does not accept our signature."]
+    times = [at for at, _ in world.asked]
+    assert times[1] - times[0] >= 60
+
+
+def test_a_journal_that_cannot_be_read_is_told_and_looked_at_again() -> None:
+    world = World(answer("approved"))
+    world.errors = [JournalError("It is damaged."), JournalError("It is damaged.")]
+    world.run(lambda: bool(world.kept), claim())
+    assert len(world.told) == 1
+    assert "It is damaged." in world.told[0]
+
+
+def test_an_error_that_nobody_expected_ends_nothing_and_quotes_nothing() -> None:
+    world = World(answer("approved"))
+    world.errors = [ValueError("Jane Wanjiku")]
+    world.run(lambda: bool(world.kept), claim())
+    assert world.told == ["The gateway cannot be asked about an unproven notification: unexpected error (ValueError)."]
+
+
+def test_more_orders_than_can_wait_are_left_to_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refresh, "MAX_WAITING", 1)
+    world = World(answer("approved"))
+    world.run(lambda: bool(world.kept), claim(), replace(claim(), order_id="PAY-2"))
+    assert len(world.asked) == 1
+    assert "Too many" in world.told[0]
+
+
+def test_a_row_in_flight_is_asked_about_when_its_outcome_is_known() -> None:
+    world = World(answer("approved"))
+    world.candidates = [candidate(State.IN_FLIGHT)]
+    looks = 0
+
+    def landed() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 20:
+            assert world.asked == []
+            world.candidates = [candidate(State.IN_DOUBT)]
+        return bool(world.kept)
+
+    world.run(landed, claim())
+    assert len(world.asked) == 1

@@ -1,0 +1,712 @@
+"""A statement's lines held against a batch: what each settles, and why the others do not. The clock is ours."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from paygw_batch.core.evidence import Claim, EvidenceSource, Finding, Proof, Span, StatedTimes, rule
+from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, Returned, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
+from paygw_batch.journal.values import Amendment, CarriedOut, ClockSeen, Entry, Known
+from paygw_batch.settle.match_statement import Matched, StatementReader
+from paygw_batch.settle.resolve import Settlement, settle
+from paygw_batch.settle.row_order import Decision, row_content, unsigned_order
+from paygw_batch.settle.statement import Statement, StatementLine, StatementProof, TimeSpan, read_time
+from tests.approval.test_signed_document import ADA
+from tests.journal.journal_rows import all_due, at, intent, memory, new_instruction, open_sheet, outcome_of, send
+
+WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
+NOW = datetime(2026, 11, 22, 9, tzinfo=UTC)
+SHA = "0123456789abcdef" * 4
+EVIDENCE = "Statement day.csv (SHA-256 0123456789abcdef), line 2: "
+ASK = "The payee may have the money: do not send it again, and ask the gateway."
+
+
+def line(order_id: str = "ORD-2", status: str | None = "approved", number: int = 2, **changes: str) -> StatementLine:
+    """Return a line in the gateway's words; with `answer`, one in ours."""
+    amount = changes.get("amount", "1500.50")
+    return StatementLine(
+        number,
+        order_id,
+        Decimal(amount) if amount.replace(".", "").isdigit() else None,
+        amount,
+        changes.get("currency", "KES"),
+        None if "answer" in changes else status,
+        changes.get("answer"),
+        changes.get("time", ""),
+        changes.get("sent_at", ""),
+    )
+
+
+def statement(*lines: StatementLine, proof: StatementProof = StatementProof.UNASKED) -> Statement:
+    return Statement("day.csv", SHA, lines, proof)
+
+
+def reader(
+    journal: SqliteJournal,
+    *,
+    batch: int = 1,
+    now: datetime = NOW,
+    as_of: str = "",
+    words: Mapping[str, OutcomeKind] = WORDS,
+) -> StatementReader:
+    span = read_time(as_of)
+    assert isinstance(span, TimeSpan) or not as_of
+    return StatementReader(
+        journal,
+        journal.batches()[batch - 1],
+        words=words,
+        minor_units={"KES": 2},
+        quarantine_h=24,
+        now=lambda: now,
+        as_of=span,
+    )
+
+
+def match(journal: SqliteJournal, *lines: StatementLine, batch: int = 1, as_of: str = "") -> Matched:
+    return reader(journal, batch=batch, as_of=as_of).match(statement(*lines))
+
+
+def basis_of(journal: SqliteJournal, one: StatementLine, proof: StatementProof, as_of: str = "") -> Basis:
+    """Return on whose word a line settles its row."""
+    (settlement,) = reader(journal, as_of=as_of).match(statement(one, proof=proof)).settlements
+    return settlement.basis
+
+
+def told(journal: SqliteJournal, *lines: StatementLine, batch: int = 1, as_of: str = "") -> str:
+    """Return the sentence of the one difference, and hold that nothing is settled."""
+    found = match(journal, *lines, batch=batch, as_of=as_of)
+    assert not found.settlements
+    (difference,) = found.differences
+    assert (difference.line, difference.order_id) == (lines[0].line, lines[0].order_id)
+    return difference.sentence
+
+
+def settled(journal: SqliteJournal, *lines: StatementLine, as_of: str = "") -> Settlement:
+    found = match(journal, *lines, as_of=as_of)
+    assert not found.differences
+    (settlement,) = found.settlements
+    return settlement
+
+
+def sent(kind: OutcomeKind, *, rows: int = 1, minute: int = 1) -> SqliteJournal:
+    """Return a journal whose rows left at a minute and came to `kind`."""
+    journal = memory()
+    open_sheet(journal, new=rows)
+    send(journal, 1, kind, at(minute))
+    return journal
+
+
+def says(journal: SqliteJournal, resolution: Resolution, *, attempt: int = 1, minute: int = 3) -> None:
+    """Have a person say it of row 2."""
+    journal.settle([Entry(1, attempt, Resolved(resolution, "Ticket 1", "amina"), at(minute))])
+
+
+def again(journal: SqliteJournal, *, suffix: bool, minute: int = 5) -> None:
+    """Release what is rejected."""
+    assert journal.release(1, None, suffix=suffix, by="amina", at=at(minute), cutoff=at(59)) == 1
+
+
+def sent_twice(*, suffix: bool = False) -> SqliteJournal:
+    """Row 2 was rejected, left again at minute 10, and is in doubt."""
+    journal = sent(OutcomeKind.REJECTED)
+    again(journal, suffix=suffix)
+    send(journal, 1, OutcomeKind.UNKNOWN, at(10))
+    return journal
+
+
+# Rows that wait for a word
+
+
+@pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED])
+@pytest.mark.parametrize(("word", "said"), [("approved", Resolution.PAID), ("declined", Resolution.REJECTED)])
+def test_the_gateways_word_settles_a_row_that_waits(kind: OutcomeKind, word: str, said: Resolution) -> None:
+    found = match(sent(kind), line(status=word))
+    assert found.settlements == [Settlement(2, said, f"{EVIDENCE}{word}", Basis.PERSON)]
+    assert (found.differences, found.agreeing, found.elsewhere, found.waiting) == ([], 0, 0, 0)
+    assert (found.silent, found.contrary) == ([], [])
+
+
+def test_a_row_in_flight_of_a_run_that_ended_waits_for_a_word_too() -> None:
+    journal = memory()
+    open_sheet(journal, new=1)
+    journal.append([intent(one, at(1)) for one in all_due(journal, 1)])
+    assert settled(journal, line()).resolution is Resolution.PAID
+    assert [row.row for row in match(journal).silent] == [2]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [("paid", Resolution.PAID), ("rejected", Resolution.REJECTED), ("not-received", Resolution.NOT_RECEIVED)],
+)
+def test_an_answer_of_ours_settles_a_row_in_doubt_on_a_persons_word(answer: str, said: Resolution) -> None:
+    found = settled(sent(OutcomeKind.UNKNOWN), line(answer=answer, time="2026-11-21T08:30:00Z"))
+    assert found == Settlement(2, said, f"{EVIDENCE}{answer} at 2026-11-21T08:30:00Z", Basis.PERSON)
+
+
+@pytest.mark.parametrize(
+    ("time", "as_of", "basis"),
+    [
+        ("2026-11-21T08:02:00Z", "", Basis.GATEWAY),
+        ("2026-11-21T08:01:00Z", "", Basis.GATEWAY),
+        ("2026-11-21", "", Basis.PERSON),
+        ("", "2026-11-21T08:30:00Z", Basis.PERSON),
+    ],
+)
+def test_a_word_is_the_gateways_own_where_a_line_of_a_proven_statement_is_later_than_the_attempt(
+    time: str, as_of: str, basis: Basis
+) -> None:
+    journal, one = sent(OutcomeKind.UNKNOWN), line(status="declined", time=time)
+    for proof in StatementProof:
+        assert basis_of(journal, one, proof, as_of) is (basis if proof.is_proven else Basis.PERSON)
+
+
+def test_an_answer_of_ours_is_a_persons_word_in_a_proven_statement_too() -> None:
+    one = line(answer="rejected", time="2026-11-21T08:30:00Z")
+    assert basis_of(sent(OutcomeKind.UNKNOWN), one, StatementProof.SIGNED) is Basis.PERSON
+
+
+def test_not_received_waits_for_the_quarantine_in_a_proven_statement_too() -> None:
+    lost = statement(line(answer="not-received", time="2026-11-21T08:30:00Z"), proof=StatementProof.SIGNED)
+    early = reader(sent(OutcomeKind.UNKNOWN), now=datetime(2026, 11, 22, 8, tzinfo=UTC)).match(lost)
+    assert (len(early.settlements), len(early.differences)) == (0, 1)
+
+
+def test_what_a_person_vouches_for_moves_no_row_by_itself() -> None:
+    """A worker can send the row between the comparison and the taking in: then the line is no answer of the gateway."""
+    journal, declined = sent(OutcomeKind.UNKNOWN), line(status="declined", time="2026-11-21T08:30:00Z")
+    by = reader(journal)
+    evidence = by.evidence(statement(declined), [declined], "amina")
+    assert journal.record_evidence(evidence, WORDS, at=at(40)) == [Finding.TO_CONFIRM]
+    assert next(iter(journal.rows(1))).state is State.IN_DOUBT
+
+
+def test_what_the_gateway_or_a_person_has_not_decided_settles_nothing() -> None:
+    journal = sent(OutcomeKind.UNKNOWN, rows=2)
+    found = match(journal, line(status="processing"), line("ORD-3", number=3, answer=""))
+    assert (found.waiting, found.settlements, found.differences) == (2, [], [])
+    assert [row.row for row in found.silent] == [2, 3]
+
+
+def test_rows_in_doubt_that_a_statement_does_not_settle_are_named() -> None:
+    journal = sent(OutcomeKind.UNKNOWN, rows=3)
+    found = match(journal, line("ORD-3", number=7), line("ORD-4", "unheard", 8))
+    assert [row.row for row in found.silent] == [2, 4]
+    assert [row.row for row in match(sent(OutcomeKind.ACCEPTED)).silent] == []
+
+
+def test_not_received_waits_for_the_quarantine() -> None:
+    journal, answer = sent(OutcomeKind.UNKNOWN), statement(line(answer="not-received"))
+    opens = datetime(2026, 11, 22, 8, 1, tzinfo=UTC)
+    early = reader(journal, now=opens.replace(minute=0)).match(answer)
+    assert "settle it as not received from 2026-11-22T08:01:00.000Z on" in early.differences[0].sentence
+    assert not early.settlements
+    assert len(reader(journal, now=opens).match(answer).settlements) == 1
+
+
+def test_what_the_gateway_has_accepted_cannot_be_called_not_received() -> None:
+    wrong = told(sent(OutcomeKind.ACCEPTED), line(answer="not-received"))
+    assert wrong == "Row 2 is accepted in the journal, and not received in the statement."
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"status": "limbo"}, "The meaning of the status 'limbo' is not configured."),
+        ({"answer": "lost"}, "The answer 'lost' is not one of paid, rejected, not-received."),
+        ({"status": ""}, "The meaning of the status '' is not configured."),
+    ],
+)
+def test_a_word_that_nobody_explained_settles_nothing(said: Mapping[str, Any], sentence: str) -> None:
+    assert told(sent(OutcomeKind.UNKNOWN), line(**said)) == sentence
+
+
+@pytest.mark.parametrize(
+    ("money", "sentence"),
+    [
+        ({"currency": "UGX"}, "The statement has ORD-2 in UGX; it was sent in KES."),
+        ({"currency": ""}, "The statement has ORD-2 in no currency; it was sent in KES."),
+        ({"amount": "much"}, "The amount 'much' of ORD-2 is not a plain amount, such as 1500.50."),
+        ({"amount": "15000.50"}, "The statement has ORD-2 with KES 15,000.50; it was sent with KES 1,500.50."),
+        ({"amount": "1500.5"}, None),
+    ],
+)
+@pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.PAID])
+def test_a_line_about_other_money_is_about_another_payment(
+    money: Mapping[str, Any], sentence: str | None, kind: OutcomeKind
+) -> None:
+    found = match(sent(kind), line(**money))
+    assert [one.sentence for one in found.differences] == ([] if sentence is None else [sentence])
+    assert len(found.settlements) == (sentence is None and kind is OutcomeKind.UNKNOWN)
+
+
+def test_an_order_that_is_named_twice_is_settled_by_neither_line() -> None:
+    journal = sent(OutcomeKind.UNKNOWN)
+    found = match(journal, line(), line(number=3, status="declined"))
+    assert [one.sentence for one in found.differences] == [
+        "The statement names ORD-2 2 times: which line is right?"
+    ] * 2
+    assert ([one.line for one in found.differences], found.settlements) == ([2, 3], [])
+
+
+def test_a_line_that_names_no_order_is_a_difference_each_time() -> None:
+    found = match(sent(OutcomeKind.UNKNOWN), line(""), line("", number=3))
+    assert [(one.line, one.order_id, one.sentence) for one in found.differences] == [
+        (2, "", "The line names no order."),
+        (3, "", "The line names no order."),
+    ]
+
+
+# Which attempt
+
+
+@pytest.mark.parametrize(
+    ("when", "sentence"),
+    [
+        ({"time": "20/11/2026"}, "The time '20/11/2026' is unclear: write it as "),
+        ({"sent_at": "Friday"}, "The time 'Friday' is unclear: write it as "),
+        (
+            {"time": "2026-11-22T09:11:00Z"},
+            "The time 2026-11-22T09:11:00Z is in the future: our clock says 2026-11-22T09:00:00.000Z.",
+        ),
+        (
+            {"time": "2026-11-21T08:00:59Z"},
+            "ORD-2 at 2026-11-21T08:00:59Z: that is before the latest attempt was sent at 2026-11-21T08:01:00.000Z, so",
+        ),
+        (
+            {"sent_at": "2026-11-21T08:02:00Z"},
+            "No attempt of ORD-2 was sent at 2026-11-21T08:02:00Z: the latest attempt was sent at 2026-11-21",
+        ),
+    ],
+)
+@pytest.mark.parametrize("word", ["approved", "declined"])
+def test_a_line_with_a_time_that_is_not_the_latest_attempts_settles_nothing(
+    when: Mapping[str, Any], sentence: str, word: str
+) -> None:
+    assert told(sent(OutcomeKind.UNKNOWN), line(status=word, **when)).startswith(sentence)
+
+
+@pytest.mark.parametrize("time", ["2026-11-22T09:10:00Z", "2026-11-22T09:00:00Z"])
+def test_a_gateways_clock_may_be_ten_minutes_ahead(time: str) -> None:
+    assert settled(sent(OutcomeKind.UNKNOWN), line(time=time)).resolution is Resolution.PAID
+
+
+@pytest.mark.parametrize(
+    ("when", "as_of"),
+    [
+        ({"time": "2026-11-21T08:10:00Z"}, ""),
+        ({"sent_at": "2026-11-21T08:10:00.000Z"}, ""),
+        ({}, "2026-11-21T08:11:00Z"),
+    ],
+)
+def test_of_several_attempts_under_one_id_the_latest_is_settled_by_a_line_that_says_so(
+    when: Mapping[str, Any], as_of: str
+) -> None:
+    assert settled(sent_twice(), line(status="declined", **when), as_of=as_of).resolution is Resolution.REJECTED
+
+
+@pytest.mark.parametrize(
+    ("when", "as_of", "said"),
+    [
+        ({}, "", "the line does not say which attempt is meant"),
+        ({"time": "2026-11-21"}, "", "2026-11-21 does not say which attempt is meant"),
+        ({}, "2026-11-21", "its time does not say which attempt is meant"),
+    ],
+)
+@pytest.mark.parametrize("word", ["approved", "declined", "processing"])
+def test_of_several_attempts_under_one_id_none_is_settled_by_a_line_that_leaves_it_open(
+    when: Mapping[str, Any], as_of: str, said: str, word: str
+) -> None:
+    sentence = told(sent_twice(), line(status=word, **when), as_of=as_of)
+    assert sentence.startswith(f"ORD-2 was sent more than once, and {said} (the latest attempt was sent at 2026-11-21")
+
+
+def test_a_line_is_no_newer_than_the_first_time_its_file_was_carried_out() -> None:
+    journal = sent(OutcomeKind.REJECTED)
+    again(journal, suffix=False)
+    journal.settle([], note=CarriedOut("b1", "day.csv", SHA, "amina", at(7)))
+    send(journal, 1, OutcomeKind.UNKNOWN, at(10))
+    assert told(journal, line(status="declined")).startswith(
+        "ORD-2 at 2026-11-21T08:07:00.000Z at the latest (the file was applied then): that is before the latest"
+    )
+    wrong = told(journal, line(time="2026-11-21T08:30:00Z"))
+    assert wrong.startswith("ORD-2 at 2026-11-21T08:30:00Z: that is before the latest")
+
+
+def test_a_file_that_was_carried_out_after_the_latest_attempt_still_leaves_open_which_one_it_means() -> None:
+    journal = sent_twice()
+    journal.settle([], note=CarriedOut("b1", "day.csv", SHA, "amina", at(20)))
+    assert told(journal, line(status="declined")).startswith(
+        "ORD-2 was sent more than once, and 2026-11-21T08:20:00.000Z at the latest (the file was applied then) "
+        "does not say which attempt is meant"
+    )
+
+
+def test_only_the_same_file_was_carried_out_before_for_whichever_batch() -> None:
+    journal = sent(OutcomeKind.UNKNOWN, minute=20)
+    journal.settle([], note=CarriedOut("b1", "day.csv", "f" * 64, "amina", at(7)))
+    assert settled(journal, line()).resolution is Resolution.PAID
+    journal.settle([], note=CarriedOut("b2", "day.csv", SHA, "amina", at(7)))
+    assert told(journal, line())
+
+
+LATER = "2026-11-21T08:59:00Z"
+"""By the gateway's clock, after every attempt: our clock was behind."""
+
+
+def carried_out(journal: SqliteJournal, *lines: StatementLine, batch: int = 1) -> None:
+    """Carry a statement out for a batch, as `resolve --from --matching-only --again` does."""
+    found = match(journal, *lines, batch=batch)
+    note = CarriedOut(f"b{batch}", "day.csv", SHA, "amina", attempts=tuple(found.attempts.items()))
+    now = datetime.fromisoformat(at(2))
+    settle(journal, journal.batches()[batch - 1], found.settlements, by="amina", now=lambda: now, carried_out=note)
+
+
+@pytest.mark.parametrize("is_carried_out", [True, False])
+@pytest.mark.parametrize("word", ["approved", "declined"])
+def test_a_file_that_was_read_before_an_attempt_was_intended_never_speaks_of_it_whatever_the_clocks_said(
+    word: str, *, is_carried_out: bool
+) -> None:
+    """Seed 7,032,239: an untrue "paid" about a row that was not sent; then it leaves, by a clock that is behind."""
+    journal = memory()
+    open_sheet(journal, new=1)
+    one = line(status=word, time=LATER)
+    if is_carried_out:
+        carried_out(journal, one)
+    assert kept(journal, one) == [Finding.CONTRADICTING]
+    journal.settle([Entry(1, 0, Resolved(Resolution.NOT_RECEIVED, "Ticket 1", "amina"), at(3))])
+    send(journal, 1, OutcomeKind.UNKNOWN, at(10))
+    assert "ORD-2 was sent again after this file was first read" in told(journal, one)
+    assert not match(journal, line(status=word, time=LATER), as_of=LATER).settlements
+    newer = reader(journal).match(replace(statement(one), sha256="e" * 64))
+    assert [(found.row, found.basis) for found in newer.settlements] == [(2, Basis.PERSON)]
+
+
+def test_a_file_that_was_read_for_another_batch_never_speaks_of_a_later_attempt() -> None:
+    """The row is in both batches: the file was carried out for the one, and now for the other."""
+    journal = memory()
+    first = open_sheet(journal, new=1)
+    known = [Known(2, 1, State.READY)]
+    open_sheet(journal, "b2", [new_instruction(3)], known=known)
+    assert first.batch == "b1"
+    carried_out(journal, line(time=LATER))
+    assert journal.first_reading(SHA).attempts == {1: 0}
+    send(journal, 1, OutcomeKind.UNKNOWN, at(10))
+    assert told(journal, line(time=LATER), batch=2)
+    carried_out(journal, line("ORD-3", time=LATER), batch=1)  # an order of the other batch alone
+    send(journal, 2, OutcomeKind.UNKNOWN, at(11))
+    assert told(journal, line("ORD-3", time=LATER), batch=2)
+
+
+def test_a_claim_that_was_first_read_before_an_attempt_is_ruled_to_be_about_an_earlier_one() -> None:
+    journal = sent(OutcomeKind.UNKNOWN)
+    claim = Claim("ORD-2", "1500.50", "KES", "declined", proof=Proof.PROVEN, is_current=True)
+    found = [rule(replace(claim, attempts=then), journal.orders("ORD-2"), WORDS) for then in ({}, {1: 1}, {1: 0})]
+    assert [getattr(one, "finding", None) for one in found] == [Finding.MOVED, Finding.MOVED, Finding.SUPERSEDED]
+
+
+def test_a_file_that_was_read_after_an_attempt_still_speaks_of_it() -> None:
+    journal = sent(OutcomeKind.UNKNOWN)
+    one = line(time=LATER)
+    journal.settle([], note=CarriedOut("b1", "day.csv", SHA, "amina", at(7), ((1, 1),)))
+    assert settled(journal, one).resolution is Resolution.PAID
+
+
+def test_an_attempt_that_a_slow_clock_noted_too_early_may_have_left_later() -> None:
+    journal = sent(OutcomeKind.UNKNOWN, minute=30)
+    journal.settle([], note=ClockSeen(at(30), "2026-11-21T09:30:00.000Z", -3600))
+    wrong = told(journal, line(time="2026-11-21T09:29:00Z"))
+    assert "before the latest attempt was sent at 2026-11-21T09:30:00.000Z" in wrong
+    assert basis_of(journal, line(time="2026-11-21T09:30:00Z"), StatementProof.SIGNED) is Basis.GATEWAY
+
+
+# Rows that are settled already
+
+
+def in_state(state: State) -> SqliteJournal:
+    """Return a journal whose row 2 was sent once and is in a state that needs no word."""
+    match state:
+        case State.PAID:
+            return sent(OutcomeKind.PAID)
+        case State.RETURNED:
+            journal = sent(OutcomeKind.PAID)
+            journal.append([Entry(1, 1, Returned("Came back"), at(3))])
+            return journal
+        case State.READY:
+            journal = sent(OutcomeKind.REJECTED)
+            again(journal, suffix=False)
+            return journal
+        case State.REPLACED:
+            journal = sent(OutcomeKind.REJECTED)
+            new = new_instruction(2, "ORD-2", amount="70.00")
+            open_sheet(journal, "b2", [new], amendments=[Amendment(2, 1, "")], opened_at=at(4))
+            return journal
+        case _:
+            return sent(OutcomeKind.REJECTED)
+
+
+PAID_BEFORE = (
+    "Row 2 is paid in the journal, and paid in the statement. It means an attempt before the latest one: the payee may "
+    "be paid twice. Stop, and ask the gateway."
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "sentence"),
+    [
+        (State.PAID, {"status": "approved"}, None),
+        (State.PAID, {"status": "processing"}, None),
+        (State.PAID, {"status": "declined"}, "Row 2 is paid in the journal, and rejected in the statement."),
+        (State.PAID, {"answer": "not-received"}, "Row 2 is paid in the journal, and not received in the statement."),
+        (State.RETURNED, {"status": "approved"}, None),
+        (State.RETURNED, {"status": "declined"}, None),
+        (
+            State.RETURNED,
+            {"status": "processing"},
+            "Row 2 is returned in the journal, and still being worked on in the statement.",
+        ),
+        (State.REJECTED, {"status": "declined"}, None),
+        (State.REJECTED, {"answer": "not-received"}, None),
+        (State.REJECTED, {"status": "approved"}, f"Row 2 is rejected in the journal, and paid in the statement. {ASK}"),
+        (
+            State.REJECTED,
+            {"status": "processing"},
+            f"Row 2 is rejected in the journal, and still being worked on in the statement. {ASK}",
+        ),
+        (State.READY, {"status": "declined"}, None),
+        (State.READY, {"status": "approved"}, f"Row 2 is ready in the journal, and paid in the statement. {ASK}"),
+    ],
+)
+def test_a_line_about_a_settled_row_agrees_or_contradicts(
+    state: State, said: Mapping[str, Any], sentence: str | None
+) -> None:
+    found = match(in_state(state), line(**said))
+    assert [one.sentence for one in found.differences] == ([] if sentence is None else [sentence])
+    assert (found.agreeing, found.settlements, found.waiting) == (int(sentence is None), [], 0)
+    is_held = sentence is not None and state in {State.READY, State.REJECTED}
+    assert [one.order_id for one in found.contrary] == (["ORD-2"] if is_held else [])
+
+
+def test_an_unanswered_question_about_a_settled_row_waits() -> None:
+    assert match(sent(OutcomeKind.PAID), line(answer="")).waiting == 1
+
+
+@pytest.mark.parametrize(("word", "is_told"), [("declined", False), ("approved", True)])
+def test_an_older_word_about_an_id_that_served_two_attempts_is_told_if_it_was_paid(word: str, *, is_told: bool) -> None:
+    journal = sent(OutcomeKind.REJECTED)
+    again(journal, suffix=False)
+    send(journal, 1, OutcomeKind.PAID, at(10))
+    found = match(journal, line(status=word, time="2026-11-21T08:05:00Z"))
+    assert [one.sentence for one in found.differences] == ([PAID_BEFORE] if is_told else [])
+    assert found.agreeing == (not is_told)
+
+
+def test_an_older_word_about_an_id_that_served_one_attempt_is_read_as_any_other() -> None:
+    found = match(sent(OutcomeKind.PAID), line(time="2026-11-21T07:00:00Z"))
+    assert (found.agreeing, found.differences) == (1, [])
+    wrong = told(sent(OutcomeKind.PAID), line(status="declined", time="2026-11-21T07:00:00Z"))
+    assert wrong == "Row 2 is paid in the journal, and rejected in the statement."
+
+
+# Orders that are no latest attempt of the batch
+
+
+def test_an_earlier_attempt_that_was_rejected_agrees_and_is_told_where_it_was_paid() -> None:
+    journal = sent_twice(suffix=True)
+    noes: Sequence[Mapping[str, Any]] = ({"status": "declined"}, {"answer": "not-received"}, {"answer": ""})
+    for said in noes:
+        found = match(journal, line(**said))
+        assert (found.agreeing, found.differences) == (1, []), said
+    assert told(journal, line()) == (
+        "ORD-2 is an earlier attempt, rejected in the journal; the statement says otherwise. The payee may be paid "
+        "twice: stop, and ask the gateway."
+    )
+    assert [one.order_id for one in match(journal, line()).contrary] == ["ORD-2"]
+    assert told(journal, line(status="limbo")).startswith("The meaning of the status 'limbo' is not configured")
+    assert settled(journal, line("ORD-2-r2")).resolution is Resolution.PAID
+
+
+@pytest.mark.parametrize("word", ["approved", "processing", "declined"])
+def test_a_row_that_was_never_sent_is_held_by_any_word_of_the_gateways(word: str) -> None:
+    journal = memory()
+    open_sheet(journal, new=1)
+    found = match(journal, line(status=word))
+    assert [one.sentence for one in found.differences] == [
+        f"Row 2 was never sent from here; the statement says otherwise. {ASK}"
+    ]
+    assert [one.order_id for one in found.contrary] == ["ORD-2"]
+
+
+def test_a_row_that_was_never_sent_is_not_held_by_a_line_about_other_money() -> None:
+    journal = memory()
+    open_sheet(journal, new=1)
+    assert match(journal, line(status="declined", amount="7")).contrary == []
+
+
+def two_batches(kind: OutcomeKind, operation: str = "payout", amount: str = "1500.50") -> SqliteJournal:
+    """The second batch's row 2 is ORD-9 (or ORD-2 of another operation), and came to `kind`."""
+    journal = sent(OutcomeKind.UNKNOWN)
+    order_id = "ORD-9" if operation == "payout" else "ORD-2"
+    open_sheet(journal, "b2", [new_instruction(2, order_id, amount=amount)], operation=operation)
+    send(journal, 2, kind, at(5))
+    return journal
+
+
+def test_an_order_of_another_batch_is_counted_and_left_to_that_batch() -> None:
+    found = match(two_batches(OutcomeKind.UNKNOWN), line("ORD-9"))
+    assert (found.elsewhere, found.differences, found.settlements, found.contrary) == (1, [], [], [])
+
+
+def test_an_order_of_another_batch_that_would_be_sent_again_is_held() -> None:
+    journal = two_batches(OutcomeKind.REJECTED)
+    found = match(journal, line("ORD-9"))
+    assert [one.sentence for one in found.differences] == [f"Row 2 of batch b2 is rejected in the journal. {ASK}"]
+    assert [one.order_id for one in found.contrary] == ["ORD-9"]
+    assert match(journal, line("ORD-9", "declined")).elsewhere == 1
+
+
+def test_an_order_that_the_journal_does_not_have_is_a_difference_and_a_later_attempt_of_a_row_is_held() -> None:
+    journal = sent(OutcomeKind.UNKNOWN)
+    assert told(journal, line("NOBODY")) == (
+        "The journal has no order NOBODY: was it sent from elsewhere, or was its id changed?"
+    )
+    assert match(journal, line("NOBODY")).contrary == []
+    later = match(journal, line("ORD-2-r2"))
+    assert [one.sentence for one in later.differences] == [
+        f"The journal has no order ORD-2-r2, a later attempt of ORD-2 by its name: it may be an older copy. {ASK}"
+    ]
+    assert [one.order_id for one in later.contrary] == ["ORD-2-r2"]
+    assert match(sent(OutcomeKind.PAID), line("ORD-2-r2")).contrary == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "question"),
+    [
+        ("0001", "1", "has a spreadsheet dropped the zeros?"),
+        ("PAY-007", "PAY-7", "has a spreadsheet dropped the zeros?"),
+        ("1001", "1001.0", "has a program changed the id?"),
+        ("PAY-1", "pay/1", "has a program changed the id?"),
+        ("12000", "12,000", "has a program changed the id?"),
+    ],
+)
+def test_an_order_whose_id_a_program_changed_is_named_and_nothing_is_settled(
+    ours: str, theirs: str, question: str
+) -> None:
+    journal = memory()
+    open_sheet(journal, new=[new_instruction(2, ours, amount="1100.00"), new_instruction(3, "OTHER")])
+    send(journal, 1, OutcomeKind.UNKNOWN, at(1))
+    found = match(journal, line(theirs, amount="1100.00"))
+    assert [one.sentence for one in found.differences] == [
+        f"The journal has no order {theirs}. The nearest is {ours}, KES 1,100.00: {question}"
+    ]
+    assert (found.settlements, found.contrary, len(found.silent)) == ([], [], 2)
+
+
+def test_of_two_orders_that_an_id_may_mean_the_one_with_its_amount_is_named() -> None:
+    journal = memory()
+    amounts = {"P-07": "5.00", "P-007": "7.00", "P-0007": "9.00"}
+    open_sheet(
+        journal,
+        new=[new_instruction(row, order_id, amount=amounts[order_id]) for row, order_id in enumerate(amounts, 2)],
+    )
+    send(journal, 1, OutcomeKind.UNKNOWN, at(1))
+    assert "The nearest is P-007, KES 7.00:" in told(journal, line("P-7", amount="7.00"))
+
+
+@pytest.mark.parametrize(("amount", "is_open"), [("1500.50", True), ("77.00", False)])
+def test_an_id_of_a_payout_and_a_collection_of_one_amount_is_settled_by_row_alone(
+    amount: str, *, is_open: bool
+) -> None:
+    found = match(two_batches(OutcomeKind.UNKNOWN, "payin", amount), line())
+    told = [one.sentence for one in found.differences]
+    assert [sentence.startswith("ORD-2 is both a payout and a collection of the same amount") for sentence in told] == (
+        [True] if is_open else []
+    )
+    assert len(found.settlements) == (not is_open)
+
+
+# Evidence
+
+
+def kept(journal: SqliteJournal, one: StatementLine) -> Sequence[Finding]:
+    """Keep the evidence of a line, as `resolve --from` does."""
+    read = reader(journal)
+    found = read.match(statement(one))
+    evidence = read.evidence(statement(one), found.contrary, "amina")
+    return journal.record_evidence(evidence, read.meanings(statement(one)), at=at(50))
+
+
+def test_a_contrary_line_is_kept_whole_and_holds_its_row() -> None:
+    journal = sent(OutcomeKind.REJECTED)
+    one = line(time="2026-11-21T08:30:00Z")
+    read = reader(journal)
+    (evidence,) = read.evidence(statement(one), read.match(statement(one)).contrary, "amina")
+    assert evidence.source is EvidenceSource.STATEMENT
+    span = Span("2026-11-21T08:30:00.000Z", "2026-11-21T08:30:01.000Z")
+    assert evidence.claim == Claim(
+        "ORD-2", "1500.50", "KES", "approved", proof=Proof.VOUCHED, is_current=True, times=StatedTimes((span,))
+    )
+    assert evidence.content == (
+        '{"amount":"1500.50","by":"amina","currency":"KES","line":2,"order_id":"ORD-2","sent_at":"",'
+        f'"sha256":"{SHA}","statement":"day.csv","time":"2026-11-21T08:30:00Z","word":"approved"}}'
+    )
+    assert evidence.lasting == f'{{"attempts":[[1,1]],"sha256":"{SHA}"}}'
+    assert kept(journal, one) == [Finding.CONTRADICTING]
+    again(journal, suffix=True)
+    assert list(all_due(journal, 1)) == []
+
+
+def test_a_line_without_times_is_kept_without_them_and_an_answer_in_its_own_word() -> None:
+    journal = sent(OutcomeKind.REJECTED)
+    one = line(answer="paid")
+    read = reader(journal)
+    (evidence,) = read.evidence(statement(one), read.match(statement(one)).contrary, "amina")
+    assert '"time"' not in evidence.content
+    assert '"word":"paid"' in evidence.content
+    assert evidence.claim.status == "paid"
+    assert read.meanings(statement(one, line("ORD-3", number=3, answer="not-received"))) == {"paid": OutcomeKind.PAID}
+
+
+def test_the_meanings_of_a_statement_are_those_of_its_words_that_are_listed() -> None:
+    lines = (line(), line("ORD-3", "limbo"), line("ORD-4", answer="rejected"), line("ORD-5", answer=""))
+    found = reader(sent(OutcomeKind.PAID)).meanings(statement(*lines))
+    assert found == {"approved": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
+
+
+def test_a_line_with_no_plain_amount_claims_none() -> None:
+    (evidence,) = reader(sent(OutcomeKind.PAID)).evidence(statement(), [line(amount="much")], "amina")
+    assert evidence.claim.amount is None
+
+
+def test_a_file_that_an_order_carried_out_never_speaks_of_a_later_attempt_of_any_row_that_it_names() -> None:
+    """The order settles row 2 alone; the file names row 3 as well, which leaves afterwards."""
+    journal = memory()
+    open_sheet(journal, new=2)
+    (first, _) = all_due(journal, 1)
+    journal.append([intent(first, at(1)), outcome_of(1, 1, OutcomeKind.UNKNOWN, at(1))])
+    lines = (line(time=LATER), line("ORD-3", time=LATER))
+    found = match(journal, *lines)
+    assert [one.row for one in found.settlements] == [2]
+    batch = journal.batches()[0]
+    content = row_content(
+        journal,
+        batch,
+        [Decision.of(one) for one in found.settlements],
+        endpoint="gateway.example/1",
+        statement=statement(*lines),
+        attempts=found.attempts,
+    )
+    order = unsigned_order(content, ADA.public, datetime.fromisoformat(at(2)))
+    carried = order.carried_out("amina")
+    settle(
+        journal, batch, order.settlements, by="amina", now=lambda: datetime.fromisoformat(at(3)), carried_out=carried
+    )
+    assert journal.first_reading(SHA).attempts == {1: 1, 2: 0}
+    send(journal, 1, OutcomeKind.UNKNOWN, at(10))
+    assert not match(journal, *lines).settlements
+    assert "ORD-3 was sent again after this file was first read" in told(journal, lines[1])

@@ -1,0 +1,216 @@
+"""Asking after rows: the rhythm, the bound, and that only a sound answer changes anything. The clock is ours."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from itertools import pairwise
+
+import pytest
+
+from paygw_batch.core.lifecycle import Concluded, Intended, State
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.countries.load import load_enquiry, load_operation
+from paygw_batch.gateway.enquiry import EnquiryAnswer, read_answer
+from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
+from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.new_batch import BatchPart, InstructionRows
+from paygw_batch.journal.values import BatchRecord, Entry, NewBatch, NewInstruction
+from paygw_batch.settle.refresh import Clock, Politeness, Refresh, Refreshed
+
+START = datetime(2026, 11, 21, 8, tzinfo=UTC)
+WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
+OPERATION = load_enquiry("paynet-v4", load_operation("payout"))
+REFUSED = TransportFault(FaultKind.CONNECT_REFUSED, first_byte_left=False)
+
+Script = Callable[[str, int], RawReply | TransportFault]
+"""What order `id` is answered with when it is asked after for the n-th time."""
+
+
+def replied(status: str, order_id: str, http_status: int = 200, **further: str) -> RawReply:
+    body = json.dumps({"status": status, "client_orderid": order_id, "currency": "KES", **further})
+    return RawReply(http_status, (), body.encode())
+
+
+class World:
+    """A gateway and a clock that a test scripts."""
+
+    def __init__(self, script: Script, rows: int = 2, kind: OutcomeKind = OutcomeKind.ACCEPTED) -> None:
+        self.now_s = 0.0
+        self.asked: list[tuple[float, str]] = []
+        self.endpoints = set[str | None]()
+        self.journal = in_memory_journal()
+        self.batch = self._sent(rows, kind)
+        self._script = script
+        self._times: dict[str, int] = {}
+        self.refresh: Refresh
+
+    def _sent(self, rows: int, kind: OutcomeKind) -> BatchRecord:
+        new = [
+            NewInstruction(n, f"PAY-{n}", "KE", "KES", "1500.50", 150050, "account", "{}", f"p{n}", f"c{n}")
+            for n in range(2, 2 + rows)
+        ]
+        batch = self.journal.open_batch(
+            NewBatch("b1", "payout", "s.csv", "sha", rows, 0),
+            parts=[BatchPart(instructions=InstructionRows(new))],
+            known=[],
+            amendments=[],
+            at="2026-11-21T07:00:00.000Z",
+        )
+        for due in self.journal.due(1, after_row=0, limit=100):
+            at = "2026-11-21T07:00:01.000Z"
+            self.journal.append([Entry(due.number, 1, Intended(due.order_id, "n", 1, None, "1234"), at)])
+            self.journal.append([Entry(due.number, 1, Concluded(Outcome(kind)), at)])
+        return batch
+
+    async def _sleep(self, wait_s: float) -> None:
+        await asyncio.sleep(0)
+        self.now_s += wait_s
+
+    async def _ask(self, expected: Expected, endpoint_id: str | None) -> EnquiryAnswer:
+        self.asked.append((self.now_s, expected.order_id))
+        self.endpoints.add(endpoint_id)
+        self._times[expected.order_id] = self._times.get(expected.order_id, 0) + 1
+        came_back = self._script(expected.order_id, self._times[expected.order_id])
+        return read_answer(came_back, expected, WORDS, OPERATION, not_found=["no-such-order"], now=START)
+
+    def run(self, limit_s: float = 1800.0, watch: Callable[[Refresh], None] | None = None) -> Refreshed:
+        async def go() -> Refreshed:
+            self.refresh = Refresh(
+                self.journal,
+                self.batch,
+                self._ask,
+                words=WORDS,
+                minor_units={"KES": 2},
+                politeness=Politeness(2, 1000.0, limit_s),
+                clock=Clock(lambda: self.now_s, self._sleep, lambda: START + timedelta(seconds=self.now_s)),
+                take_in=lambda: None,
+            )
+            if watch is not None:
+                watch(self.refresh)
+            return await self.refresh.run()
+
+        return asyncio.run(go())
+
+    def states(self) -> Sequence[State]:
+        return [row.state for row in self.journal.rows(1)]
+
+    def kept(self) -> Mapping[str, int]:
+        self.journal.verify()
+        return dict(self.journal.message_counts())
+
+
+@pytest.mark.parametrize("kind", [OutcomeKind.ACCEPTED, OutcomeKind.UNKNOWN])
+def test_rows_find_their_final_word_and_are_asked_after_no_more(kind: OutcomeKind) -> None:
+    words = {"PAY-2": ["processing", "approved"], "PAY-3": ["declined"]}
+    world = World(lambda order_id, n: replied(words[order_id][n - 1], order_id), kind=kind)
+    done = world.run()
+    assert world.states() == [State.PAID, State.REJECTED]
+    assert (done.asked, done.stop_reason, done.interrupted) == (3, None, False)
+    assert world.endpoints == {"1234"}
+    assert world.journal.messages().contradictions == []
+
+
+def test_the_rhythm_is_every_few_seconds_for_five_minutes_then_minutes_and_it_ends() -> None:
+    world = World(lambda order_id, _: replied("processing", order_id), rows=1)
+    done = world.run(limit_s=900.0)
+    times = [at_s for at_s, _ in world.asked]
+    waits = [round(later - earlier) for earlier, later in pairwise(times)]
+    assert waits == [5] * 60 + [60] * 10
+    assert times[-1] <= 900
+    assert done.stop_reason is not None
+    assert world.kept() == {}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        replied("sandbox-limbo", "PAY-2"),
+        replied("approved", "PAY-2", http_status=500),
+        replied("approved", "PAY-2", http_status=302),
+        RawReply(200, (), b"approved"),
+        RawReply(200, (), b'{"status": "approved", "status": "declined"}'),
+        RawReply(200, (), b'{"client_orderid": "PAY-2"}'),
+        TransportFault(FaultKind.READ_TIMEOUT, first_byte_left=True),
+        REFUSED,
+    ],
+)
+def test_what_is_no_sound_answer_changes_nothing(reply: RawReply | TransportFault) -> None:
+    world = World(lambda *_: reply, rows=1, kind=OutcomeKind.UNKNOWN)
+    head = world.journal.head()
+    world.run(limit_s=60)
+    assert world.states() == [State.IN_DOUBT]
+    assert world.journal.head() == head
+    assert world.kept() == {}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        replied("approved", "PAY-9"),
+        replied("approved", "PAY-2", amount="1.00"),
+        replied("approved", "PAY-2", currency="UGX"),
+    ],
+)
+def test_an_answer_about_another_order_amount_or_currency_changes_nothing_and_stops(reply: RawReply) -> None:
+    world = World(lambda *_: reply, rows=1)
+    done = world.run()
+    assert world.states() == [State.ACCEPTED]
+    assert "different payout" in (done.stop_reason or "")
+    assert done.asked == 1
+
+
+def test_not_found_is_evidence_for_a_person_kept_once_and_releases_nothing() -> None:
+    world = World(lambda order_id, _: replied("no-such-order", order_id), rows=1, kind=OutcomeKind.UNKNOWN)
+    world.run(limit_s=60)
+    assert world.states() == [State.IN_DOUBT]
+    assert world.kept() == {"not_found": 1}
+    (waiting,) = world.journal.messages(1).waiting
+    assert (waiting.row, waiting.source.value) == (2, "enquiry")
+    assert len(world.asked) > 3
+
+
+def test_a_gateway_that_is_not_there_is_not_asked_for_ever() -> None:
+    world = World(lambda *_: REFUSED)
+    done = world.run()
+    assert "does not answer" in (done.stop_reason or "")
+    assert len(world.asked) == 6
+
+
+def test_refused_credentials_stop_it() -> None:
+    world = World(lambda order_id, _: replied("error", order_id, http_status=403))
+    done = world.run()
+    assert "credentials" in (done.stop_reason or "")
+    assert len(world.asked) <= 2
+
+
+def test_a_rest_that_the_gateway_asks_for_is_kept() -> None:
+    def script(order_id: str, n: int) -> RawReply:
+        if n == 1:
+            return RawReply(429, (("retry-after", "120"),), b'{"status": "error"}')
+        return replied("approved", order_id)
+
+    world = World(script, rows=1)
+    world.run()
+    assert world.states() == [State.PAID]
+    assert world.asked[1][0] - world.asked[0][0] >= 120
+
+
+def test_a_signal_ends_it_after_what_was_asked() -> None:
+    def script(order_id: str, _: int) -> RawReply:
+        world.refresh.drain()
+        return replied("approved", order_id)
+
+    world = World(script, rows=6)
+    done = world.run()
+    assert done.interrupted
+    assert world.states().count(State.PAID) == len(world.asked) <= 2
+
+
+def test_the_request_names_the_order_alone() -> None:
+    assert OPERATION.path == "/paynet/api/v4/status/{endpoint_id}"
+    expected = Expected("PAY-2", Decimal("1500.50"), "KES")
+    answer = read_answer(replied("approved", "PAY-2"), expected, WORDS, OPERATION, not_found=[], now=START)
+    assert answer.claim is not None
+    assert (answer.claim.order_id, answer.claim.amount, answer.claim.currency) == ("PAY-2", "1500.50", "KES")

@@ -1,0 +1,425 @@
+"""Orders of two people about rows: they hold only while every row is as it was, and only with what was done by them."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from paygw_batch.approval.signed_document import approve, signed
+from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, SignedOrder
+from paygw_batch.core.lifecycle import Basis, Resolution, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.shown_states import decided_by, kept, person_of, recorded
+from paygw_batch.errors import ApprovalError, JournalCorrupt
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
+from paygw_batch.journal.values import CarriedOut
+from paygw_batch.settle.kept_documents import check_kept_orders, is_kept
+from paygw_batch.settle.resolve import Settlement, settle
+from paygw_batch.settle.row_order import (
+    Decision,
+    OrderedRow,
+    OrderInForce,
+    RowAct,
+    RowOrder,
+    order_in_force,
+    row_content,
+    unsigned_order,
+)
+from paygw_batch.settle.statement import Statement
+from tests.approval.test_signed_document import ADA, BEN, CLEO, policy, signed_by
+from tests.journal.journal_rows import all_due, at, intent, memory, new_instruction, open_sheet, outcome_of, send
+
+NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
+LATER = NOW + timedelta(hours=1)
+PLACE = "gateway.example/1"
+HERE: Mapping[str, Any] = {"endpoint": PLACE}
+JOURNAL = "0" * 32
+
+
+def journal_of(*kinds: OutcomeKind) -> SqliteJournal:
+    """Return a journal whose rows, from 2 on, left and came to these."""
+    journal = memory()
+    open_sheet(journal, new=len(kinds))
+    for due, kind in zip(all_due(journal, 1), kinds, strict=True):
+        journal.append([intent(due, at(1)), outcome_of(due.number, 1, kind, at(1))])
+    return journal
+
+
+def doubtful() -> SqliteJournal:
+    return journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED)
+
+
+def rejected() -> SqliteJournal:
+    return journal_of(OutcomeKind.REJECTED, OutcomeKind.REJECTED, OutcomeKind.UNKNOWN)
+
+
+def word(row: int, resolution: Resolution = Resolution.NOT_RECEIVED, basis: Basis = Basis.PERSON) -> Settlement:
+    return Settlement(row, resolution, f"Ticket {row}", basis)
+
+
+def to_settle(journal: SqliteJournal, *rows: int, statement: Statement | None = None) -> RowOrder:
+    words = [Decision.of(word(row)) for row in rows or (2,)]
+    content = row_content(journal, journal.batches()[0], words, statement=statement, **HERE)
+    return signed(unsigned_order(content, ADA.public, NOW), ADA)
+
+
+def to_release(journal: SqliteJournal, *rows: int) -> RowOrder:
+    asked = [Decision(row, RowAct.RELEASE, "Ticket 9") for row in rows or (2,)]
+    return signed(unsigned_order(row_content(journal, journal.batches()[0], asked, **HERE), ADA.public, NOW), ADA)
+
+
+def in_force(order: RowOrder, journal: SqliteJournal, *, needed: int = 1, endpoint: str = PLACE) -> OrderInForce:
+    return order_in_force(order, journal, policy(needed), LATER, by="amina", endpoint=endpoint)
+
+
+def why_not(order: RowOrder, journal: SqliteJournal, *, endpoint: str = PLACE) -> str:
+    with pytest.raises(ApprovalError) as found:
+        in_force(order, journal, endpoint=endpoint)
+    assert (found.value.hint or "").startswith("Nothing was settled, released or sent.")
+    return found.value.message
+
+
+def approved(order: Any) -> Any:
+    return approve(order, CLEO, policy(), NOW)
+
+
+BOTH = pytest.mark.parametrize(("make", "ordered"), [(doubtful, to_settle), (rejected, to_release)])
+Make = Callable[[], SqliteJournal]
+Ordered = Callable[..., RowOrder]
+
+
+# The content
+
+
+def test_a_settlement_order_names_every_row_as_it_is_now() -> None:
+    journal = doubtful()
+    words = [word(3), word(2, Resolution.REJECTED, Basis.GATEWAY), word(4, Resolution.PAID)]
+    statement = Statement("day.csv", "a" * 64, [])
+    decisions = [Decision.of(one) for one in words]
+    content = row_content(journal, journal.batches()[0], decisions, statement=statement, **HERE)
+    assert (content.endpoint, content.journal, content.operation) == (PLACE, JOURNAL, "payout")
+    assert (content.batch, content.sheet) == ("b1", "payroll.csv")
+    assert (content.statement, content.statement_sha256) == ("day.csv", "a" * 64)
+    first, second, third = content.rows
+    assert first == OrderedRow(
+        row=3,
+        client_orderid="ORD-3",
+        order_id="ORD-3",
+        attempt=1,
+        sent_at="2026-11-21T08:01:00.000Z",
+        state=State.IN_DOUBT,
+        hold=0,
+        duplicate_of=0,
+        currency="KES",
+        amount="1500.50",
+        act=RowAct.NOT_RECEIVED,
+        evidence="Ticket 3",
+        basis=Basis.PERSON,
+    )
+    assert (second.row, second.act, second.basis) == (2, RowAct.REJECTED, Basis.GATEWAY)
+    assert (third.row, third.state, third.act) == (4, State.ACCEPTED, RowAct.PAID)
+    assert list(to_settle(journal, 3, 2).settlements) == [word(3), word(2)]
+
+
+def test_what_is_in_flight_of_a_run_that_ended_is_ordered_as_in_doubt() -> None:
+    journal = memory()
+    open_sheet(journal, new=1)
+    journal.append([intent(one, at(1)) for one in all_due(journal, 1)])
+    assert to_settle(journal).content.rows[0].state is State.IN_DOUBT
+
+
+def test_the_order_of_a_held_row_that_never_left_names_its_hold_and_no_order_id() -> None:
+    journal = memory()
+    open_sheet(journal, new=1)
+    hold(journal, 1)
+    (row,) = to_settle(journal).content.rows
+    assert (row.hold, row.order_id, row.attempt, row.state) == (journal.head().seq - 1, "", 0, State.READY)
+
+
+def hold(journal: SqliteJournal, number: int, order_id: str = "ORD-2") -> None:
+    claim = Claim(order_id, "1500.50", "KES", "approved", proof=Proof.PROVEN)
+    evidence = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", number)
+    journal.record_evidence([evidence], {"approved": OutcomeKind.PAID}, at=at(3))
+
+
+def test_no_order_names_a_row_of_another_batch() -> None:
+    assert to_settle(doubtful(), 9, 2).numbers == [2]
+    with pytest.raises(ValueError, match="at least one row"):
+        to_settle(doubtful(), 9)
+
+
+def test_a_statement_is_named_by_the_order_that_was_read_from_it() -> None:
+    journal = doubtful()
+    assert to_settle(journal).carried_out("amina") is None
+    of_file = to_settle(journal, statement=Statement("day.csv", "a" * 64, []))
+    assert of_file.carried_out("amina") == CarriedOut("b1", "day.csv", "a" * 64, "amina")
+    in_force(approved(of_file), journal)
+
+
+def test_an_order_to_release_names_rejected_rows_alone() -> None:
+    journal = rejected()
+    with pytest.raises(ValueError, match="releases rejected ones"):
+        to_release(journal, 4, 3)
+    order = to_release(journal, 3, 9, 2)
+    assert (order.numbers, order.is_release, to_settle(journal).is_release) == ([3, 2], True, False)
+    (row, _), content = order.content.rows, order.content
+    assert (row.act, row.evidence, row.attempt, row.duplicate_of) == (RowAct.RELEASE, "Ticket 9", 1, 0)
+    assert (row.client_orderid, row.order_id, row.amount) == ("ORD-3", "ORD-3", "1500.50")
+    assert (content.endpoint, content.journal, content.batch) == (PLACE, JOURNAL, "b1")
+
+
+def test_an_order_that_mixes_acts_is_not_read() -> None:
+    settling, releasing = to_settle(doubtful(), 3, 4), to_release(rejected(), 2)
+    (row,), (first, _) = releasing.content.rows, settling.content.rows
+    wrong: tuple[dict[str, Any], ...] = (
+        {"rows": []},
+        {"rows": [first, first]},
+        {"rows": [row, first]},
+        {"rows": [row], "statement_sha256": "a" * 64},
+        {"rows": [row.model_copy(update={"basis": Basis.GATEWAY})]},
+        {"rows": [row.model_copy(update={"state": State.PAID})]},
+    )
+    for change in wrong:
+        content = releasing.content.model_copy(update=change)
+        text = signed(releasing.model_copy(update={"content": content}), ADA).model_dump_json()
+        with pytest.raises(ValueError, match="an order"):
+            RowOrder.model_validate_json(text)
+    assert RowOrder.model_validate_json(settling.model_dump_json()) == settling
+
+
+@BOTH
+def test_an_order_is_made_now_and_waits_for_its_signature(make: Make, ordered: Ordered) -> None:
+    order = ordered(make())
+    assert (order.made_at, order.maker, order.approvals) == ("2026-11-21T09:00:00.000Z", ADA.public.text, [])
+    assert unsigned_order(order.content, ADA.public, NOW).signature == ""
+
+
+# May it be carried out
+
+
+@BOTH
+def test_an_order_in_force_says_who_decided_and_keeps_the_approvals_that_count(make: Make, ordered: Ordered) -> None:
+    journal = make()
+    order = approve(approved(ordered(journal)), BEN, policy(), NOW)
+    stale = order.model_copy(update={"approvals": [signed_by(ADA, order), *order.approvals]})
+    found = in_force(stale, journal, needed=2)
+    assert found.batch == journal.batches()[0]
+    assert found.by == kept("agreed", "amina", order.digest(), "ada", "cleo, ben")
+    assert recorded(kept("released", found.by)) == f"Released for another attempt by {decided_by(found.by)}."
+    assert decided_by(found.by) == f"amina, by order {order.digest()}, prepared by ada, approved by cleo, ben"
+    assert (person_of(found.by), person_of("amina"), decided_by("amina")) == ("amina", "amina", "amina")
+    typed = f"{found.by} (login root)"
+    assert (person_of(typed), decided_by(typed)) == (typed, typed), "no name passes for an order"
+    assert found.kept == SignedOrder("b1", order.model_dump_json(), sha256=order.digest())
+
+
+@BOTH
+def test_an_order_needs_as_many_people_as_the_policy_says(make: Make, ordered: Ordered) -> None:
+    journal = make()
+    assert "does not have enough approvals: 1 is needed, 0 valid" in why_not(ordered(journal), journal)
+    with pytest.raises(ApprovalError, match="2 are needed, 1 valid"):
+        in_force(approved(ordered(journal)), journal, needed=2)
+
+
+@BOTH
+def test_an_order_holds_for_its_endpoint_its_journal_and_its_batch(make: Make, ordered: Ordered) -> None:
+    journal = make()
+    order = approved(ordered(journal))
+    noun = order.noun
+    assert why_not(order, journal, endpoint="other/1") == f"The {noun} is for {PLACE}, but this is other/1."
+    changes = {
+        "journal": ("a" * 32, f"The {noun} is for the journal aaaaaaaa, but this is the journal 00000000."),
+        "batch": ("b7", "The journal has no batch b7."),
+        "operation": ("payin", "The journal has no batch b1."),
+    }
+    for name, (value, sentence) in changes.items():
+        content = order.content.model_copy(update={name: value})
+        changed = signed(order.model_copy(update={"content": content, "approvals": []}), ADA)
+        assert why_not(approved(changed), journal) == sentence
+
+
+@BOTH
+def test_an_order_of_another_sheet_is_refused(make: Make, ordered: Ordered) -> None:
+    journal = make()
+    order = ordered(journal)
+    other = order.content.model_copy(update={"sheet": "other.csv"})
+    of_other = approved(signed(order.model_copy(update={"content": other}), ADA))
+    assert "is no longer valid: the batch is not the one that" in why_not(of_other, journal)
+
+
+def changed_rows(order: Any, **changes: object) -> Any:
+    """Return an order, signed and approved, whose rows say something else."""
+    rows = [row.model_copy(update=changes) for row in order.content.rows]
+    return approved(signed(order.model_copy(update={"content": order.content.model_copy(update={"rows": rows})}), ADA))
+
+
+def test_a_settlement_order_holds_no_longer_than_its_rows_are_as_they_were() -> None:
+    journal = doubtful()
+    order = approved(to_settle(journal, 2, 3))
+    journal.append([outcome_of(1, 1, OutcomeKind.ACCEPTED, at(5))])
+    assert why_not(order, journal) == (
+        "The order is no longer valid: row 2 was in doubt after attempt 1, and is accepted after attempt 1."
+    )
+    assert why_not(changed_rows(to_settle(journal), amount="1.00"), journal) == (
+        "The order is no longer valid: row 2 is not the payment that the order names."
+    )
+    assert why_not(changed_rows(to_settle(journal), attempt=2), journal) == (
+        "The order is no longer valid: row 2 was accepted after attempt 2, and is accepted after attempt 1."
+    )
+    assert why_not(changed_rows(to_settle(journal), row=9), journal) == (
+        "The order is no longer valid: row 9 is not in the batch."
+    )
+    assert why_not(changed_rows(to_settle(journal), hold=4), journal) == (
+        "The order is no longer valid: row 2 is held for a different reason than when the order was made."
+    )
+    with pytest.raises(ApprovalError) as found:
+        in_force(order, journal)
+    assert found.value.hint == (
+        "Nothing was settled, released or sent. Make a new order with `paygw-batch order`, and have it approved."
+    )
+
+
+def test_of_many_changed_rows_the_first_are_told_and_the_others_counted() -> None:
+    journal = journal_of(*[OutcomeKind.UNKNOWN] * 8)
+    order = to_settle(journal, *range(2, 10))
+    sentence = why_not(changed_rows(order, amount="1.00"), journal)
+    names = [f"row {row} is not the payment that the order names" for row in range(2, 7)]
+    assert sentence == f"The order is no longer valid: {'; '.join(names)}; and 3 more rows."
+    five = why_not(changed_rows(to_settle(journal, *range(2, 7)), amount="1.00"), journal)
+    assert five == f"The order is no longer valid: {'; '.join(names)}."
+
+
+def test_a_release_order_holds_no_longer_than_its_rows_are_rejected_after_that_attempt() -> None:
+    journal = rejected()
+    order = approved(to_release(journal, 2, 3))
+    in_force(order, journal)
+    journal.release(1, [3], suffix=True, by="amina", at=at(5))
+    was = "The order is no longer valid: row 3 was rejected after attempt 1, and is"
+    assert why_not(order, journal) == f"{was} ready after attempt 1."
+    send(journal, 1, OutcomeKind.REJECTED, at(6))
+    assert why_not(order, journal) == f"{was} rejected after attempt 2."
+
+
+# What the journal keeps
+
+
+def settled_by(journal: SqliteJournal, order: RowOrder, *, is_named: bool = True, rows: Sequence[int] = ()) -> None:
+    """Carry an order out, as `carry-out` does; `rows`: other rows than those that it names.
+
+    With `is_named` false the facts do not name it.
+    """
+    found = in_force(order, journal)
+    words = [word(row) for row in rows] or list(order.settlements)
+    settle(
+        journal,
+        found.batch,
+        words,
+        by=found.by,
+        now=lambda: LATER,
+        order=found.kept if is_named else replace(found.kept, sha256=""),
+    )
+
+
+def released_by(journal: SqliteJournal, order: RowOrder, *, rows: Sequence[int] = ()) -> None:
+    found = in_force(order, journal)
+    order_kept = replace(found.kept, at=at(30))
+    journal.release(1, rows or order.numbers, suffix=True, by=found.by, at=at(30), order=order_kept)
+
+
+def test_orders_that_were_carried_out_are_counted_and_found_again() -> None:
+    journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.REJECTED, OutcomeKind.REJECTED)
+    assert check_kept_orders(journal) == 0
+    settling, releasing = approved(to_settle(journal, 2, 3)), approved(to_release(journal, 4, 5))
+    assert not is_kept(journal, settling)
+    released_by(journal, releasing)
+    assert (check_kept_orders(journal), is_kept(journal, settling), is_kept(journal, releasing)) == (1, False, True)
+    settled_by(journal, settling)
+    assert check_kept_orders(journal) == 2
+    with_another_approval = approve(to_settle(doubtful(), 2, 3), BEN, policy(), NOW)
+    assert is_kept(journal, settling)
+    assert is_kept(journal, with_another_approval)
+    assert not is_kept(journal, to_settle(doubtful(), 2))
+    assert not is_kept(memory(), settling)
+
+
+def test_an_order_of_a_second_batch_is_checked_with_that_batchs_facts() -> None:
+    journal = memory()
+    open_sheet(journal, "b0", [new_instruction(2, "FIRST")])
+    open_sheet(journal, new=1)
+    send(journal, 2, OutcomeKind.UNKNOWN)
+    batch = journal.batches()[1]
+    content = row_content(journal, batch, [Decision.of(word(2))], **HERE)
+    order = approved(signed(unsigned_order(content, ADA.public, NOW), ADA))
+    found = in_force(order, journal)
+    settle(journal, found.batch, order.settlements, by=found.by, now=lambda: LATER, order=found.kept)
+    assert (found.batch, check_kept_orders(journal), is_kept(journal, order)) == (batch, 1, True)
+
+
+def keep(journal: SqliteJournal, document: str) -> None:
+    journal.settle([], order=SignedOrder("b1", document, at(31)))
+
+
+def corrupt(journal: SqliteJournal) -> str:
+    with pytest.raises(JournalCorrupt) as found:
+        check_kept_orders(journal)
+    return found.value.message
+
+
+def test_a_kept_text_that_is_no_order_is_found() -> None:
+    journal = doubtful()
+    keep(journal, "{}")
+    assert corrupt(journal) == "A signed order of batch b1 cannot be read."
+
+
+def test_a_kept_order_must_be_signed_by_its_maker_and_by_another_key() -> None:
+    order = approved(to_settle(doubtful()))
+    other = signed(order.model_copy(update={"made_at": "2026-11-21T09:00:01.000Z"}), ADA)
+    own = signed_by(ADA, order)
+    unreadable = json.loads(order.model_dump_json())
+    unreadable["approvals"][0]["key"] = "no key"
+    for document in (
+        order.model_copy(update={"approvals": []}).model_dump_json(),
+        order.model_copy(update={"approvals": [own]}).model_dump_json(),
+        order.model_copy(update={"approvals": [*order.approvals, *order.approvals]}).model_dump_json(),
+        order.model_copy(update={"signature": other.signature}).model_dump_json(),
+        other.model_dump_json(),
+        json.dumps(unreadable),
+    ):
+        journal = doubtful()
+        keep(journal, document)
+        assert corrupt(journal) == (
+            f"The signed order {type(order).model_validate_json(document).digest()[:16]} of batch b1 is not signed by "
+            "the keys that it names."
+        )
+
+
+@pytest.mark.parametrize(("name", "value"), [("journal", "a" * 32), ("batch", "b7"), ("operation", "payin")])
+def test_a_kept_order_must_be_about_this_journal_and_its_batch(name: str, value: str) -> None:
+    journal = doubtful()
+    order = to_settle(journal)
+    changed = signed(order.model_copy(update={"content": order.content.model_copy(update={name: value})}), ADA)
+    keep(journal, approved(changed).model_dump_json())
+    assert corrupt(journal).startswith(f"The signed order {changed.digest()[:16]} of batch b1 ")
+
+
+def test_a_kept_order_that_did_other_things_than_it_says_is_found() -> None:
+    journal = doubtful()
+    order = approved(to_settle(journal, 2, 3))
+    settled_by(journal, order, rows=[2])
+    named = f"The signed order {order.digest()[:16]} of batch b1 does not match its facts: "
+    assert corrupt(journal) == f"{named}1 of 2 are there."
+    journal = doubtful()
+    settled_by(journal, approved(to_settle(journal, 2)), rows=[2, 3])
+    assert corrupt(journal).endswith("1 of 1 are there.")
+    journal = doubtful()
+    settled_by(journal, order, is_named=False)
+    assert corrupt(journal) == f"{named}0 of 2 are there."
+    journal = doubtful()
+    settled_by(journal, approved(to_settle(journal, 2)), rows=[3])
+    assert corrupt(journal).endswith("0 of 1 are there.")
+    journal = rejected()
+    released_by(journal, approved(to_release(journal, 2)), rows=[3])
+    assert corrupt(journal).endswith("0 of 1 are there.")

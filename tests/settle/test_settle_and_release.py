@@ -1,0 +1,283 @@
+"""People's words about rows: which may be said, from when on, and what is written; and which rows may leave again."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, SignedOrder
+from paygw_batch.core.lifecycle import Basis, Resolution, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.engine.quarantine import Quarantine
+from paygw_batch.errors import InternalError, JournalError, RowsMoved, UsageError
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
+from paygw_batch.journal.values import CarriedOut, ClockSeen
+from paygw_batch.settle.resolve import (
+    Settlement,
+    check_releasable,
+    check_settlements,
+    may_settle,
+    needs_second_person,
+    open_from,
+    quarantine_sentence,
+    quarantined,
+    settle,
+    standings_of,
+    waiting_sentence,
+)
+from tests.journal.journal_rows import all_due, at, intent, memory, open_sheet, outcome_of, row_of, send
+
+LEFT = datetime(2026, 11, 21, 8, 1, tzinfo=UTC)
+OPENS = LEFT + timedelta(hours=24)
+LATER = LEFT + timedelta(days=2)
+KINDS = (OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED)
+NOTHING_CHANGED = "Nothing was changed. `paygw-batch status BATCH` shows the state of each row."
+
+
+def journal_of(*kinds: OutcomeKind | None) -> SqliteJournal:
+    """Return a journal whose rows, from 2 on, left at minute 1 and came to these; None: it has not left."""
+    journal = memory()
+    open_sheet(journal, new=len(kinds))
+    for due, kind in zip(all_due(journal, 1), kinds, strict=True):
+        if kind is not None:
+            journal.append([intent(due, at(1)), outcome_of(due.number, 1, kind, at(1))])
+    return journal
+
+
+def check(journal: SqliteJournal, *settlements: Settlement, now: datetime = LATER) -> None:
+    check_settlements(journal, journal.batches()[0], settlements, quarantine_h=24, now=lambda: now)
+
+
+def refused(journal: SqliteJournal, *settlements: Settlement, now: datetime = LATER) -> str:
+    with pytest.raises(UsageError) as found:
+        check(journal, *settlements, now=now)
+    assert found.value.hint == NOTHING_CHANGED
+    return found.value.message
+
+
+def word(row: int, resolution: Resolution = Resolution.REJECTED, basis: Basis = Basis.PERSON) -> Settlement:
+    return Settlement(row, resolution, "Ticket 4711", basis)
+
+
+def write(journal: SqliteJournal, *settlements: Settlement, now: datetime = LATER) -> None:
+    settle(journal, journal.batches()[0], settlements, by="amina", now=lambda: now)
+
+
+def test_a_word_is_a_persons_own_unless_it_is_said_to_be_the_gateways() -> None:
+    assert Settlement(2, Resolution.PAID, "Ticket").basis is Basis.PERSON
+
+
+OPEN = {State.IN_DOUBT, State.IN_FLIGHT}
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("resolution", Resolution)
+@pytest.mark.parametrize("is_held", [True, False])
+def test_which_rows_a_word_may_be_said_of(state: State, resolution: Resolution, *, is_held: bool) -> None:
+    allowed = state in OPEN or (state is State.READY and is_held)
+    allowed = allowed or (state is State.ACCEPTED and resolution is not Resolution.NOT_RECEIVED)
+    assert may_settle(state, resolution, is_held=is_held) == allowed
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("resolution", Resolution)
+def test_every_word_by_which_a_row_could_leave_again_needs_two_people(state: State, resolution: Resolution) -> None:
+    could_leave = state in OPEN | {State.ACCEPTED, State.READY} and resolution is not Resolution.PAID
+    assert needs_second_person(state, resolution) == could_leave
+
+
+def test_what_may_be_said_is_checked_row_by_row_and_all_that_is_wrong_is_told() -> None:
+    journal = journal_of(*KINDS, None)
+    check(
+        journal, word(2), word(2, Resolution.PAID), word(2, Resolution.NOT_RECEIVED), word(3), word(3, Resolution.PAID)
+    )
+    assert refused(journal, word(4), word(2), word(5, Resolution.PAID), word(9), word(3, Resolution.NOT_RECEIVED)) == (
+        "Row 4 is paid, and cannot be resolved as rejected. Row 5 is rejected, and cannot be resolved as paid. "
+        "Row 9: the batch has no such row. Row 3 is accepted, and cannot be resolved as not received."
+    )
+    assert refused(journal, word(6)) == "Row 6 is ready, and cannot be resolved as rejected."
+
+
+def test_a_ready_row_may_be_settled_while_evidence_holds_it() -> None:
+    journal = journal_of(None)
+    claim = Claim("ORD-2", "1500.50", "KES", "approved", proof=Proof.PROVEN)
+    held = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1)
+    journal.record_evidence([held], {"approved": OutcomeKind.PAID}, at=at(3))
+    check(journal, word(2, Resolution.PAID))
+
+
+def test_not_received_may_be_said_from_the_end_of_the_quarantine_on() -> None:
+    journal = journal_of(OutcomeKind.UNKNOWN)
+    lost = word(2, Resolution.NOT_RECEIVED)
+    early = refused(journal, lost, now=OPENS - timedelta(milliseconds=1))
+    assert early == (
+        "Row 2 was sent at 2026-11-21T08:01:00.000Z and could still be paid: settle it as not received from "
+        "2026-11-22T08:01:00.000Z on (a quarantine of 24 h)."
+    )
+    check(journal, lost, now=OPENS)
+    check(journal, word(2), word(2, Resolution.PAID), now=LEFT + timedelta(hours=1))
+
+
+def test_the_quarantine_of_a_row_that_never_left_is_none() -> None:
+    ready = row_of(journal_of(None), 1, 2)
+    assert open_from(ready, Quarantine(24)) is None
+    assert quarantine_sentence(ready, Quarantine(24), LEFT) is None
+    assert open_from(row_of(journal_of(OutcomeKind.PAID), 1, 2), Quarantine(24)) == OPENS
+
+
+def test_a_clock_that_cannot_be_believed_settles_and_releases_nothing() -> None:
+    journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.REJECTED)
+    early = LEFT - timedelta(hours=1)
+    with pytest.raises(UsageError, match="the clock was set back"):
+        check(journal, word(2, Resolution.PAID), now=early)
+    with pytest.raises(UsageError, match="the clock was set back"):
+        check_releasable(journal, journal.batches()[0], [3], quarantine_h=24, now=lambda: early)
+
+
+def test_a_quarantine_is_longer_where_the_clock_was_behind() -> None:
+    journal = journal_of(OutcomeKind.UNKNOWN)
+    journal.settle([], note=ClockSeen(at(2), "2026-11-21T09:02:00.000Z", -3600))
+    lost = word(2, Resolution.NOT_RECEIVED)
+    assert "from 2026-11-22T09:01:00.000Z on (" in refused(journal, lost, now=OPENS)
+    check(journal, lost, now=OPENS + timedelta(hours=1))
+
+
+def test_words_are_written_together_with_who_when_and_why() -> None:
+    journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED)
+    write(journal, word(2, Resolution.PAID), word(3, Resolution.NOT_RECEIVED), word(4, basis=Basis.GATEWAY))
+    assert [row.state for row in journal.rows(1)] == [State.PAID, State.READY, State.REJECTED]
+    assert [row.possible_duplicate_of for row in journal.rows(1)] == [None, 1, 1]
+    deeds = [deed for deed in journal.history(1) if deed.row is not None]
+    assert [(deed.row, deed.attempt, deed.by, deed.at, deed.said) for deed in deeds] == [
+        (row, 1, "amina", "2026-11-23T08:01:00.000Z", "Ticket 4711") for row in (2, 3, 4)
+    ]
+
+
+def test_a_statement_and_an_order_are_kept_with_the_words_they_brought() -> None:
+    journal = journal_of(OutcomeKind.UNKNOWN)
+    note = CarriedOut("b1", "day.csv", "a" * 64, "amina")
+    settle(
+        journal,
+        journal.batches()[0],
+        [word(2)],
+        by="amina",
+        now=lambda: LATER,
+        carried_out=note,
+        order=SignedOrder("b1", "{}"),
+    )
+    assert [(one.name, one.sha256, one.by, one.at) for one in journal.carried_out("b1")] == [
+        ("day.csv", "a" * 64, "amina", "2026-11-23T08:01:00.000Z")
+    ]
+    assert list(journal.signed_orders("b1")) == ["{}"]
+    journal.verify()
+
+
+def test_nothing_is_written_where_a_row_is_being_sent_or_is_not_there() -> None:
+    journal = journal_of(OutcomeKind.UNKNOWN, None)
+    (due,) = all_due(journal, 1)
+    journal.append([intent(due, at(3))])
+    with pytest.raises(JournalError, match=r"^A worker is sending row 3 now\. Nothing was settled\.$") as found:
+        write(journal, word(2), word(3))
+    assert found.value.hint == "Wait for its answer, then run the same command again."
+    with pytest.raises(InternalError, match="row 7 of batch b1 was checked, and is not there"):
+        write(journal, word(2), word(7))
+    assert [row.state for row in journal.rows(1)] == [State.IN_DOUBT, State.IN_FLIGHT]
+
+
+def test_the_standings_of_rows_are_found_by_row() -> None:
+    journal = journal_of(*KINDS)
+    found = standings_of(journal, journal.batches()[0], [4, 2, 4, 77])
+    assert {row: one.state for row, one in found.items()} == {2: State.IN_DOUBT, 4: State.PAID}
+
+
+# Which rows may leave again
+
+
+def releasable(journal: SqliteJournal, *rows: int, now: datetime = LATER) -> None:
+    check_releasable(journal, journal.batches()[0], rows, quarantine_h=24, now=lambda: now)
+
+
+def why_not(journal: SqliteJournal, *rows: int, now: datetime = LATER) -> str:
+    with pytest.raises(UsageError) as found:
+        releasable(journal, *rows, now=now)
+    assert found.value.hint == "Nothing was released or sent. Only rejected rows can be retried."
+    return found.value.message
+
+
+def test_rejected_rows_alone_may_leave_again_and_of_each_other_the_reason_is_told() -> None:
+    journal = journal_of(*KINDS, None)
+    releasable(journal, 5)
+    assert why_not(journal, 9, 5, 4, 2, 3, 6, 4) == (
+        "Row 2 is in doubt and may have been paid: settle it first. "
+        "Row 3 is accepted by the gateway, which may still pay it. "
+        "Row 4 is paid. Row 6 is ready already: the "
+        "next run sends it, unless it is held. Row 9: the batch has no such row."
+    )
+
+
+def test_a_row_that_a_person_called_rejected_may_leave_after_the_quarantine() -> None:
+    journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.REJECTED)
+    write(journal, word(2), word(3, basis=Basis.GATEWAY), now=LEFT + timedelta(hours=1))
+    early = OPENS - timedelta(milliseconds=1)
+    assert why_not(journal, 2, now=early) == (
+        "Row 2 is rejected on a person's word alone. Its attempt was sent at 2026-11-21T08:01:00.000Z and could still "
+        "be paid: it may be sent again from 2026-11-22T08:01:00.000Z (a quarantine of 24 h)."
+    )
+    releasable(journal, 3, 4, now=early)
+    releasable(journal, 2, 3, 4, now=OPENS)
+
+
+@pytest.mark.parametrize(("rows", "waiting"), [(None, [2, 3]), ([3, 4], [3]), ([4], []), ([], [])])
+def test_the_rows_that_wait_for_their_release_are_found(rows: Sequence[int] | None, waiting: Sequence[int]) -> None:
+    journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.REJECTED, OutcomeKind.UNKNOWN)
+    write(journal, word(2), word(3), now=LEFT + timedelta(hours=1))
+    batch, early = journal.batches()[0], LEFT + timedelta(hours=2)
+    assert list(quarantined(journal, batch, rows, quarantine_h=24, now=lambda: early)) == waiting
+    assert quarantined(journal, batch, rows, quarantine_h=24, now=lambda: OPENS) == {}
+
+
+def test_a_row_called_rejected_that_never_left_may_leave_now() -> None:
+    sentence = waiting_sentence(row_of(journal_of(None), 1, 2), Quarantine(24))
+    assert "it may be sent again from now (a quarantine of 24 h)." in sentence
+
+
+def test_a_held_row_that_a_person_called_rejected_before_it_ever_left_waits_for_nothing() -> None:
+    journal = journal_of(None)
+    claim = Claim("ORD-2", "1500.50", "KES", "approved", proof=Proof.PROVEN)
+    held = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1)
+    journal.record_evidence([held], {"approved": OutcomeKind.PAID}, at=at(3))
+    write(journal, word(2), now=LEFT + timedelta(hours=1))
+    releasable(journal, 2, now=LEFT + timedelta(hours=2))
+
+
+def test_only_the_latest_attempt_is_counted() -> None:
+    journal = journal_of(OutcomeKind.REJECTED)
+    journal.release(1, None, suffix=True, by="amina", at=at(5))
+    send(journal, 1, OutcomeKind.UNKNOWN, at(10))
+    write(journal, word(2), now=LEFT + timedelta(hours=1))
+    assert "from 2026-11-22T08:10:00.000Z (" in why_not(journal, 2, now=OPENS)
+
+
+def test_a_settlement_reads_the_clock_the_rows_and_their_holds_once() -> None:
+    journal, statements = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.PAID), []
+    (batch,) = journal.batches()
+
+    def note(_cursor: object, statement: str, _values: object) -> bool:
+        statements.append(statement)
+        return True
+
+    journal._connection.exec_trace = note
+    standings = check_settlements(journal, batch, [word(2)], quarantine_h=24, now=lambda: LATER)
+    settle(journal, batch, [word(2)], by="amina", now=lambda: LATER, standings=standings)
+    assert len(statements) <= 12, "\n".join(statements)  # the last read is of the end of the evidence
+
+
+def test_a_word_settles_the_attempt_that_was_checked_and_no_later_one() -> None:
+    journal = journal_of(OutcomeKind.UNKNOWN)
+    (batch,) = journal.batches()
+    standings = check_settlements(journal, batch, [word(2)], quarantine_h=24, now=lambda: LATER)
+    write(journal, word(2, Resolution.NOT_RECEIVED))
+    send(journal, 1, OutcomeKind.UNKNOWN, at(10))
+    with pytest.raises(RowsMoved):
+        settle(journal, batch, [word(2)], by="amina", now=lambda: LATER, standings=standings)
+    assert standings_of(journal, batch, [2])[2].state is State.IN_DOUBT

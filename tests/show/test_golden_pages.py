@@ -1,0 +1,157 @@
+"""A page is its golden file, to the byte. `python -m tests.show.test_golden_pages` writes the golden files again.
+
+Look at every difference in a browser before you keep it.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from paygw_batch.approval.plan_document import Content, PlanDocument, PlanFinding
+from paygw_batch.core.generator_marks import PageKind
+from paygw_batch.core.lifecycle import Basis, Resolution, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal import FoundPayment, NewBatch
+from paygw_batch.journal.new_batch import BatchPart, InstructionRows
+from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
+from paygw_batch.sheet.instructions import to_pages
+from paygw_batch.show.reconcile import reconciliation
+from paygw_batch.show.remittance import Payee, remittance_page
+from paygw_batch.show.report_page import report_html
+from paygw_batch.show.totals import books
+from paygw_batch.submit.plan_to_approve import plan_page
+from tests.journal.journal_rows import at, intent, memory, new_instruction, outcome_of, resolved
+
+GOLDEN = Path(__file__).with_name("golden")
+MINOR_UNITS = {"KES": 2, "UGX": 0}
+OUTCOMES: Mapping[int, tuple[OutcomeKind, Mapping[str, object]]] = {
+    2: (OutcomeKind.PAID, {"gateway_status": "approved", "gateway_reference": "R-2", "http_status": 200}),
+    3: (OutcomeKind.ACCEPTED, {"gateway_status": "processing", "gateway_reference": "R-3", "http_status": 202}),
+    4: (OutcomeKind.REJECTED, {"gateway_status": "declined", "error_code": "E17", "message": "<b>no & never</b>"}),
+    5: (OutcomeKind.UNKNOWN, {"cause": "read.timeout"}),
+    6: (OutcomeKind.UNKNOWN, {"cause": "read.timeout"}),
+}
+"""Row -> what its attempt came to; row 7 is not sent, and row 8 is invalid."""
+
+
+def sheet_rows() -> pl.DataFrame:
+    """Return the sheet of the report as the journal keeps it."""
+    lines = []
+    for row in range(2, 9):
+        made = new_instruction(row)
+        line = dict.fromkeys(RECONCILIATION_COLUMNS[1:9]) | {"row": row, "valid": row < 8, "purpose": "WALLET-KE"}
+        line |= {"client_orderid": made.client_orderid, "country": "KE", "currency": "KES"}
+        line |= {"amount": made.amount, "account_name": f"Wanjiku <{row}>", "phone": f"+{made.payee}"}
+        line |= {"error_code": None, "message": None}
+        if row == 8:
+            line |= {"amount": "-5", "error_code": "amount.sign", "message": "-5 is not above 0. Write `5`"}
+        lines.append(line)
+    schema = {"row": pl.UInt32, "valid": pl.Boolean}
+    return pl.DataFrame(lines, schema={name: schema.get(name, pl.String) for name in lines[0]})
+
+
+def report() -> str:
+    """Return the report of a batch that has rows in every kind of state."""
+    with closing(memory()) as journal:
+        batch = journal.open_batch(
+            NewBatch("ba7c" * 4, "payout", "pay & roll.csv", "5ha", 7, 1, approvals=("prepared by ada",)),
+            parts=[BatchPart(list(to_pages(sheet_rows())), InstructionRows(map(new_instruction, range(2, 8))))],
+            known=(),
+            amendments=(),
+            at=at(0),
+        )
+        due = {one.row: one for one in journal.due(batch.number, after_row=0, limit=99)}
+        journal.append([intent(due[row], at(row)) for row in OUTCOMES])
+        journal.append(
+            [outcome_of(due[row].number, 1, kind, at(2 * row), **words) for row, (kind, words) in OUTCOMES.items()]
+        )
+        journal.append([resolved(due[6].number, 1, Resolution.REJECTED, at(40), Basis.PERSON)])
+        frame = reconciliation(journal, batch, MINOR_UNITS)
+        return report_html(journal, batch, frame, books(frame, MINOR_UNITS), MINOR_UNITS, quarantine_h=72)
+
+
+def plan() -> str:
+    """Return a plan with a difference of each kind, a row left out, and a warning."""
+    lines = [
+        (2, "Ada <b>", "254712345009", "KES", "20000.00"),
+        (3, "Ben", "254712345002", "KES", "90000.00"),
+        (4, "Cleo", "254712345003", "KES", "5.00"),
+        (5, "Dan", "254712345004", "KES", "12.00"),
+    ]
+    people = "".join(f"{','.join(map(str, line))}\n" for line in lines)
+
+    def finding(number: int, code: str, **more: Any) -> PlanFinding:
+        row, name, account, currency, amount = lines[number]
+        return PlanFinding(row=row, code=code, name=name, account=account, currency=currency, amount=amount, **more)
+
+    earlier: Mapping[str, Any] = {"before_batch": "0c7", "before_sheet": "october.csv", "before_at": "2026-10-21"}
+    gone = PlanFinding(row=0, code="payee.gone", name="Eve", currency="KES", before="7.00", **earlier)
+    content = Content(
+        endpoint="gateway.example/1",
+        journal="a" * 32,
+        operation="payout",
+        batch="b" * 16,
+        sheet="pay & roll.csv",
+        rows=6,
+        known=0,
+        invalid=1,
+        amended=0,
+        instructions_sha256="c" * 64,
+        people_sha256=hashlib.sha256(people.encode()).hexdigest(),
+        totals={"KES": str(sum(Decimal(line[4]) for line in lines))},
+    )
+    document = PlanDocument(
+        content=content,
+        findings=[
+            PlanFinding(row=0, code="payee.compared", people=4, found=3, paid_before=3, **earlier),
+            finding(0, "payee.account", old_account="254712345001", before="20000.00", **earlier),
+            finding(1, "payee.amount", before="9000.00", **earlier),
+            finding(2, "payee.new"),
+            gone,
+            PlanFinding(row=6, code="row.left_out", name="Fay", currency="KES", amount="3", reasons="phone.length"),
+            *(finding(3, "row.look_alike", message=f"like row {row}") for row in range(2, 6)),
+            PlanFinding(row=0, code="payee.known_since", rows="3 5", at="2026-01-02"),
+        ],
+        people=people,
+        made_at=at(0),
+        maker="",
+        signature="",
+        approvals=[],
+    )
+    return plan_page(document, "A headline with `a command`.", ["Prepared by ada."])
+
+
+def remittance() -> str:
+    """Return the advice of one person who was paid in two currencies."""
+
+    def paid(row: int, currency: str, amount: str) -> FoundPayment:
+        return FoundPayment(
+            *("b" * 16, "payroll.csv", "payout", at(0), row, f"ORD-{row}", "KE", currency, amount, "account"),
+            *({}, "254712345001", State.PAID, 1, None if row == 2 else "SENT-3", "approved", "R<1>", None, None),
+            *(None, at(1), at(10 - row)),
+        )
+
+    return remittance_page(Payee("Jane <b>", "254712345001"), [paid(2, "UGX", "50000"), paid(3, "KES", "1500.50")])
+
+
+PAGES: Mapping[PageKind, Callable[[], str]] = {
+    PageKind.REPORT: report,
+    PageKind.PLAN: plan,
+    PageKind.REMITTANCE: remittance,
+}
+
+
+@pytest.mark.parametrize("kind", PageKind)
+def test_a_page_is_its_golden_file_to_the_byte(kind: PageKind) -> None:
+    assert PAGES[kind]().encode() == (GOLDEN / f"{kind}.html").read_bytes()
+
+
+if __name__ == "__main__":
+    for kind, made in PAGES.items():
+        (GOLDEN / f"{kind}.html").write_bytes(made().encode())

@@ -1,0 +1,85 @@
+"""Pages can be read in light and in dark: every pair of colours has the contrast that WCAG asks of text."""
+
+import re
+from typing import Any
+
+import pytest
+from jinja2 import UndefinedError
+
+from paygw_batch.core.generator_marks import PageKind
+from paygw_batch.show.page import our_templates, page
+from paygw_batch.show.remittance import Payee
+from paygw_batch.show.totals import STATE_COLOURS
+from tests.checkout import ROOT
+
+AA = 4.5
+STYLE_SHEET = (ROOT / "paygw_batch/show/static/pages.css").read_text(encoding="utf-8")
+PARTS: Any = our_templates().get_template("parts.html").module
+
+
+def luminance(colour: str) -> float:
+    digits = colour.lstrip("#")
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)] if len(digits) == 6 else []
+    parts = parts or [int(digit * 2, 16) / 255 for digit in digits]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def colours() -> list[dict[str, str]]:
+    """Return the colours of the style sheet by name: on a light page, and on a dark one."""
+    light, dark = (
+        dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", root))
+        for root in re.findall(r":root \{(.*?)\}", STYLE_SHEET, re.DOTALL)
+    )
+    return [light, light | dark]
+
+
+@pytest.mark.parametrize("state", STATE_COLOURS)
+def test_a_state_can_be_read_in_the_workbook(state: str) -> None:
+    assert contrast(*STATE_COLOURS[state]) >= AA
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("ink", ["good", "bad", "warn", "info"])
+def test_a_state_can_be_read_on_the_page(mode: int, ink: str) -> None:
+    found = colours()[mode]
+    assert contrast(found[ink], found[f"{ink}-fill"]) >= AA
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("ink", ["ink", "ink-soft", "link"])
+@pytest.mark.parametrize("ground", ["paper", "ground"])
+def test_text_can_be_read_on_the_page(mode: int, ink: str, ground: str) -> None:
+    found = colours()[mode]
+    assert contrast(found[ink], found[ground]) >= AA
+
+
+def test_the_dark_page_is_for_screens_alone() -> None:
+    assert re.findall("@media.*dark.*", STYLE_SHEET) == ["@media screen and (prefers-color-scheme: dark) {"]
+
+
+def test_the_style_sheet_names_every_state() -> None:
+    assert {state for state in STATE_COLOURS if f".{state} {{ --state: var(--{state});" in STYLE_SHEET} == {
+        *STATE_COLOURS
+    }
+
+
+def test_a_page_fetches_nothing() -> None:
+    text = page(PageKind.REMITTANCE, payee=Payee("", ""), to=("", ""), total="", paid=())
+    assert "default-src 'none'; style-src 'unsafe-inline'" in text
+    assert STYLE_SHEET in text
+    assert not re.search(r"<(a|link|script|img)\b|url\(|@import", text)
+
+
+def test_a_command_in_a_sentence_is_marked_and_nothing_else_is_markup() -> None:
+    assert str(PARTS.sentence("Run `a <b>` now & then")) == "<p>Run <code>a &lt;b&gt;</code> now &amp; then</p>"
+
+
+def test_a_name_that_a_template_does_not_get_is_an_error() -> None:
+    with pytest.raises(UndefinedError, match="payee"):
+        page(PageKind.REMITTANCE)

@@ -1,0 +1,75 @@
+"""The exit code tells the truth, and the books tie."""
+
+from decimal import Decimal
+
+import polars as pl
+import pytest
+
+from paygw_batch.show.summary import ExitCode, Summary, of_states, worst
+from paygw_batch.show.totals import books, money_text
+
+
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [
+        ({}, 0),
+        ({"paid": 3}, 0),
+        ({"accepted": 1, "paid": 2}, 0),
+        ({"paid": 1, "rejected": 1}, 4),
+        ({"paid": 1, "invalid": 1}, 4),
+        ({"paid": 1, "returned": 1}, 4),
+        ({"paid": 1, "ready": 1}, 6),
+        ({"rejected": 1, "ready": 1}, 6),
+        ({"ready": 1, "in_doubt": 1}, 5),
+        ({"in_doubt": 1, "rejected": 1, "paid": 7}, 5),
+    ],
+)
+def test_the_exit_code_of_how_rows_stand(states: dict[str, int], code: int) -> None:
+    assert of_states(states) == code
+
+
+def test_contradicting_evidence_needs_a_person() -> None:
+    assert of_states({"paid": 3}, contradictions=1) == ExitCode.PERSON_NEEDED
+
+
+def test_an_interruption_is_told_before_rejected_rows_and_after_rows_in_doubt() -> None:
+    assert of_states({"ready": 2, "rejected": 1}, interrupted=True) == ExitCode.INTERRUPTED
+    assert of_states({"ready": 2, "in_doubt": 1}, interrupted=True) == ExitCode.PERSON_NEEDED
+
+
+def test_the_documented_order_of_exit_codes() -> None:
+    left = set(ExitCode)
+    order = []
+    while left:
+        order.append(int(worst(left)))
+        left.remove(ExitCode(order[-1]))
+    assert order == [1, 2, 7, 8, 3, 5, 6, 130, 4, 0]
+
+
+def test_books_are_exact_and_count_every_row() -> None:
+    frame = pl.DataFrame(
+        {
+            "country": ["KE", "KE", "KE", "UG", None],
+            "currency": ["KES", "KES", "KES", "UGX", None],
+            "amount": ["0.10", "0.20", "1,000", "5000", None],
+            "state": ["paid", "paid", "invalid", "ready", "invalid"],
+        }
+    )
+    counted = books(frame, {"KES": 2, "UGX": 0})
+    assert counted.states == {"invalid": 2, "ready": 1, "paid": 2}
+    assert counted.totals == {"KES": {"invalid": "0.00", "paid": "0.30"}, "UGX": {"ready": "5000"}}
+    assert sum(line[3] for line in counted.lines) == frame.height
+
+
+@pytest.mark.parametrize(
+    ("amount", "minor_units", "text"),
+    [("1500.5", 2, "1500.50"), ("1500", 0, "1500"), ("0", 2, "0.00"), ("1.005", 2, "1.005"), ("12.30", None, "12.3")],
+)
+def test_sums_have_the_currencys_decimals_and_lose_none(amount: str, minor_units: int | None, text: str) -> None:
+    assert money_text(Decimal(amount), minor_units) == text
+
+
+def test_the_summary_has_the_documented_keys_and_further_ones_last() -> None:
+    told = Summary(ExitCode.DONE, "done", further={"checks": []}).as_json()
+    assert list(told)[-1] == "checks"
+    assert told["exit_code"] == 0

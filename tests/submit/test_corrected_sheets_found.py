@@ -1,0 +1,78 @@
+"""What the simulation found of corrected sheets (`--kind corrections`), each as a small story."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.core.choices import Choices
+from paygw_batch.countries.load import load_rules
+from paygw_batch.countries.rules import OperatorTerms
+from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
+from paygw_batch.sheet.check.validate import validate
+from paygw_batch.submit.open_questions import NEW_PAYEE, USED_REFERENCE
+from paygw_batch.submit.plan import Plan, open_planned_batch, plan_submission
+from tests.engine.scripted_world import NOW, ScriptedGateway, an_engine, run
+from tests.sheet.sheet_values import KENYAN, of_rows
+
+RULES = load_rules("payout", {"KE": OperatorTerms(purpose="WALLET")})
+
+
+def planned(journal: SqliteJournal, *rows: str, name: str = "pay.csv") -> Plan:
+    """Plan a sheet of (name, account's last digits, amount, staff number) rows under one reference."""
+    cells = []
+    for row in rows:
+        person, digits, amount, *staff = row.split()
+        line = {**KENYAN, "account_name": person, "account_number": f"254712345{digits}", "amount": amount}
+        del line["client_orderid"]
+        cells.append({**line, "staff_number": staff[0]} if staff else line)
+    validated = validate(replace(of_rows(*cells), name=name), RULES, reference="october")
+    return plan_submission(validated, journal, Choices(), now=lambda: NOW, quarantine_h=24)
+
+
+def pay(journal: SqliteJournal, plan: Plan) -> list[str]:
+    """Open a planned batch, every question answered with yes; return the order ids that left."""
+    batch = open_planned_batch(plan, journal, RULES, sheet_path=Path("pay.csv"), now=lambda: NOW, is_answered=True)
+    gateway = ScriptedGateway()
+    run(an_engine(journal, gateway), batch)
+    return gateway.arrived
+
+
+@pytest.fixture
+def journal() -> SqliteJournal:
+    return in_memory_journal()
+
+
+def test_payee_under_anothers_staff_number_is_named(journal: SqliteJournal) -> None:
+    pay(journal, planned(journal, "Jane 001 1000 1", "Otieno 002 1100 2"))
+    again = planned(journal, "Jane 001 1000 1", "Otieno 002 1100 1", "Amani 003 1200 3")
+    (used,) = [one for one in again.questions if one.code == USED_REFERENCE]
+    assert sorted(used.names) == ["Amani", "Otieno"]
+    assert [row for row, _, code, _ in used.people if code == NEW_PAYEE] == [3, 4]
+
+
+def test_account_corrected_to_a_known_one_is_named(journal: SqliteJournal) -> None:
+    """A salary went to a wrong account and a bonus to the right one; then both are written to the right one."""
+    pay(journal, planned(journal, "Jane 009 1000", "Jane 001 50"))
+    for salary in ("1000", "1500", "2000", "3000"):  # the numbers of one payee's payments follow from their content
+        again = planned(journal, f"Jane 001 {salary}", "Jane 001 50")
+        leaving = again.validated.payable - len(again.known)
+        named = [one.names for one in again.questions if one.code == USED_REFERENCE]
+        assert not leaving or named == [("Jane",)]
+
+
+def test_further_payment_under_another_name_is_named(journal: SqliteJournal) -> None:
+    """The accounts of two bonuses are mixed up: one row is in conflict, and the other looks like a further payment."""
+    pay(journal, planned(journal, "Jane 001 1000", "Otieno 002 1100", "Otieno 002 1100"))
+    again = planned(journal, "Jane 001 1000", "Otieno 002 1100", "Otieno 001 1100", "Jane 002 70")
+    assert again.validated.rows["valid"].to_list() == [True, True, True, False]
+    assert [one.names for one in again.questions if one.code == USED_REFERENCE] == [("Otieno",)]
+
+
+def test_refused_row_of_another_worksheet_is_not_known(journal: SqliteJournal) -> None:
+    pay(journal, planned(journal, "Jane 001 1000", name="pay.xlsx [May]"))
+    june = planned(journal, "Jane 001 1000", "Otieno 002 1100", name="pay.xlsx [June]")
+    assert june.validated.rows["valid"].to_list() == [False, True]
+    assert june.known_rows == 0
+    assert len(pay(journal, june)) == 1

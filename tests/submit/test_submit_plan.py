@@ -1,0 +1,303 @@
+"""Planning a submission: what the journal knows, what clashes, what looks alike; and what opening the batch writes."""
+
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from paygw_batch.clock import timestamp
+from paygw_batch.core.choices import Choices
+from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.core.lifecycle import State
+from paygw_batch.countries.load import load_rules
+from paygw_batch.countries.rules import OperatorTerms
+from paygw_batch.errors import InternalError, OpenSheetQuestion
+from paygw_batch.journal.file_place import FilePlace, in_memory_journal
+from paygw_batch.journal.journal import JournalReader
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
+from paygw_batch.journal.values import BatchRecord, ClockSeen
+from paygw_batch.sheet.check.validate import validate
+from paygw_batch.sheet.instructions import from_pages, to_pages
+from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.show.reconcile import reconciliation
+from paygw_batch.submit.plan import Plan, open_planned_batch, plan_submission
+from paygw_batch.submit.submission import preview
+from tests.engine.scripted_world import NOW, ScriptedGateway, an_engine, reply, run
+
+RULES = load_rules("payout", {"KE": OperatorTerms(purpose="WALLET")})
+MINOR_UNITS = {"KES": 2}
+
+
+def sheet(tmp_path: Path, *rows: str) -> Validated:
+    """Validate a sheet of (order id, amount, last digits of the account) rows."""
+    lines = ["country,client_orderid,amount,currency,account_name,account_number,phone,note"]
+    for row in rows:
+        order_id, amount, digits = row.split()
+        lines.append(f"KE,{order_id},{amount},KES,Jane,254712345{digits},+254712345{digits},n-{order_id}")
+    path = tmp_path / "payroll.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return validate(read_sheet(path, ReadOptions()), RULES)
+
+
+def plan(validated: Validated, journal: JournalReader, *, amend: bool = False, days: int = 0) -> Plan:
+    later = NOW + timedelta(days=days)
+    return plan_submission(validated, journal, Choices(amend=amend), now=lambda: later, quarantine_h=24)
+
+
+def submit(plan: Plan, journal: SqliteJournal, gateway: ScriptedGateway | None = None) -> BatchRecord:
+    batch = open_planned_batch(plan, journal, RULES, sheet_path=Path("payroll.csv"), now=lambda: NOW)
+    run(an_engine(journal, gateway or ScriptedGateway()), batch)
+    return batch
+
+
+@pytest.fixture
+def journal() -> SqliteJournal:
+    return in_memory_journal()
+
+
+def test_a_plan_writes_nothing(journal: SqliteJournal, tmp_path: Path) -> None:
+    plan(sheet(tmp_path, "A 100 001"), journal)
+    assert journal.head().seq == 0
+    assert journal.batches() == []
+
+
+def test_the_same_sheet_again_is_the_same_batch(journal: SqliteJournal, tmp_path: Path) -> None:
+    first = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
+    again = plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal)
+    assert again.existing == first
+    assert again.known_rows == 2
+
+
+def test_rows_that_the_journal_knows_keep_their_state_and_only_new_ones_are_sent(
+    journal: SqliteJournal, tmp_path: Path
+) -> None:
+    submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
+    corrected = plan(sheet(tmp_path, "B 100 002", "C 100 003", "A 100 001"), journal)
+    assert corrected.known_rows == 2
+    gateway = ScriptedGateway()
+    batch = submit(corrected, journal, gateway)
+    assert gateway.arrived == ["C"]
+    assert reconciliation(journal, batch, MINOR_UNITS)["state"].to_list() == ["paid"] * 3
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"PANDERA_VALIDATION_ENABLED": "False"}, {"PANDERA_VALIDATION_DEPTH": "SCHEMA_ONLY"}]
+)
+def test_what_validation_let_through_by_mistake_is_found_before_it_is_written_down(
+    journal: SqliteJournal, tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    planned = plan(sheet(tmp_path, "A 100 001"), journal)
+    spoilt = planned.validated.sheet.frame.with_columns(amount=pl.lit("1e3"))
+    validated = replace(planned.validated, sheet=replace(planned.validated.sheet, frame=spoilt))
+    with pytest.raises(InternalError, match="amount"):
+        submit(replace(planned, validated=validated), journal)
+    assert journal.batches() == []
+
+
+def test_a_known_row_that_never_left_is_sent_with_the_later_batch(journal: SqliteJournal, tmp_path: Path) -> None:
+    first = plan(sheet(tmp_path, "A 100 001"), journal)
+    open_planned_batch(first, journal, RULES, sheet_path=Path("payroll.csv"), now=lambda: NOW)
+    gateway = ScriptedGateway()
+    submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal, gateway)
+    assert sorted(gateway.arrived) == ["A", "B"]
+
+
+def test_an_id_used_for_other_content_is_a_defect_that_names_batch_and_date(
+    journal: SqliteJournal, tmp_path: Path
+) -> None:
+    first = submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
+    clashing = plan(sheet(tmp_path, "A 200 001", "B 100 002"), journal).validated
+    assert clashing.defects.select("row", "code").rows() == [(2, "client_orderid.conflict")]
+    assert first.batch in clashing.defects["message"][0]
+    assert "2026-11-20" in clashing.defects["message"][0]
+    assert clashing.rows["valid"].to_list() == [False, True]
+    assert clashing.instructions["client_orderid"].to_list() == ["B"]
+
+
+@pytest.mark.parametrize("content", ["A 100.00 001", "A 100 001"])
+def test_the_same_payment_written_with_other_decimals_is_known(
+    journal: SqliteJournal, tmp_path: Path, content: str
+) -> None:
+    submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
+    assert plan(sheet(tmp_path, content), journal).validated.defects.is_empty()
+
+
+def test_amend_replaces_a_rejected_payment_and_continues_its_attempts(journal: SqliteJournal, tmp_path: Path) -> None:
+    declined = ScriptedGateway(lambda _order_id, _times: reply("declined"))
+    old = submit(plan(sheet(tmp_path, "A 100 001"), journal), journal, declined)
+    gateway = ScriptedGateway()
+    new = submit(plan(sheet(tmp_path, "A 120 001"), journal, amend=True), journal, gateway)
+    assert gateway.arrived == ["A-r2"]
+    assert reconciliation(journal, new, MINOR_UNITS).select("state", "attempts").rows() == [("paid", 1)]
+    assert reconciliation(journal, old, MINOR_UNITS)["state"].to_list() == ["invalid"]
+    assert new.batch in reconciliation(journal, old, MINOR_UNITS)["message"][0]
+
+
+def test_amend_of_what_never_left_keeps_the_id(journal: SqliteJournal, tmp_path: Path) -> None:
+    first = plan(sheet(tmp_path, "A 100 001"), journal)
+    open_planned_batch(first, journal, RULES, sheet_path=Path("payroll.csv"), now=lambda: NOW)
+    gateway = ScriptedGateway()
+    submit(plan(sheet(tmp_path, "A 120 001"), journal, amend=True), journal, gateway)
+    assert gateway.arrived == ["A"]
+
+
+def test_amend_never_touches_what_is_paid(journal: SqliteJournal, tmp_path: Path) -> None:
+    submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
+    assert plan(sheet(tmp_path, "A 120 001"), journal, amend=True).validated.defects.height == 1
+
+
+@pytest.mark.parametrize(("days", "warned"), [(0, True), (6, True), (8, False)])
+def test_the_same_account_and_amount_lately_is_a_warning_that_names_both(
+    journal: SqliteJournal, tmp_path: Path, days: int, warned: bool
+) -> None:
+    submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
+    warnings = plan(sheet(tmp_path, "B 100 001", "C 100 002"), journal, days=days).warnings
+    assert warnings["code"].to_list() == (["row.look_alike"] if warned else [])
+    if warned:
+        assert "A" in warnings["message"][0].split()
+        assert "B" in warnings["message"][0].split()
+
+
+def test_a_preview_shows_what_would_be_sent(journal: SqliteJournal, tmp_path: Path) -> None:
+    submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
+    planned = plan(sheet(tmp_path, "A 100 001", "B 100 002", "C x 003"), journal)
+    shown = pl.concat(preview(planned, journal, MINOR_UNITS))
+    assert shown["state"].to_list() == ["paid", "ready", "invalid"]
+
+
+@pytest.mark.parametrize("rows_a_page", [1, 2, 4])
+def test_a_reconciliation_is_the_same_however_the_sheet_is_kept(
+    tmp_path: Path, rows_a_page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = []
+    for rows in (20_000, rows_a_page):
+        monkeypatch.setattr("paygw_batch.sheet.instructions.ROWS_A_PAGE", rows)
+        held = in_memory_journal()
+        batch = submit(plan(sheet(tmp_path, "A 100 001", "B 0 002", "C 0 003", "D 4 004", "E 5 005"), held), held)
+        assert len(list(held.pages(batch.number))) == -(-5 // rows)
+        frames.append(reconciliation(held, batch, MINOR_UNITS))
+    assert frames[0]["state"].to_list() == ["paid", "invalid", "invalid", "paid", "paid"]
+    assert frames[0].equals(frames[1])
+
+
+def test_a_column_of_the_sheet_may_have_any_name_that_the_journal_uses(journal: SqliteJournal, tmp_path: Path) -> None:
+    path = tmp_path / "payroll.csv"
+    path.write_text(
+        "country,client_orderid,amount,account_name,account_number,phone,minor,sent_purpose,gateway_message\n"
+        "KE,A,100,Jane,254712345001,+254712345001,MINOR,WHY,WHAT\n"
+    )
+    batch = submit(plan(validate(read_sheet(path, ReadOptions()), RULES), journal), journal)
+    frame = reconciliation(journal, batch, MINOR_UNITS)
+    assert frame.select("state", "purpose", "minor", "sent_purpose", "gateway_message").rows() == [
+        ("paid", "WALLET", "MINOR", "WHY", "WHAT")
+    ]
+
+
+def test_a_reconciliation_that_would_leave_out_a_row_of_the_journal_is_not_made(
+    journal: SqliteJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
+    first_row = list(to_pages(from_pages(journal.pages(batch.number)).head(1)))
+    monkeypatch.setattr(journal, "pages", lambda _batch: iter(first_row))
+    with pytest.raises(InternalError, match="rows that its sheet does not have"):
+        reconciliation(journal, batch, MINOR_UNITS)
+
+
+def test_the_reconciliation_is_a_pure_function_of_sheet_and_journal(journal: SqliteJournal, tmp_path: Path) -> None:
+    batch = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
+    first, second = (reconciliation(journal, batch, MINOR_UNITS) for _ in range(2))
+    assert first.equals(second)
+    assert first.columns[-1] == "note"
+    assert first["note"].to_list() == ["n-A", "n-B"]
+
+
+def test_a_journal_on_disk_keeps_nothing_of_a_batch_that_breaks_its_contract(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    endpoint = EndpointIdentity("gateway.example", "1")
+    known_dir = tmp_path / "journals"
+    place = FilePlace(tmp_path / "journal.sqlite3", endpoint=endpoint, known_dir=known_dir, now=lambda: timestamp(NOW))
+    place.make("a test")
+    held = place.open_to_write("a test")
+    planned = plan(sheet(tmp_path, *(f"ID-{n} {n} {n:03}" for n in range(100, 900))), held)
+    spoilt = planned.validated.sheet.frame.with_columns(
+        amount=pl.when(pl.col("row") == 500).then(pl.lit("1e3")).otherwise("amount")
+    )
+    validated = replace(planned.validated, sheet=replace(planned.validated.sheet, frame=spoilt))
+    opened = partial(open_planned_batch, journal=held, rules=RULES, sheet_path=Path("p.csv"), now=lambda: NOW)
+    with pytest.raises(InternalError, match="row 500, amount"):
+        opened(replace(planned, validated=validated))
+    assert (held.batches(), held.head().seq) == ([], 0)
+    opened(planned)
+    assert held.verify()["instructions"] == 800
+    held.close()
+
+
+def test_a_row_in_flight_is_shown_in_doubt(journal: SqliteJournal, tmp_path: Path) -> None:
+    planned = plan(sheet(tmp_path, "A 100 001"), journal)
+    gateway = ScriptedGateway()
+    seen: list[pl.DataFrame] = []
+    batch = open_planned_batch(planned, journal, RULES, sheet_path=Path("p.csv"), now=lambda: NOW)
+    gateway.before_answer = lambda _order_id: seen.append(reconciliation(journal, batch, MINOR_UNITS))
+    run(an_engine(journal, gateway), batch)
+    assert seen[0]["state"].to_list() == [State.IN_DOUBT.value]
+    assert reconciliation(journal, batch, MINOR_UNITS)["state"].to_list() == ["paid"]
+
+
+def test_an_id_that_was_used_in_another_spelling_is_a_defect_that_amend_does_not_lift(
+    journal: SqliteJournal, tmp_path: Path
+) -> None:
+    first = submit(plan(sheet(tmp_path, "PAY-É 100 001"), journal), journal)
+    for amend in (False, True):
+        clashing = plan(sheet(tmp_path, "pay\u2010e\u0301 200 001", "B 100 002"), journal, amend=amend).validated
+        assert clashing.defects.select("row", "code").rows() == [(2, "client_orderid.look_alike")]
+        assert f"PAY-É, which was used on 2026-11-20 (batch {first.batch})" in clashing.defects["message"][0]
+        assert clashing.instructions["client_orderid"].to_list() == ["B"]
+
+
+def rows(prefix: str, count: int, first: int = 1) -> list[str]:
+    return [f"{prefix}{n} 100 {n:03}" for n in range(first, first + count)]
+
+
+@pytest.mark.parametrize(("days", "repeats"), [(0, True), (4, True), (5, False)])
+def test_a_sheet_that_repeats_a_batch_is_told_once_and_not_opened_by_itself(
+    journal: SqliteJournal, tmp_path: Path, days: int, repeats: bool
+) -> None:
+    before = submit(plan(sheet(tmp_path, *rows("A", 6)), journal), journal)
+    planned = plan(sheet(tmp_path, *rows("B", 5), *rows("B", 4, 50)), journal, days=days)
+    assert planned.warnings["code"].to_list() == (["sheet.repeats_a_batch"] if repeats else ["row.look_alike"])
+    if repeats:
+        assert [one.key for one in planned.questions] == [f"sheet.repeats_a_batch {before.batch}"]
+        with pytest.raises(OpenSheetQuestion, match="5 of 9 rows"):
+            submit(planned, journal)
+        assert len(journal.batches()) == 1
+
+
+def test_days_are_counted_by_the_gateways_clock_where_ours_was_behind(journal: SqliteJournal, tmp_path: Path) -> None:
+    submit(plan(sheet(tmp_path, *rows("A", 3)), journal), journal)
+    journal.settle([], note=ClockSeen(timestamp(NOW), timestamp(NOW + timedelta(days=1)), ahead_s=-86_400))
+    assert plan(sheet(tmp_path, *rows("B", 3)), journal, days=5).questions
+    assert not plan(sheet(tmp_path, *rows("B", 3)), journal, days=6).questions
+
+
+def test_rows_that_repeat_several_batches_a_little_repeat_none(journal: SqliteJournal, tmp_path: Path) -> None:
+    for batch in range(3):
+        submit(plan(sheet(tmp_path, *rows("A", 3, 1 + 3 * batch)), journal), journal)
+    planned = plan(sheet(tmp_path, *rows("B", 9)), journal)
+    assert not planned.questions
+    assert planned.warnings.select("row", "code").rows() == [(0, "row.look_alike")] * 3
+
+
+def test_the_batch_with_the_most_repeated_rows_is_named_and_others_stay_single(
+    journal: SqliteJournal, tmp_path: Path
+) -> None:
+    most = submit(plan(sheet(tmp_path, *rows("A", 5)), journal), journal)
+    submit(plan(sheet(tmp_path, *rows("C", 1, 6), *rows("C", 2, 60)), journal), journal)
+    planned = plan(sheet(tmp_path, *rows("B", 6)), journal)
+    assert [one.about for one in planned.questions] == [most.batch]
+    assert planned.warnings.select("row", "code").rows() == [(0, "sheet.repeats_a_batch"), (7, "row.look_alike")]

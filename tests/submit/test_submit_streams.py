@@ -1,0 +1,316 @@
+"""A large sheet is opened part by part: the same batch as in one piece."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from unittest.mock import Mock
+
+import apsw
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from paygw_batch.core.choices import Choices
+from paygw_batch.countries.load import load_rules
+from paygw_batch.countries.rules import OperatorTerms
+from paygw_batch.errors import InternalError, SheetError
+from paygw_batch.journal.facts import decode_batch
+from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.new_batch import BatchPart, InstructionRows
+from paygw_batch.journal.sqlite.connect import check_tables
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
+from paygw_batch.journal.values import NewBatch, NewInstruction
+from paygw_batch.sheet.check.validate import validate
+from paygw_batch.sheet.instructions import INSTRUCTION_COLUMNS, InstructionColumns, from_pages, to_pages
+from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.write.table import write_frame, write_pieces
+from paygw_batch.show.reconcile import reconciled, reconciliation
+from paygw_batch.submit.plan import Plan, open_planned_batch, plan_submission
+from tests.engine.scripted_world import NOW
+from tests.journal.journal_rows import new_instruction, open_at
+from tests.journal.journal_rows import open_sheet as open_new
+from tests.long_part import share, share_of
+
+RULES = load_rules("payout", {"KE": OperatorTerms(purpose="WALLET")})
+OPTIONS = ReadOptions()
+MINOR_UNITS = {"KES": 2}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece of a sheet is a few rows, a page some more; every batch is long enough to be sorted."""
+    monkeypatch.setattr("paygw_batch.sheet.pieces.ROWS_AT_ONCE", 9)
+    monkeypatch.setattr("paygw_batch.sheet.instructions.ROWS_A_PAGE", 25)
+    monkeypatch.setattr("paygw_batch.sheet.instructions._ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("paygw_batch.journal.sqlite.sqlite_tables._FEWEST_SORTED", 1)
+    monkeypatch.setattr("paygw_batch.journal.sqlite.sqlite_tables._MAX_SORTED", 200)
+    monkeypatch.setattr("paygw_batch.journal.new_batch.urandom", bytes)
+
+
+def write(path: Path, ids: list[str], *, amount: str = "100", bad: int | None = None) -> Path:
+    lines = ["country,client_orderid,amount,currency,account_name,account_number,phone,note"]
+    for n, order_id in enumerate(ids):
+        paid = "1e3" if n == bad else amount
+        lines.append(f'KE,{order_id},{paid},KES,"Jane ""J"" \\ Otieno",2547120{n:05},+2547120{n:05},n-{order_id}')
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def ids(count: int) -> list[str]:
+    found = [f"ID-{n}" for n in range(count)]
+    Random(1).shuffle(found)  # noqa: S311 (a sheet in no order, not a secret)
+    return found
+
+
+def streamed(path: Path) -> Validated:
+    found = validate(read_sheet(path, OPTIONS), RULES)
+    assert sum(1 for _ in found.parts()) > 2
+    return found
+
+
+def in_one(path: Path) -> Validated:
+    """Check a sheet in one piece: whatever is made of it later is of that piece."""
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr("paygw_batch.sheet.pieces.ROWS_AT_ONCE", 1_000)
+        found = validate(read_sheet(path, OPTIONS), RULES)
+    assert found.streamed is None
+    return found
+
+
+def planned(found: Validated, journal: SqliteJournal, *, amend: bool = False) -> Plan:
+    return plan_submission(found, journal, Choices(amend=amend), now=lambda: NOW, quarantine_h=24)
+
+
+def opened(plan: Plan, journal: SqliteJournal) -> None:
+    open_planned_batch(plan, journal, RULES, sheet_path=Path("/p.csv"), now=lambda: NOW, is_answered=True)
+
+
+def kept(journal: SqliteJournal) -> tuple[object, ...]:
+    """Return all that a journal has of its batches."""
+    assert journal.verify()["batches"] == len(journal.batches())
+    check_tables(journal._connection, journal.path)
+    pages = [from_pages(journal.pages(batch.number)).rows() for batch in journal.batches()]
+    openings = [
+        decode_batch(details)
+        for (details,) in journal._connection.execute("SELECT details FROM fact WHERE kind = 'batch_opened'")
+    ]
+    told = [replace(opening, pages_sha256="") for opening in openings]  # the same rows have pages of other bytes
+    tables = ("batch", "instruction", "known", "order_id", "order_id_spelling", "state")
+    lines = [journal._connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables]  # noqa: S608
+    return pages, told, lines
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("order", share([reversed, list, sorted], every=3))
+@pytest.mark.parametrize("names", share([["id", "Zoë"], ["id"]], every=2))
+def test_a_sheet_in_parts_opens_the_batch_that_it_opens_as_a_whole(
+    tmp_path: Path, order: Callable[[list[str]], Iterable[str]], names: list[str]
+) -> None:
+    path = write(tmp_path / "p.csv", [*order([f"{names[n % len(names)]}-{one}" for n, one in enumerate(ids(120))])])
+    in_parts, whole = in_memory_journal(), in_memory_journal()
+    opened(planned(streamed(path), in_parts), in_parts)
+    opened(planned(in_one(path), whole), whole)
+    assert kept(in_parts) == kept(whole)
+    assert len(list(in_parts.pages(1))) == 5
+    assert in_parts.verify()["order_ids"] == 120
+
+
+@pytest.mark.share(2)
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("amend", [False, True])
+def test_known_changed_and_repeated_rows_are_found_in_every_part(tmp_path: Path, amend: bool) -> None:
+    some = ids(120)
+    path = write(tmp_path / "p.csv", some)
+    journals = in_memory_journal(), in_memory_journal()
+    changed = write(tmp_path / "q.csv", [*some[:40], *(f"new-{n}" for n in range(30)), "id-7"]).read_text()
+    changed = changed.replace("100,KES", "101,KES", 25)  # the first rows have another amount
+    (tmp_path / "q.csv").write_text(changed)
+    plans = []
+    for journal in journals:
+        opened(planned(streamed(path), journal), journal)
+    plans.append(planned(streamed(tmp_path / "q.csv"), journals[0], amend=amend))
+    plans.append(planned(in_one(tmp_path / "q.csv"), journals[1], amend=amend))
+    first, second = plans
+    assert (first.known, first.amendments) == (second.known, second.amendments)
+    assert (len(first.known), len(first.amendments)) == (15, 25 if amend else 0)
+    assert first.validated.defects.equals(second.validated.defects)
+    assert set(first.validated.defects["code"]) >= {"client_orderid.look_alike"}
+    assert first.warnings.equals(second.warnings)
+    assert (first.validated.batch, first.questions) == (second.validated.batch, second.questions)
+    for plan, journal in zip(plans, journals, strict=True):
+        opened(plan, journal)
+    assert kept(journals[0]) == kept(journals[1])
+    assert journals[0].verify()["batches"] == 2
+
+
+@pytest.mark.usefixtures("small")
+def test_a_batch_that_fails_at_its_end_leaves_the_journal_as_it_was() -> None:
+    journal = in_memory_journal()
+    open_new(journal, pages=list(to_pages(pl.DataFrame({"row": [2]}))))
+    before = kept(journal)
+
+    def broken() -> Iterator[BatchPart]:
+        yield BatchPart([b"page"], InstructionRows(new_instruction(row, f"more-{row}") for row in range(2, 50)))
+        raise SheetError("It was changed.")
+
+    with pytest.raises(SheetError):
+        journal.open_batch(
+            NewBatch("b2", "payout", "p.csv", "sha", 48, 0),
+            parts=broken(),
+            known=[],
+            amendments=[],
+            at="2026-11-21T09:00:00.000Z",
+        )
+    assert kept(journal) == before
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("step", ["_record", "_amend"])
+def test_a_batch_that_fails_while_its_opening_is_written_leaves_the_journal_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    journal = in_memory_journal()
+    open_new(journal, pages=list(to_pages(pl.DataFrame({"row": [2]}))))
+    before = kept(journal)
+    monkeypatch.setattr(journal, step, Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        open_new(journal, "b2", [new_instruction(row, f"more-{row}") for row in range(2, 50)])
+    monkeypatch.undo()
+    check_tables(journal._connection, journal.path)
+    assert kept(journal) == before
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("step", ["_record", "_amend", "_commit"])
+def test_what_is_left_of_a_process_killed_while_it_opens_a_batch_is_the_journal_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    tmp_path.chmod(0o700)
+    with closing(open_at(tmp_path)) as journal:
+        open_new(journal)
+        journal._connection.pragma("cache_size", 1)  # pages reach the disk before the commit
+        left = tmp_path / "left"
+        left.mkdir()
+
+        def killed(*_: object) -> None:
+            for file in journal.path.parent.glob(f"{journal.path.name}*"):
+                if file.is_file():
+                    shutil.copyfile(file, left / file.name)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(journal, step, killed)
+        with pytest.raises(KeyboardInterrupt):
+            open_new(journal, "b2", [new_instruction(row, f"more-{row}") for row in range(2, 500)])
+    with closing(apsw.Connection(str(left / journal.path.name))) as again:
+        check_tables(again, journal.path)
+        assert [*again.execute("SELECT batch FROM batch")] == [("b1",)]
+        assert [*again.execute("PRAGMA integrity_check")] == [("ok",)]
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=12)
+"""What a field may hold: a sheet with a line break or another control character inside a field is refused."""
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    rows=st.lists(st.tuples(TEXTS, TEXTS, TEXTS, st.integers(0, 2**62), st.booleans()), max_size=30),
+    first=st.integers(1, 10**12),
+)
+@example(rows=[("", "", "", 0, False)] * 2, first=2**32 - 2)
+def test_columns_are_stored_as_their_rows_are(rows: list[tuple[str, str, str, int, bool]], first: int) -> None:
+    news = [
+        NewInstruction(
+            n,
+            f"{name}-{n}",
+            "KE" if n % 2 else "UG",
+            "KES" if n % 3 else "UGX",
+            f'"{minor}"',
+            minor,
+            "account",
+            fields,
+            payee,
+            content,
+        )
+        for n, (name, fields, payee, minor, _) in enumerate(rows, start=2)
+        for content in [(name, f"{name}{fields}", f"{fields}{name}", f"\x1f{name}{fields}")[minor % 4]]
+    ]
+    replaced = {new.row: new.row * 7 for new, (*_, is_replacing) in zip(news, rows, strict=True) if is_replacing}
+    schema = dict.fromkeys(INSTRUCTION_COLUMNS, pl.String) | {"row": pl.UInt32, "minor": pl.Int64}
+    columns = InstructionColumns(pl.DataFrame(news, schema=schema, orient="row"))
+    in_rows = InstructionRows(news)
+    assert b"".join(columns.canonical(first, replaced)) == b"".join(in_rows.canonical(first, replaced))
+    assert columns.totals() == in_rows.totals()
+    assert columns.have_ascii_ids() == in_rows.have_ascii_ids()
+    assert [*columns.shortened("\x1f")] == [*in_rows.shortened("\x1f")]
+    assert [*map(NewInstruction._make, columns)] == news
+
+
+NAMES = ("account_name", "account_number", "country", "purpose", "receiver_phone", "email", "username", "names")
+SAID = st.text(st.one_of(st.sampled_from('":,{}\\ aé'), st.characters(codec="utf-8", categories=["L", "N", "P"])))
+
+
+@settings(deadline=None, max_examples=share_of(50))
+@given(st.lists(st.dictionaries(st.sampled_from(NAMES), SAID), max_size=5))
+def test_the_index_of_payees_is_written_from_columns_as_it_is_read_from_the_tables(rows: list[dict[str, str]]) -> None:
+    journal = in_memory_journal()
+    news = [
+        new_instruction(n)._replace(
+            fields="{"
+            + ",".join(f'"{name}":{json.dumps(text, ensure_ascii=False)}' for name, text in row.items())
+            + "}"
+        )
+        for n, row in enumerate(rows, start=2)
+    ]
+    schema = dict.fromkeys(INSTRUCTION_COLUMNS, pl.String) | {"row": pl.UInt32, "minor": pl.Int64}
+    columns = InstructionColumns(pl.DataFrame(news, schema=schema, orient="row"))
+    journal.open_batch(
+        NewBatch("b1", "payout", "p.csv", "sha", len(news), 0),
+        parts=[BatchPart([b"page"], columns)],
+        known=[],
+        amendments=[],
+        at="2026-11-21T09:00:00.000Z",
+    )
+    assert journal.verify()["instructions"] == len(rows)
+
+
+@pytest.mark.share(2)
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_reconciliation_in_pieces_is_the_file_that_it_is_as_a_whole(tmp_path: Path, ending: str) -> None:
+    journal = in_memory_journal()
+    opened(planned(streamed(write(tmp_path / "p.csv", ids(120))), journal), journal)
+    (batch,) = journal.batches()
+    whole, in_pieces = tmp_path / f"whole.{ending}", tmp_path / f"pieces.{ending}"
+    write_frame(reconciliation(journal, batch, MINOR_UNITS), whole)
+    write_pieces(reconciled(journal, batch, MINOR_UNITS), in_pieces)
+    if ending == "csv":
+        assert in_pieces.read_bytes() == whole.read_bytes()
+    else:
+        assert pl.read_parquet(in_pieces).equals(pl.read_parquet(whole))
+        assert pl.read_parquet(whole).height == 120
+
+
+@pytest.mark.share(2)
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_reconciliation_that_does_not_tie_at_its_end_is_not_written(
+    tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = in_memory_journal()
+    opened(planned(streamed(write(tmp_path / "p.csv", ids(120))), journal), journal)
+    (batch,) = journal.batches()
+    pages = list(journal.pages(batch.number))
+    monkeypatch.setattr(journal, "pages", lambda _batch: iter(pages[:-1]))
+    out = tmp_path / f"out.{ending}"
+    with pytest.raises(InternalError, match="rows that its sheet does not have"):
+        write_pieces(reconciled(journal, batch, MINOR_UNITS), out)
+    monkeypatch.setattr(journal, "pages", lambda _batch: iter([*pages, pages[-1]]))
+    with pytest.raises(InternalError, match=r"row twice|disagree"):
+        write_pieces(reconciled(journal, batch, MINOR_UNITS), out)
+    assert not out.exists()
