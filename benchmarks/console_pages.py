@@ -26,7 +26,7 @@ from paygw_batch.console.permissions import members_of
 from paygw_batch.countries.data import config_dir
 from paygw_batch.opening.open_journal import journal_to_read
 from paygw_batch.settings.configuration import load_settings
-from tests.ports import free_port, wait_until_there
+from tests.support.ports import free_port, wait_until_there
 
 MAKER, APPROVER = "Ada", "Ben"
 NAME = "Wanjiru"

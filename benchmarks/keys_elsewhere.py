@@ -14,8 +14,8 @@ from benchmarks.figures import Sample
 from benchmarks.loops import loop_factory
 from paygw_batch.gateway.signing.key import SigningKey, token_address
 from paygw_batch.gateway.signing.signers import SigningProcesses, signed_ahead
-from tests.ports import free_port, wait_until_there
-from tests.tokens import PIN, Token
+from tests.support.ports import free_port, wait_until_there
+from tests.support.tokens import PIN, Token
 
 SIGNED = "x" * 500
 """As long as the text that is signed for a payout."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import trustme
 
-from tests.ports import free_port, wait_until_there
+from tests.support.ports import free_port, wait_until_there
 
 ECHO_MODULE = Path("/usr/lib/nginx/modules/ngx_http_echo_module.so")
 STOP_TIMEOUT_S = 10.0

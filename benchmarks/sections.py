@@ -30,8 +30,8 @@ from benchmarks.sheets import KINDS, PARQUET, sheet_of_kind
 from benchmarks.signatures import signatures_per_s
 from benchmarks.validation import contenders as validations
 from benchmarks.validation import cpu_ratio, peak_mib
-from tests.journal.postgres_server import PostgresServer
-from tests.tokens import HOW_TO_GET_IT, softhsm
+from tests.support.postgres_server import PostgresServer
+from tests.support.tokens import HOW_TO_GET_IT, softhsm
 
 SLOW_GATEWAYS_S = (0.05, 1.0)
 GROUPS_FACTS = (16, 64, 128)

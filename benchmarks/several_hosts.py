@@ -1,6 +1,6 @@
 """One sheet paid by workers that share a journal in PostgreSQL, beside one that is paid from a journal in a file.
 
-The server is the checks' own (`tests/journal/postgres_server.py`), with its data on the disk that is measured. Workers,
+The server is the checks' own (`tests/support/postgres_server.py`), with its data on the disk that is measured. Workers,
 gateway and server have the same cores.
 """
 
@@ -21,7 +21,7 @@ import psycopg
 from benchmarks.commands import ROOT, Ended, Office, timed, watched
 from benchmarks.figures import Sample
 from paygw_batch.countries.data import config_dir
-from tests.journal.postgres_server import PostgresServer, make_server
+from tests.support.postgres_server import PostgresServer, make_server
 
 _PATIENCE_S = 60.0
 _TICKS_S = os.sysconf("SC_CLK_TCK")

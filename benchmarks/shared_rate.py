@@ -8,8 +8,8 @@ from datetime import datetime
 from benchmarks.commands import Office
 from benchmarks.several_hosts import branch
 from paygw_batch.sandbox.record import read_record
-from tests.cluster.lean_gateway import RECORD, lean_gateway
-from tests.journal.postgres_server import PostgresServer
+from tests.promise.cluster.lean_gateway import RECORD, lean_gateway
+from tests.support.postgres_server import PostgresServer
 
 _EDGE_S = 2.0
 """So long after the first order and before the last one, the slow start and the last rows are not counted."""

@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from hypothesis import settings
 
 from paygw_batch.extras import is_there
-from tests import long_part
+from tests.support import long_part
 
 if TYPE_CHECKING:
-    from tests.journal.postgres_server import PostgresServer
+    from tests.support.postgres_server import PostgresServer
 
 OF_THE_TESTS = {"PAYGW_CHROMIUM", "PAYGW_TEST_POSTGRES", long_part.EXAMPLES}
 for _name in [*os.environ]:
@@ -27,7 +27,14 @@ for _name in [*os.environ]:
 
 
 SLOW = (
-    *("tests/campaign/", "tests/cluster/", "tests/pins/", "tests/simulation/", "_stories.py", "_story.py"),
+    *(
+        "tests/promise/campaign/",
+        "tests/promise/cluster/",
+        "tests/pins/",
+        "tests/promise/simulation/",
+        "_stories.py",
+        "_story.py",
+    ),
     *("test_checkout", "test_crashes", "test_journal_new", "test_listen_proofs", "test_postgres_commands"),
     *("test_settling", "test_shares", "test_timetable", "test_workers"),
 )
@@ -81,7 +88,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator["PostgresServer"]:
     """The server that all tests of a session share, over all workers of xdist."""
-    from tests.journal.postgres_server import shared_server  # noqa: PLC0415 - few tests need it
+    from tests.support.postgres_server import shared_server  # noqa: PLC0415 - few tests need it
 
     base = tmp_path_factory.getbasetemp()
     with shared_server(base if worker_id == "master" else base.parent) as server:

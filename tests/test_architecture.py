@@ -1,6 +1,7 @@
 """The architecture holds: imports point one way, each heavy library has its own room, and a name means one thing."""
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import chain
@@ -209,7 +210,7 @@ def tree(path: Path) -> ast.Module:
 
 
 @each_file
-def test_imports_point_one_way(path: Path) -> None:
+def test_imports_follow_allowed_rooms(path: Path) -> None:
     for parts in own_imports(path, types_too=False):  # a type of an extra may be named: nothing is loaded for it
         if parts[0] != room(path):
             assert parts[0] in ALLOWED[room(path)], f"{room(path)} must not import {'.'.join(parts)}"
@@ -271,13 +272,13 @@ def test_the_journal_is_entered_by_its_own_doors(path: Path) -> None:
         assert parts[0] != "journal" or is_door, f"import {parts[-1]} from paygw_batch.journal"
 
 
-def test_the_stores_of_the_journal_are_blind_to_each_other() -> None:
+def test_journal_stores_do_not_import_each_other() -> None:
     for store, other in (("sqlite", "postgres"), ("postgres", "sqlite")):
         for path in sorted((PACKAGE / "journal" / store).rglob("*.py")):
             assert not any(parts[:2] == ("journal", other) for parts in own_imports(path)), path
 
 
-def test_the_facts_of_the_journal_are_pure_and_know_no_store() -> None:
+def test_journal_facts_are_pure_and_import_no_store() -> None:
     for path in (PACKAGE / "journal" / "facts.py", PACKAGE / "journal" / "audit.py"):
         assert {name.split(".")[0] for name in imported(path)} <= PURE_FACTS, path
         for parts in own_imports(path):
@@ -297,16 +298,40 @@ def test_the_core_has_no_async(path: Path) -> None:
 
 
 @each_file
-def test_every_function_can_be_read_in_one_look(path: Path) -> None:
+def test_functions_have_at_most_sixty_lines(path: Path) -> None:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             assert lines <= 60, f"{node.name} is {lines} lines long"
 
 
-def test_every_room_of_the_package_is_known_to_this_test() -> None:
+def test_every_package_room_has_import_rules() -> None:
     assert {room(path) for path in FILES} == set(ALLOWED)
 
 
-def test_every_room_that_may_be_imported_is_there() -> None:
+def test_every_importable_room_exists() -> None:
     assert set(chain.from_iterable(ALLOWED.values())) <= set(ALLOWED)
+
+
+TESTS = sorted(Path(__file__).parent.rglob("*.py"))
+
+
+def test_no_test_imports_a_test() -> None:
+    broken = {
+        f"{path.name}: {node.module}"
+        for path in TESTS
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom) and re.search(r"^tests\..*\btest_\w+$", node.module or "")
+    }
+    assert broken == set()
+
+
+def test_names_of_tests_follow_the_rule() -> None:
+    words = {
+        node.name: node.name.split("_")[1:]
+        for path in TESTS
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    }
+    relative = {"what", "that", "who", "which", "whose", "whoever"}
+    assert [name for name, used in words.items() if len(used) > 8 or relative & set(used)] == []

@@ -1,22 +1,14 @@
 """The catalogues are whole: each sentence of the source has a translation, and what is compiled is what is written."""
 
-import runpy
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paygw_batch.language import ENGLISH, languages
+from tests.support.catalogue import TOOL, messages
 
-TOOL = runpy.run_path(str(Path(__file__).resolve().parents[1] / "tooling/catalogue.py"))
 FOLDER: Path = TOOL["LANGUAGES"]
-
-
-@cache
-def messages() -> tuple[tuple[Any, str], ...]:
-    """Return the sentences of the source, each with the file that has it. It takes a second to read them all."""
-    return tuple(TOOL["messages"]())
 
 
 @pytest.fixture(scope="module", params=[name for name in languages() if name != ENGLISH])
@@ -24,13 +16,13 @@ def catalogue(request: pytest.FixtureRequest) -> tuple[str, Any]:
     return request.param, TOOL["fresh"](request.param)
 
 
-def test_each_sentence_is_translated_with_the_same_placeholders_and_none_is_doubtful(
+def test_translations_are_complete_certain_and_keep_placeholders(
     catalogue: tuple[str, Any],
 ) -> None:
     assert TOOL["problems"](catalogue[1]) == [], "`python tooling/catalogue.py` adds new sentences to the .po file"
 
 
-def test_the_files_are_what_the_source_asks_for(catalogue: tuple[str, Any]) -> None:
+def test_language_files_match_source(catalogue: tuple[str, Any]) -> None:
     name, fresh = catalogue
     assert (FOLDER / f"{name}.po").read_bytes() == TOOL["as_po"](fresh), "run `python tooling/catalogue.py`"
     assert (FOLDER / f"{name}.mo").read_bytes() == TOOL["as_mo"](fresh), "run `python tooling/catalogue.py`"
@@ -51,7 +43,7 @@ def test_a_sentence_without_a_translation_is_found(catalogue: tuple[str, Any]) -
     ]
 
 
-def test_the_sentences_of_the_source_are_found_by_all_ways_of_marking_them() -> None:
+def test_catalogue_finds_sentences_marked_in_every_way() -> None:
     found = {message for message, _ in messages()}
     assert "{column} is missing." in found  # worded
     assert ("{count:,} row", "{count:,} rows") in found  # say_count

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import checkout
-from tests.checkout import copy_versioned, versioned_files
+from tests.support import checkout
+from tests.support.checkout import copy_versioned, versioned_files
 
 SHEET = "country,client_orderid,amount,currency,account_name,account_number,phone\nKE,A,1,00,KES,x,y,z\n"
 LEFT = {
@@ -32,7 +32,7 @@ LEFT = {
     "sandbox-state/sandbox-record.csv": SHEET,
 }
 READERS = (
-    "tests/pins/test_pins.py::test_the_outputs_are_those_that_were_pinned[samples]",
+    "tests/pins/test_pins.py::test_outputs_match_pins[samples]",
     "tests/test_documents.py::test_links_lead_somewhere",
     "tests/test_house_documents.py",
     "tests/test_man_pages.py",
@@ -56,13 +56,13 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_tests_that_list_files_pass_in_a_used_checkout(used: Path) -> None:
+def test_file_listing_tests_pass_in_used_checkout(used: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *READERS]
     done = subprocess.run(command, cwd=used, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:]
 
 
-def test_the_wheel_of_a_used_checkout_has_nothing_of_its_user(used: Path, tmp_path: Path) -> None:
+def test_wheel_of_used_checkout_has_only_versioned_config(used: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, cwd=used, capture_output=True, check=True)
     (wheel,) = tmp_path.glob("*.whl")
@@ -70,7 +70,7 @@ def test_the_wheel_of_a_used_checkout_has_nothing_of_its_user(used: Path, tmp_pa
     assert config == {str(path.relative_to(checkout.ROOT / "config")) for path in versioned_files("config")}
 
 
-def test_an_unpacked_archive_counts_what_git_would_not_ignore(used: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpacked_archive_counts_all_but_ignored_files(used: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     versioned = {path.relative_to(checkout.ROOT) for path in versioned_files()}
     (used / ".git").rename(used / ".venv-git")
     try:

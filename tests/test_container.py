@@ -14,8 +14,8 @@ from zipfile import ZipFile
 import pytest
 import yaml
 
-from tests.checkout import ROOT, versioned_files
-from tests.cli.wheels import build_wheel
+from tests.support.checkout import ROOT, versioned_files
+from tests.support.wheels import build_wheel
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 BASE = re.compile(r"[a-z]+:\d+(?:\.\d+)?-[\w.-]+")
@@ -45,13 +45,13 @@ def copied() -> Iterator[tuple[str, str]]:
             yield from ((source, words[-1]) for source in words[:-1])
 
 
-def test_each_stage_begins_with_an_image_of_a_version() -> None:
+def test_container_stages_name_image_version() -> None:
     images = [line.split()[0] for line in instructions("FROM")]
     assert len(images) == 2
     assert [image for image in images if not BASE.fullmatch(image)] == []
 
 
-def test_every_package_is_installed_by_its_hash_and_ours_from_the_checkout() -> None:
+def test_container_installs_packages_by_hash_or_from_checkout() -> None:
     commands = [shlex.split(command) for line in instructions("RUN") for command in line.split("&&")]
     installs = [words for words in commands if words[0] == "pip"]
     assert len(installs) == 3
@@ -59,7 +59,7 @@ def test_every_package_is_installed_by_its_hash_and_ours_from_the_checkout() -> 
         assert "--require-hashes" in words or {"--no-index", "--no-deps"} <= set(words)
 
 
-def test_nobody_runs_as_root_in_the_image_or_in_a_pod() -> None:
+def test_image_and_pods_do_not_run_as_root() -> None:
     (user,) = instructions("USER")
     uid, gid = map(int, user.split(":"))
     assert uid > 0 < gid
@@ -73,7 +73,7 @@ def test_the_entrypoint_is_the_program() -> None:
     assert [json.loads(line) for line in instructions("ENTRYPOINT")] == [["paygw-batch"]]
 
 
-def test_a_build_has_all_that_it_needs_and_nothing_else_of_the_checkout(tmp_path: Path) -> None:
+def test_image_build_gets_only_needed_checkout_files(tmp_path: Path) -> None:
     sent = set(context())
     for source, target in copied():
         files = [path for path in sent if path.is_relative_to(source)]

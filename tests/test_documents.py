@@ -22,7 +22,7 @@ from paygw_batch.settings.sections import (
 )
 from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
 from paygw_batch.show.summary import ExitCode
-from tests.checkout import ROOT, copy_versioned, versioned_files
+from tests.support.checkout import ROOT, copy_versioned, versioned_files
 
 DOCUMENTS = [path for path in versioned_files(pattern="*.md") if path.relative_to(ROOT).parts[0] != "tests"]
 README = (ROOT / "README.md").read_text()
@@ -66,7 +66,7 @@ def test_the_readmes_commands_run_as_they_stand(checkout: Path) -> None:
     assert ran >= 5
 
 
-def test_the_demo_shows_the_readmes_picture_and_writes_only_beside_its_state(checkout: Path) -> None:
+def test_demo_shows_readme_picture_and_writes_only_state(checkout: Path) -> None:
     picture = re.search(r"```text\n(Sending.*?)```", README, flags=re.DOTALL)
     assert picture
     for name, does in (
@@ -101,11 +101,11 @@ NO_OFFICERS_WORDS = re.compile(
 
 
 @pytest.mark.parametrize("words", ["`[approval]`", "--amend", "quarantine_h", "a SheetError", "3f9c2a17be00d1"])
-def test_a_word_that_is_none_of_an_officers_is_found(words: str) -> None:
+def test_jargon_check_finds_technical_words(words: str) -> None:
     assert NO_OFFICERS_WORDS.search(f"Then look at {words} once more.")
 
 
-def test_a_page_for_the_finance_team_begins_without_commands_settings_or_names_of_code() -> None:
+def test_finance_pages_begin_without_technical_words() -> None:
     (group,) = re.findall(r'"The finance team" = \[(.*?)\]', (ROOT / "zensical.toml").read_text(), flags=re.DOTALL)
     for name in re.findall(r'"([\w-]+\.md)"', group):
         page = (ROOT / "docs" / name).read_text()
@@ -177,7 +177,7 @@ def test_an_installation_by_name_is_found(command: str, is_by_name: bool) -> Non
     assert bool(BY_NAME.search(command)) is is_by_name
 
 
-def test_nothing_installs_the_program_by_a_name_that_anyone_may_own() -> None:
+def test_no_file_installs_package_by_registry_name() -> None:
     read = {".md", ".yaml", ".yml", ".toml", ".service", ".timer", ".py", ".po", ".conf", ""}
     paths = [path.relative_to(ROOT) for path in versioned_files() if path.suffix in read]
     ours = [path for path in paths if path.parts[0] != "tests"]

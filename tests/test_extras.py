@@ -43,7 +43,7 @@ def test_an_image_is_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert install_command("aws") == "docker build -t paygw-batch ."
 
 
-def test_the_command_of_this_copy_names_what_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_command_names_existing_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(IMAGE, raising=False)
     _, path, _ = install_command("excel").split("'")
     assert Path(path.removesuffix("[excel]")).exists()

@@ -11,7 +11,7 @@ from paygw_batch.errors import OutputError
 from paygw_batch.files import appearing, append_line, create_once, read_regular, replacing, unfinished
 
 
-def test_a_file_that_is_replaced_stays_whole_until_the_new_one_is(tmp_path: Path) -> None:
+def test_replacing_file_keeps_old_content_until_complete(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     with replacing(path) as file:
@@ -24,7 +24,7 @@ def test_a_file_that_is_replaced_stays_whole_until_the_new_one_is(tmp_path: Path
 
 
 @pytest.mark.parametrize("problem", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt(), ValueError()])
-def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path: Path, problem: BaseException) -> None:
+def test_failed_replacement_leaves_only_old_file(tmp_path: Path, problem: BaseException) -> None:
     path = tmp_path / "file"
     path.write_text("old")
 
@@ -39,7 +39,7 @@ def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path: Path, problem
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_for_a_person_is_refused_in_words(tmp_path: Path) -> None:
+def test_failed_output_file_is_explained_and_removed(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written: full"), appearing(tmp_path / "file"):
         raise OSError(errno.ENOSPC, "full")
     assert list(tmp_path.iterdir()) == []
@@ -62,7 +62,7 @@ def test_every_maker_makes_for_the_owner_alone(tmp_path: Path) -> None:
     assert (tmp_path / "lines").read_bytes() == b"a\nb\n"
 
 
-def test_whoever_makes_a_file_second_keeps_the_first_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_once_keeps_first_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     create_once(path, b"first")
     monkeypatch.setattr(Path, "exists", lambda _: False)  # it came into being after the second one looked
@@ -72,7 +72,7 @@ def test_whoever_makes_a_file_second_keeps_the_first_ones(tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_pipe_is_not_waited_for_and_a_link_is_not_written_through(tmp_path: Path) -> None:
+def test_pipes_are_not_read_and_links_not_written(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="Not a regular file"):
         read_regular(tmp_path / "pipe", 10)

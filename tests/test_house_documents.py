@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.checkout import ROOT, versioned_files
+from tests.support.checkout import ROOT, versioned_files
 
 PACKAGE = ROOT / "paygw_batch"
 ARCHITECTURE = ROOT / "docs/architecture.md"
@@ -46,7 +46,7 @@ def is_there(short: str) -> bool:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_path_that_a_document_names_is_there(document: Path) -> None:
+def test_paths_in_documents_exist(document: Path) -> None:
     for line in document.read_text(encoding="utf-8").splitlines():
         for found in WHOLE_PATH.findall(line):
             path = found.rstrip(".")
@@ -55,7 +55,7 @@ def test_every_path_that_a_document_names_is_there(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", [ARCHITECTURE, CONTRIBUTING], ids=lambda path: path.name)
-def test_every_module_that_a_guide_names_is_there(document: Path) -> None:
+def test_modules_in_guides_exist(document: Path) -> None:
     named = [
         path for path in SHORT_PATH.findall(document.read_text(encoding="utf-8")) if not PLACE_HOLDERS.search(path)
     ]
@@ -89,7 +89,7 @@ def test_the_tree_in_the_page_is_the_tree() -> None:
     assert drawn == folders | {path.name for path in MODULES if path.parent == PACKAGE}
 
 
-def test_the_walk_of_one_payout_has_at_most_a_dozen_steps() -> None:
+def test_payout_walk_has_at_most_twelve_steps() -> None:
     walk = section(ARCHITECTURE.read_text(encoding="utf-8"), "One payout, file by file")
     numbers = [int(number) for number in re.findall(r"^(\d+)\. ", walk, re.MULTILINE)]
     assert numbers == list(range(1, len(numbers) + 1))
@@ -138,7 +138,7 @@ def names() -> Iterator[tuple[str, list[str]]]:
                 yield f"{path.relative_to(PACKAGE)}: {node.name}", [word.lower() for word in words]
 
 
-def test_no_name_has_a_word_that_the_glossary_rules_out() -> None:
+def test_names_use_no_words_ruled_out_by_glossary() -> None:
     ruled_out = not_said()
     assert {"utils", "spool"} <= ruled_out
     found = {name: word for name, words in names() for word in words if not ruled_out.isdisjoint({word, f"{word}s"})}

@@ -6,7 +6,7 @@ import tomllib
 from importlib.metadata import version
 from typing import Any
 
-from tests.checkout import ROOT, versioned_files
+from tests.support.checkout import ROOT, versioned_files
 
 PINNED = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -31,7 +31,7 @@ def test_each_package_has_a_hash() -> None:
         assert len(packages) == len(pinned(name))
 
 
-def test_the_lock_has_every_extra_and_what_builds_the_wheel() -> None:
+def test_lock_has_every_extra_and_build_backend() -> None:
     groups = [*PROJECT["project"]["optional-dependencies"].values(), PROJECT["project"]["dependencies"]]
     wanted = [re.split(r"[^\w.-]", one)[0] for group in groups for one in group]
     backends = [re.split(r"[^\w.-]", one)[0] for one in PROJECT["build-system"]["requires"]]
@@ -53,13 +53,13 @@ PRIVATE = re.compile(
 )
 
 
-def test_each_library_ends_before_the_version_that_may_break_it() -> None:
+def test_libraries_have_upper_version_bound_unless_listed() -> None:
     groups = [*PROJECT["project"]["optional-dependencies"].values(), PROJECT["project"]["dependencies"]]
     open_ended = {re.split(r"[^\w.-]", one)[0] for group in groups for one in group if "<" not in one}
     assert open_ended == UNBOUNDED
 
 
-def test_a_private_part_of_a_library_is_imported_in_one_module_and_its_version_is_known() -> None:
+def test_private_library_import_is_single_and_version_checked() -> None:
     found = {
         (path.name, library)
         for path in versioned_files("paygw_batch", "*.py")

@@ -18,7 +18,7 @@ from paygw_batch.processes import PythonBuild, processor, python_build
         (None, "C:\\Python", PythonBuild(has_profiles=None, has_lto=None)),
     ],
 )
-def test_a_build_is_known_by_what_configure_was_told(
+def test_python_build_is_read_from_configure_options(
     told: str | None, prefix: str, build: PythonBuild, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sysconfig, "get_config_var", {"CONFIG_ARGS": told}.get)

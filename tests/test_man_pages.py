@@ -8,7 +8,7 @@ import pytest
 
 from paygw_batch.cli.help_texts import EXIT_CODES
 from paygw_batch.cli.main import COMMANDS
-from tests.checkout import ROOT, versioned_files
+from tests.support.checkout import ROOT, versioned_files
 
 PAGES = ROOT / "docs/man"
 
@@ -23,13 +23,13 @@ def script() -> ModuleType:
     return module
 
 
-def test_the_pages_are_what_the_script_writes(script: ModuleType) -> None:
+def test_man_pages_match_script(script: ModuleType) -> None:
     pages = script.pages()
     there = {path for path in (*versioned_files("docs/man"), *(PAGES / name for name in pages)) if path.exists()}
     assert {path.name: path.read_text(encoding="utf-8") for path in there} == pages, "run tooling/man_pages.py"
 
 
-def test_every_command_has_a_page_with_the_exit_codes() -> None:
+def test_every_command_has_man_page_with_exit_codes() -> None:
     for command in ("", *(f"-{name}" for name in COMMANDS), "-journal-adopt"):
         page = (PAGES / f"paygw-batch{command}.1").read_text(encoding="utf-8")
         status = page.partition(".SH EXIT STATUS\n")[2].partition("\n.SH ")[0]

@@ -26,18 +26,18 @@ def pods() -> list[dict[str, Any]]:
     return [workers["spec"]["template"]["spec"], refresh["spec"]["jobTemplate"]["spec"]["template"]["spec"]]
 
 
-def test_the_compose_file_is_what_its_schema_allows() -> None:
+def test_compose_file_fits_schema() -> None:
     compose = yaml.safe_load((DOCS / "compose.yaml").read_text())
     jsonschema.validate(compose, json.loads(COMPOSE_SCHEMA.read_text()))
     assert {"worker-1", "worker-2"} <= set(compose["services"])
 
 
-def test_the_manifests_are_what_kubernetes_allows() -> None:
+def test_manifests_fit_kubernetes_schema() -> None:
     for manifest in manifests():
         kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
 
 
-def test_a_pod_has_time_for_its_longest_request_and_runs_a_command_of_ours() -> None:
+def test_pods_outlast_longest_request_and_run_known_commands() -> None:
     for pod in pods():
         assert pod["terminationGracePeriodSeconds"] > GatewaySection().total_timeout_s
         (container,) = pod["containers"]

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.ports import answers, free_port
+from tests.support.ports import answers, free_port
 
 SERVES_ONCE = """
 import socket, sys
@@ -17,7 +17,7 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as server:
 """
 
 
-def test_a_port_is_nobody_elses_before_between_and_after_its_servers() -> None:
+def test_free_port_stays_reserved_before_and_between_servers() -> None:
     port = free_port()
     for _ in range(2):
         assert not answers(port)
@@ -30,7 +30,7 @@ def test_a_port_is_nobody_elses_before_between_and_after_its_servers() -> None:
         assert server.returncode == 0
 
 
-def test_another_process_passes_over_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_port_skips_ports_of_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
-    monkeypatch.setattr("tests.ports._turns", lambda _process: iter([port - 10_240, port - 10_239]))
+    monkeypatch.setattr("tests.support.ports._turns", lambda _process: iter([port - 10_240, port - 10_239]))
     assert free_port() == port + 1

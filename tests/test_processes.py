@@ -15,9 +15,9 @@ from paygw_batch.gateway.signing import signers
 from paygw_batch.gateway.signing.signers import LONG_RUN_PAYOUTS, SigningProcesses, SigningThreads, signers_at_work
 from paygw_batch.processes import HANDED_ON, child_environment, python_command
 from paygw_batch.sheet.read import parquet_trial
-from tests.cli.program import HEADING, ROOT, Program, kenyan_rows, sandbox_toml
-from tests.gateway.gateway_cases import throw_away_key
-from tests.long_part import share
+from tests.support.gateway_cases import throw_away_key
+from tests.support.long_part import share
+from tests.support.program import HEADING, ROOT, Program, kenyan_rows, sandbox_toml
 
 SECRETS = {
     "KEY_WORD": "a passphrase",
@@ -35,13 +35,13 @@ def environment_of(pid: int) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if line)
 
 
-def test_a_child_gets_what_is_on_the_list_and_nothing_else() -> None:
+def test_child_environment_has_only_listed_variables() -> None:
     assert child_environment({**SECRETS, **USUAL}) == USUAL
     assert child_environment({**SECRETS, **USUAL}, secret=["TZ"]) == {k: v for k, v in USUAL.items() if k != "TZ"}
     assert not HANDED_ON & SECRETS.keys()
 
 
-def test_the_hook_gets_no_variable_that_holds_a_secret(tmp_path: Path) -> None:
+def test_hook_gets_no_secret_variables(tmp_path: Path) -> None:
     hook = tmp_path / "hook.sh"
     hook.write_text('#!/bin/sh\nenv > "$1"\n')
     hook.chmod(0o700)
@@ -55,7 +55,7 @@ def test_the_hook_gets_no_variable_that_holds_a_secret(tmp_path: Path) -> None:
     assert not [name for name, value in SECRETS.items() if name in told or value in told]
 
 
-def test_signing_processes_get_no_variable_that_holds_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signing_processes_get_no_secret_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**SECRETS, **USUAL}.items():
         monkeypatch.setenv(name, value)
 
@@ -71,7 +71,7 @@ def test_signing_processes_get_no_variable_that_holds_a_secret(tmp_path: Path, m
         assert each.keys() <= HANDED_ON
 
 
-def test_the_child_that_tries_parquet_gets_no_variable_that_holds_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_trial_gets_no_secret_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[dict[str, str]] = []
     run = subprocess.run
 
@@ -110,7 +110,7 @@ def dumps_after(code: str, tmp_path: Path) -> str:
 
 
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_CORE)[1] == 0, reason="dumps are forbidden here already")
-def test_who_uses_the_api_leaves_no_core_dump_unless_it_says_so(tmp_path: Path) -> None:
+def test_api_leaves_no_core_dump_unless_allowed(tmp_path: Path) -> None:
     use = "from paygw_batch.api import Payouts\nPayouts(config)\n"
     assert dumps_after(use, tmp_path) == "0 0"
     allowed = use.replace("(config)", "(config, allow_core_dumps=True)")
@@ -166,12 +166,12 @@ def paid_by_a_program(tmp_path: Path, before: str, *, by: str = "-c") -> list[st
 @pytest.mark.long
 @pytest.mark.share(2)
 @pytest.mark.parametrize("by", share(["-c", "-", "file"], every=3))
-def test_a_program_that_finds_the_package_by_its_own_path_pays_a_long_run(tmp_path: Path, by: str) -> None:
+def test_program_finding_package_by_path_pays_long_run(tmp_path: Path, by: str) -> None:
     assert paid_by_a_program(tmp_path, "", by=by) == ["done", str(LONG_RUN_PAYOUTS)]
 
 
 @pytest.mark.long
-def test_where_signing_processes_cannot_start_a_long_run_signs_in_threads_and_says_so_once(tmp_path: Path) -> None:
+def test_long_run_tells_fallback_to_signing_threads_once(tmp_path: Path) -> None:
     before = "signers.python_command = lambda program: [sys.executable, '-I', '-c', 'import no_such_module']"
     conclusion, sent, *notes = paid_by_a_program(tmp_path, before)
     assert (conclusion, sent) == ("done", str(LONG_RUN_PAYOUTS))
@@ -179,7 +179,7 @@ def test_where_signing_processes_cannot_start_a_long_run_signs_in_threads_and_sa
 
 
 @pytest.mark.parametrize("executable", ["", "/opt/app/payroll", "/usr/bin/uwsgi"])
-def test_a_program_that_is_no_plain_python_is_never_started_again(
+def test_executable_other_than_python_signs_in_threads(
     executable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", executable)

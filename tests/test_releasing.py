@@ -14,7 +14,7 @@ import trove_classifiers
 import yaml
 
 from paygw_batch.cli.main import COMMANDS
-from tests.checkout import ROOT, versioned_files
+from tests.support.checkout import ROOT, versioned_files
 
 WORKFLOWS = versioned_files(".github/workflows")
 PINNED = re.compile(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
@@ -48,7 +48,7 @@ def build(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         ("github-issue-config", "ISSUE_TEMPLATE", "config.yml"),
     ],
 )
-def test_what_the_forge_reads_is_what_its_schema_allows(schema: str, folder: str, names: str) -> None:
+def test_forge_files_fit_schemas(schema: str, folder: str, names: str) -> None:
     files = [str(path) for path in versioned_files(f".github/{folder}", names)]
     assert files
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *files]
@@ -63,7 +63,7 @@ def test_each_form_asks_for_no_real_persons_data() -> None:
         assert option == {"label": "There is no real person's data and no key in it.", "required": True}
 
 
-def test_the_commands_and_codes_that_a_form_names_exist() -> None:
+def test_commands_and_codes_in_issue_forms_exist() -> None:
     defects = (ROOT / "docs/defects.md").read_text()
     for path in versioned_files(".github/ISSUE_TEMPLATE", "[!c]*.yml"):
         text = path.read_text()
@@ -71,7 +71,7 @@ def test_the_commands_and_codes_that_a_form_names_exist() -> None:
         assert [code for code in re.findall(r"`(\w+\.\w+)`", text) if f"| `{code}` |" not in defects] == []
 
 
-def test_a_commit_is_held_to_the_linters_of_the_check() -> None:
+def test_commit_hooks_are_part_of_check() -> None:
     check = (ROOT / "tooling/check").read_text()
     (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert [hook["entry"] for hook in local["hooks"] if hook["entry"] not in check] == []
@@ -83,7 +83,7 @@ def test_every_action_is_pinned_to_a_commit() -> None:
     assert [line for line in lines if not PINNED.search(line)] == []
 
 
-def test_what_runs_our_code_has_no_rights_and_what_has_rights_runs_none_of_it() -> None:
+def test_workflow_job_has_either_code_or_rights() -> None:
     for name, job in jobs():
         runs_code = any("run" in step for step in job["steps"])
         rights = job.get("permissions", {"contents": "read"})
@@ -92,7 +92,7 @@ def test_what_runs_our_code_has_no_rights_and_what_has_rights_runs_none_of_it() 
         assert workflow(path.name)["permissions"] in ({"contents": "read"}, {})
 
 
-def test_every_program_and_lock_that_a_step_names_is_there() -> None:
+def test_programs_and_locks_in_workflows_exist() -> None:
     named = [word for _, job in jobs() for step in job["steps"] for word in step.get("run", "").split()]
     files = {word for word in named if re.fullmatch(r"tooling/[\w-]+|[\w-]+\.lock", word)}
     assert {"tooling/demo", "tooling/check", "tooling/build", "tooling/first-payout", "requirements.lock"} <= files
@@ -107,7 +107,7 @@ def test_every_version_of_python_is_checked() -> None:
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a release is made of a commit")
-def test_packages_are_the_same_when_they_are_built_again(tmp_path: Path) -> None:
+def test_packages_are_same_when_built_again(tmp_path: Path) -> None:
     done = build(tmp_path)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in tmp_path.rglob("*.*")} == {
@@ -131,7 +131,7 @@ def test_the_metadata_is_complete_and_its_classifiers_exist() -> None:
     assert {"Source", "Issues", "Changelog"} <= set(PROJECT["urls"])
 
 
-def test_the_forge_has_to_be_filled_in_at_one_place() -> None:
+def test_forge_address_is_placeholder_only_in_pyproject() -> None:
     texts = {path: path.read_text() for path in versioned_files() if path.suffix in {".md", ".toml", ".yml", ".yaml"}}
     named = {path.name for path, text in texts.items() if "forge.example" in text}
     assert named <= {"pyproject.toml"}

@@ -16,8 +16,8 @@ import pytest
 from markdown_it import MarkdownIt
 from playwright.sync_api import Route, sync_playwright
 
-from tests.checkout import ROOT, copy_versioned, versioned_files
-from tests.console.browsers import HOW_TO_GET_IT, PATIENCE_MS, chromium
+from tests.support.browsers import HOW_TO_GET_IT, PATIENCE_MS, chromium
+from tests.support.checkout import ROOT, copy_versioned, versioned_files
 
 DOCS = ROOT / "docs"
 SHOWN = frozenset({"li", "table", "tr", "td", "pre", "h2", "h3", "strong", "code"})
@@ -61,14 +61,14 @@ def pages(site: Path) -> Iterator[tuple[Path, str]]:
         yield page, begun.partition("</article>")[0]
 
 
-def test_a_page_of_the_site_shows_what_its_file_shows(site: Path) -> None:
+def test_site_pages_show_same_elements_as_files(site: Path) -> None:
     commonmark = MarkdownIt("commonmark").enable("table")
     for page, shown in pages(site):
         as_file = Shown(commonmark.render(page.read_text(encoding="utf-8")))
         assert Shown(shown).elements == as_file.elements, page
 
 
-def test_a_diagram_stays_text_and_a_bar_in_a_command_has_no_backslash(site: Path) -> None:
+def test_site_keeps_diagrams_as_text_and_bars_unescaped(site: Path) -> None:
     """A drawn diagram would load its script from elsewhere."""
     found = dict(pages(site))
     assert "stateDiagram" in found[DOCS / "lifecycle.md"]

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.checkout import ROOT, versioned_files
+from tests.support.checkout import versioned_files
+from tests.support.systemd_units import DOCS, UNITS, keys
 
-DOCS = ROOT / "docs"
-UNITS = DOCS / "systemd"
 SERVICES = versioned_files("docs/systemd", "*.service")
 MAX_EXPOSURE = 3.0
 NEEDED = {
@@ -19,15 +18,6 @@ NEEDED = {
     *("ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "RestrictNamespaces"),
     *("RestrictRealtime", "RestrictSUIDSGID", "LockPersonality"),
 }
-
-
-def keys(unit: Path) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for line in unit.read_text().splitlines():
-        if "=" in line and not line.startswith("#"):
-            name, _, value = line.partition("=")
-            found.setdefault(name, []).append(value)
-    return found
 
 
 def writable(unit: Path) -> list[Path]:
@@ -44,30 +34,30 @@ def configured() -> list[Path]:
     return [Path(reporting["log"]), Path(reporting["metrics"])]
 
 
-def test_the_batch_service_may_write_what_the_documents_configure() -> None:
+def test_batch_service_may_write_configured_paths() -> None:
     allowed = writable(UNITS / "paygw-batch.service")
     for path in configured():
         assert any(path.is_relative_to(place) for place in allowed), f"{path} is read-only for the service"
 
 
-def test_the_batch_service_may_write_the_folder_that_it_works_through() -> None:
+def test_batch_service_may_write_drop_folder() -> None:
     (command,) = keys(UNITS / "paygw-batch.service")["ExecStart"]
     assert Path(command.split()[-1]) in writable(UNITS / "paygw-batch.service")
 
 
-def test_a_run_that_the_pages_started_outlives_them() -> None:
+def test_console_unit_stop_leaves_runs_alive() -> None:
     """Only the process of the pages gets the signal, and nothing that is left in the unit is killed after it."""
     found = keys(UNITS / "paygw-console.service")
     assert found["KillMode"] == ["process"]
 
 
-def test_the_pages_and_the_runs_of_the_drop_folder_work_on_the_same_state() -> None:
+def test_console_and_batch_units_share_state() -> None:
     pages, runs = (keys(UNITS / f"paygw-{name}.service") for name in ("console", "batch"))
     for name in ("User", "StateDirectory", "LogsDirectory", "LoadCredential", "Environment"):
         assert pages[name] == runs[name]
 
 
-def test_the_pages_can_see_who_holds_the_journal() -> None:
+def test_console_unit_can_read_proc_locks() -> None:
     """It is read in /proc/locks, which is not there where the unit sees processes alone."""
     assert "ProcSubset" not in keys(UNITS / "paygw-console.service")
 
@@ -82,7 +72,7 @@ def test_all_else_is_closed(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", SERVICES, ids=lambda path: path.name)
-def test_no_code_that_our_libraries_make_is_forbidden(unit: Path) -> None:
+def test_units_permit_code_made_by_libraries(unit: Path) -> None:
     """Polars examines the processor by code that it writes: with this key it could not even be imported."""
     assert "MemoryDenyWriteExecute" not in keys(unit)
 

@@ -20,7 +20,7 @@ def secret(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_of_ours_that_others_may_not_touch_is_read(secret: Path) -> None:
+def test_private_file_is_read_as_trusted(secret: Path) -> None:
     for others in Others:
         assert read_trusted(secret, "it", others) == b"content"
     secret.chmod(0o644)
@@ -36,9 +36,7 @@ def test_a_file_of_ours_that_others_may_not_touch_is_read(secret: Path) -> None:
         (0o646, Others.MAY_READ, "chmod go-w"),
     ],
 )
-def test_a_file_that_others_may_touch_is_refused_with_the_command_that_mends_it(
-    secret: Path, mode: int, others: Others, hint: str
-) -> None:
+def test_open_file_is_refused_with_mending_command(secret: Path, mode: int, others: Others, hint: str) -> None:
     secret.chmod(mode)
     with pytest.raises(ConfigurationError, match="it is open to") as caught:
         read_trusted(secret, "it", others)
@@ -49,7 +47,7 @@ def test_a_file_that_others_may_touch_is_refused_with_the_command_that_mends_it(
     "read",
     [lambda path: read_trusted(path, "it", Others.MAY_READ), load_private_key, lambda p: load_approval_key(p, None)],
 )
-def test_a_file_of_another_user_is_refused_by_every_reader(
+def test_file_of_another_user_is_refused_by_readers(
     secret: Path, read: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if os.geteuid() == 0:
@@ -61,7 +59,7 @@ def test_a_file_of_another_user_is_refused_by_every_reader(
     assert (caught.value.hint or "").startswith("chown ")
 
 
-def test_what_is_no_file_or_too_large_is_refused_and_not_waited_for(tmp_path: Path, secret: Path) -> None:
+def test_irregular_or_large_file_is_refused_without_waiting(tmp_path: Path, secret: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
     for path, sentence in (
         (tmp_path, "it is not a file"),

@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.journal.postgres_server import own_server  # noqa: E402 (the checks' own server)
+from tests.support.postgres_server import own_server  # noqa: E402 (the checks' own server)
 
 SHEET = ROOT / "samples/payroll-mixed.csv"
 HOSTS = ("host-1", "host-2")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.api import Payouts
-from tests.cli.program import Program, sandbox_toml
+from tests.support.program import Program, sandbox_toml
 
 
 @pytest.fixture

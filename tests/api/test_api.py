@@ -34,19 +34,8 @@ from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Entry, MoveResult
 from paygw_batch.submit import background_run
-from tests.cli.program import HEADING, Program, kenyan_rows, sandbox_toml
-
-NAME = "payroll-2026-11"
-
-
-def people(count: int, *, amount: str = "1500.50") -> pl.DataFrame:
-    lines = [line.split(",") for line in kenyan_rows(count, amount=amount)]
-    return pl.DataFrame(lines, schema=HEADING.split(","), orient="row")
-
-
-def finished(result: Refused | Finished) -> Finished:
-    assert isinstance(result, Finished)
-    return result
+from tests.api.frames import NAME, finished, people
+from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 
 @pytest.fixture
@@ -65,7 +54,7 @@ def sent_once(program: Program, count: int) -> bool:
 # A whole run.
 
 
-def test_a_frame_is_paid_and_every_row_has_its_outcome(payouts: Payouts, program: Program) -> None:
+def test_paid_frame_has_outcome_of_every_row(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(30), name=NAME) as run:
         outcomes = list(run)
     result = finished(run.result)
@@ -77,7 +66,7 @@ def test_a_frame_is_paid_and_every_row_has_its_outcome(payouts: Payouts, program
     assert sent_once(program, 30)
 
 
-def test_an_outcome_names_its_row_and_not_its_payee(payouts: Payouts) -> None:
+def test_outcome_names_row_without_payee(payouts: Payouts) -> None:
     with payouts.submit(people(1), name=NAME) as run:
         (one,) = run
     assert (one.row, one.client_orderid, one.order_id) == (2, "PAY-1", "PAY-1")
@@ -94,7 +83,7 @@ def test_the_same_frame_again_sends_nothing(payouts: Payouts, program: Program) 
     assert sent_once(program, 5)
 
 
-def test_a_file_and_a_frame_of_the_same_rows_are_one_batch(payouts: Payouts, program: Program) -> None:
+def test_file_and_frame_of_same_rows_share_batch(payouts: Payouts, program: Program) -> None:
     first = program.json("submit", program.sheet(kenyan_rows(4)))
     with payouts.submit(people(4), name="payroll.csv") as run:
         assert list(run) == []
@@ -108,7 +97,7 @@ def test_wait_takes_no_outcomes_and_returns_the_result(payouts: Payouts) -> None
         assert finished(run.wait()).states == {"paid": 10}
 
 
-def test_reconcile_and_batches_tell_what_the_journal_knows(payouts: Payouts) -> None:
+def test_reconcile_and_batches_tell_journal_content(payouts: Payouts) -> None:
     with payouts.submit(people(3), name=NAME) as run:
         result = finished(run.wait())
     later = payouts.reconcile(result.batch[:6])
@@ -127,7 +116,7 @@ def test_the_command_tells_the_same(payouts: Payouts, program: Program) -> None:
 # What is refused.
 
 
-def test_a_frame_with_defects_is_refused_and_nothing_is_sent(payouts: Payouts, program: Program) -> None:
+def test_frame_with_defects_is_refused_whole(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(3, amount="twelve"), name=NAME) as run:
         assert list(run) == []
     assert isinstance(run.result, Refused)
@@ -136,9 +125,7 @@ def test_a_frame_with_defects_is_refused_and_nothing_is_sent(payouts: Payouts, p
     assert payouts.batches() == []
 
 
-def test_a_frame_that_repeats_a_batch_is_refused_until_a_program_says_that_it_is_meant(
-    payouts: Payouts, program: Program
-) -> None:
+def test_frame_repeating_batch_is_refused_unless_meant(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(3), name=NAME) as run:
         finished(run.wait())
     again = people(3).with_columns(client_orderid=pl.concat_str(pl.lit("NEW-"), "client_orderid"))
@@ -152,7 +139,7 @@ def test_a_frame_that_repeats_a_batch_is_refused_until_a_program_says_that_it_is
     assert len(program.record()) == 6
 
 
-def test_a_binary_fraction_of_few_bits_is_a_defect(payouts: Payouts) -> None:
+def test_float32_amount_is_defect(payouts: Payouts) -> None:
     frame = people(1).with_columns(amount=pl.lit(10.1, pl.Float32))
     with payouts.submit(frame, name=NAME) as run:
         pass
@@ -168,7 +155,7 @@ def test_rows_with_defects_can_be_left_out(payouts: Payouts) -> None:
     assert (result.conclusion, result.states) == (Conclusion.SOME_REJECTED, {"invalid": 1, "paid": 2})
 
 
-def test_control_totals_that_do_not_hold_stop_everything(payouts: Payouts, program: Program) -> None:
+def test_wrong_control_totals_stop_frame(payouts: Payouts, program: Program) -> None:
     wrong = ControlTotals(3, {"KES": Decimal(1)})
     with pytest.raises(SheetError, match="You expected KES 1;"), payouts.submit(people(3), name=NAME, expected=wrong):
         pytest.fail("entered")
@@ -176,7 +163,7 @@ def test_control_totals_that_do_not_hold_stop_everything(payouts: Payouts, progr
 
 
 @pytest.mark.parametrize("name", [None, "", "a/b", "two\nlines"])
-def test_a_frame_needs_a_name_as_of_a_file(payouts: Payouts, name: str | None) -> None:
+def test_frame_needs_file_like_name(payouts: Payouts, name: str | None) -> None:
     with pytest.raises(UsageError):
         payouts.submit(people(1), name=name)
 
@@ -190,7 +177,7 @@ def test_an_incomplete_configuration_is_refused_before_anything(program: Program
 
 
 @pytest.mark.usefixtures("held_up")
-def test_two_runs_never_hold_one_journal(payouts: Payouts, program: Program) -> None:
+def test_two_runs_cannot_hold_same_journal(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(400), name=NAME) as run:
         with pytest.raises(JournalHeld), payouts.submit(people(41), name="other"):
             pytest.fail("entered")
@@ -220,7 +207,7 @@ def test_a_row_in_doubt_is_told_as_such(payouts: Payouts) -> None:
     assert finished(run.result).conclusion is Conclusion.PERSON_NEEDED
 
 
-def test_a_journal_that_fails_is_raised_with_what_it_could_not_take(
+def test_failing_journal_raises_with_unwritten_facts(
     payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage, facts = SqliteJournal.stage, 0
@@ -255,7 +242,7 @@ def continued(payouts: Payouts, batch: str) -> Finished:
 
 
 @pytest.mark.usefixtures("held_up")
-def test_leaving_the_loop_stops_the_run_and_resume_continues_it(payouts: Payouts, program: Program) -> None:
+def test_leaving_loop_stops_run_and_resume_continues(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(400), name=NAME) as run:
         for _ in run:
             break
@@ -266,7 +253,7 @@ def test_leaving_the_loop_stops_the_run_and_resume_continues_it(payouts: Payouts
     assert sent_once(program, 400)
 
 
-def test_an_error_of_the_program_stops_the_run_and_goes_on_its_way(payouts: Payouts, program: Program) -> None:
+def test_program_error_stops_run_and_is_raised(payouts: Payouts, program: Program) -> None:
     run = payouts.submit(people(400), name=NAME)
 
     def taking() -> None:
@@ -298,7 +285,7 @@ def test_no_signal_handler_is_taken(payouts: Payouts) -> None:
 
 
 @pytest.mark.usefixtures("held_up")
-def test_a_signal_that_was_asked_for_stops_the_run_and_its_handler_is_put_back(payouts: Payouts) -> None:
+def test_requested_signal_stops_run_and_restores_handler(payouts: Payouts) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with payouts.submit(people(400), name=NAME, stop_on=[signal.SIGTERM]) as run:
         for number, _ in enumerate(run):
@@ -329,9 +316,7 @@ def test_ctrl_c_stops_the_run(payouts: Payouts, program: Program) -> None:
     assert sent_once(program, 400)
 
 
-def test_a_program_that_takes_no_outcomes_holds_the_run_up_and_not_the_memory(
-    payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unread_outcomes_hold_up_run(payouts: Payouts, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background_run, "OUTCOMES_WAITING", 10)
     with payouts.submit(people(999), name=NAME) as run:
         outcomes = iter(run)
@@ -348,7 +333,7 @@ def test_a_program_that_takes_no_outcomes_holds_the_run_up_and_not_the_memory(
 # Threads and event loops.
 
 
-def test_it_works_from_a_plain_thread(payouts: Payouts) -> None:
+def test_api_works_from_plain_thread(payouts: Payouts) -> None:
     results: list[Finished] = []
 
     def pay() -> None:
@@ -378,7 +363,7 @@ def test_signals_are_refused_outside_the_main_thread(payouts: Payouts) -> None:
     assert "main thread" in errors[0].message
 
 
-def test_it_works_inside_asyncio_and_leaves_the_loop_free(payouts: Payouts, program: Program) -> None:
+def test_api_leaves_asyncio_loop_free(payouts: Payouts, program: Program) -> None:
     async def pay() -> tuple[list[RowOutcome], int]:
         turns = 0
 
@@ -434,7 +419,7 @@ def test_cancelling_the_task_stops_the_run(payouts: Payouts, program: Program) -
     assert sent_once(program, 400)
 
 
-def test_what_speaks_against_a_run_is_raised_inside_asyncio_too(payouts: Payouts) -> None:
+def test_asyncio_run_raises_error_of_sheet(payouts: Payouts) -> None:
     async def pay() -> None:
         async with payouts.submit("nowhere.csv"):
             pytest.fail("entered")
@@ -446,7 +431,7 @@ def test_what_speaks_against_a_run_is_raised_inside_asyncio_too(payouts: Payouts
 # The house it runs in.
 
 
-def test_files_are_private_whatever_the_umask_and_the_umask_stays(payouts: Payouts, program: Program) -> None:
+def test_files_are_private_under_any_umask(payouts: Payouts, program: Program) -> None:
     former = os.umask(0)
     try:
         with payouts.submit(people(2), name=NAME) as run:
@@ -474,7 +459,7 @@ def test_the_api_loads_nothing_of_the_commands() -> None:
     assert not any(name.startswith("paygw_batch.cli") for name in loaded_by("paygw_batch.api"))
 
 
-def test_a_plan_that_is_named_and_that_no_policy_asks_for_pays_nothing(program: Program) -> None:
+def test_named_plan_without_policy_pays_no_frame(program: Program) -> None:
     payouts = Payouts(program.config, environ={})
     for _ in range(2):
         with pytest.raises(ApprovalError), payouts.submit(people(2), name=NAME, plan="nope.json"):
@@ -501,7 +486,7 @@ def test_an_empty_path_is_no_path(program: Program) -> None:
 
 
 @pytest.mark.parametrize("name", [".", "/", "/dev/zero", "pipe.csv", "folder.csv", f"{'x' * 300}.csv"])
-def test_what_is_no_sheet_is_a_fault_of_the_sheet(program: Program, name: str) -> None:
+def test_non_sheet_path_raises_sheet_error(program: Program, name: str) -> None:
     os.mkfifo(program.home / "pipe.csv")
     (program.home / "folder.csv").mkdir()
     payouts = Payouts(program.config, environ={})

@@ -21,9 +21,9 @@ from paygw_batch.api import (
     SheetError,
     UsageError,
 )
-from tests.api.test_api import NAME, finished, people
-from tests.cli.approving import policy
-from tests.cli.program import HEADING, Program, kenyan_rows, sandbox_toml
+from tests.api.frames import NAME, finished, people
+from tests.support.approving import policy
+from tests.support.program import HEADING, Program, kenyan_rows, sandbox_toml
 
 
 class OtherFrame:
@@ -51,7 +51,7 @@ def test_a_sheet_is_validated_and_nothing_is_written(payouts: Payouts, program: 
     assert found.batch == payouts.validate(bad, name="another.csv").batch
 
 
-def test_a_sheet_that_cannot_be_read_raises_and_its_answers_are_arguments(payouts: Payouts, program: Program) -> None:
+def test_unreadable_sheet_raises_until_answered_by_arguments(payouts: Payouts, program: Program) -> None:
     heading = HEADING.replace("client_orderid,", "")
     rows = [",".join([row.split(",")[0], *row.split(",")[2:]]).replace("Jane", "Aïcha") for row in kenyan_rows(2)]
     path = program.home / "paie.csv"
@@ -63,7 +63,7 @@ def test_a_sheet_that_cannot_be_read_raises_and_its_answers_are_arguments(payout
     assert payouts.validate(path, encoding="cp1252", reference=NAME).payable == 2
 
 
-def test_a_frame_of_another_library_is_paid_as_one_of_ours(payouts: Payouts) -> None:
+def test_frame_of_other_library_is_paid(payouts: Payouts) -> None:
     with payouts.submit(OtherFrame(people(4)), name=NAME) as run:
         result = finished(run.wait())
     assert result.states == {"paid": 4}
@@ -72,7 +72,7 @@ def test_a_frame_of_another_library_is_paid_as_one_of_ours(payouts: Payouts) -> 
     assert finished(again.result).batch == result.batch
 
 
-def test_a_stream_is_read_once_also_for_a_plan(program: Program) -> None:
+def test_stream_is_read_once_for_plan(program: Program) -> None:
     """A reader of batches is empty after its first reading; a submission makes the findings of its plan again."""
 
     class Reader(OtherFrame):
@@ -90,12 +90,12 @@ def test_a_stream_is_read_once_also_for_a_plan(program: Program) -> None:
 
 
 @pytest.mark.parametrize("sheet", [None, b"country", [1], 7])
-def test_what_is_neither_file_nor_frame_is_a_mistake(payouts: Payouts, sheet: object) -> None:
+def test_neither_file_nor_frame_is_usage_error(payouts: Payouts, sheet: object) -> None:
     with pytest.raises(UsageError, match="neither"):
         payouts.validate(sheet, name=NAME)  # type: ignore[arg-type]
 
 
-def test_a_frame_whose_columns_have_one_name_is_refused(payouts: Payouts) -> None:
+def test_frame_with_duplicate_columns_is_refused(payouts: Payouts) -> None:
     class Twice(OtherFrame):
         def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
             raise pl.exceptions.DuplicateError("column appears more than once")
@@ -104,7 +104,7 @@ def test_a_frame_whose_columns_have_one_name_is_refused(payouts: Payouts) -> Non
         payouts.validate(Twice(people(1)), name=NAME)
 
 
-def test_a_run_says_its_batch_and_how_far_it_is(payouts: Payouts) -> None:
+def test_run_tells_batch_and_progress(payouts: Payouts) -> None:
     with payouts.submit(people(5), name=NAME) as run:
         assert (run.batch, run.total) == (payouts.batches()[0].batch, 5)
         outcomes = list(run)
@@ -120,7 +120,7 @@ def test_a_run_says_its_batch_and_how_far_it_is(payouts: Payouts) -> None:
     assert json.loads(json.dumps(first.to_dict()))["payee"] == "Jane Wanjiku"
 
 
-def test_status_and_find_tell_what_the_commands_tell(payouts: Payouts, program: Program) -> None:
+def test_status_and_find_match_commands(payouts: Payouts, program: Program) -> None:
     batch = paid(payouts, 3).batch
     state = payouts.status(batch[:8])
     assert (state.conclusion, state.states, state.rows, state.needs_person) == (Conclusion.DONE, {"paid": 3}, 3, ())
@@ -143,7 +143,7 @@ def test_rejected_rows_are_released_by_a_person(payouts: Payouts) -> None:
     assert (again.sent, again.reconciliation["sent_orderid"].to_list()) == (1, ["PAY-1-r2"])
 
 
-def test_a_row_in_doubt_is_settled_by_a_person(payouts: Payouts, program: Program) -> None:
+def test_doubtful_row_is_settled_by_person(payouts: Payouts, program: Program) -> None:
     first = paid(payouts, 1, amount="9007")
     assert first.conclusion is Conclusion.PERSON_NEEDED
     (row,) = payouts.status(first.batch).needs_person
@@ -156,7 +156,7 @@ def test_a_row_in_doubt_is_settled_by_a_person(payouts: Payouts, program: Progra
     assert any("Ms Njeri" in deed["by"] for deed in history)
 
 
-def test_a_row_that_waits_names_its_payee_and_its_representation_does_not(payouts: Payouts) -> None:
+def test_waiting_row_hides_payee_in_repr(payouts: Payouts) -> None:
     batch = paid(payouts, 1, amount="9007").batch
     (waiting,) = payouts.status(batch).needs_person
     assert (waiting.payee, waiting.account, waiting.amount, waiting.currency) == (
@@ -193,7 +193,7 @@ def test_a_plan_is_made_approved_and_paid(program: Program) -> None:
     assert isinstance(payouts.plan(people(1, amount="1e3"), plan, keys["ada"], name=NAME), Refused)
 
 
-def test_a_run_waits_for_the_journal_where_it_is_told_to(payouts: Payouts) -> None:
+def test_run_with_wait_waits_for_journal(payouts: Payouts) -> None:
     with payouts.submit(people(2), name=NAME) as first, payouts.submit(people(2), name=NAME, wait=True) as second:
         assert finished(second.wait()).known == 2
         assert finished(first.wait()).states == {"paid": 2}
@@ -213,6 +213,6 @@ def test_every_result_is_json(payouts: Payouts) -> None:
     assert json.loads(json.dumps(checked))["defects"][0]["code"] == "amount.format"
 
 
-def test_an_error_is_one_of_ours(payouts: Payouts) -> None:
+def test_unknown_batch_raises_paygw_error(payouts: Payouts) -> None:
     with pytest.raises(PaygwError):
         payouts.status("nosuch")

@@ -9,7 +9,7 @@ import pytest
 
 from paygw_batch import api
 from paygw_batch.api import Conclusion
-from tests.checkout import ROOT, copy_versioned
+from tests.support.checkout import ROOT, copy_versioned
 
 PAGE = (ROOT / "docs" / "python-api.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -17,7 +17,7 @@ PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
-def test_a_program_of_the_page_runs_as_it_stands(number: int, tmp_path: Path) -> None:
+def test_programs_of_page_run_unchanged(number: int, tmp_path: Path) -> None:
     copy_versioned(tmp_path, "config", "samples")
     (tmp_path / "program.py").write_text(PROGRAMS[number])
     environ = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
@@ -43,7 +43,7 @@ def test_the_programs_of_the_page_are_typed(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_every_conclusion_is_on_the_page_in_its_order() -> None:
+def test_page_lists_conclusions_in_order() -> None:
     assert re.findall(r"^\| `([A-Z_]+)` \|", PAGE, flags=re.MULTILINE) == [one.name for one in Conclusion]
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from paygw_batch.api import Conclusion, Finished, Payouts
 from paygw_batch.submit import background_run
-from tests.cli.clusters import Hosts, hosts_on
-from tests.cli.program import HEADING, kenyan_rows, kill
-from tests.journal.postgres_server import PostgresServer
+from tests.support.clusters import Hosts, hosts_on
+from tests.support.postgres_server import PostgresServer
+from tests.support.program import HEADING, kenyan_rows, kill
 
 ROWS = 60
 
@@ -46,7 +46,7 @@ def test_workers_send_and_every_row_has_its_outcome(hosts: Hosts, monkeypatch: p
     kill(worker)
 
 
-def test_a_run_that_is_left_stops_the_workers(hosts: Hosts) -> None:
+def test_left_run_stops_workers(hosts: Hosts) -> None:
     worker = hosts.host("one").start("work")
     hosts.wait_for_workers(worker)
     payouts = Payouts(hosts.office.config, environ=hosts.office.environ)

@@ -24,10 +24,10 @@ from paygw_batch.core.shown_states import recorded
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal.file_place import in_memory_journal
 from paygw_batch.journal.values import BatchRecord
-from tests.approval.test_signed_document import ADA, BEN, CLEO, NOW, plan, policy
-from tests.engine.scripted_world import ScriptedGateway, reply
-from tests.submit.test_submit_plan import MINOR_UNITS, sheet, submit
-from tests.submit.test_submit_plan import plan as planned
+from tests.support.planned_sheets import MINOR_UNITS, sheet, submit
+from tests.support.planned_sheets import plan as planned
+from tests.support.scripted_world import ScriptedGateway, reply
+from tests.support.signed_plans import ADA, BEN, CLEO, NOW, plan, policy
 
 PLACE = "gateway.example/1"
 MAKE_ANOTHER = "Nothing was sent. Make a new plan of this sheet, and have it approved."
@@ -44,7 +44,7 @@ def refused(document: PlanDocument, content: Content) -> str:
     return found.value.message
 
 
-def test_an_approved_plan_says_who_prepared_and_who_approved_it() -> None:
+def test_approved_plan_names_maker_and_approvers() -> None:
     document = approve(approve(plan(), CLEO, policy(), NOW), BEN, policy(), NOW - timedelta(minutes=1))
     named = f"(plan {document.digest()[:16]})"
     found = check(document)
@@ -62,7 +62,7 @@ def test_approved_plan_keeps_answers_of_its_maker() -> None:
     assert Approved("", ()) == NOT_ASKED_FOR
 
 
-def test_a_plan_that_nobody_approved_opens_nothing() -> None:
+def test_unapproved_plan_opens_nothing() -> None:
     with pytest.raises(ApprovalError, match="The plan does not have enough approvals: 1 is needed, 0 valid"):
         check(plan())
     with pytest.raises(ApprovalError, match="2 are needed, 1 valid"):
@@ -88,12 +88,12 @@ def test_a_plan_that_nobody_approved_opens_nothing() -> None:
         ({"invalid": 1}, "a row, a payee or the way to submit it has changed since"),
     ],
 )
-def test_a_plan_is_for_exactly_what_it_names(changes: dict[str, object], sentence: str) -> None:
+def test_plan_matches_only_named_content(changes: dict[str, object], sentence: str) -> None:
     document = approve(plan(), CLEO, policy(), NOW)
     assert refused(document, document.content.model_copy(update=changes)) == (f"The plan does not match: {sentence}.")
 
 
-def test_a_plan_opens_one_batch_once() -> None:
+def test_used_plan_opens_no_batch_again() -> None:
     document = approve(plan(), CLEO, policy(), NOW)
     used = BatchRecord(1, "b" * 16, "payout", "payroll.csv", "c" * 64, 2, 0, "2026-11-21T08:30:00.000Z")
     with pytest.raises(ApprovalError) as found:
@@ -119,14 +119,14 @@ def test_a_plan_opens_one_batch_once() -> None:
         ({}, {}, False),
     ],
 )
-def test_from_which_amount_on_a_batch_needs_approval(
+def test_batch_needs_approval_from_set_amount(
     from_amount: dict[str, int], totals: dict[str, str], *, is_needed: bool
 ) -> None:
     rules = ApprovalPolicy(1, from_amount, 72, policy().people)  # type: ignore[arg-type]  # whole numbers compare alike
     assert needs_approval(plan().content.model_copy(update={"totals": totals}), rules) == is_needed
 
 
-def test_the_code_of_a_payout_is_the_same_before_and_after_it_is_signed() -> None:
+def test_payout_code_is_unchanged_by_signatures() -> None:
     document = plan()
     code = payout_code(document)
     assert (len(code), set(code) <= set("0123456789abcdef")) == (16, True)
@@ -175,14 +175,14 @@ def test_a_plan_names_the_payments_of_its_sheet(tmp_path: Path, monkeypatch: pyt
     assert content(tmp_path / "one", *ROWS) == found
 
 
-def test_one_digit_of_one_account_is_another_payment(tmp_path: Path) -> None:
+def test_changed_account_digit_is_other_payment(tmp_path: Path) -> None:
     one, other = content(tmp_path / "one", *ROWS[:2]), content(tmp_path / "two", ROWS[0], "B 2000 009")
     assert one.instructions_sha256 != other.instructions_sha256
     assert one.totals == other.totals == {"KES": "3000.50"}
     assert payments_sha256(one) != payments_sha256(other)
 
 
-def test_what_takes_the_place_of_a_rejected_payment_is_counted(tmp_path: Path) -> None:
+def test_amended_payments_are_counted(tmp_path: Path) -> None:
     journal = in_memory_journal()
     declined = ScriptedGateway(lambda _order_id, _times: reply("declined"))
     submit(planned(sheet(tmp_path, "A 1000 001"), journal), journal, declined)

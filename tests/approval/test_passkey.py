@@ -2,9 +2,8 @@
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Any
 
 import pytest
@@ -44,23 +43,10 @@ from paygw_batch.approval.signed_document import (
 from paygw_batch.core.lifecycle import Basis, State
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.settle.row_order import OrderedRow, RowAct, RowContent, RowOrder, unsigned_order
-from tests.approval.software_passkey import PRESENT_AND_VERIFIED, SoftwarePasskey
+from tests.support.software_passkey import CONSOLE, ELSEWHERE, PRESENT_AND_VERIFIED, SoftwarePasskey, flipped, passkey
 
 NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
-CONSOLE = RelyingParty("https://payouts.example.com")
-ELSEWHERE = RelyingParty("https://payouts.example.com.evil.test")
 TEXT = b"paygw-batch plan 5 approval\n{...}"
-
-
-@cache
-def passkey(name: str, party: RelyingParty = CONSOLE) -> SoftwarePasskey:
-    """Return the passkey of this name; the first letter of it says of which kind its key is."""
-    if name.startswith("r"):
-        return SoftwarePasskey(rsa.generate_private_key(65537, 2048), party)
-    if name.startswith("e"):
-        return SoftwarePasskey(Ed25519PrivateKey.from_private_bytes(name.encode().ljust(32, b".")), party)
-    secret = int.from_bytes(name.encode().ljust(31, b"."))
-    return SoftwarePasskey(ec.derive_private_key(secret, ec.SECP256R1()), party)
 
 
 KINDS = pytest.mark.parametrize("name", ["p256", "ed25519", "rsa"])
@@ -110,17 +96,10 @@ def the_other_library_accepts(key: PublicKey, signature: PasskeySignature, data:
 
 
 @KINDS
-def test_what_a_passkey_signed_counts_here_and_in_another_library(name: str) -> None:
+def test_passkey_signature_counts_in_both_libraries(name: str) -> None:
     signature = passkey(name).sign(TEXT)
     assert has_asserted(passkey(name).public, signature, TEXT, CONSOLE)
     assert the_other_library_accepts(passkey(name).public, signature, TEXT, CONSOLE)
-
-
-def flipped(data: bytes) -> Iterator[bytes]:
-    """Yield `data` with each of its bits flipped."""
-    for place, byte in enumerate(data):
-        for bit in range(8):
-            yield data[:place] + bytes([byte ^ (1 << bit)]) + data[place + 1 :]
 
 
 @KINDS
@@ -133,7 +112,7 @@ def test_no_bit_of_an_assertion_can_be_flipped(name: str, part: str) -> None:
 
 
 @KINDS
-def test_no_bit_of_the_text_or_the_key_can_be_flipped(name: str) -> None:
+def test_flipped_bit_of_text_or_key_is_refused(name: str) -> None:
     signature = passkey(name).sign(TEXT)
     for other in flipped(TEXT):
         assert not has_asserted(passkey(name).public, signature, other, CONSOLE)
@@ -150,7 +129,7 @@ def test_no_character_of_the_origin_can_differ() -> None:
 
 
 @pytest.mark.parametrize("part", ["client_data", "authenticator_data", "signature"])
-def test_an_assertion_has_one_spelling(part: str) -> None:
+def test_assertion_has_single_spelling(part: str) -> None:
     signature = passkey("p256").sign(TEXT)
     text = getattr(signature, part)
     others = [text + "=", text + "==", text + "A", text[:-1], text + "\n", " " + text, text + "\u00e4", ""]
@@ -218,7 +197,7 @@ REFUSED: dict[str, Callable[[], PasskeySignature]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_was_truly_signed_and_not_asked_for_does_not_count(what: str) -> None:
+def test_unrequested_genuine_signature_does_not_count(what: str) -> None:
     assert not has_asserted(passkey("p256").public, REFUSED[what](), TEXT, CONSOLE)
 
 
@@ -233,12 +212,12 @@ ACCEPTED: dict[str, Callable[[], PasskeySignature]] = {
 
 
 @pytest.mark.parametrize("what", ACCEPTED)
-def test_what_browsers_may_add_is_no_reason_to_refuse(what: str) -> None:
+def test_permitted_browser_additions_are_accepted(what: str) -> None:
     assert has_asserted(passkey("p256").public, ACCEPTED[what](), TEXT, CONSOLE)
     assert the_other_library_accepts(passkey("p256").public, ACCEPTED[what](), TEXT, CONSOLE)
 
 
-def test_the_other_library_agrees_with_every_refusal_but_those_that_we_add() -> None:
+def test_other_library_agrees_except_on_added_checks() -> None:
     """We are the stricter ones. What it does not look at: frames, JSON read in two ways, sizes, spare extensions."""
     key = passkey("p256").public
     ours_alone = {what for what in REFUSED if the_other_library_accepts(key, REFUSED[what](), TEXT, CONSOLE)}
@@ -258,7 +237,7 @@ def test_the_other_library_agrees_with_every_refusal_but_those_that_we_add() -> 
 # Keys
 
 
-def test_one_key_in_two_encodings_is_one_key() -> None:
+def test_key_encodings_read_as_same_key() -> None:
     public = load_der_public_key(passkey("p256").public.material)
     assert isinstance(public, ec.EllipticCurvePublicKey)
     point = public.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
@@ -282,13 +261,13 @@ def test_a_weak_key_is_no_persons(what: str) -> None:
         people_of({"ada": file_key(1).public.text}, {"ben": line})
 
 
-def test_an_rsa_key_of_a_passkey_signs_no_text_as_it_is() -> None:
+def test_rsa_passkey_signs_no_plain_text() -> None:
     plain = base64.b64encode(passkey("rsa").raw_signature(TEXT)).decode()
     assert passkey("rsa").public.verifies(base64.b64decode(plain), TEXT)
     assert not passkey("rsa").public.has_signed(TEXT, plain)
 
 
-def test_what_a_passkey_signs_is_never_taken_for_a_text_of_ours() -> None:
+def test_passkey_signature_is_no_plain_text_signature() -> None:
     """Such a key in a token signs text as it is. What a passkey signs begins with a digest, and no text does."""
     asserted = from_base64url(passkey("p256").sign(TEXT).signature)
     assert asserted is not None
@@ -378,22 +357,20 @@ DOCUMENTS = pytest.mark.parametrize("kind", [plan, order])
 
 @DOCUMENTS
 @pytest.mark.parametrize("approver", [BEN, CLEO])
-def test_a_document_made_and_approved_by_passkeys_holds_also_when_read_from_its_file(
-    kind: Any, approver: SoftwarePasskey
-) -> None:
+def test_passkey_document_holds_when_read_from_file(kind: Any, approver: SoftwarePasskey) -> None:
     document = approved(made(kind()), approver)
     assert holds(type(document).model_validate_json(document.model_dump_json()))
     assert not holds(made(kind()))
 
 
-def test_the_challenge_is_the_digest_of_the_text_that_a_key_from_a_file_signs() -> None:
+def test_challenge_is_digest_of_file_key_text() -> None:
     document = made(plan())
     assert approval_text(document, CLEO.public, policy(), NOW).challenge == challenge_of(
         document.approval_text(CLEO.public, "2026-11-22T08:00:00.000Z")
     )
 
 
-def test_both_kinds_of_keys_count_side_by_side_and_a_person_once() -> None:
+def test_person_counts_once_with_both_key_kinds() -> None:
     by_file = signed(plan().model_copy(update={"maker": ADA_FILE.public.text}), ADA_FILE)
     document = approve(approved(by_file, CLEO, needed=2), CLEO_FILE, policy(2), NOW)
     assert len(document.approvals) == 1
@@ -405,7 +382,7 @@ def test_both_kinds_of_keys_count_side_by_side_and_a_person_once() -> None:
 
 
 @DOCUMENTS
-def test_the_makers_own_approval_does_not_count_with_any_key(kind: Any) -> None:
+def test_maker_cannot_approve_with_any_passkey(kind: Any) -> None:
     document = made(kind())
     with pytest.raises(ApprovalError, match="ada made this"):
         approval_text(document, ADA.public, policy(), NOW)
@@ -423,7 +400,7 @@ def signed_by(document: SignedDocument, approver: SoftwarePasskey, signature: Pa
 
 @DOCUMENTS
 @pytest.mark.parametrize("part", ["endpoint", "journal", "batch"])
-def test_an_approval_counts_for_no_other_endpoint_journal_or_batch(kind: Any, part: str) -> None:
+def test_approval_is_bound_to_endpoint_journal_batch(kind: Any, part: str) -> None:
     document = approved(made(kind()), CLEO)
     other = made(kind(**{part: "d" * 32}))
     assert not holds(other.model_copy(update={"approvals": document.approvals}))
@@ -431,7 +408,7 @@ def test_an_approval_counts_for_no_other_endpoint_journal_or_batch(kind: Any, pa
     assert not holds(moved)
 
 
-def test_two_people_compare_the_code_of_the_payout_or_of_the_order() -> None:
+def test_code_comes_from_payout_or_order() -> None:
     assert made(plan()).code.replace(" ", "") == payout_code(plan())
     assert made(order()).code.replace(" ", "") == order().digest()[:16]
     assert plan().code != plan(endpoint="gateway.example/2").code
@@ -450,7 +427,7 @@ def test_an_approval_counts_for_no_other_act() -> None:
     assert not holds(signed_by(document, CLEO, CLEO.sign(document.signed_text())))
 
 
-def test_a_signature_under_the_name_of_anothers_key_does_not_count() -> None:
+def test_passkey_signature_under_other_name_does_not_count() -> None:
     document = made(plan())
     text = document.approval_text(CLEO.public, "2026-11-22T08:00:00.000Z")
     for other in (ADA, BEN, STRANGER):
@@ -464,7 +441,7 @@ def test_a_stranger_neither_makes_nor_approves() -> None:
         approval_text(made(plan()), STRANGER.public, policy(), NOW)
 
 
-def test_what_the_maker_signed_cannot_be_changed() -> None:
+def test_document_signed_by_passkey_cannot_be_changed() -> None:
     document = approved(made(plan()), CLEO)
     assert isinstance(document.signature, PasskeySignature)
     for part in ("client_data", "authenticator_data", "signature"):
@@ -475,7 +452,7 @@ def test_what_the_maker_signed_cannot_be_changed() -> None:
     assert not holds(document.model_copy(update={"made_at": "2026-11-22T08:00:00.001Z"}))
 
 
-def test_without_the_address_of_the_console_or_at_another_one_no_passkey_counts() -> None:
+def test_passkey_needs_configured_console_address() -> None:
     by_file = signed(plan().model_copy(update={"maker": ADA_FILE.public.text}), ADA_FILE)
     document = approved(by_file, CLEO)
     assert holds(document)
@@ -495,7 +472,7 @@ def test_an_approval_is_begun_and_ended_within_minutes() -> None:
 
 
 @pytest.mark.parametrize("at", ["", "today", "2026-11-22T08:00:00", "2026-11-22"])
-def test_an_approval_without_a_time_is_refused_though_its_signature_is_true(at: str) -> None:
+def test_passkey_approval_without_time_is_refused(at: str) -> None:
     document = made(plan())
     approval = Approval(
         key=CLEO.public.text, approved_at=at, signature=CLEO.sign(document.approval_text(CLEO.public, at))
@@ -504,7 +481,7 @@ def test_an_approval_without_a_time_is_refused_though_its_signature_is_true(at: 
         approve_by_passkey(document, approval, policy(), NOW)
 
 
-def test_a_file_has_no_more_and_no_less_than_the_three_parts_of_a_signature() -> None:
+def test_passkey_signature_has_exactly_three_parts() -> None:
     written = json.loads(approved(made(plan()), CLEO).model_dump_json())
     for change in ({"more": ""}, {"client_data": 1}, {"signature": None}):
         changed = json.loads(json.dumps(written))

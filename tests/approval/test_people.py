@@ -45,11 +45,11 @@ ADA, SECOND, BEN, CLEO = (public(seed) for seed in (1, 2, 3, 4))
         "\u202eAda Obi",
     ],
 )
-def test_names_that_look_the_same_are_one_name(other: str) -> None:
+def test_similar_looking_names_are_equal(other: str) -> None:
     assert plain_name(other) == plain_name("Ada Obi")
 
 
-def test_a_letter_with_its_mark_and_the_letter_that_has_it_are_one_name() -> None:
+def test_combined_and_composed_letters_are_equal() -> None:
     assert plain_name("Zoe\u0308 Stra\u00dfe") == plain_name("ZO\u00cb STRASSE")
 
 
@@ -74,11 +74,11 @@ SPELLINGS = (
 
 
 @pytest.mark.parametrize("text", SPELLINGS)
-def test_one_key_has_many_spellings(text: str) -> None:
+def test_key_spellings_read_as_same_key(text: str) -> None:
     assert read_public_key(text) == ADA
 
 
-def test_unused_bits_before_the_padding_make_no_other_key() -> None:
+def test_unused_padding_bits_make_no_other_key() -> None:
     bare = ADA.text.rstrip("=")
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     place = alphabet.index(bare[-1])
@@ -87,7 +87,7 @@ def test_unused_bits_before_the_padding_make_no_other_key() -> None:
     assert [read_own_spelling(text) for text in (*others, ADA.text)] == [None, None, None, ADA]
 
 
-def test_every_encoding_that_reads_as_a_key_at_all_reads_as_the_key_whose_bytes_it_has() -> None:
+def test_readable_encoding_gives_key_of_same_bytes() -> None:
     der = base64.b64decode(ADA.text)
     long_lengths = der[:1] + b"\x81" + der[1:]
     null_parameters = bytes.fromhex("302c300706032b65700500032100") + ADA.material[-32:]
@@ -96,11 +96,11 @@ def test_every_encoding_that_reads_as_a_key_at_all_reads_as_the_key_whose_bytes_
 
 
 @pytest.mark.parametrize("text", ["", "x", "AAAA", "\u00e4", ADA.text[4:], ADA.text.replace("M", "!", 1)])
-def test_what_is_no_key_is_none(text: str) -> None:
+def test_invalid_text_is_no_key(text: str) -> None:
     assert read_public_key(text) is None
 
 
-def test_a_person_has_the_keys_of_every_spelling_of_the_name() -> None:
+def test_person_has_keys_of_all_name_spellings() -> None:
     people = people_of({"Ada": ADA.text, "BEN": BEN.text}, {"ada ": [SECOND.text, ADA.text], "ben": BEN.text})
     ada, ben = people.listed
     assert (ada.name, ada.keys) == ("Ada", frozenset({ADA, SECOND}))
@@ -108,13 +108,13 @@ def test_a_person_has_the_keys_of_every_spelling_of_the_name() -> None:
     assert (list(people.approvers_for(ada)), list(people.approvers_for(ben))) == ([ben], [ada])
 
 
-def test_a_name_is_shown_on_one_line_without_what_cannot_be_seen() -> None:
+def test_name_is_shown_without_breaks_or_invisible_characters() -> None:
     (ada, ben) = people_of({" Ada\u202e\n\x1b Obi": ADA.text}, {"ben": BEN.text}).listed
     assert (ada.name, ben.name) == ("Ada Obi", "ben")
 
 
 @pytest.mark.parametrize("text", SPELLINGS)
-def test_two_names_with_one_key_are_refused_however_it_is_spelled(text: str) -> None:
+def test_respelled_key_under_two_names_is_refused(text: str) -> None:
     for makers, approvers in (
         ({"ada": ADA.text}, {"eve": [BEN.text, text]}),
         ({"ada": ADA.text, "eve": text}, {"ben": BEN.text}),
@@ -124,7 +124,7 @@ def test_two_names_with_one_key_are_refused_however_it_is_spelled(text: str) -> 
             people_of(makers, approvers)
 
 
-def test_a_fingerprint_is_what_openssl_and_sha256sum_show() -> None:
+def test_fingerprint_matches_openssl_and_sha256sum() -> None:
     pem = f"-----BEGIN PUBLIC KEY-----\n{ADA.text}\n-----END PUBLIC KEY-----\n"
     command = ["openssl", "pkey", "-pubin", "-outform", "DER"]
     shown = subprocess.run(command, input=pem.encode(), capture_output=True, check=True).stdout

@@ -1,14 +1,13 @@
 """Signed documents: any change to signature, text, key or time is found, and people count, not keys."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from paygw_batch.approval.approval_keys import ApprovalKey, PublicKey, people_of, public_key_of
-from paygw_batch.approval.plan_document import Content, PlanDocument, PlanFinding, unsigned_plan
+from paygw_batch.approval.approval_keys import ApprovalKey, people_of
+from paygw_batch.approval.plan_document import unsigned_plan
 from paygw_batch.approval.signed_document import (
     Approval,
     ApprovalPolicy,
@@ -22,39 +21,7 @@ from paygw_batch.approval.signed_document import (
 from paygw_batch.core.lifecycle import Basis, State
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.settle.row_order import OrderedRow, RowAct, RowContent, RowOrder, unsigned_order
-
-NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
-
-
-def private(seed: int) -> ApprovalKey:
-    key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
-    return ApprovalKey(public_key_of(key.public_key()), key.sign)
-
-
-ADA, SECOND, BEN, CLEO, STRANGER = (private(seed) for seed in range(1, 6))
-
-
-def policy(needed: int = 1) -> ApprovalPolicy:
-    both = {"ada": [ADA.public.text, SECOND.public.text], "ben": BEN.public.text}
-    return ApprovalPolicy(needed, {}, 72, people_of(both, {**both, "cleo": CLEO.public.text}))
-
-
-def plan() -> PlanDocument:
-    content = Content(
-        endpoint="gateway.example/1",
-        journal="a" * 32,
-        operation="payout",
-        batch="b" * 16,
-        sheet="payroll.csv",
-        rows=2,
-        known=0,
-        invalid=0,
-        amended=0,
-        instructions_sha256="c" * 64,
-        totals={"KES": "3001.00"},
-    )
-    findings = [PlanFinding(row=2, code="row.look_alike", message="twice")]
-    return signed(unsigned_plan(content, findings, ADA.public, NOW), ADA)
+from tests.support.signed_plans import ADA, BEN, CLEO, NOW, SECOND, STRANGER, plan, policy, signed_by
 
 
 def order() -> RowOrder:
@@ -99,7 +66,7 @@ def holds(document: SignedDocument, *, needed: int = 1, now: datetime = NOW) -> 
 
 
 @KINDS
-def test_what_another_person_approved_holds(made: Callable[[], SignedDocument]) -> None:
+def test_document_approved_by_other_person_holds(made: Callable[[], SignedDocument]) -> None:
     document = approve(made(), CLEO, policy(), NOW)
     assert holds(document)
     assert not holds(made())
@@ -128,7 +95,7 @@ def test_no_byte_of_an_approval_can_be_changed(made: Callable[[], SignedDocument
 
 @KINDS
 @pytest.mark.parametrize("part", ["signature", "maker", "made_at", "document"])
-def test_no_byte_that_the_maker_signed_can_be_changed(made: Callable[[], SignedDocument], part: str) -> None:
+def test_no_signed_byte_of_maker_can_change(made: Callable[[], SignedDocument], part: str) -> None:
     document = approve(made(), CLEO, policy(), NOW)
     for other in other_texts(getattr(document, part)):
         assert not holds(document.model_copy(update={part: other})), (part, other)
@@ -150,7 +117,7 @@ def test_no_part_of_the_content_can_be_changed(made: Callable[[], SignedDocument
             assert not holds(document.model_copy(update={"content": content})), (name, other)
 
 
-def test_no_part_of_an_ordered_row_can_be_changed() -> None:
+def test_no_part_of_ordered_row_can_change() -> None:
     document = approve(order(), CLEO, policy(), NOW)
     (row,) = document.content.rows
     changes = {"row": 3, "attempt": 2, "state": State.ACCEPTED, "hold": 1, "duplicate_of": 1, "act": RowAct.PAID}
@@ -166,17 +133,9 @@ def test_findings_cannot_be_left_out() -> None:
     assert not holds(approve(plan(), CLEO, policy(), NOW).model_copy(update={"findings": []}))
 
 
-def signed_by(key: ApprovalKey, document: SignedDocument, *, named: PublicKey | None = None) -> Approval:
-    """Return what a hostile hand would write: an approval with any key, past everything that `approve` refuses."""
-    public, at = named or key.public, "2026-11-21T08:00:00.000Z"
-    return Approval(key=public.text, approved_at=at, signature=key.sign(document.approval_text(public, at)))
-
-
 @KINDS
 @pytest.mark.parametrize("key", [ADA, SECOND])
-def test_the_makers_own_approval_does_not_count_with_any_key(
-    made: Callable[[], SignedDocument], key: ApprovalKey
-) -> None:
+def test_maker_cannot_approve_with_any_key(made: Callable[[], SignedDocument], key: ApprovalKey) -> None:
     document = made()
     own = document.model_copy(update={"approvals": [signed_by(key, document)]})
     assert not holds(own)
@@ -188,14 +147,14 @@ def test_the_makers_own_approval_does_not_count_with_any_key(
 
 
 @KINDS
-def test_a_signature_under_the_name_of_anothers_key_does_not_count(made: Callable[[], SignedDocument]) -> None:
+def test_signature_under_other_name_does_not_count(made: Callable[[], SignedDocument]) -> None:
     document = made()
     for key in (ADA, STRANGER):
         forged = signed_by(key, document, named=CLEO.public)
         assert not holds(document.model_copy(update={"approvals": [forged]}))
 
 
-def test_an_approval_of_one_kind_counts_for_no_other() -> None:
+def test_approval_counts_only_for_own_kind() -> None:
     """Also where the two would say the same otherwise: the first line of what is signed names the kind."""
     of_plan = approve(plan(), CLEO, policy(), NOW)
     assert not holds(order().model_copy(update={"approvals": of_plan.approvals}))
@@ -213,7 +172,7 @@ def test_the_makers_signature_is_no_approval() -> None:
 
 
 @KINDS
-def test_an_approval_holds_from_now_until_it_expires(made: Callable[[], SignedDocument]) -> None:
+def test_approval_holds_from_now_until_expiry(made: Callable[[], SignedDocument]) -> None:
     document = approve(made(), CLEO, policy(), NOW)
     hours = timedelta(hours=1)
     assert holds(document, now=NOW - timedelta(minutes=4))
@@ -240,7 +199,7 @@ def test_a_stranger_neither_makes_nor_approves() -> None:
         approve(by_an_approver, BEN, policy(), NOW)
 
 
-def test_a_key_that_may_only_prepare_approves_nothing() -> None:
+def test_maker_only_key_approves_nothing() -> None:
     people = people_of({"ada": ADA.public.text, "ben": BEN.public.text}, {"ben": SECOND.public.text})
     of_makers = ApprovalPolicy(1, {}, 72, people)
     document = plan()
@@ -253,7 +212,7 @@ def test_a_key_that_may_only_prepare_approves_nothing() -> None:
     assert len(signatures_of(approve(own, SECOND, of_makers, NOW), of_makers, NOW).valid) == 1
 
 
-def test_people_are_counted_for_what_can_be_reached() -> None:
+def test_required_approvals_must_be_reachable() -> None:
     check_reachable(policy(2))
     with pytest.raises(ConfigurationError, match="needs 3 approvals, and no maker has more than 2"):
         check_reachable(policy(3))
@@ -284,7 +243,7 @@ ORDER_TEXT = (
 
 
 @pytest.mark.parametrize(("made", "text"), [(plan, PLAN_TEXT), (order, ORDER_TEXT)])
-def test_what_is_signed_is_exactly_this_text(made: Callable[[], SignedDocument], text: str) -> None:
+def test_signed_text_is_exactly_fixed(made: Callable[[], SignedDocument], text: str) -> None:
     """Documents that were signed by an earlier version must verify: another text needs another name of its kind."""
     document = made()
     assert document.signed_text().decode() == text % ADA.public.text
@@ -293,13 +252,13 @@ def test_what_is_signed_is_exactly_this_text(made: Callable[[], SignedDocument],
     assert approval == f"{text.splitlines()[0]} approval\n{body}"
 
 
-def test_a_letter_beyond_ascii_is_signed_as_its_escape() -> None:
+def test_non_ascii_letter_is_signed_as_escape() -> None:
     content = plan().content.model_copy(update={"sheet": "Zo\u00eb.csv"})
     assert b'"sheet":"Zo\\u00eb.csv"' in unsigned_plan(content, [], ADA.public, NOW).signed_text()
 
 
 @KINDS
-def test_who_made_and_who_approved_is_told_with_the_times(made: Callable[[], SignedDocument]) -> None:
+def test_maker_and_approvers_are_told_with_times(made: Callable[[], SignedDocument]) -> None:
     document = approve(approve(made(), CLEO, policy(), NOW), BEN, policy(), NOW + timedelta(hours=1))
     found = signatures_of(document, policy(), NOW + timedelta(hours=1))
     assert (found.maker.name, found.made_at, list(found.wrong)) == ("ada", "2026-11-21T08:00:00.000Z", [])
@@ -307,7 +266,7 @@ def test_who_made_and_who_approved_is_told_with_the_times(made: Callable[[], Sig
     assert told == {"cleo": "2026-11-21T08:00:00.000Z", "ben": "2026-11-21T09:00:00.000Z"}
 
 
-def test_an_approval_that_does_not_count_says_why() -> None:
+def test_uncounted_approval_names_reason() -> None:
     document = approve(plan(), CLEO, policy(), NOW)
     late = signatures_of(document, policy(), NOW + timedelta(hours=72))
     assert list(late.wrong) == ["that of cleo expired at 2026-11-24T08:00:00.000Z"]

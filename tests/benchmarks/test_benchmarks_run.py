@@ -16,7 +16,7 @@ from benchmarks.validation import OPTIONS, terms
 from paygw_batch.countries.load import load_rules
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.read.sheet_file import read_sheet
-from tests.long_part import long
+from tests.support.long_part import long
 
 LONG = {"several", "console", "commands", "latency", "resumed", "keys"}
 """Sections that take seconds, and whose programs the rest of the tests starts as well."""
@@ -51,7 +51,7 @@ def test_a_ratio_is_taken_repetition_by_repetition() -> None:
 @pytest.mark.parametrize(
     ("goal", "at_most", "verdict"), [(2.0, False, "yes"), (4.0, False, "no, by 50%"), (1, True, "no, by 100%")]
 )
-def test_a_ratio_says_whether_it_is_reached_and_by_how_much_not(goal: float, at_most: bool, verdict: str) -> None:
+def test_ratio_tells_verdict_and_shortfall(goal: float, at_most: bool, verdict: str) -> None:
     assert Ratio("ratio", (1.0, 2.0, 3.0), goal, at_most).line().endswith(f"| {verdict} |")
 
 
@@ -82,12 +82,12 @@ def test_a_picture_follows_its_table() -> None:
     ("samples", "at_most", "verdict"),
     [((4.0,), True, "goal"), ((5.0,), True, "reach"), ((10.0,), True, "no, by 100%"), ((1.0,), False, "no, by 80%")],
 )
-def test_a_goal_says_which_mark_is_reached(samples: tuple[float, ...], at_most: bool, verdict: str) -> None:
+def test_goal_tells_reached_mark(samples: tuple[float, ...], at_most: bool, verdict: str) -> None:
     goal = Goal("ratio", "us", samples, 5, 4, at_most=at_most)
     assert f"| 5 | 4 | {verdict} |" in goals_table([goal], 1.0)
 
 
-def test_a_time_is_said_at_the_speed_of_the_other_machine_and_its_verdict_is_not() -> None:
+def test_time_is_scaled_to_other_machine_without_verdict() -> None:
     time, ratio = Goal("time", "us", (300.0,), 150, 120, at_most=True), Goal("ratio", "", (0.5,), 0.55, 0.6)
     *_, first, second = goals_table([time, ratio], 2.0).rstrip().splitlines()
     assert first == "| time | 300 us | 300 to 300 | 150 | 120 | no, by 100% | 150 us |"
@@ -95,7 +95,7 @@ def test_a_time_is_said_at_the_speed_of_the_other_machine_and_its_verdict_is_not
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sheet_of_each_kind_has_the_defects_that_it_says(kind: str, tmp_path: Path) -> None:
+def test_sheet_of_each_kind_has_stated_defects(kind: str, tmp_path: Path) -> None:
     rows = 600
     found = validate(read_sheet(sheet_of_kind(tmp_path, kind, rows), OPTIONS), load_rules("payout", terms()))
     share = {"half bad": 0.5, "1 % bad": 0.01, "everything at once": 0.01}.get(kind, 0)
@@ -104,13 +104,11 @@ def test_a_sheet_of_each_kind_has_the_defects_that_it_says(kind: str, tmp_path: 
     assert not found.warnings.height
 
 
-def test_parquet_is_the_one_kind_that_is_no_text(tmp_path: Path) -> None:
+def test_parquet_is_only_kind_without_text(tmp_path: Path) -> None:
     assert [kind for kind in KINDS if sheet_of_kind(tmp_path, kind, 10).suffix != ".csv"] == [PARQUET]
 
 
-def test_flushes_of_a_slow_disk_wait_and_the_disk_is_as_before_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_flushes_wait_and_disk_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr("benchmarks.slow_disk.time.sleep", waits.append)
     before = apsw.vfs_names()
@@ -122,7 +120,7 @@ def test_flushes_of_a_slow_disk_wait_and_the_disk_is_as_before_afterwards(
     assert apsw.vfs_names() == before
 
 
-def test_the_highest_points_of_a_curve_stay_when_it_is_thinned() -> None:
+def test_thinned_curve_keeps_highest_points() -> None:
     curve = [(float(at), float(at == 7)) for at in range(100)]
     kept = thinned(curve, most=10)
     assert len(kept) == 10
@@ -130,7 +128,7 @@ def test_the_highest_points_of_a_curve_stay_when_it_is_thinned() -> None:
 
 
 @pytest.mark.skipif(not can_draw(), reason="matplotlib is in the group `bench`, which the checks do without")
-def test_pictures_are_small_text_and_the_same_each_time(tmp_path: Path) -> None:
+def test_pictures_are_small_text_and_reproducible(tmp_path: Path) -> None:
     gallery = Gallery(tmp_path, "pictures")
     figures = [Figure(f"contender {n}", "/s", (n, n + 1.0, n + 2.0)) for n in range(1, 20)]
     drawn = [

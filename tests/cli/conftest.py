@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.language import ENGLISH, use
-from tests.cli.program import Program, sandbox_toml
+from tests.support.clusters import ClusterProgram
+from tests.support.postgres_server import PostgresServer
+from tests.support.program import Program, sandbox_toml
 
 
 @pytest.fixture(autouse=True)
@@ -51,3 +53,12 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
         return Program(home, home / "paygw.toml")
 
     return give
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, program: Program, postgres_server: PostgresServer) -> Iterator[ClusterProgram]:
+    name = postgres_server.new_database()
+    user = ClusterProgram(tmp_path, program.config)
+    user.write_url(postgres_server.url(name))
+    yield user
+    postgres_server.drop_database(name)

@@ -11,7 +11,7 @@ import termios
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.cli.program import Program
+from tests.support.program import Program
 
 COLUMNS = 100
 PATIENCE_S = 60

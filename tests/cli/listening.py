@@ -1,6 +1,8 @@
 """A listener and a gateway that calls back, as real processes."""
 
 import csv
+import http.client
+import json
 import os
 import sqlite3
 import subprocess
@@ -9,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from tests.cli import forked
-from tests.cli.program import Program, sandbox_toml
-from tests.patience import PATIENCE_S
-from tests.ports import free_port, wait_until_there
+from tests.support import forked
+from tests.support.patience import PATIENCE_S
+from tests.support.ports import free_port, wait_until_there
+from tests.support.program import Program, sandbox_toml
 
 TOKEN = "t" * 16 + "0123456789abcdefABCDEF_-"
 AUTHENTIC = """
@@ -85,3 +87,38 @@ def kept(program: Program) -> Counter[str]:
     query = "SELECT finding, count(*) FROM fact WHERE finding <> 'resolved' GROUP BY 1"
     with closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True, timeout=PATIENCE_S)) as connection:
         return Counter(dict(connection.execute(query)))
+
+
+PATH = f"/paygw/{TOKEN}"
+
+
+APPROVED = {"client_orderid": "PAY-1", "amount": "9002", "currency": "KES", "status": "approved"}
+
+
+def with_listener(program: Program, section: str = "") -> int:
+    """Configure a listener; return its port."""
+    port = free_port()
+    for name, text in (("token.txt", TOKEN), ("secret.txt", "a secret of enough bytes")):
+        (program.home / name).write_text(text + "\n")
+        (program.home / name).chmod(0o600)
+    text = sandbox_toml(server_callback_url=f'"http://127.0.0.1:{port}/paygw/{{token}}"')
+    program.config.write_text(f'{text}\n[notifications]\nport = {port}\ntoken_file = "token.txt"\n{section}')
+    return port
+
+
+def call(port: int, method: str = "POST", path: str = PATH, body: bytes = b"", **headers: str) -> int:
+    """Send one request; return the status of its answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    try:
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def notify(port: int, **fields: str) -> int:
+    return call(port, body=json.dumps({**APPROVED, **fields}).encode(), Content_Type="application/json")
+
+
+def log_of(program: Program) -> str:
+    return (program.home / "listen.log").read_text()

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cli.listening import started
-from tests.cli.program import Program, sandbox_toml
 from tests.cli.stopped import stopped
-from tests.patience import until
-from tests.ports import free_port, wait_until_there
+from tests.support.patience import until
+from tests.support.ports import free_port, wait_until_there
+from tests.support.program import Program, sandbox_toml
 
 
 @dataclass(frozen=True)

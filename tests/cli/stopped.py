@@ -3,10 +3,12 @@
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.cli.program import Program
+from tests.support.patience import until
+from tests.support.program import Program
 
 
 def wait_for_first_payment(program: Program, process: "subprocess.Popen[str]", prefix: str = "") -> None:
@@ -23,3 +25,48 @@ def stopped(process: "subprocess.Popen[str] | subprocess.Popen[bytes]") -> Itera
         yield
     finally:
         process.send_signal(signal.SIGCONT)
+
+
+def wait_for_record(program: Program, lines: int, process: "subprocess.Popen[str]") -> None:
+    until(lambda: len(program.record()) >= lines or process.poll() is not None, look_every_s=0.005)
+
+
+def paid_orders(program: Program) -> Counter[str]:
+    return Counter(line["client_orderid"] for line in program.record() if line["committed"] == "yes")
+
+
+START = """
+import importlib.abc, os, signal, sys
+sys.path.insert(0, {root!r})
+moment, number = {moment!r}, {number}
+
+def strike():
+    os.kill(os.getpid(), number)
+
+class Dying:
+    def __del__(self):
+        strike()
+
+class AtImport(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == moment:
+            strike()
+        elif "lost:" + name == moment:
+            Dying()
+
+def at_call(frame, event, argument):
+    if event == "call" and frame.f_code.co_qualname == moment:
+        sys.setprofile(None)
+        strike()
+
+sys.meta_path.insert(0, AtImport())
+if moment.startswith("call:"):
+    moment = moment.removeprefix("call:")
+    sys.setprofile(at_call)
+sys.argv = ["paygw-batch", *{arguments!r}]
+from paygw_batch.cli.start import main
+main()
+"""
+
+
+IMPORTS = ["paygw_batch.cli.main", "click", "paygw_batch.cli.commands.pay", "polars", "httptools", "apsw"]

@@ -7,9 +7,9 @@ import pytest
 
 from paygw_batch.approval.approval_keys import MODULE, PASSPHRASE, ApprovalKey, approval_key_at
 from paygw_batch.errors import ConfigurationError
-from tests.cli.approving import plan_of, policy
-from tests.cli.program import Program, kenyan_rows, sandbox_toml
-from tests.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, make_person_key, softhsm
+from tests.support.approving import plan_of, policy
+from tests.support.program import Program, kenyan_rows, sandbox_toml
+from tests.support.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, make_person_key, softhsm
 
 KINDS = {"p256": "secp256r1", "ed": "ed25519"}
 
@@ -36,7 +36,7 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Token:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_key_in_a_token_signs_text_and_nothing_else_counts(token: Token, name: str) -> None:
+def test_token_key_signature_holds_for_own_text_only(token: Token, name: str) -> None:
     key = key_in(token, name)
     signature = key.sign(b"a text")
     assert key.public.has_signed(b"a text", signature)
@@ -47,9 +47,7 @@ def test_a_key_in_a_token_signs_text_and_nothing_else_counts(token: Token, name:
 
 
 @pytest.mark.parametrize(("maker", "approver"), [("p256", "ed"), ("ed", "p256")])
-def test_a_payroll_is_paid_on_signatures_of_two_tokens(
-    program: Program, token: Token, maker: str, approver: str
-) -> None:
+def test_payroll_is_paid_on_two_token_signatures(program: Program, token: Token, maker: str, approver: str) -> None:
     people = policy(program.home)
     lines = {name: key_in(token, name).public.text for name in KINDS}
     for table, name in (("makers", maker), ("approvers", approver)):
@@ -70,7 +68,7 @@ def test_a_payroll_is_paid_on_signatures_of_two_tokens(
     assert program.json("approve", plan_of(program), "--key", address(approver))["exit_code"] == 8
 
 
-def test_each_trouble_with_a_persons_token_is_one_sentence(token: Token) -> None:
+def test_each_token_trouble_names_cause_and_hint(token: Token) -> None:
     make_person_key(token, "rsa", "rsa")
     make_person_key(token, "p384", "secp384r1")
     module = str(token.module)

@@ -8,8 +8,8 @@ import pytest
 from paygw_batch.journal import AuditNote, AuditResult
 from paygw_batch.opening.open_journal import place_of
 from paygw_batch.settings.configuration import Settings, load_settings
-from tests.cli.program import Program, kenyan_rows
-from tests.console.people import newest_entries
+from tests.support.people import newest_entries
+from tests.support.program import Program, kenyan_rows
 
 
 def settings_in(program: Program) -> Settings:

@@ -14,8 +14,8 @@ from click.testing import Result
 from paygw_batch.cli.main import cli
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.settings.configuration import Settings, load_settings
-from tests.cli.approving import policy
-from tests.cli.program import HEADING, SAMPLES, Program, kenyan_rows, sandbox_toml
+from tests.support.approving import policy
+from tests.support.program import HEADING, SAMPLES, Program, kenyan_rows, sandbox_toml
 
 
 def refused(program: Program, code: int, *arguments: str | Path, **environ: str) -> Result:
@@ -50,19 +50,19 @@ def refused(program: Program, code: int, *arguments: str | Path, **environ: str)
         ("nul.csv", HEADING.encode() + b"\nKE,A\x00,1,KES,J,254712345678,+254712345678\n"),
     ],
 )
-def test_a_sheet_that_is_none_is_refused_by_name(program: Program, name: str, content: bytes) -> None:
+def test_non_sheet_file_is_refused_by_name(program: Program, name: str, content: bytes) -> None:
     path = program.home / name
     path.write_bytes(content)
     result = refused(program, 3, "submit", path)
     assert name in result.stderr
 
 
-def test_a_wrong_delimiter_that_can_be_told_apart_is_read(program: Program) -> None:
+def test_sheet_with_semicolons_is_valid(program: Program) -> None:
     rows = [row.replace(",", ";") for row in kenyan_rows(2)]
     assert program.json("validate", program.sheet(rows, heading=HEADING.replace(",", ";")))["exit_code"] == 0
 
 
-def test_a_row_with_a_field_too_many_or_too_few_is_a_defect_of_that_row(program: Program) -> None:
+def test_wrong_field_count_is_defect_of_row(program: Program) -> None:
     good = kenyan_rows(2)
     summary = program.json("validate", program.sheet([good[0], "KE,A,1", f"{good[1]},1,2"]))
     assert (summary["exit_code"], summary["states"]) == (3, {"invalid": 2, "ready": 1})
@@ -80,7 +80,7 @@ def test_a_missing_configuration_is_refused(program: Program) -> None:
     refused(program, 2, "doctor")
 
 
-def test_doctor_names_a_configuration_that_others_may_write_with_the_chmod_that_mends_it(program: Program) -> None:
+def test_doctor_names_chmod_for_world_writable_configuration(program: Program) -> None:
     program.config.write_text(sandbox_toml(base_url='"https://127.0.0.1:9"'))
     mend = f"chmod go-w {program.config}"
     program.config.chmod(0o666)
@@ -130,15 +130,13 @@ def test_the_right_passphrase_opens_the_key(program: Program, merchant_key: Path
     assert program.json("submit", program.sheet(kenyan_rows(1)), **environ)["states"] == {"paid": 1}
 
 
-def test_a_key_that_others_may_read_is_refused_with_the_chmod_that_mends_it(
-    program: Program, merchant_key: Path
-) -> None:
+def test_world_readable_key_is_refused_with_chmod(program: Program, merchant_key: Path) -> None:
     merchant_key.chmod(0o644)
     result = refused(program, 2, "submit", program.sheet(kenyan_rows(1)), PAYGW_PRIVATE_KEY=str(merchant_key))
     assert f"chmod 600 {merchant_key}" in result.stderr
 
 
-def test_a_journal_that_is_none_is_refused(program: Program) -> None:
+def test_non_database_journal_is_refused(program: Program) -> None:
     program.journal.write_text("these are my notes, not a database\n" * 50)
     program.journal.chmod(0o600)
     refused(program, 7, "submit", program.sheet(kenyan_rows(1)))
@@ -155,19 +153,19 @@ def test_a_journal_of_another_merchant_is_refused(program: Program) -> None:
     assert len(program.record()) == 1
 
 
-def test_commands_that_only_read_make_no_journal(program: Program) -> None:
+def test_reading_commands_make_no_journal(program: Program) -> None:
     for command in (["status"], ["verify"], ["status", "abc"], ["reconcile", "abc", "--out", program.home / "x.csv"]):
         refused(program, 7, *command)
         assert not program.journal.exists()
 
 
-def test_resume_without_a_batch_says_what_to_do(program: Program) -> None:
+def test_resume_without_batch_names_submit(program: Program) -> None:
     result = program.run("resume")
     assert result.exit_code == 2
     assert "submit" in result.stderr
 
 
-def test_an_unexpected_error_shows_where_and_never_what(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_shows_place_without_personal_data(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("Jane Wanjiku 254712345678")
 
@@ -199,7 +197,7 @@ def test_every_kind_of_defect_is_told_at_once(program: Program) -> None:
         (("resolve", "row", "b", "2", "--as", "lost"), "Invalid value for '--as'"),
     ],
 )
-def test_a_usage_error_is_one_json_object_too(program: Program, words: tuple[str, ...], said: str) -> None:
+def test_usage_error_is_told_as_json(program: Program, words: tuple[str, ...], said: str) -> None:
     result = program.run("--json", *words)
     summary = json.loads(result.stdout)
     assert (result.exit_code, summary["exit_code"]) == (2, 2)
@@ -232,7 +230,7 @@ NO_SHEETS = [
 
 
 @pytest.mark.parametrize("name", NO_SHEETS)
-def test_what_is_no_sheet_is_refused_in_a_sentence(program: Program, odd: Path, name: str, key: Path) -> None:
+def test_each_command_refuses_odd_sheet_path(program: Program, odd: Path, name: str, key: Path) -> None:
     sheet = name if name.startswith((".", "/")) else str(odd.parent / name)
     for command in (
         ("submit", sheet),
@@ -281,7 +279,7 @@ def every_path() -> list[tuple[str, click.Parameter]]:
 
 
 @pytest.mark.parametrize("empty", ["", " ", "\n"])
-def test_every_path_of_every_command_refuses_an_empty_one(empty: str) -> None:
+def test_every_path_parameter_refuses_empty_value(empty: str) -> None:
     paths = every_path()
     assert {("", "config"), ("", "journal"), ("submit", "sheet"), ("run-folder", "folder"), ("backup", "file")} <= {
         (words, one.name) for words, one in paths
@@ -305,7 +303,7 @@ def test_every_path_of_every_command_refuses_an_empty_one(empty: str) -> None:
         ("reconcile", "", "--out", "x.csv"),
     ],
 )
-def test_an_empty_word_is_never_a_file_or_a_batch(program: Program, arguments: tuple[str, ...]) -> None:
+def test_empty_word_names_no_file_or_batch(program: Program, arguments: tuple[str, ...]) -> None:
     assert program.json("submit", program.sheet(kenyan_rows(1)))["exit_code"] == 0
     other = program.sheet(kenyan_rows(1, prefix="OTHER", amount="20"), "other.csv")
     assert program.run(*(word.format(sheet=other) for word in arguments)).exit_code == 2

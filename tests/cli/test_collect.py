@@ -14,20 +14,12 @@ from paygw_batch.gateway import encode
 from paygw_batch.sandbox.compare import compare, read_reconciliation
 from paygw_batch.sandbox.record import read_record
 from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
-from tests.cli.program import SAMPLES, Program, kenyan_rows, kill, read_csv
-from tests.patience import PATIENCE_S
+from tests.cli.sheets import COLLECTED, customers
+from tests.support.patience import PATIENCE_S
+from tests.support.program import SAMPLES, Program, kenyan_rows, kill, read_csv
 
 COUNTRIES = sorted(load_rules("payin", {}))
 MIXED = SAMPLES / "collections-mixed.csv"
-HEADING = (
-    "country,client_orderid,amount,first_name,last_name,phone,email,address1,city,zip_code,ipaddress,order_desc,"
-    "merchant_data"
-)
-CUSTOMER = "KE,{id},{amount},Jane,Wanjiku,+25471234{n:04},jane@example.com,1 Moi Avenue,Nairobi,00100,192.0.2.1,Shoes,t"
-
-
-def customers(count: int, *, amount: str = "1500.50", prefix: str = "COL") -> list[str]:
-    return [CUSTOMER.format(id=f"{prefix}-{n}", amount=amount, n=n) for n in range(1, count + 1)]
 
 
 def collected(program: Program) -> list[dict[str, str]]:
@@ -49,7 +41,7 @@ def changed(program: Program, **values: str) -> None:
 
 
 @pytest.mark.long
-def test_a_collect_run_of_all_countries_in_a_process_of_its_own_is_verified_by_the_sandbox(program: Program) -> None:
+def test_collection_process_of_all_countries_is_verified(program: Program) -> None:
     out = program.home / "out.csv"
     process = program.start("collect", str(MIXED), "--out", str(out))
     try:
@@ -68,7 +60,7 @@ def test_a_collect_run_of_all_countries_in_a_process_of_its_own_is_verified_by_t
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("country", COUNTRIES)
-def test_the_sample_of_every_country_is_collected_and_each_customer_has_a_page(program: Program, country: str) -> None:
+def test_each_country_sample_is_collected_with_customer_page(program: Program, country: str) -> None:
     out = program.home / "out.csv"
     assert program.json("collect", SAMPLES / "collections" / f"{country}.csv", "--out", out)["states"] == {"paid": 5}
     rows = read_csv(out)
@@ -83,29 +75,27 @@ def test_the_sample_of_every_country_is_collected_and_each_customer_has_a_page(p
 @pytest.mark.share(3)
 @pytest.mark.parametrize("amount", ["number", "two-decimals"])
 @pytest.mark.parametrize("control_amount", ["as-sent", "two-decimals", "minor-units"])
-def test_every_way_to_write_the_amount_is_verified_by_the_sandbox(
-    program: Program, amount: str, control_amount: str
-) -> None:
+def test_every_amount_format_passes_sandbox_control(program: Program, amount: str, control_amount: str) -> None:
     changed(program, amount=f'"{amount}"', control_amount=f'"{control_amount}"', control_separator='""')
     assert program.json("collect", MIXED, "--out", program.home / "out.csv")["states"] == {"paid": 100}
 
 
-def test_a_secret_is_mixed_in_where_the_order_says_so(program: Program) -> None:
+def test_secret_takes_ordered_place_in_control(program: Program) -> None:
     changed(
         program,
         control_order='["secret", "currency", "client_orderid", "amount"]',
         control_secret_env='"PAYGW_CONTROL_SECRET"',
     )
-    sheet = program.sheet(customers(2), "c.csv", HEADING)
+    sheet = program.sheet(customers(2), "c.csv", COLLECTED)
     refused = program.run("collect", sheet)
     assert (refused.exit_code, "PAYGW_CONTROL_SECRET" in refused.stderr) == (2, True)
     assert program.json("collect", sheet, PAYGW_CONTROL_SECRET="between us")["states"] == {"paid": 2}
     assert b"between us" not in b"".join(path.read_bytes() for path in program.home.rglob("*") if path.is_file())
 
 
-def test_the_secret_may_be_the_key_of_the_hash(program: Program) -> None:
+def test_secret_may_be_hash_key(program: Program) -> None:
     changed(program, control_algorithm='"hmac-sha256"', control_secret_env='"PAYGW_CONTROL_SECRET"')
-    sheet = program.sheet(customers(2), "c.csv", HEADING)
+    sheet = program.sheet(customers(2), "c.csv", COLLECTED)
     refused = program.run("collect", sheet)
     assert (refused.exit_code, "PAYGW_CONTROL_SECRET" in refused.stderr) == (2, True)
     assert program.json("collect", sheet, PAYGW_CONTROL_SECRET="between us")["states"] == {"paid": 2}
@@ -119,7 +109,7 @@ def test_the_secret_may_be_the_key_of_the_hash(program: Program) -> None:
     assert (wrong.exit_code, "the secret is the key of the hash" in wrong.stderr) == (2, True)
 
 
-def test_a_secret_in_a_file_is_its_owners_alone(program: Program) -> None:
+def test_secret_file_must_be_private(program: Program) -> None:
     secret = program.home / "control.secret"
     secret.write_text("between us\n")
     changed(
@@ -127,7 +117,7 @@ def test_a_secret_in_a_file_is_its_owners_alone(program: Program) -> None:
         control_order='["client_orderid", "amount", "currency", "secret"]',
         control_secret_file='"control.secret"',
     )
-    sheet = program.sheet(customers(1), "c.csv", HEADING)
+    sheet = program.sheet(customers(1), "c.csv", COLLECTED)
     for mode in (0o640, 0o604, 0o620, 0o666):
         secret.chmod(mode)
         refused = program.run("collect", sheet)
@@ -137,14 +127,14 @@ def test_a_secret_in_a_file_is_its_owners_alone(program: Program) -> None:
     assert program.json("collect", sheet)["states"] == {"paid": 1}
 
 
-def test_a_planted_wrong_control_is_refused_by_the_sandbox(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sandbox_rejects_wrong_control(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     right = encode.ControlProfile.control
 
     def wrong(profile: encode.ControlProfile, *, order_id: str, **rest: object) -> str:
         return right(profile, order_id=f"{order_id}x", **rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(encode.ControlProfile, "control", wrong)
-    summary = program.json("collect", program.sheet(customers(1), "c.csv", HEADING))
+    summary = program.json("collect", program.sheet(customers(1), "c.csv", COLLECTED))
     assert summary["states"] == {"rejected": 1}
     (row,) = read_csv(summary["reconciliation"])
     assert (row["error_code"], row["http_status"]) == ("control", "422")
@@ -155,9 +145,9 @@ REQUIRED = ("site_url", "redirect_url", "amount", "control_order", "control_sepa
 
 
 @pytest.mark.parametrize("key", REQUIRED)
-def test_what_is_left_open_has_no_default_and_doctor_lists_it(program: Program, key: str) -> None:
+def test_collect_and_doctor_name_missing_payin_setting(program: Program, key: str) -> None:
     without(program, key)
-    sheet = program.sheet(customers(1), "c.csv", HEADING)
+    sheet = program.sheet(customers(1), "c.csv", COLLECTED)
     result = program.run("collect", sheet)
     assert result.exit_code == 2
     assert f"payin.{key}" in result.stderr
@@ -169,15 +159,13 @@ def test_what_is_left_open_has_no_default_and_doctor_lists_it(program: Program, 
 def test_a_country_without_its_code_is_named(program: Program) -> None:
     text = program.config.read_text()
     program.config.write_text(re.sub(r"\[countries\.KE\.payin\]\npurpose = .*\n", "", text))
-    result = program.run("collect", program.sheet(customers(1), "c.csv", HEADING))
+    result = program.run("collect", program.sheet(customers(1), "c.csv", COLLECTED))
     assert (result.exit_code, "countries.KE.payin.purpose" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(("command", "sheet"), [("submit", MIXED), ("collect", SAMPLES / "payroll-mixed.csv")])
 @pytest.mark.parametrize("further", [[], ["--skip-invalid"], ["--dry-run"]])
-def test_a_sheet_for_the_other_command_is_refused_with_a_plain_message(
-    program: Program, command: str, sheet: Path, further: list[str]
-) -> None:
+def test_sheet_for_other_command_is_refused(program: Program, command: str, sheet: Path, further: list[str]) -> None:
     other = "collect" if command == "submit" else "submit"
     result = program.run(command, sheet, *further, "--out", program.home / "out.csv")
     assert result.exit_code == 3
@@ -187,12 +175,12 @@ def test_a_sheet_for_the_other_command_is_refused_with_a_plain_message(
     assert not (program.home / "out.csv").exists()
 
 
-def test_a_plain_sheet_of_people_is_told_from_one_of_customers(program: Program) -> None:
+def test_collect_refuses_plain_payout_sheet(program: Program) -> None:
     result = program.run("collect", program.sheet(kenyan_rows(2)))
     assert (result.exit_code, "columns of a sheet for `submit` (account_number)" in result.stderr) == (3, True)
 
 
-def test_a_file_that_was_run_both_ways_is_ambiguous_by_its_path(program: Program) -> None:
+def test_sheet_run_both_ways_is_ambiguous_by_path(program: Program) -> None:
     """A sheet that has the columns of both: each command makes a batch of its own of it."""
     heading = (
         "country,client_orderid,amount,first_name,last_name,account_name,account_number,cell_phone,phone,email,address1,"
@@ -212,9 +200,9 @@ def test_a_file_that_was_run_both_ways_is_ambiguous_by_its_path(program: Program
     assert [len(program.record()), len(collected(program))] == [1, 1]
 
 
-def test_the_same_order_id_may_be_used_once_in_each_direction(program: Program) -> None:
+def test_order_id_may_serve_payout_and_collection(program: Program) -> None:
     payout = program.json("submit", program.sheet(kenyan_rows(3, prefix="ID")))
-    collection = program.json("collect", program.sheet(customers(3, prefix="ID"), "c.csv", HEADING))
+    collection = program.json("collect", program.sheet(customers(3, prefix="ID"), "c.csv", COLLECTED))
     assert payout["batch"] != collection["batch"]
     assert [payout["states"], collection["states"]] == [{"paid": 3}, {"paid": 3}]
     assert [len(program.record()), len(collected(program))] == [3, 3]
@@ -225,7 +213,7 @@ def test_the_same_order_id_may_be_used_once_in_each_direction(program: Program) 
 def both_accepted(program: Program, *, amount: str) -> tuple[str, str]:
     """Return the batches of a payout and of a collection under one order id and of one currency, both accepted."""
     payout = program.json("submit", program.sheet(kenyan_rows(1, amount="9002", prefix="ID")))
-    collection = program.json("collect", program.sheet(customers(1, amount=amount, prefix="ID"), "c.csv", HEADING))
+    collection = program.json("collect", program.sheet(customers(1, amount=amount, prefix="ID"), "c.csv", COLLECTED))
     assert [payout["states"], collection["states"]] == [{"accepted": 1}, {"accepted": 1}]
     return payout["batch"], collection["batch"]
 
@@ -237,7 +225,7 @@ def settled(program: Program, batch: str, line: str) -> dict[str, object]:
     return program.json("resolve", "statement", batch, file, "--yes")
 
 
-def test_a_statement_about_an_id_amount_and_currency_of_both_operations_settles_neither(program: Program) -> None:
+def test_statement_line_matching_both_operations_settles_neither(program: Program) -> None:
     batches = both_accepted(program, amount="9002")
     for batch in batches:
         summary = settled(program, batch, "ID-1,9002,KES,declined")
@@ -248,16 +236,16 @@ def test_a_statement_about_an_id_amount_and_currency_of_both_operations_settles_
     assert program.json("status", batches[1])["states"] == {"accepted": 1}
 
 
-def test_a_statement_about_the_amount_of_one_operation_settles_that_one_and_leaves_the_other(program: Program) -> None:
+def test_statement_line_settles_only_operation_of_same_amount(program: Program) -> None:
     payout, collection = both_accepted(program, amount="9002.50")
     assert settled(program, payout, "ID-1,9002.50,KES,declined")["resolved"] == 0
     assert settled(program, collection, "ID-1,9002.50,KES,declined")["states"] == {"rejected": 1}
     assert program.json("status", payout)["states"] == {"accepted": 1}
 
 
-def test_an_order_id_is_never_collected_twice_under_other_content(program: Program) -> None:
-    program.json("collect", program.sheet(customers(1), "c.csv", HEADING))
-    result = program.json("collect", program.sheet(customers(1, amount="99"), "c2.csv", HEADING))
+def test_order_id_is_not_collected_with_other_content(program: Program) -> None:
+    program.json("collect", program.sheet(customers(1), "c.csv", COLLECTED))
+    result = program.json("collect", program.sheet(customers(1, amount="99"), "c2.csv", COLLECTED))
     assert result["exit_code"] == 3
     assert len(collected(program)) == 1
 
@@ -270,7 +258,7 @@ def interrupted(program: Program) -> tuple[Program, str]:
     program.json("submit", program.sheet(kenyan_rows(2)))
     fast = program.config.read_text()
     program.config.write_text(fast + f'\n[sandbox]\nbehaviour = "{behaviour}"\n')
-    process = program.start("collect", str(program.sheet(customers(4), "c.csv", HEADING)))
+    process = program.start("collect", str(program.sheet(customers(4), "c.csv", COLLECTED)))
     try:
         while not (program.home / "sandbox-record-payin.csv").exists() or not collected(program):
             assert process.poll() is None
@@ -281,7 +269,7 @@ def interrupted(program: Program) -> tuple[Program, str]:
     return program, batch
 
 
-def test_a_killed_collection_is_resumed_as_one_and_its_unanswered_row_is_in_doubt(
+def test_killed_collection_resumes_with_unanswered_row_in_doubt(
     interrupted: tuple[Program, str],
 ) -> None:
     program, batch = interrupted
@@ -298,9 +286,9 @@ def test_a_killed_collection_is_resumed_as_one_and_its_unanswered_row_is_in_doub
     assert program.json("verify")["exit_code"] == 0
 
 
-def test_a_rejected_collection_is_retried_as_one(program: Program) -> None:
+def test_rejected_collection_is_retried_as_collection(program: Program) -> None:
     summary = program.json(
-        "collect", program.sheet([*customers(1), *customers(1, amount="9001", prefix="NO")], "c.csv", HEADING)
+        "collect", program.sheet([*customers(1), *customers(1, amount="9001", prefix="NO")], "c.csv", COLLECTED)
     )
     assert summary["states"] == {"paid": 1, "rejected": 1}
     again = program.json("retry", summary["batch"])
@@ -309,14 +297,14 @@ def test_a_rejected_collection_is_retried_as_one(program: Program) -> None:
     assert program.record() == []
 
 
-def test_a_batch_is_of_one_operation_in_the_journal(program: Program) -> None:
-    program.json("collect", program.sheet(customers(1), "c.csv", HEADING))
+def test_journal_records_payin_operation_of_collection(program: Program) -> None:
+    program.json("collect", program.sheet(customers(1), "c.csv", COLLECTED))
     with closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True)) as journal:
         assert journal.execute("SELECT operation FROM batch").fetchall() == [("payin",)]
 
 
 def test_status_tells_payouts_from_collections(program: Program) -> None:
-    collect, submit = program.sheet(customers(1), heading=HEADING, name="in.csv"), program.sheet(kenyan_rows(1))
+    collect, submit = program.sheet(customers(1), heading=COLLECTED, name="in.csv"), program.sheet(kenyan_rows(1))
     program.json("collect", collect)
     program.json("submit", submit)
     assert [batch["operation"] for batch in program.json("status")["batches"]] == ["payin", "payout"]
@@ -325,8 +313,8 @@ def test_status_tells_payouts_from_collections(program: Program) -> None:
     assert {"payin", "payout"} <= set(program.run("status").stdout.split())
 
 
-def test_what_is_said_of_a_collection_is_not_what_is_said_of_a_payout(program: Program) -> None:
-    sheet = program.sheet([*customers(1, amount="9010"), *customers(1, amount="x", prefix="BAD")], "c.csv", HEADING)
+def test_collection_messages_speak_of_collecting(program: Program) -> None:
+    sheet = program.sheet([*customers(1, amount="9010"), *customers(1, amount="x", prefix="BAD")], "c.csv", COLLECTED)
     refused = program.json("collect", sheet)["message"]
     assert "--collect --rejects " in refused
     assert "collect with --skip-invalid to collect the others" in refused
@@ -335,12 +323,12 @@ def test_what_is_said_of_a_collection_is_not_what_is_said_of_a_payout(program: P
     assert row["next"].startswith("Do not collect it by other means.")
 
 
-def test_the_page_for_the_customer_is_that_of_the_latest_attempt(program: Program) -> None:
+def test_customer_page_belongs_to_latest_attempt(program: Program) -> None:
     behaviour = program.home / "once.toml"
     behaviour.write_text('[default]\nstatus = "declined"\n')
     fast = program.config.read_text()
     program.config.write_text(fast + f'\n[sandbox]\nbehaviour = "{behaviour}"\n')
-    summary = program.json("collect", program.sheet(customers(1), "c.csv", HEADING))
+    summary = program.json("collect", program.sheet(customers(1), "c.csv", COLLECTED))
     (first,) = read_csv(summary["reconciliation"])
     program.config.write_text(fast)
     (second,) = read_csv(program.json("retry", summary["batch"])["reconciliation"])
@@ -349,14 +337,14 @@ def test_the_page_for_the_customer_is_that_of_the_latest_attempt(program: Progra
     assert first["customer_url"] != second["customer_url"]
 
 
-def test_a_dry_run_and_a_validation_of_a_collection_send_nothing(program: Program) -> None:
+def test_dry_run_and_validation_of_collection_send_nothing(program: Program) -> None:
     assert program.json("collect", MIXED, "--dry-run")["states"] == {"ready": 100}
     assert program.json("validate", MIXED, "--collect")["states"] == {"ready": 100}
     assert program.run("validate", MIXED).exit_code == 3
     assert not (program.home / "sandbox-record-payin.csv").exists()
 
 
-def test_a_drop_folder_is_of_collections_where_it_is_said_so(program: Program) -> None:
+def test_run_folder_collects_with_collect_option(program: Program) -> None:
     folder = program.home / "drop"
     folder.mkdir()
     for name, sheet in (("c.csv", MIXED), ("p.csv", SAMPLES / "payroll-mixed.csv")):
@@ -367,7 +355,7 @@ def test_a_drop_folder_is_of_collections_where_it_is_said_so(program: Program) -
 
 
 def test_a_collection_is_explained_with_its_control(program: Program) -> None:
-    sheet = program.sheet(customers(1, amount="1500.5"), "c.csv", HEADING)
+    sheet = program.sheet(customers(1, amount="1500.5"), "c.csv", COLLECTED)
     signed = program.json("sign", sheet, "--collect")["signed"]
     values = {one["name"]: one["value"] for one in signed["parameters"]}
     assert signed["operation"] == "payin"
@@ -376,7 +364,7 @@ def test_a_collection_is_explained_with_its_control(program: Program) -> None:
     assert program.record() == []
 
 
-def test_a_template_for_collections_is_valid_once_filled_in(program: Program) -> None:
+def test_collection_template_has_customer_columns(program: Program) -> None:
     program.json("template", "KE", "RW", "--collect", "--out", program.home / "t.csv")
     columns = (program.home / "t.csv").read_text().strip().split(",")
     assert {"first_name", "last_name", "phone", "email", "address1", "zip_code", "ipaddress"} <= set(columns)

@@ -9,7 +9,7 @@ import pytest
 from click.shell_completion import BashComplete
 
 from paygw_batch.cli.main import cli
-from tests.cli.program import Program, kenyan_rows
+from tests.support.program import Program, kenyan_rows
 
 COMPLETED = {"bash": "COMPREPLY", "zsh": "#compdef paygw-batch", "fish": "complete --no-files --command paygw-batch"}
 
@@ -54,7 +54,7 @@ def test_commands_and_options_are_completed(program: Program) -> None:
     assert completed(program, "completion", "f") == ["plain,fish"]
 
 
-def test_batches_are_completed_the_newest_first_and_without_any_files(program: Program) -> None:
+def test_batches_complete_newest_first_without_files(program: Program) -> None:
     config = ["--config", str(program.config)]
     assert completed(program, *config, "status", "") == ["file,"]
     sheets = [
@@ -86,6 +86,6 @@ def test_a_mistyped_command_is_told_the_nearest(program: Program, typed: str, me
     assert f"Did you mean '{meant}'?" in result.stderr
 
 
-def test_a_mistyped_option_or_subcommand_is_told_the_nearest(program: Program) -> None:
+def test_mistyped_option_or_subcommand_suggests_nearest(program: Program) -> None:
     assert "--dry-run" in program.run("submit", "x.csv", "--drry-run").stderr
     assert "'new'" in program.run("journal", "nwe").stderr

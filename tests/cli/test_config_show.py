@@ -3,7 +3,7 @@
 import pytest
 
 from paygw_batch.settings.sections import GatewaySection, SubmissionSection
-from tests.cli.program import Program
+from tests.support.program import Program
 
 
 def shown(program: Program, *before: str, **environ: str) -> dict[str, tuple[str | None, str]]:
@@ -28,7 +28,7 @@ def test_the_environment_beats_the_file(program: Program) -> None:
     assert shown(program, PAYGW_CONCURRENCY="3")["submission.concurrency"] == ("3", "environment: PAYGW_CONCURRENCY")
 
 
-def test_the_journal_may_come_from_the_command_line_or_the_environment(program: Program) -> None:
+def test_journal_path_comes_from_option_or_environment(program: Program) -> None:
     other = str(program.home / "other.sqlite3")
     assert shown(program, "--journal", other)["journal.path"] == (other, "command line")
     assert shown(program, PAYGW_JOURNAL=other)["journal.path"] == (other, "environment: PAYGW_JOURNAL")

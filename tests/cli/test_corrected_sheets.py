@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from openpyxl import Workbook
 
-from tests.cli.approving import plan_of, policy, signed_again
-from tests.cli.program import Program, sandbox_toml
+from tests.support.approving import plan_of, policy, signed_again
+from tests.support.program import Program, sandbox_toml
 
 HEADING = "country,amount,currency,account_name,account_number,phone"
 PEOPLE = ("Zo\u00e9 Wanjiru", "Brian O\u2019Kip", "Carol Njeri", "David Mutua", "Esther Akinyi", "Francis Ouma")
@@ -177,7 +177,7 @@ def test_used_reference_for_other_file_is_refused(paid: Program, rows: list[str]
     assert (summary["exit_code"], summary["code"], summary["sent_this_run"]) == (3, "reference.used", 0)
 
 
-def test_same_file_again_says_that_nothing_was_sent(paid: Program) -> None:
+def test_same_file_again_says_nothing_was_sent(paid: Program) -> None:
     summary = paid.json("submit", paid.home / "payroll.csv", *RUN)
     assert (summary["exit_code"], summary["sent_this_run"]) == (0, 0)
     quiet = paid.run("-q", "submit", paid.home / "payroll.csv", *RUN)
@@ -235,7 +235,7 @@ def dropped(
     return {**only, "exit_code": summary["exit_code"]}
 
 
-def test_folder_refuses_what_nobody_answered(program: Program, folder: Path) -> None:
+def test_folder_refuses_sheets_with_unanswered_questions(program: Program, folder: Path) -> None:
     assert dropped(program, folder, ROWS, "october.csv")["exit_code"] == 0
     for name, rows in {**CHANGED, **NEW, "twice": [*ROWS, *ROWS]}.items():
         assert dropped(program, folder, rows, "corrected.csv")["exit_code"] == 3, name
@@ -245,7 +245,7 @@ def test_folder_refuses_what_nobody_answered(program: Program, folder: Path) -> 
     assert len(program.record()) == 7
 
 
-def test_quiet_folder_says_that_nothing_was_sent(program: Program, folder: Path) -> None:
+def test_quiet_folder_says_nothing_was_sent(program: Program, folder: Path) -> None:
     dropped(program, folder, ROWS, "october.csv")
     path = sheet(program, ROWS, "drop/again.csv")
     Path(f"{path}.toml").write_text('reference = "october"\n')
@@ -279,7 +279,7 @@ def with_ids(rows: list[str]) -> list[str]:
     return [f"ID-{n},{line}" for n, line in enumerate(rows, 1)]
 
 
-def test_plan_shows_what_would_leave(careful: Program) -> None:
+def test_plan_counts_only_unsent_rows(careful: Program) -> None:
     heading = f"client_orderid,{HEADING}"
     path = sheet(careful, with_ids(ROWS[:4]), heading=heading)
     plan(careful, path)
@@ -299,7 +299,7 @@ def test_plan_shows_what_would_leave(careful: Program) -> None:
     assert approve_and_submit(careful, longer)["sent_this_run"] == 2
 
 
-def test_from_amount_counts_what_would_leave(careful: Program) -> None:
+def test_from_amount_counts_only_unsent_rows(careful: Program) -> None:
     heading = f"client_orderid,{HEADING}"
     path = sheet(careful, with_ids(ROWS[:4]), heading=heading)
     plan(careful, path)
@@ -312,7 +312,7 @@ def test_from_amount_counts_what_would_leave(careful: Program) -> None:
     assert careful.json("submit", large)["exit_code"] == 8
 
 
-def test_plan_is_out_of_date_when_other_rows_would_leave(careful: Program) -> None:
+def test_plan_is_outdated_after_some_rows_were_sent(careful: Program) -> None:
     heading = f"client_orderid,{HEADING}"
     path = sheet(careful, with_ids(ROWS), heading=heading)
     plan(careful, path)

@@ -13,11 +13,8 @@ from paygw_batch.core.choices import Choices
 from paygw_batch.errors import SheetError
 from paygw_batch.opening.given_sheet import Reading
 from paygw_batch.settings.cover_note import CoverNote, parse_cover_note
-from tests.cli.program import HEADING, SAMPLES, Program, kenyan_rows, read_csv
-from tests.cli.test_mending import MENDS
-from tests.cli.test_worksheets import workbook
-
-OLD = (1_700_000_000, 1_700_000_000)
+from tests.cli.sheets import MENDS, OLD, noted, workbook
+from tests.support.program import HEADING, SAMPLES, Program, kenyan_rows, read_csv
 
 
 @pytest.fixture
@@ -25,16 +22,6 @@ def folder(program: Program) -> Path:
     path = program.home / "drop"
     path.mkdir()
     return path
-
-
-def noted(sheet: Path, note: str | None) -> Path:
-    """Put a cover note beside a sheet; both were written long ago."""
-    if note is not None:
-        beside = sheet.with_name(f"{sheet.name}.toml")
-        beside.write_text(note)
-        os.utime(beside, OLD)
-    os.utime(sheet, OLD)
-    return sheet
 
 
 def names(folder: Path, place: str) -> list[str]:
@@ -46,7 +33,7 @@ def answer(folder: Path) -> str:
     return found.read_text()
 
 
-def test_the_named_worksheet_is_paid_and_the_note_goes_with_the_sheet(program: Program, folder: Path) -> None:
+def test_note_names_worksheet_and_moves_with_sheet(program: Program, folder: Path) -> None:
     book = workbook(folder / "pay.xlsx", October=kenyan_rows(2, prefix="OCT"), November=kenyan_rows(3, prefix="NOV"))
     noted(book, 'worksheet = "November"\nexpect_rows = 3\n[expect_total]\nKES = "4501.50"\n')
     summary = program.json("run-folder", folder)
@@ -56,7 +43,7 @@ def test_the_named_worksheet_is_paid_and_the_note_goes_with_the_sheet(program: P
     assert {"pay.xlsx", "pay.xlsx.toml"} <= set(names(folder, "done"))
 
 
-def test_a_workbook_that_needs_a_name_is_refused_with_an_answer_that_says_how(program: Program, folder: Path) -> None:
+def test_workbook_without_named_worksheet_is_refused_with_help(program: Program, folder: Path) -> None:
     noted(workbook(folder / "pay.xlsx", October=kenyan_rows(2), November=kenyan_rows(3)), None)
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], program.record()) == (3, [])
@@ -65,7 +52,7 @@ def test_a_workbook_that_needs_a_name_is_refused_with_an_answer_that_says_how(pr
     assert "pay.xlsx.toml" in answer(folder)
 
 
-def test_the_reference_of_a_note_makes_the_order_ids_that_submit_makes(program: Program, folder: Path) -> None:
+def test_note_reference_makes_order_ids_of_submit(program: Program, folder: Path) -> None:
     rows = [",".join(row.split(",")[:1] + row.split(",")[2:]) for row in kenyan_rows(2)]
     heading = HEADING.replace("client_orderid,", "")
     noted(program.sheet(rows, "drop/pay.csv", heading), 'reference = "payroll-2026-11"\n')
@@ -97,9 +84,7 @@ def test_the_reference_of_a_note_makes_the_order_ids_that_submit_makes(program: 
         ("# " + "x" * 70_000, "too long"),
     ],
 )
-def test_a_sheet_with_a_wrong_note_is_refused_whole_in_a_sentence(
-    program: Program, folder: Path, note: str, said: str
-) -> None:
+def test_wrong_note_refuses_whole_sheet(program: Program, folder: Path, note: str, said: str) -> None:
     noted(program.sheet(kenyan_rows(3), "drop/pay.csv"), note)
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["sent_this_run"], program.record()) == (3, 0, [])
@@ -108,7 +93,7 @@ def test_a_sheet_with_a_wrong_note_is_refused_whole_in_a_sentence(
     assert names(folder, "refused") == ["pay.csv", "pay.csv.toml", "pay.refused.txt", "pay.summary.json"]
 
 
-def test_a_note_that_is_a_link_or_a_folder_is_refused(program: Program, folder: Path) -> None:
+def test_linked_note_is_refused(program: Program, folder: Path) -> None:
     outside = program.home / "note.toml"
     outside.write_text("expect_rows = 3\n")
     (folder / "a.csv.toml").symlink_to(outside)
@@ -120,7 +105,7 @@ def test_a_note_that_is_a_link_or_a_folder_is_refused(program: Program, folder: 
     assert outside.exists()
 
 
-def test_a_sheet_whose_note_is_still_being_written_is_left_alone(program: Program, folder: Path) -> None:
+def test_sheet_waits_for_unfinished_note(program: Program, folder: Path) -> None:
     sheet = noted(program.sheet(kenyan_rows(1), "drop/a.csv"), "")
     (folder / "a.csv.toml").write_text("expect_rows = 1\n")  # now
     other = noted(program.sheet(kenyan_rows(1, prefix="B"), "drop/b.csv"), None)
@@ -142,7 +127,7 @@ def test_an_unreadable_sheet_is_answered_with_a_text(program: Program, folder: P
     assert summary is None  # it is taken once
 
 
-def test_a_workbook_with_defects_is_answered_with_its_own_red_cells(program: Program, folder: Path) -> None:
+def test_workbook_with_defects_returns_with_red_cells(program: Program, folder: Path) -> None:
     """The sender mends what is red, and drops that very file."""
     dropped = folder / "to-mend.xlsx"
     dropped.write_bytes((SAMPLES / "to-mend.xlsx").read_bytes())
@@ -160,7 +145,7 @@ def test_a_workbook_with_defects_is_answered_with_its_own_red_cells(program: Pro
     assert program.json("run-folder", folder)["states"] == {"paid": 6}
 
 
-def test_a_sheet_with_defects_is_answered_with_its_rejects(program: Program, folder: Path) -> None:
+def test_sheet_with_defects_is_answered_with_rejects(program: Program, folder: Path) -> None:
     bad = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
     noted(program.sheet([bad], "drop/bad.csv"), None)
     program.json("run-folder", folder)
@@ -169,7 +154,7 @@ def test_a_sheet_with_defects_is_answered_with_its_rejects(program: Program, fol
     assert read_csv(rejects)[0]["client_orderid"] == "BAD-1"
 
 
-def test_a_claimed_sheet_keeps_the_note_that_a_crash_left_behind(program: Program, folder: Path) -> None:
+def test_claimed_sheet_keeps_note_left_by_crash(program: Program, folder: Path) -> None:
     """The crash fell after the sheet was claimed and before the note was taken away."""
     assert program.json("run-folder", folder)["sheets"] == []
     (working,) = folder.glob("working-*")
@@ -212,13 +197,13 @@ NOT_FOR_A_NOTE = {
 }
 
 
-def test_a_note_has_a_key_for_every_option_of_submit() -> None:
+def test_note_has_key_for_every_submit_option() -> None:
     of_program = {str(one.name) for one in program_options(lambda: None).__click_params__}  # type: ignore[attr-defined]
     options = {str(one.name) for one in submit_command.params} - {"sheet"} - of_program
     assert set(CoverNote.model_fields) == options - set(NOT_FOR_A_NOTE)
 
 
-def test_a_note_has_a_key_for_all_that_a_submission_can_be_told() -> None:
+def test_note_has_key_for_every_submission_choice() -> None:
     told = {field.name for field in fields(Choices)} - {"sent_by", "is_plan_named", "answered"}
     told |= {field.name for field in fields(Reading)} - {"mending"}
     assert told - set(NOT_FOR_A_NOTE) <= set(CoverNote.model_fields)
@@ -231,14 +216,14 @@ def test_a_note_leaves_rows_with_defects_out(program: Program, folder: Path) -> 
     assert (summary["exit_code"], summary["states"]) == (4, {"paid": 2, "invalid": 1})
 
 
-def test_a_note_keeps_rows_with_defects_in_although_the_command_leaves_them_out(program: Program, folder: Path) -> None:
+def test_note_overrides_skip_invalid_of_command(program: Program, folder: Path) -> None:
     bad = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
     noted(program.sheet([*kenyan_rows(2), bad], "drop/pay.csv"), "skip_invalid = false\n")
     assert program.json("run-folder", folder, "--skip-invalid")["exit_code"] == 3
     assert program.record() == []
 
 
-def test_a_note_says_that_a_repeat_is_meant(program: Program, folder: Path) -> None:
+def test_note_declares_repeats_meant(program: Program, folder: Path) -> None:
     assert program.json("submit", program.sheet(kenyan_rows(6)))["exit_code"] == 0
     again = kenyan_rows(6, prefix="AGAIN")
     noted(program.sheet(again, "drop/refused.csv"), None)
@@ -254,7 +239,7 @@ def test_a_note_makes_warnings_defects(program: Program, folder: Path) -> None:
     assert program.record() == []
 
 
-def test_a_note_lets_a_changed_row_replace_a_rejected_one(program: Program, folder: Path) -> None:
+def test_note_lets_changed_row_replace_rejected_row(program: Program, folder: Path) -> None:
     assert program.json("submit", program.sheet(kenyan_rows(1, amount="9001")))["states"] == {"rejected": 1}
     noted(program.sheet(kenyan_rows(1), "drop/pay.csv"), None)
     assert program.json("run-folder", folder)["exit_code"] == 3
@@ -262,7 +247,7 @@ def test_a_note_lets_a_changed_row_replace_a_rejected_one(program: Program, fold
     assert program.json("run-folder", folder)["states"] == {"paid": 1}
 
 
-def test_a_note_names_the_headings_and_the_encoding_of_its_sheet(program: Program, folder: Path) -> None:
+def test_note_names_headings_and_encoding_of_sheet(program: Program, folder: Path) -> None:
     rows = "\n".join(kenyan_rows(2)).replace("Jane Wanjiku", "Jos\u00e9 Wanjiku")
     sheet = folder / "pay.csv"
     sheet.write_bytes(f"{HEADING}\n{rows}\n".encode("cp1252"))

@@ -5,14 +5,14 @@ import os
 import signal
 import subprocess
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from paygw_batch.gateway.signing.signers import LONG_RUN_PAYOUTS, signers_on, usable_cores
-from tests.cli.program import Program, kenyan_rows, kill, read_csv
-from tests.patience import PATIENCE_S, until
+from tests.cli.stopped import paid_orders, wait_for_record
+from tests.support.patience import PATIENCE_S, until
+from tests.support.program import Program, kenyan_rows, kill, read_csv
 
 ROWS = 120
 LONG = LONG_RUN_PAYOUTS + 100
@@ -28,15 +28,7 @@ def slow_sandbox(program: Program) -> Program:
     return program
 
 
-def wait_for_record(program: Program, lines: int, process: "subprocess.Popen[str]") -> None:
-    until(lambda: len(program.record()) >= lines or process.poll() is not None, look_every_s=0.005)
-
-
-def paid(program: Program) -> Counter[str]:
-    return Counter(line["client_orderid"] for line in program.record() if line["committed"] == "yes")
-
-
-def test_killed_again_and_again_every_row_ends_once_in_the_reconciliation_and_none_is_paid_twice(
+def test_repeatedly_killed_run_reconciles_every_row_once(
     slow_sandbox: Program,
 ) -> None:
     program = slow_sandbox
@@ -49,10 +41,10 @@ def test_killed_again_and_again_every_row_ends_once_in_the_reconciliation_and_no
     reconciled = read_csv(summary["reconciliation"])
     assert [line["client_orderid"] for line in reconciled] == [f"PAY-{n}" for n in range(1, ROWS + 1)]
     assert {line["state"] for line in reconciled} <= {"paid", "in_doubt"}
-    assert max(paid(program).values()) == 1
+    assert max(paid_orders(program).values()) == 1
     for line in reconciled:
         if line["state"] == "paid":
-            assert paid(program)[line["client_orderid"]] == 1
+            assert paid_orders(program)[line["client_orderid"]] == 1
     assert summary["exit_code"] == (5 if summary["states"].get("in_doubt") else 0)
     assert program.json("verify")["exit_code"] == 0
 
@@ -69,10 +61,10 @@ def test_the_first_signal_drains_and_exits_130(slow_sandbox: Program, number: si
     summary = json.loads(stdout)
     assert summary["exit_code"] == 130
     assert set(summary["states"]) == {"paid", "ready"}
-    assert summary["states"]["paid"] == sum(paid(program).values())
+    assert summary["states"]["paid"] == sum(paid_orders(program).values())
     assert len(read_csv(summary["reconciliation"])) == ROWS
     assert program.json("submit", sheet)["states"] == {"paid": ROWS}
-    assert set(paid(program).values()) == {1}
+    assert set(paid_orders(program).values()) == {1}
 
 
 @pytest.fixture
@@ -87,9 +79,7 @@ def signing_processes(process: "subprocess.Popen[str]") -> list[int]:
     return [pid for pid in pids if b"signing.process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def test_a_long_run_that_is_killed_takes_its_signing_processes_along_and_is_resumed(
-    program: Program, long_sheet: Path
-) -> None:
+def test_killed_long_run_ends_signers_and_resumes(program: Program, long_sheet: Path) -> None:
     process = program.start("submit", long_sheet)
     wait_for_record(program, 100, process)
     signing = signing_processes(process)
@@ -99,11 +89,11 @@ def test_a_long_run_that_is_killed_takes_its_signing_processes_along_and_is_resu
     summary = program.json("submit", long_sheet)
     assert summary["rows"] == LONG
     assert set(summary["states"]) <= {"paid", "in_doubt"}
-    assert set(paid(program).values()) == {1}
+    assert set(paid_orders(program).values()) == {1}
 
 
 @pytest.mark.long
-def test_a_signal_to_every_process_of_a_long_run_drains_it(program: Program, long_sheet: Path) -> None:
+def test_signal_to_all_processes_drains_long_run(program: Program, long_sheet: Path) -> None:
     """As a service manager stops a unit: all of its processes are told at once."""
     process = program.start("--json", "submit", long_sheet)
     wait_for_record(program, 100, process)
@@ -113,11 +103,11 @@ def test_a_signal_to_every_process_of_a_long_run_drains_it(program: Program, lon
     assert process.returncode == 130, stderr
     assert set(json.loads(stdout)["states"]) == {"paid", "ready"}
     assert program.json("submit", long_sheet)["states"] == {"paid": LONG}
-    assert set(paid(program).values()) == {1}
+    assert set(paid_orders(program).values()) == {1}
 
 
 @pytest.mark.long
-def test_a_long_run_whose_signing_processes_die_stops_in_order(program: Program, long_sheet: Path) -> None:
+def test_long_run_stops_when_signing_processes_die(program: Program, long_sheet: Path) -> None:
     process = program.start("submit", long_sheet)
     wait_for_record(program, 100, process)
     for pid in signing_processes(process):
@@ -128,10 +118,10 @@ def test_a_long_run_whose_signing_processes_die_stops_in_order(program: Program,
     assert "The signing process has ended." in stderr
     assert set(program.json("status", long_sheet)["states"]) == {"paid", "ready"}
     assert program.json("submit", long_sheet)["states"] == {"paid": LONG}
-    assert set(paid(program).values()) == {1}
+    assert set(paid_orders(program).values()) == {1}
 
 
-def test_the_second_signal_leaves_at_once_and_what_was_in_flight_is_in_doubt(program: Program) -> None:
+def test_second_signal_leaves_row_in_flight_in_doubt(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3, amount="9005"))
     process = program.start("submit", sheet)
     wait_for_record(program, 1, process)
@@ -146,7 +136,7 @@ def test_the_second_signal_leaves_at_once_and_what_was_in_flight_is_in_doubt(pro
     assert summary["states"] == {"ready": 2, "in_doubt": 1}
 
 
-def test_a_second_run_is_refused_at_once_and_names_the_holder(program: Program) -> None:
+def test_second_run_is_refused_naming_holder(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1, amount="9005"))
     process = program.start("submit", sheet)
     wait_for_record(program, 1, process)
@@ -158,7 +148,7 @@ def test_a_second_run_is_refused_at_once_and_names_the_holder(program: Program) 
     assert len(program.record()) == 1
 
 
-def test_a_journal_put_back_from_an_older_copy_is_refused(program: Program) -> None:
+def test_journal_restored_from_older_copy_is_refused(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(2)))
     files = [path for path in program.home.glob("journal.sqlite3*") if path.suffix != ".lock"]
     older = {path: path.read_bytes() for path in files}

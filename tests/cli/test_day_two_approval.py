@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.approving import edited, plan_of, policy, prepared, refused
-from tests.cli.program import Program, kenyan_rows, sandbox_toml
+from tests.support.approving import edited, plan_of, policy, prepared, refused
+from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 
 @pytest.fixture
@@ -17,13 +17,13 @@ def careful(program: Program) -> Program:
     return program
 
 
-def test_what_another_person_approved_is_sent(careful: Program) -> None:
+def test_plan_approved_by_second_person_is_paid(careful: Program) -> None:
     sheet = prepared(careful, "cleo")
     summary = careful.json("submit", sheet)
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 3})
 
 
-def test_the_journal_tells_who_prepared_and_who_approved(careful: Program) -> None:
+def test_journal_names_maker_and_approver(careful: Program) -> None:
     batch = careful.json("submit", prepared(careful, "cleo"))["batch"]
     said = [deed["said"] for deed in careful.json("status", batch, "--history")["history"]]
     assert said[1].startswith("prepared by ada at ")
@@ -31,12 +31,12 @@ def test_the_journal_tells_who_prepared_and_who_approved(careful: Program) -> No
     assert careful.json("verify")["exit_code"] == 0
 
 
-def test_what_nobody_planned_is_not_sent(careful: Program) -> None:
+def test_unplanned_sheet_is_not_sent(careful: Program) -> None:
     careful.sheet(kenyan_rows(3))
     assert "there is no plan" in refused(careful)
 
 
-def test_what_nobody_approved_is_not_sent(careful: Program) -> None:
+def test_unapproved_plan_is_not_sent(careful: Program) -> None:
     prepared(careful)
     assert "have enough approvals: 1 is needed, 0 valid" in refused(careful)
 
@@ -76,7 +76,7 @@ def test_a_collection_is_planned_approved_and_sent(careful: Program) -> None:
     assert [sentence.split(" at ")[0] for sentence in said[1:]] == ["prepared by ada", "approved by cleo"]
 
 
-def test_a_collection_that_nobody_approved_or_that_changed_since_is_not_sent(careful: Program) -> None:
+def test_unapproved_or_changed_collection_is_not_sent(careful: Program) -> None:
     sheet = customers(careful)
     assert careful.run("collect", sheet).exit_code == 8
     plan_of_collections(careful)
@@ -107,7 +107,7 @@ def test_a_small_batch_needs_no_approval(careful: Program) -> None:
     assert careful.json("submit", sheet)["states"] == {"paid": 3}
 
 
-def test_a_currency_without_a_limit_needs_approval_from_the_first_cent(careful: Program) -> None:
+def test_currency_without_limit_always_needs_approval(careful: Program) -> None:
     sheet = careful.home / "payroll.csv"
     sheet.write_text(
         "country,client_orderid,amount,currency,account_name,account_number,phone\n"
@@ -125,7 +125,7 @@ def test_the_maker_cannot_approve(careful: Program) -> None:
     assert plan_of(careful).read_bytes() == before
 
 
-def test_a_key_that_nobody_listed_neither_prepares_nor_approves(careful: Program) -> None:
+def test_unlisted_key_cannot_prepare_or_approve(careful: Program) -> None:
     prepared(careful)
     stranger = careful.home / "stranger.pem"
     assert careful.run("approve", plan_of(careful), "--key", stranger).exit_code == 8
@@ -145,9 +145,7 @@ def test_a_key_that_nobody_listed_neither_prepares_nor_approves(careful: Program
         ([row.replace("Jane", "John") for row in kenyan_rows(3)], "a row, a payee"),
     ],
 )
-def test_an_approval_holds_for_exactly_the_content_that_was_approved(
-    careful: Program, rows: list[str], why: str
-) -> None:
+def test_approval_holds_only_for_approved_content(careful: Program, rows: list[str], why: str) -> None:
     prepared(careful, "cleo")
     careful.sheet(rows)
     assert why in refused(careful)
@@ -162,20 +160,20 @@ def test_an_approval_for_another_endpoint_does_not_count(careful: Program) -> No
     assert "it is for sandbox/1000, but this is sandbox/1001" in result.stderr
 
 
-def test_a_plan_that_was_edited_after_it_was_signed_is_refused(careful: Program) -> None:
+def test_plan_edited_after_signing_is_refused(careful: Program) -> None:
     prepared(careful, "cleo")
     edited(careful, {"findings": []})
     assert "changed after its maker signed it" in refused(careful)
 
 
-def test_a_maker_put_in_the_place_of_another_is_found(careful: Program) -> None:
+def test_replaced_maker_of_plan_is_found(careful: Program) -> None:
     prepared(careful, "ben")
     ben = json.loads(plan_of(careful).read_text())["approvals"][0]["key"]
     edited(careful, {"maker": ben})
     assert "changed after its maker signed it" in refused(careful)
 
 
-def test_an_approval_carried_over_from_another_plan_is_found(careful: Program) -> None:
+def test_approval_copied_from_other_plan_is_found(careful: Program) -> None:
     prepared(careful, "cleo")
     approvals = json.loads(plan_of(careful).read_text())["approvals"]
     prepared(careful, rows=2)
@@ -212,14 +210,14 @@ def test_the_same_approval_listed_twice_counts_once(program: Program) -> None:
     assert "2 are needed, 1 valid" in refused(program)
 
 
-def test_an_approver_who_is_no_longer_listed_does_not_count(careful: Program) -> None:
+def test_removed_approver_does_not_count(careful: Program) -> None:
     prepared(careful, "cleo")
     lines = [line for line in careful.config.read_text().splitlines() if not line.startswith("cleo")]
     careful.config.write_text("\n".join(lines))
     assert "by a key that does not belong to a listed approver" in refused(careful)
 
 
-def test_a_batch_that_was_approved_once_is_continued_without_asking_again(careful: Program) -> None:
+def test_approved_batch_continues_without_plan(careful: Program) -> None:
     sheet = prepared(careful, "cleo")
     careful.json("submit", sheet)
     plan_of(careful).unlink()
@@ -236,7 +234,7 @@ def test_approve_without_a_key_only_shows_the_plan(careful: Program) -> None:
     assert plan_of(careful).read_bytes() == before
 
 
-def test_a_plan_tells_what_differs_from_the_last_run(careful: Program) -> None:
+def test_plan_tells_differences_from_last_run(careful: Program) -> None:
     gone = "KE,PAY-9,100,KES,Achieng Gone,254712345099,+254712345099"
     careful.json("submit", careful.sheet([*kenyan_rows(3, amount="100"), gone], name="before.csv"))
     rows = [
@@ -261,7 +259,7 @@ def test_a_plan_tells_what_differs_from_the_last_run(careful: Program) -> None:
     ]
 
 
-def test_a_plan_never_takes_the_place_of_the_sheet(careful: Program) -> None:
+def test_plan_never_overwrites_sheet(careful: Program) -> None:
     sheet = careful.sheet(kenyan_rows(2))
     before = sheet.read_bytes()
     assert careful.run("plan", sheet, "--out", sheet, "--key", careful.home / "ada.pem").exit_code == 2
@@ -276,13 +274,13 @@ def test_a_sheet_with_defects_gets_no_plan(careful: Program) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", "not json", '{"content": 1}'])
-def test_what_does_not_read_as_a_plan_is_refused(careful: Program, content: str) -> None:
+def test_unreadable_plan_is_refused(careful: Program, content: str) -> None:
     careful.sheet(kenyan_rows(3))
     plan_of(careful).write_text(content)
     assert "does not read as a plan" in refused(careful)
 
 
-def test_a_key_that_others_can_read_is_refused_with_the_chmod_that_mends_it(careful: Program) -> None:
+def test_world_readable_approval_key_is_refused(careful: Program) -> None:
     prepared(careful)
     (careful.home / "cleo.pem").chmod(0o644)
     result = careful.run("approve", plan_of(careful), "--key", careful.home / "cleo.pem")
@@ -290,7 +288,7 @@ def test_a_key_that_others_can_read_is_refused_with_the_chmod_that_mends_it(care
     assert "chmod 600" in result.stderr
 
 
-def test_an_encrypted_key_is_opened_by_a_passphrase_from_the_environment(careful: Program) -> None:
+def test_passphrase_from_environment_opens_encrypted_approval_key(careful: Program) -> None:
     prepared(careful)
     locked = careful.home / "locked.pem"
     subprocess.run(
@@ -330,7 +328,7 @@ def test_doctor_looks_at_the_approvers_keys(careful: Program) -> None:
     assert "needs 9 approvals" in checks["approval"]["found"]
 
 
-def test_doctor_says_that_no_approval_is_asked_for(program: Program) -> None:
+def test_doctor_says_approval_is_not_required(program: Program) -> None:
     checks = {one["check"]: one for one in program.json("doctor")["checks"]}
     assert checks["approval"]["found"] == "not required"
 
@@ -339,7 +337,7 @@ def test_doctor_says_that_no_approval_is_asked_for(program: Program) -> None:
 
 
 @pytest.mark.parametrize("name", ["nope.json", "garbage.json", ".", "payroll.plan.json"])
-def test_a_named_plan_that_no_policy_asks_for_pays_nothing(careful: Program, name: str) -> None:
+def test_named_plan_without_policy_pays_nothing(careful: Program, name: str) -> None:
     prepared(careful, "cleo")
     careful.config.write_text(sandbox_toml())
     (careful.home / "garbage.json").write_text("{}")
@@ -349,7 +347,7 @@ def test_a_named_plan_that_no_policy_asks_for_pays_nothing(careful: Program, nam
     )
 
 
-def test_a_named_plan_is_read_where_nothing_is_due(program: Program) -> None:
+def test_named_plan_is_read_when_nothing_is_due(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     assert program.json("submit", sheet)["exit_code"] == 0
     for rows in (kenyan_rows(3), kenyan_rows(2)):  # the same batch again, and known rows alone
@@ -357,7 +355,7 @@ def test_a_named_plan_is_read_where_nothing_is_due(program: Program) -> None:
         assert program.json("submit", sheet, "--plan", program.home / "nope.json")["exit_code"] == 8
 
 
-def test_a_named_plan_is_read_where_the_sheet_is_small_or_known(careful: Program) -> None:
+def test_small_or_known_sheet_checks_named_plan(careful: Program) -> None:
     nope, plan = careful.home / "nope.json", plan_of(careful)
     sheet = prepared(careful, "cleo")
     small = careful.sheet(kenyan_rows(1, amount="10", prefix="SMALL"), "small.csv")
@@ -369,6 +367,6 @@ def test_a_named_plan_is_read_where_the_sheet_is_small_or_known(careful: Program
     assert careful.json("submit", sheet, "--plan", nope)["exit_code"] == 8
 
 
-def test_a_named_plan_that_cannot_be_read_comes_before_the_defects_of_a_sheet(careful: Program) -> None:
+def test_unreadable_named_plan_precedes_sheet_defects(careful: Program) -> None:
     careful.sheet([*kenyan_rows(2), "KE,BAD,1e3,KES,Jane,254712345678,+254712345678"])
     refused(careful, "--plan", careful.home / "nope.json")

@@ -11,8 +11,8 @@ import pytest
 
 from paygw_batch.unattended.run_report import masked
 from tests.cli.paying import paying, unanswered
-from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
 from tests.cli.stopped import stopped, wait_for_first_payment
+from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def slow(program: Program, delay_s: float) -> None:
 # The drop folder
 
 
-def test_a_settled_sheet_is_paid_and_moved_with_its_reports(program: Program, folder: Path) -> None:
+def test_settled_sheet_is_paid_and_moved_with_reports(program: Program, folder: Path) -> None:
     sheet = dropped(program, kenyan_rows(3))
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["sent_this_run"]) == (0, 3)
@@ -65,7 +65,7 @@ def test_an_empty_folder_is_no_failure(program: Program, folder: Path) -> None:
     assert (summary["exit_code"], summary["sheets"]) == (0, [])
 
 
-def test_a_folder_that_is_not_there_is_a_usage_error(program: Program) -> None:
+def test_missing_folder_is_usage_error(program: Program) -> None:
     assert program.run("run-folder", program.home / "nowhere").exit_code == 2
 
 
@@ -79,14 +79,14 @@ def test_a_folder_that_is_not_there_is_a_usage_error(program: Program) -> None:
         ("payroll.refused.txt", 4),
     ],
 )
-def test_what_is_no_finished_sheet_is_left_alone(program: Program, folder: Path, name: str, code: int) -> None:
+def test_other_file_in_folder_is_left_alone(program: Program, folder: Path, name: str, code: int) -> None:
     path = dropped(program, kenyan_rows(1), name)
     summary = program.json("run-folder", folder)
     assert (summary["sheets"], summary["exit_code"]) == ([], code)
     assert path.exists()
 
 
-def test_a_sheet_that_someone_may_still_be_writing_is_left_alone(program: Program, folder: Path) -> None:
+def test_young_sheet_is_left_alone(program: Program, folder: Path) -> None:
     young = dropped(program, kenyan_rows(1), age_s=5)
     assert program.json("run-folder", folder)["sheets"] == []
     assert young.exists()
@@ -101,9 +101,7 @@ def test_a_link_is_not_followed(program: Program, folder: Path) -> None:
     assert outside.exists()
 
 
-def test_a_refused_sheet_goes_to_refused_with_what_is_wrong_and_the_others_are_paid(
-    program: Program, folder: Path
-) -> None:
+def test_refused_sheet_is_moved_and_good_sheet_paid(program: Program, folder: Path) -> None:
     dropped(program, [*kenyan_rows(2), "KE,BAD,1e3,KES,Jane,254712345678,+254712345678"], "bad.csv", age_s=9000)
     dropped(program, kenyan_rows(2, prefix="GOOD"), "good.csv")
     (folder / "torn.csv").write_text('country,amount\n"KE,1\n')
@@ -128,7 +126,7 @@ def test_a_refused_sheet_goes_to_refused_with_what_is_wrong_and_the_others_are_p
     assert {line["client_orderid"] for line in program.record()} == {"GOOD-1", "GOOD-2"}
 
 
-def test_the_same_sheet_dropped_again_pays_nobody_twice(program: Program, folder: Path) -> None:
+def test_sheet_dropped_again_pays_no_person_twice(program: Program, folder: Path) -> None:
     for _ in range(2):
         dropped(program, kenyan_rows(3))
         assert program.json("run-folder", folder)["exit_code"] == 0
@@ -151,7 +149,7 @@ def test_a_second_start_is_refused_and_claims_nothing(program: Program, folder: 
     assert len(program.record()) == 60
 
 
-def test_a_second_start_that_waits_goes_on_when_the_first_has_ended(program: Program, folder: Path) -> None:
+def test_waiting_start_continues_after_first_ends(program: Program, folder: Path) -> None:
     slow(program, 0.2)
     dropped(program, kenyan_rows(40), "first.csv")
     process = program.start("run-folder", folder)
@@ -163,7 +161,7 @@ def test_a_second_start_that_waits_goes_on_when_the_first_has_ended(program: Pro
     assert len(program.record()) == 41
 
 
-def test_an_interrupted_sheet_is_continued_by_the_next_run_before_any_other(program: Program, folder: Path) -> None:
+def test_interrupted_sheet_continues_before_other_sheets(program: Program, folder: Path) -> None:
     dropped(program, kenyan_rows(40), "first.csv")
     with paying(program) as gateway:
         with unanswered(program, gateway, "run-folder", folder) as process:
@@ -242,14 +240,14 @@ def test_a_run_is_logged_measured_and_told(program: Program) -> None:
     assert "a secret" not in (program.home / "hook.env").read_text()
 
 
-def test_a_run_that_fails_is_told_too(program: Program) -> None:
+def test_failed_run_reaches_hook_and_log(program: Program) -> None:
     house(program)
     program.run("submit", program.home / "absent.csv")
     assert json.loads((program.home / "hook.json").read_text())["exit_code"] == 3
     assert log_lines(program)[-1]["exit_code"] == 3
 
 
-def test_no_name_and_no_number_of_a_payee_is_logged_measured_or_told(program: Program) -> None:
+def test_reports_of_run_hold_no_payee_data(program: Program) -> None:
     house(program)
     rows = [*kenyan_rows(2), *kenyan_rows(1, amount="9007", prefix="LOST"), *kenyan_rows(1, prefix="TWIN")]
     program.json("submit", program.sheet(rows))
@@ -263,14 +261,14 @@ def test_no_name_and_no_number_of_a_payee_is_logged_measured_or_told(program: Pr
     ("command", "why"),
     [(["/bin/false"], "exit code 1"), (["/no/such/hook"], "cannot be run"), (["/bin/sleep", "60"], "took longer")],
 )
-def test_a_hook_that_fails_is_said_and_changes_nothing(program: Program, command: list[str], why: str) -> None:
+def test_failing_hook_warns_without_changing_exit_code(program: Program, command: list[str], why: str) -> None:
     program.config.write_text(f"{sandbox_toml()}\n[reporting]\nhook = {json.dumps(command)}\nhook_timeout_s = 0.2\n")
     result = program.run("submit", program.sheet(kenyan_rows(1)))
     assert result.exit_code == 0
     assert why in result.stderr
 
 
-def test_a_log_that_cannot_be_written_is_said_and_changes_nothing(program: Program) -> None:
+def test_unwritable_log_warns_without_failing_run(program: Program) -> None:
     program.config.write_text(
         f'{sandbox_toml()}\n[reporting]\nlog = "no/such/run.log"\nmetrics = "no/such/paygw.prom"\n'
     )
@@ -291,7 +289,7 @@ def test_long_numbers_are_masked(sentence: str, shown: str) -> None:
     assert masked(sentence) == shown
 
 
-def test_a_run_that_waits_for_the_journal_says_for_whom(program: Program) -> None:
+def test_waiting_run_names_holder_of_journal(program: Program) -> None:
     slow(program, 0.2)
     sheet = program.sheet(kenyan_rows(40))
     first = program.start("submit", sheet)

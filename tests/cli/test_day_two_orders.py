@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.approving import policy
 from tests.cli.conftest import Kept
-from tests.cli.program import Program, kenyan_rows, sandbox_toml
+from tests.support.approving import policy
+from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 EVIDENCE = "Ticket 4711, answered by support on the phone"
 
@@ -80,7 +80,7 @@ AS_BEFORE = {"in_doubt": 2, "accepted": 1, "paid": 1}
 
 
 @pytest.mark.parametrize(("row", "word"), [(2, "not-received"), (2, "rejected"), (4, "rejected")])
-def test_one_person_alone_does_not_let_a_row_be_paid_again(doubtful: Program, row: int, word: str) -> None:
+def test_resolve_row_alone_cannot_allow_second_payment(doubtful: Program, row: int, word: str) -> None:
     result = doubtful.run(
         "resolve", "row", doubtful.home / "payroll.csv", str(row), "--as", word, "--evidence", EVIDENCE
     )
@@ -94,7 +94,7 @@ def test_one_person_alone_does_not_let_a_row_be_paid_again(doubtful: Program, ro
     assert states(doubtful) == AS_BEFORE
 
 
-def test_one_person_alone_calls_a_row_paid(doubtful: Program) -> None:
+def test_single_person_may_settle_row_as_paid(doubtful: Program) -> None:
     assert resolve(doubtful, "row", "2", "--as", "paid", "--evidence", EVIDENCE)["states"] == {
         "in_doubt": 1,
         "accepted": 1,
@@ -102,14 +102,14 @@ def test_one_person_alone_calls_a_row_paid(doubtful: Program) -> None:
     }
 
 
-def test_without_approval_one_person_decides(doubtful: Program) -> None:
+def test_single_person_decides_without_approval_policy(doubtful: Program) -> None:
     doubtful.config.write_text(doubtful.config.read_text().partition("[approval]")[0])
     assert resolve(doubtful, "row", "2", "--as", "not-received", "--evidence", EVIDENCE)["resolved"] == 1
     refused = settle(doubtful, "3", "--as", "rejected", "--evidence", EVIDENCE)
     assert (refused["exit_code"], "has no [approval]" in str(refused["message"])) == (2, True)
 
 
-def test_one_person_alone_settles_no_statement_that_lets_a_row_be_paid_again(doubtful: Program) -> None:
+def test_statement_allowing_second_payment_needs_two_people(doubtful: Program) -> None:
     lines = statement(doubtful, "LOST-1;9008;KES;declined", "TAKEN-1;9007;KES;approved")
     preview = resolve(doubtful, "statement", lines)
     assert "two people must agree" in str(preview["message"])
@@ -123,14 +123,14 @@ def test_one_person_alone_settles_no_statement_that_lets_a_row_be_paid_again(dou
 # Two people
 
 
-def test_an_order_changes_nothing_until_it_is_carried_out(doubtful: Program) -> None:
+def test_order_changes_nothing_until_carried_out(doubtful: Program) -> None:
     head = doubtful.json("verify")
     ordered(doubtful, "cleo")
     assert states(doubtful) == AS_BEFORE
     assert {**doubtful.json("verify"), "seconds": 0} == {**head, "seconds": 0}
 
 
-def test_what_two_people_say_is_carried_out_and_the_journal_names_both(doubtful: Program) -> None:
+def test_history_names_both_people_of_order(doubtful: Program) -> None:
     ordered(doubtful, "cleo")
     summary = carry_out(doubtful, "--by", "dan")
     assert (summary["resolved"], summary["states"]) == (1, {"ready": 1, "in_doubt": 1, "accepted": 1, "paid": 1})
@@ -143,7 +143,7 @@ def test_what_two_people_say_is_carried_out_and_the_journal_names_both(doubtful:
     assert doubtful.json("verify")["exit_code"] == 0
 
 
-def test_an_approver_sees_rows_states_what_they_become_why_and_the_sums(doubtful: Program) -> None:
+def test_approver_sees_rows_states_reasons_and_sums(doubtful: Program) -> None:
     ordered(doubtful)
     result = doubtful.run("approve", order_of(doubtful), "--key", pem(doubtful, "cleo"))
     told = " ".join(result.stdout.split())
@@ -177,7 +177,7 @@ def test_the_maker_does_not_approve_the_own_order(doubtful: Program) -> None:
     assert states(doubtful) == AS_BEFORE
 
 
-def test_who_may_not_prepare_writes_no_order(doubtful: Program) -> None:
+def test_person_other_than_maker_writes_no_order(doubtful: Program) -> None:
     for name in ("cleo", "stranger"):
         settlement = ("2", "--as", "not-received", "--evidence", EVIDENCE)
         refused = settle(doubtful, *settlement, maker=name)
@@ -189,7 +189,7 @@ def test_who_may_not_prepare_writes_no_order(doubtful: Program) -> None:
 
 
 @pytest.mark.parametrize("name", ["ada", "cleo"])
-def test_an_order_that_was_withdrawn_settles_nothing(doubtful: Program, name: str) -> None:
+def test_withdrawn_order_settles_nothing(doubtful: Program, name: str) -> None:
     ordered(doubtful, "cleo")
     assert doubtful.run("withdraw", order_of(doubtful)).exit_code == 2
     assert doubtful.json("withdraw", order_of(doubtful), "--key", pem(doubtful, name))["document"] == "order"
@@ -219,7 +219,7 @@ def test_an_order_does_not_settle_the_next_attempt(doubtful: Program) -> None:
     assert states(doubtful) == AS_BEFORE
 
 
-def test_an_order_is_carried_out_whole_or_not_at_all(doubtful: Program) -> None:
+def test_outdated_row_stops_whole_order(doubtful: Program) -> None:
     rows = ("2", "3", "--as", "not-received", "--evidence", EVIDENCE)
     settle(doubtful, *rows)
     doubtful.json("approve", order_of(doubtful), "--key", pem(doubtful, "cleo"))
@@ -229,7 +229,7 @@ def test_an_order_is_carried_out_whole_or_not_at_all(doubtful: Program) -> None:
     assert states(doubtful) == {"in_doubt": 1, "accepted": 1, "paid": 2}
 
 
-def test_lifting_one_hold_does_not_lift_the_next(doubtful: Program) -> None:
+def test_order_for_lifted_hold_cannot_lift_next_hold(doubtful: Program) -> None:
     """A ready row that is held stays ready when its hold is lifted: the order must not serve a second time."""
     ordered(doubtful, "cleo")
     carry_out(doubtful)
@@ -245,7 +245,7 @@ def test_lifting_one_hold_does_not_lift_the_next(doubtful: Program) -> None:
     assert "row 2 is held for a different reason than when the order was made" in str(again["message"])
 
 
-def test_an_order_is_for_one_journal(doubtful: Program) -> None:
+def test_order_for_other_journal_is_refused(doubtful: Program) -> None:
     ordered(doubtful, "cleo")
     text = doubtful.config.read_text()
     doubtful.config.write_text(text.replace('"journal.sqlite3"', '"other.sqlite3"'))
@@ -255,7 +255,7 @@ def test_an_order_is_for_one_journal(doubtful: Program) -> None:
     assert "The order is for the journal " in str(refused["message"])
 
 
-def test_the_quarantine_is_looked_at_when_an_order_is_made_and_when_it_is_carried_out(doubtful: Program) -> None:
+def test_quarantine_stops_making_and_carrying_out_order(doubtful: Program) -> None:
     ordered(doubtful, "cleo")
     text = doubtful.config.read_text()
     doubtful.config.write_text(text.replace("quarantine_h = 0", "quarantine_h = 24"))
@@ -283,7 +283,7 @@ def test_a_changed_order_is_refused(doubtful: Program) -> None:
     assert states(doubtful) == AS_BEFORE
 
 
-def test_a_plan_is_no_order_and_an_order_no_plan(doubtful: Program) -> None:
+def test_plan_and_order_cannot_replace_each_other(doubtful: Program) -> None:
     ordered(doubtful, "cleo")
     sheet = doubtful.sheet(kenyan_rows(2, amount="600000"), name="large.csv")
     refused = doubtful.json("submit", sheet, "--plan", order_of(doubtful))
@@ -308,7 +308,7 @@ def test_a_plan_is_no_order_and_an_order_no_plan(doubtful: Program) -> None:
         ["--as", "paid", "--statement", "s.csv"],
     ],
 )
-def test_options_that_do_not_go_together_are_refused(doubtful: Program, arguments: list[str]) -> None:
+def test_conflicting_order_options_are_refused(doubtful: Program, arguments: list[str]) -> None:
     assert settle(doubtful, *arguments)["exit_code"] == 2
     assert not order_of(doubtful).exists()
     named = ("2", "--as", "paid", "--evidence", "x")
@@ -317,7 +317,7 @@ def test_options_that_do_not_go_together_are_refused(doubtful: Program, argument
 
 
 @pytest.mark.parametrize("wrong", [("--out", "x.csv"), ("--out", "x.csv", "--for-excel"), ("--force",)])
-def test_what_settles_rows_writes_no_reconciliation(doubtful: Program, wrong: tuple[str, ...]) -> None:
+def test_settling_rows_writes_no_reconciliation(doubtful: Program, wrong: tuple[str, ...]) -> None:
     ordered(doubtful, "cleo")
     assert carry_out(doubtful, *wrong)["exit_code"] == 2
     assert states(doubtful) == AS_BEFORE

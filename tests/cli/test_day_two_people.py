@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.cli.approving import edited, key, plan_of, prepared, refused
-from tests.cli.program import Program, kenyan_rows, sandbox_toml
+from tests.support.approving import edited, key, plan_of, prepared, refused
+from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def approve(program: Program, name: str) -> tuple[int, str]:
 # The maker is never an approver
 
 
-def test_a_person_does_not_approve_the_own_plan_with_another_key(program: Program, keys: dict[str, str]) -> None:
+def test_maker_cannot_approve_own_plan_with_second_key(program: Program, keys: dict[str, str]) -> None:
     ada, second = quoted(keys["ada"]), quoted(keys["ada2"])
     configure(program, {"ada": ada}, {"ada": second, "cleo": quoted(keys["cleo"])})
     prepared(program)
@@ -66,14 +66,14 @@ def test_a_person_does_not_approve_the_own_plan_with_another_key(program: Progra
     assert "0 valid" in refused(program)
 
 
-def test_a_maker_does_not_approve_under_a_look_alike_of_the_own_name(program: Program, keys: dict[str, str]) -> None:
+def test_maker_cannot_approve_under_look_alike_name(program: Program, keys: dict[str, str]) -> None:
     look_alike = '"\\uFF21d\\u200ba "'
     configure(program, {"ada": quoted(keys["ada"])}, {look_alike: quoted(keys["ada2"]), "cleo": quoted(keys["cleo"])})
     prepared(program)
     assert approve(program, "ada2")[0] == 8
 
 
-def test_an_approval_that_a_maker_wrote_with_another_key_does_not_count(program: Program, keys: dict[str, str]) -> None:
+def test_earlier_approval_with_second_key_of_maker_fails(program: Program, keys: dict[str, str]) -> None:
     """Made where the second key was another person's, and submitted where it is the maker's."""
     ada, second, cleo = quoted(keys["ada"]), quoted(keys["ada2"]), quoted(keys["cleo"])
     configure(program, {"ada": ada}, {"eve": second, "cleo": cleo})
@@ -83,18 +83,14 @@ def test_an_approval_that_a_maker_wrote_with_another_key_does_not_count(program:
 
 
 @pytest.mark.parametrize("spell", [other_spelling, lambda public: public[:20] + "\n" + public[20:].rstrip("=")])
-def test_a_key_listed_again_in_another_spelling_is_the_same_key(
-    program: Program, keys: dict[str, str], spell: Callable[[str], str]
-) -> None:
+def test_respelled_key_counts_as_same_key(program: Program, keys: dict[str, str], spell: Callable[[str], str]) -> None:
     again = quoted(spell(keys["ada"]))
     configure(program, {"ada": quoted(keys["ada"])}, {"eve": again, "cleo": quoted(keys["cleo"])})
     told = refusal(program)
     assert "one key under two names, ada and eve" in told
 
 
-def test_an_approval_by_the_makers_key_in_another_spelling_does_not_count(
-    program: Program, keys: dict[str, str]
-) -> None:
+def test_approval_by_respelled_maker_key_does_not_count(program: Program, keys: dict[str, str]) -> None:
     both = {"ada": quoted(keys["ada"]), "cleo": quoted(keys["cleo"])}
     configure(program, both, both)
     prepared(program, "cleo")
@@ -121,7 +117,7 @@ def test_a_person_with_two_keys_counts_once(program: Program, keys: dict[str, st
     assert program.json("submit", sheet)["states"] == {"paid": 3}
 
 
-def test_two_approvals_of_one_person_put_into_the_file_count_once(program: Program, keys: dict[str, str]) -> None:
+def test_edited_file_with_two_approvals_counts_person_once(program: Program, keys: dict[str, str]) -> None:
     makers, both = {"ben": quoted(keys["ben"])}, quoted(keys["ada"], keys["ada2"])
     configure(program, makers, {"ada": both, "cleo": quoted(keys["cleo"])}, needed=2)
     program.json("plan", program.sheet(kenyan_rows(3)), "--out", plan_of(program), "--key", program.home / "ben.pem")
@@ -143,7 +139,7 @@ def test_each_key_of_a_person_makes_and_approves(program: Program, keys: dict[st
     assert program.json("submit", sheet)["states"] == {"paid": 3}
 
 
-def test_a_person_may_make_one_plan_and_approve_another(program: Program, keys: dict[str, str]) -> None:
+def test_maker_may_approve_plan_of_another_maker(program: Program, keys: dict[str, str]) -> None:
     both = {"ada": quoted(keys["ada"]), "ben": quoted(keys["ben"])}
     configure(program, both, both)
     sheet = program.sheet(kenyan_rows(3))
@@ -156,12 +152,12 @@ def test_a_person_may_make_one_plan_and_approve_another(program: Program, keys: 
 # Who is configured
 
 
-def test_two_names_with_one_key_are_refused(program: Program, keys: dict[str, str]) -> None:
+def test_key_under_two_names_is_refused(program: Program, keys: dict[str, str]) -> None:
     configure(program, {"ada": quoted(keys["ada"])}, {"ben": quoted(keys["ben"]), "eve": quoted(keys["ben"])})
     assert "one key under two names, ben and eve" in refusal(program)
 
 
-def test_a_policy_that_nobody_could_ever_meet_is_refused(program: Program, keys: dict[str, str]) -> None:
+def test_unmeetable_approval_policy_is_refused(program: Program, keys: dict[str, str]) -> None:
     ada = quoted(keys["ada"])
     configure(program, {"ada": ada}, {"ada": quoted(keys["ada"], keys["ada2"])})
     assert "nothing could ever be approved" in refusal(program)
@@ -169,12 +165,12 @@ def test_a_policy_that_nobody_could_ever_meet_is_refused(program: Program, keys:
     assert "needs 2 approvals, and no maker has more than 1 other" in refusal(program)
 
 
-def test_a_name_that_shows_nothing_is_refused(program: Program, keys: dict[str, str]) -> None:
+def test_invisible_name_is_refused(program: Program, keys: dict[str, str]) -> None:
     configure(program, {'"\\u200b"': quoted(keys["ada"])}, {"ben": quoted(keys["ben"])})
     assert "A name in [approval.makers] is empty" in refusal(program)
 
 
-def test_doctor_says_who_may_do_what_with_which_key(program: Program, keys: dict[str, str]) -> None:
+def test_doctor_lists_rights_and_keys_of_people(program: Program, keys: dict[str, str]) -> None:
     ada, ben = quoted(keys["ada"], keys["ada2"]), quoted(keys["ben"])
     configure(program, {"ada": ada, "cleo": quoted(keys["cleo"])}, {"ada": ada, "ben": ben}, needed=2)
     checks = {one["check"]: (one["state"], one["found"]) for one in program.json("doctor")["checks"]}
@@ -201,7 +197,7 @@ def test_a_plan_made_against_another_journal_is_refused(program: Program, keys: 
     assert len(program.record()) == 3
 
 
-def test_a_used_plan_opens_nothing_else_and_says_when_it_was_used(program: Program, keys: dict[str, str]) -> None:
+def test_used_plan_is_refused_with_time_of_use(program: Program, keys: dict[str, str]) -> None:
     configure(program, {"ada": quoted(keys["ada"])}, {"cleo": quoted(keys["cleo"])})
     sheet = prepared(program, "cleo")
     batch = program.json("submit", sheet)["batch"]
@@ -214,7 +210,7 @@ def test_a_used_plan_opens_nothing_else_and_says_when_it_was_used(program: Progr
     assert len(program.record()) == 3
 
 
-def test_the_approved_plan_again_continues_its_batch_and_opens_nothing(program: Program, keys: dict[str, str]) -> None:
+def test_approved_plan_again_continues_same_batch(program: Program, keys: dict[str, str]) -> None:
     configure(program, {"ada": quoted(keys["ada"])}, {"cleo": quoted(keys["cleo"])})
     sheet = prepared(program, "cleo")
     program.json("submit", sheet)
@@ -225,7 +221,7 @@ def test_the_approved_plan_again_continues_its_batch_and_opens_nothing(program: 
     assert len(program.record()) == 3
 
 
-def test_an_amended_sheet_needs_a_plan_of_its_own(program: Program, keys: dict[str, str]) -> None:
+def test_amended_sheet_needs_new_plan(program: Program, keys: dict[str, str]) -> None:
     configure(program, {"ada": quoted(keys["ada"])}, {"cleo": quoted(keys["cleo"])})
     rows = [*kenyan_rows(2), *kenyan_rows(1, prefix="NO", amount="9001")]
     sheet = program.sheet(rows)
@@ -243,7 +239,7 @@ def test_an_amended_sheet_needs_a_plan_of_its_own(program: Program, keys: dict[s
     assert program.json("verify")["exit_code"] == 0
 
 
-def test_looking_at_a_changed_plan_says_so(program: Program, keys: dict[str, str]) -> None:
+def test_viewing_changed_plan_is_refused(program: Program, keys: dict[str, str]) -> None:
     configure(program, {"ada": quoted(keys["ada"])}, {"cleo": quoted(keys["cleo"])})
     prepared(program)
     edited(program, {"findings": []})
@@ -254,7 +250,7 @@ def test_looking_at_a_changed_plan_says_so(program: Program, keys: dict[str, str
     assert "changed after its maker signed it" in result.stderr
 
 
-def test_approve_says_whose_key_it_is(program: Program, keys: dict[str, str]) -> None:
+def test_approve_names_owner_of_key(program: Program, keys: dict[str, str]) -> None:
     configure(program, {"ada": quoted(keys["ada"])}, {"cleo": quoted(keys["cleo"])})
     prepared(program)
     code, told = approve(program, "cleo")

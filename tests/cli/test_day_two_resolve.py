@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Kept
-from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
 from tests.cli.stopped import stopped, wait_for_first_payment
+from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 EVIDENCE = "Ticket 4711, answered by support on the phone"
 
@@ -52,7 +52,7 @@ def statement(program: Program, *lines: str, heading: str = "Order ID;Amount;Cur
 # What a person is told
 
 
-def test_status_says_for_each_row_what_to_do_next(doubtful: Program) -> None:
+def test_status_says_next_step_for_each_row(doubtful: Program) -> None:
     result = doubtful.run("status", doubtful.home / "payroll.csv")
     assert "do not pay them by other means" in result.stdout
     assert result.stdout.index("order TAKEN-1") < result.stdout.index("Row 6, rejected (9001)")
@@ -101,12 +101,12 @@ def test_a_person_settles_a_row_in_doubt(doubtful: Program, word: str, state: st
     assert line["state"] == state
 
 
-def test_an_accepted_row_without_an_answer_can_be_settled_too(doubtful: Program) -> None:
+def test_accepted_row_can_be_settled_as_paid(doubtful: Program) -> None:
     resolve(doubtful, "row", "7", "--as", "paid", "--evidence", EVIDENCE)
     assert states(doubtful) == {"in_doubt": 3, "paid": 2, "rejected": 1}
 
 
-def test_not_received_is_refused_within_the_quarantine_with_the_time_from_which_it_may(doubtful: Program) -> None:
+def test_not_received_in_quarantine_tells_earliest_time(doubtful: Program) -> None:
     result = doubtful.run(
         "resolve", "row", doubtful.home / "payroll.csv", "5", "--as", "not-received", "--evidence", EVIDENCE
     )
@@ -116,7 +116,7 @@ def test_not_received_is_refused_within_the_quarantine_with_the_time_from_which_
     assert states(doubtful)["in_doubt"] == 3
 
 
-def test_not_received_is_sent_again_under_its_own_order_id_and_marked_for_ever(doubtful: Program) -> None:
+def test_not_received_row_is_resent_marked_possible_duplicate(doubtful: Program) -> None:
     without_quarantine(doubtful)
     summary = resolve(doubtful, "row", "5", "--as", "not-received", "--evidence", EVIDENCE)
     assert summary["exit_code"] == 5
@@ -139,7 +139,7 @@ def test_not_received_is_sent_again_under_its_own_order_id_and_marked_for_ever(d
         (["3", "2", "--as", "paid", "--evidence", "x"], "Row 2 is paid"),
     ],
 )
-def test_what_may_not_be_resolved_is_refused_whole(doubtful: Program, arguments: list[str], why: str) -> None:
+def test_wrong_resolution_changes_no_row(doubtful: Program, arguments: list[str], why: str) -> None:
     before = states(doubtful)
     result = doubtful.run("resolve", "row", doubtful.home / "payroll.csv", *arguments)
     assert result.exit_code == 2
@@ -147,7 +147,7 @@ def test_what_may_not_be_resolved_is_refused_whole(doubtful: Program, arguments:
     assert states(doubtful) == before
 
 
-def test_a_row_is_not_resolved_while_the_run_that_sends_it_is_alive(program: Program) -> None:
+def test_row_of_running_batch_is_not_resolved(program: Program) -> None:
     (program.home / "slow.toml").write_text("[default]\ndelay_s = 0.3\n")
     program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
     sheet = program.sheet(kenyan_rows(30))
@@ -164,7 +164,7 @@ def test_a_row_is_not_resolved_while_the_run_that_sends_it_is_alive(program: Pro
 # By statement
 
 
-def test_a_statement_is_only_previewed_until_a_person_says_yes(doubtful: Program) -> None:
+def test_statement_without_yes_is_only_previewed(doubtful: Program) -> None:
     before = states(doubtful)
     file = statement(doubtful, "TAKEN-1;9007;KES;approved", "TAKEN-2;9007.00;KES;declined", "LATER-1;9002;KES;approved")
     preview = resolve(doubtful, "statement", file)
@@ -181,7 +181,7 @@ def test_a_statement_is_only_previewed_until_a_person_says_yes(doubtful: Program
     assert states(doubtful) == {"in_doubt": 1, "paid": 3, "rejected": 2}
 
 
-def test_a_statement_that_was_taken_in_before_changes_nothing(doubtful: Program) -> None:
+def test_repeated_statement_changes_nothing(doubtful: Program) -> None:
     file = statement(doubtful, "TAKEN-1;9007;KES;approved")
     resolve(doubtful, "statement", file, "--yes")
     assert resolve(doubtful, "statement", file, "--yes")["exit_code"] == 2
@@ -204,7 +204,7 @@ def test_a_statement_that_was_taken_in_before_changes_nothing(doubtful: Program)
         (";9007;KES;approved", "names no order"),
     ],
 )
-def test_a_line_that_does_not_fit_is_listed_and_nothing_is_changed(doubtful: Program, line: str, why: str) -> None:
+def test_mismatched_statement_line_is_listed_changing_nothing(doubtful: Program, line: str, why: str) -> None:
     before = states(doubtful)
     file = statement(doubtful, "TAKEN-1;9007;KES;approved", line)
     for arguments in ((file,), (file, "--yes")):
@@ -216,14 +216,14 @@ def test_a_line_that_does_not_fit_is_listed_and_nothing_is_changed(doubtful: Pro
     assert states(doubtful) == before
 
 
-def test_what_fits_can_be_settled_though_other_lines_do_not(doubtful: Program) -> None:
+def test_matching_only_settles_rows_despite_other_lines(doubtful: Program) -> None:
     file = statement(doubtful, "TAKEN-1;9007;KES;approved", "NOBODY-1;9007;KES;approved")
     summary = resolve(doubtful, "statement", file, "--yes", "--matching-only")
     assert (summary["resolved"], summary["exit_code"]) == (1, 5)
     assert states(doubtful)["paid"] == 2
 
 
-def test_orders_of_other_batches_are_counted_and_left_alone(doubtful: Program) -> None:
+def test_orders_of_other_batches_are_only_counted(doubtful: Program) -> None:
     other = doubtful.sheet(kenyan_rows(1, amount="9007", prefix="OTHER"), name="other.csv")
     doubtful.json("submit", other, "--repeats-meant")
     file = statement(doubtful, "TAKEN-1;9007;KES;approved", "OTHER-1;9007;KES;approved")
@@ -232,7 +232,7 @@ def test_orders_of_other_batches_are_counted_and_left_alone(doubtful: Program) -
     assert doubtful.json("status", doubtful.home / "other.csv")["states"] == {"in_doubt": 1}
 
 
-def test_an_earlier_attempt_that_was_paid_after_all_is_shown_as_a_double_payment(doubtful: Program) -> None:
+def test_earlier_attempt_called_paid_shows_double_payment(doubtful: Program) -> None:
     doubtful.json("retry", doubtful.home / "payroll.csv")
     file = statement(doubtful, "NO-1;9001;KES;approved")
     differences = resolve(doubtful, "statement", file)["differences"]
@@ -260,9 +260,7 @@ def resumed(program: Program) -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("answer", ["approved", "processing"])
 @pytest.mark.parametrize("option", [(), ("--matching-only",)])
-def test_a_ready_row_that_a_statement_calls_paid_or_under_way_is_held_until_a_person_says(
-    cleared: Program, answer: str, option: tuple[str, ...]
-) -> None:
+def test_ready_row_called_paid_is_held_until_resolved(cleared: Program, answer: str, option: tuple[str, ...]) -> None:
     file = statement(cleared, f"LOST-1;9008;KES;{answer}", "TAKEN-1;9007;KES;approved")
     preview = resolve(cleared, "statement", file)
     assert (preview["would_hold"], preview["held"]) == (["LOST-1"], 0)
@@ -287,26 +285,26 @@ def test_a_ready_row_that_a_statement_calls_paid_or_under_way_is_held_until_a_pe
 
 
 @pytest.mark.parametrize(("word", "state"), [("paid", "paid"), ("rejected", "rejected")])
-def test_a_held_row_is_settled_as_what_became_of_it(cleared: Program, word: str, state: str) -> None:
+def test_held_row_takes_state_of_settlement(cleared: Program, word: str, state: str) -> None:
     resolve(cleared, "statement", statement(cleared, "LOST-1;9008;KES;approved"), "--yes")
     resolve(cleared, "row", "5", "--as", word, "--evidence", EVIDENCE)
     assert resumed(cleared)["LOST-1"]["state"] == state
 
 
-def test_a_ready_row_that_nothing_holds_is_not_resolved(cleared: Program) -> None:
+def test_ready_row_without_hold_is_not_resolved(cleared: Program) -> None:
     result = cleared.run("resolve", "row", cleared.home / "payroll.csv", "5", "--as", "paid", "--evidence", EVIDENCE)
     assert result.exit_code == 2
     assert "Row 5 is ready" in result.stderr
 
 
-def test_a_rejected_row_that_a_statement_calls_paid_is_not_sent_after_its_release(doubtful: Program) -> None:
+def test_rejected_row_called_paid_is_held_after_release(doubtful: Program) -> None:
     assert resolve(doubtful, "statement", statement(doubtful, "NO-1;9001;KES;approved"), "--yes")["held"] == 1
     doubtful.json("retry", doubtful.home / "payroll.csv", "--row", "6")
     line = resumed(doubtful)["NO-1"]
     assert (line["state"], line["attempts"], line["sent_orderid"]) == ("ready", "1", "NO-1")
 
 
-def test_a_row_of_another_batch_that_a_statement_calls_paid_is_held_too(cleared: Program) -> None:
+def test_row_of_other_batch_called_paid_is_held(cleared: Program) -> None:
     other = cleared.sheet(kenyan_rows(1, amount="33", prefix="OTHER"), name="other.csv")
     cleared.json("submit", other)
     file = statement(cleared, "LOST-1;9008;KES;approved", "LOST-1;9008;KES;approved")
@@ -320,20 +318,20 @@ def test_a_statement_with_other_money_holds_nothing(cleared: Program) -> None:
     assert (summary["held"], summary["exit_code"]) == (0, 3)
 
 
-def test_an_earlier_attempt_that_the_statement_calls_declined_agrees(doubtful: Program) -> None:
+def test_earlier_attempt_called_declined_agrees(doubtful: Program) -> None:
     doubtful.json("retry", doubtful.home / "payroll.csv")
     summary = resolve(doubtful, "statement", statement(doubtful, "NO-1;9001;KES;declined"))
     assert (summary["differences"], summary["agreeing"]) == ([], 1)
 
 
-def test_not_received_in_an_answer_list_waits_for_the_quarantine_too(doubtful: Program) -> None:
+def test_not_received_in_answer_list_waits_for_quarantine(doubtful: Program) -> None:
     file = statement(doubtful, "LOST-1,9008,KES,not-received", heading="order_id,amount,currency,answer")
     differences = resolve(doubtful, "statement", file, "--yes")["differences"]
     assert isinstance(differences, list)
     assert "settle it as not received from 20" in differences[0]["message"]
 
 
-def test_the_gateways_own_headings_are_named_in_the_configuration(doubtful: Program) -> None:
+def test_configuration_names_headings_of_statement(doubtful: Program) -> None:
     names = '"Merchant ref" = "order_id"\nBetrag = "amount"\nCcy = "currency"\nResult = "status"\n'
     doubtful.config.write_text(f"{doubtful.config.read_text()}\n[statement.columns]\n{names}")
     file = statement(doubtful, "TAKEN-1;9007;KES;approved", heading="Merchant Ref;Betrag;CCY;Result")
@@ -349,14 +347,14 @@ def test_the_gateways_own_headings_are_named_in_the_configuration(doubtful: Prog
         ("Amount;Currency;Status", "has no column order_id"),
     ],
 )
-def test_a_statement_without_the_columns_it_needs_is_refused(doubtful: Program, heading: str, why: str) -> None:
+def test_statement_without_needed_columns_is_refused(doubtful: Program, heading: str, why: str) -> None:
     file = statement(doubtful, ";".join("x" for _ in heading.split(";")), heading=heading)
     result = doubtful.run("resolve", "statement", doubtful.home / "payroll.csv", file)
     assert result.exit_code == 3
     assert why in result.stderr
 
 
-def test_a_statement_that_cannot_be_read_is_refused(doubtful: Program) -> None:
+def test_unreadable_statement_is_refused(doubtful: Program) -> None:
     for content in (b"", b"order_id,amount,currency,status\n", b'order_id,amount,currency,status\n"x"y,1,KES,paid\n'):
         (doubtful.home / "statement.csv").write_bytes(content)
         result = doubtful.run("resolve", "statement", doubtful.home / "payroll.csv", doubtful.home / "statement.csv")

@@ -14,7 +14,7 @@ import pytest
 from paygw_batch.show import outputs
 from paygw_batch.show.workbook import is_exact
 from tests.cli.conftest import Kept
-from tests.cli.program import HEADING, Program, kenyan_rows, read_csv
+from tests.support.program import HEADING, Program, kenyan_rows, read_csv
 
 HOSTILE = '<script>alert(1)</script> & "x"'
 SPAN = '<span class="state">x</span>'
@@ -44,7 +44,7 @@ def reconciled(program: Program, name: str = "out.xlsx") -> tuple[Path, Path]:
     return out, page
 
 
-def test_the_worksheet_of_all_columns_has_the_rows_of_the_csv_as_text(mixed: Program) -> None:
+def test_all_columns_worksheet_matches_csv_as_text(mixed: Program) -> None:
     out, _ = reconciled(mixed)
     book = openpyxl.load_workbook(out)
     heading, *lines = book["All columns"].iter_rows(values_only=True)
@@ -63,7 +63,7 @@ def payments(path: Path) -> list[dict[str, Any]]:
     return [dict(zip(map(str, heading), line, strict=True)) for line in lines]
 
 
-def test_the_first_worksheet_has_what_a_person_needs_first_and_amounts_as_numbers(mixed: Program) -> None:
+def test_first_worksheet_shows_main_columns_and_numeric_amounts(mixed: Program) -> None:
     out, _ = reconciled(mixed)
     told = read_csv(mixed.home / "payroll.reconciliation.csv")
     lines = payments(out)
@@ -103,7 +103,7 @@ def test_the_foot_has_the_totals_of_each_currency(program: Program) -> None:
     assert sheet.auto_filter.ref == "A1:K5", "the foot is no row to be sorted among the others"
 
 
-def test_the_first_worksheet_prints_on_landscape_a4_with_its_header_on_every_page(mixed: Program) -> None:
+def test_first_worksheet_prints_landscape_with_heading_rows(mixed: Program) -> None:
     out, _ = reconciled(mixed)
     sheet = openpyxl.load_workbook(out).worksheets[0]
     assert (sheet.page_setup.orientation, sheet.page_setup.paperSize) == ("landscape", 9)
@@ -118,7 +118,7 @@ def test_the_first_worksheet_prints_on_landscape_a4_with_its_header_on_every_pag
 
 
 @pytest.mark.parametrize("name", ["pay & roll &P.csv", f"{'x' * 240}.csv"])
-def test_any_name_of_a_sheet_can_be_printed_at_the_top(program: Program, name: str) -> None:
+def test_any_sheet_name_fits_print_header(program: Program, name: str) -> None:
     sheet = program.sheet(kenyan_rows(1), name)
     program.json("submit", sheet, "--out", program.home / "first.csv")
     out = program.home / "out.xlsx"
@@ -129,7 +129,7 @@ def test_any_name_of_a_sheet_can_be_printed_at_the_top(program: Program, name: s
     assert str(header.center.text)[:4] == name[:4]
 
 
-def test_the_workbook_colours_states_filters_and_freezes_the_header(mixed: Program) -> None:
+def test_workbook_colours_states_and_freezes_header(mixed: Program) -> None:
     out, _ = reconciled(mixed)
     sheet = openpyxl.load_workbook(out).worksheets[0]
     assert sheet.freeze_panes == "C2"
@@ -168,11 +168,11 @@ def test_the_workbooks_totals_are_the_books(mixed: Program) -> None:
         ("", 2, False),
     ],
 )
-def test_an_amount_is_a_number_only_where_a_spreadsheet_shows_it_exactly(amount: str, units: int, exact: bool) -> None:
+def test_amount_is_number_only_where_exact(amount: str, units: int, exact: bool) -> None:
     assert is_exact(amount, units) is exact
 
 
-def test_what_a_spreadsheet_would_not_hold_exactly_is_text_and_said_at_the_foot(program: Program) -> None:
+def test_inexact_amount_is_text_and_noted_below(program: Program) -> None:
     rows = [*kenyan_rows(1), *kenyan_rows(1, amount="123456789012345.67", prefix="BIG")]
     assert program.json("submit", program.sheet(rows))["exit_code"] == 0
     out, _ = reconciled(program)
@@ -182,7 +182,7 @@ def test_what_a_spreadsheet_would_not_hold_exactly_is_text_and_said_at_the_foot(
     assert "1 amount is written as text" in str(lines[-1]["Payee"])
 
 
-def test_the_amount_of_an_invalid_row_is_the_senders_text(program: Program) -> None:
+def test_amount_of_invalid_row_stays_sender_text(program: Program) -> None:
     rows = [*kenyan_rows(1), *kenyan_rows(1, amount='"1,500.50"', prefix="BAD")]
     program.json("submit", program.sheet(rows), "--skip-invalid")
     out, _ = reconciled(program)
@@ -191,16 +191,14 @@ def test_the_amount_of_an_invalid_row_is_the_senders_text(program: Program) -> N
     assert not any("as text" in str(line["Payee"]) for line in lines)
 
 
-def test_a_large_workbook_of_ours_is_replaced_as_a_small_one_is(
-    mixed: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_own_workbook_is_replaced(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """The names by which it is known are among the first texts, however many rows come before them."""
     reconciled(mixed)
     monkeypatch.setattr(outputs, "_MAX_STRINGS_BYTES", 1_000)
     reconciled(mixed)
 
 
-def test_workbook_and_page_made_again_are_the_same_to_the_byte(mixed: Program) -> None:
+def test_workbook_and_page_are_rewritten_byte_identical(mixed: Program) -> None:
     first = [path.read_bytes() for path in reconciled(mixed)]
     assert [path.read_bytes() for path in reconciled(mixed)] == first
 
@@ -238,7 +236,7 @@ def test_the_page_stands_alone(mixed: Program) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_page_lists_what_needs_a_person_first_and_in_doubt_before_rejected(mixed: Program) -> None:
+def test_page_lists_doubtful_then_rejected_rows_first(mixed: Program) -> None:
     _, path = reconciled(mixed)
     text = page_of(path).text
     assert "Rows that need a person: 2" in text
@@ -258,14 +256,14 @@ def test_the_page_draws_outcomes_over_time_and_latency(mixed: Program) -> None:
     assert "50% within" in content
 
 
-def test_a_page_with_nothing_sent_and_nothing_wrong_is_a_page_too(program: Program) -> None:
+def test_page_without_open_rows_is_written(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(1)))
     out, path = program.home / "o.csv", program.home / "o.html"
     program.json("reconcile", program.home / "payroll.csv", "--out", out, "--report", path)
     assert "Rows that need a person" in page_of(path).text
 
 
-def test_what_a_sheet_says_is_shown_and_never_run(program: Program) -> None:
+def test_sheet_text_is_shown_and_never_run(program: Program) -> None:
     rows = []
     for number, name in enumerate([HOSTILE, SPAN, "=1+1"], start=1):
         rows.append(["KE", f"NO-{number}", "9001", "KES", name, f"25471234500{number}", f"+25471234500{number}"])
@@ -283,7 +281,7 @@ def test_what_a_sheet_says_is_shown_and_never_run(program: Program) -> None:
     assert all(cell.data_type != "f" for cell in cells)
 
 
-def test_a_report_that_cannot_be_written_is_an_error(mixed: Program) -> None:
+def test_unwritable_report_is_error(mixed: Program) -> None:
     result = mixed.run(
         "reconcile", mixed.home / "payroll.csv", "--out", mixed.home / "o.csv", "--report", mixed.home / "no" / "o.html"
     )

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.cli.program import Program, kenyan_rows, read_csv
 from tests.cli.stopped import stopped, wait_for_first_payment
+from tests.support.program import Program, kenyan_rows, read_csv
 
 SECOND_TIME_LUCKY = """
 [default]
@@ -45,7 +45,7 @@ def states(program: Program) -> list[str]:
     return [line["state"] for line in read_csv(program.home / "payroll.reconciliation.csv")]
 
 
-def test_retry_sends_every_rejected_row_once_more_under_its_next_order_id(forgiving: Program) -> None:
+def test_retry_sends_rejected_rows_with_next_order_id(forgiving: Program) -> None:
     batch = mixed_sheet(forgiving)
     summary = forgiving.json("retry", batch)
     assert (summary["released"], summary["sent_this_run"], summary["exit_code"]) == (2, 2, 5)
@@ -55,13 +55,13 @@ def test_retry_sends_every_rejected_row_once_more_under_its_next_order_id(forgiv
     assert [line["attempts"] for line in lines] == ["1", "1", "2", "2", "1"]
 
 
-def test_retry_of_one_row_leaves_the_other_rejected_rows_alone(forgiving: Program) -> None:
+def test_retry_of_single_row_leaves_second_row_rejected(forgiving: Program) -> None:
     batch = mixed_sheet(forgiving)
     assert forgiving.json("retry", batch, "--row", "5")["released"] == 1
     assert states(forgiving) == ["paid", "paid", "rejected", "paid", "in_doubt"]
 
 
-def test_retry_under_the_same_order_id_when_the_configuration_says_so(forgiving: Program) -> None:
+def test_retry_may_reuse_same_order_id(forgiving: Program) -> None:
     forgiving.config.write_text(f'{forgiving.config.read_text()}\n[retry]\norder_id = "same"\n')
     batch = mixed_sheet(forgiving)
     summary = forgiving.json("retry", batch)
@@ -72,7 +72,7 @@ def test_retry_under_the_same_order_id_when_the_configuration_says_so(forgiving:
 @pytest.mark.parametrize(
     ("row", "why"), [("2", "is paid"), ("6", "is in doubt and may have been paid"), ("99", "has no such row")]
 )
-def test_a_row_that_is_not_rejected_is_refused_and_nothing_is_released(forgiving: Program, row: str, why: str) -> None:
+def test_retry_of_unrejected_row_releases_nothing(forgiving: Program, row: str, why: str) -> None:
     batch = mixed_sheet(forgiving)
     before = forgiving.record()
     result = forgiving.run("retry", batch, "--row", "4", "--row", row)
@@ -82,14 +82,14 @@ def test_a_row_that_is_not_rejected_is_refused_and_nothing_is_released(forgiving
     assert forgiving.json("status", batch)["states"] == {"in_doubt": 1, "paid": 2, "rejected": 2}
 
 
-def test_retry_says_so_when_there_is_nothing_to_retry(program: Program) -> None:
+def test_retry_says_nothing_to_retry(program: Program) -> None:
     batch = program.json("submit", program.sheet(kenyan_rows(2)))["batch"]
     summary = program.json("retry", batch)
     assert (summary["released"], summary["sent_this_run"], summary["exit_code"]) == (0, 0, 0)
     assert "Nothing to retry" in summary["message"]
 
 
-def test_retry_tells_the_journal_who_released_the_row(program: Program) -> None:
+def test_retry_records_person_in_journal(program: Program) -> None:
     batch = program.json("submit", program.sheet(kenyan_rows(1, amount="9001")))["batch"]
     program.json("retry", batch, "--by", "Ada in finance")
     opened, released = program.json("status", batch, "--history")["history"]
@@ -100,7 +100,7 @@ def test_retry_tells_the_journal_who_released_the_row(program: Program) -> None:
     assert released["said"] == "next attempt as PAY-1-r2"
 
 
-def test_a_batch_that_another_run_holds_is_not_retried(forgiving: Program) -> None:
+def test_batch_held_by_other_run_is_not_retried(forgiving: Program) -> None:
     (forgiving.home / "forgiving.toml").write_text("[default]\ndelay_s = 0.2\n")
     sheet = forgiving.sheet(kenyan_rows(40))
     process = forgiving.start("submit", sheet)

@@ -8,7 +8,7 @@ import pytest
 from paygw_batch.cli.commands.status import age_text
 from tests.cli.conftest import Kept
 from tests.cli.paying import paying, unanswered
-from tests.cli.program import Program, kenyan_rows
+from tests.support.program import Program, kenyan_rows
 
 
 def begin_three_batches(program: Program) -> None:
@@ -37,7 +37,7 @@ def test_all_batches_in_the_order_asked_for(three_batches: Program, order: str, 
     assert [batch["sheet"] for batch in three_batches.json("status", "--sort", order)["batches"]] == sheets
 
 
-def test_the_list_tells_age_totals_and_what_needs_a_person(three_batches: Program) -> None:
+def test_batch_list_tells_age_totals_and_open_rows(three_batches: Program) -> None:
     summary = three_batches.json("status")
     assert summary["states"] == {"paid": 7, "rejected": 2}
     assert summary["totals"] == {"KES": {"paid": "10503.50", "rejected": "18002.00"}}
@@ -55,11 +55,11 @@ def test_the_list_tells_age_totals_and_what_needs_a_person(three_batches: Progra
         (timedelta(seconds=-5), "0 min"),
     ],
 )
-def test_an_age_is_told_in_its_two_largest_units(age: timedelta, text: str) -> None:
+def test_age_is_told_in_two_largest_units(age: timedelta, text: str) -> None:
     assert age_text(age) == text
 
 
-def test_rows_in_doubt_come_first_and_only_so_many_are_shown(program: Program) -> None:
+def test_status_shows_doubtful_rows_first_up_to_limit(program: Program) -> None:
     text = program.config.read_text().replace("[submission]", "[submission]\nstop_after_rejected = 0")
     program.config.write_text(text)
     rows = [*kenyan_rows(30, amount="9001", prefix="NO"), *kenyan_rows(2, amount="9010", prefix="WHAT")]
@@ -88,6 +88,6 @@ def test_watch_follows_a_running_batch_to_its_end(program: Program) -> None:
     assert json.loads(shown)["states"] == {"paid": 5}
 
 
-def test_options_that_do_not_go_together_are_refused(three_batches: Program) -> None:
+def test_conflicting_status_options_are_refused(three_batches: Program) -> None:
     for arguments in (["--watch"], ["--in-doubt"], ["small.csv", "--out", "x.csv"]):
         assert three_batches.run("status", *arguments).exit_code == 2

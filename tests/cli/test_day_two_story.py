@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
 from tests.cli.stopped import stopped, wait_for_first_payment
+from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 ROWS = 500
 
@@ -87,7 +87,7 @@ def payroll(program: Program) -> Path:
 
 
 @pytest.mark.long
-def test_a_week_of_a_finance_office_ends_with_every_row_in_one_state_and_books_that_tie(program: Program) -> None:
+def test_finance_week_leaves_every_row_paid_once(program: Program) -> None:
     office = Office(program)
     (program.home / "gateway.toml").write_text(GATEWAY)
     people = {name: office.person(name) for name in ("ada", "ben")}

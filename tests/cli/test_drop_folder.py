@@ -10,10 +10,10 @@ import pytest
 
 from paygw_batch.unattended.drop_folder import Claimed
 from paygw_batch.unattended.dropped_files import FolderEntry, sorted_files
-from tests.cli.approving import policy, prepared
-from tests.cli.program import Program, kenyan_rows, sandbox_toml
-from tests.cli.test_cover_notes import OLD
-from tests.cli.test_metrics import gauges
+from tests.cli.metrics import gauges
+from tests.cli.sheets import OLD
+from tests.support.approving import policy, prepared
+from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 WRONG = 'expect_rows = 99\n[expect_total]\nKES = "1.00"\n'
 
@@ -75,7 +75,7 @@ MISSPELT = [
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("note", MISSPELT)
-def test_a_note_that_almost_has_the_name_of_a_sheet_refuses_it(program: Program, folder: Path, note: str) -> None:
+def test_misnamed_note_refuses_sheet(program: Program, folder: Path, note: str) -> None:
     payroll(program)
     put(folder, note)
     other = payroll(program, "bonus.csv", prefix="BONUS", amount="20")
@@ -87,14 +87,14 @@ def test_a_note_that_almost_has_the_name_of_a_sheet_refuses_it(program: Program,
     assert [path.name for path in folder.iterdir() if path.is_file()] == []
 
 
-def test_a_note_in_another_unicode_form_refuses_its_sheet(program: Program, folder: Path) -> None:
+def test_note_in_other_unicode_form_refuses_sheet(program: Program, folder: Path) -> None:
     payroll(program, unicodedata.normalize("NFC", "l\u00f6hne.csv"))
     put(folder, unicodedata.normalize("NFD", "l\u00f6hne.csv.toml"))
     assert program.json("run-folder", folder)["exit_code"] == 3
     assert program.record() == []
 
 
-def test_a_second_note_refuses_a_sheet_that_has_one(program: Program, folder: Path) -> None:
+def test_second_note_refuses_sheet(program: Program, folder: Path) -> None:
     payroll(program)
     put(folder, "payroll.csv.toml", "expect_rows = 3\n")
     put(folder, "payroll.toml")
@@ -103,7 +103,7 @@ def test_a_second_note_refuses_a_sheet_that_has_one(program: Program, folder: Pa
     assert {"payroll.csv", "payroll.csv.toml", "payroll.toml"} <= set(names(folder / "refused"))
 
 
-def test_the_note_of_another_file_of_that_stem_refuses_nothing(program: Program, folder: Path) -> None:
+def test_note_for_file_of_same_stem_refuses_nothing(program: Program, folder: Path) -> None:
     payroll(program)
     put(folder, "payroll.xls", "old")
     put(folder, "payroll.xls.toml")
@@ -113,7 +113,7 @@ def test_the_note_of_another_file_of_that_stem_refuses_nothing(program: Program,
 
 
 @pytest.mark.parametrize("name", ["november.csv.toml", "november.toml", "november.plan.json"])
-def test_a_note_or_plan_without_a_sheet_is_named_and_stays(program: Program, folder: Path, name: str) -> None:
+def test_note_or_plan_without_sheet_is_named(program: Program, folder: Path, name: str) -> None:
     path = put(folder, name)
     payroll(program)
     summary = program.json("run-folder", folder)
@@ -136,7 +136,7 @@ def test_a_note_may_come_before_its_sheet(program: Program, folder: Path) -> Non
     assert program.record() == []
 
 
-def test_a_sheet_waits_for_a_misspelt_note_to_settle(program: Program, folder: Path) -> None:
+def test_sheet_waits_for_misspelt_note(program: Program, folder: Path) -> None:
     sheet = payroll(program)
     (folder / "payroll.toml").write_text(WRONG)  # now
     summary = program.json("run-folder", folder)
@@ -144,7 +144,7 @@ def test_a_sheet_waits_for_a_misspelt_note_to_settle(program: Program, folder: P
     assert sheet.exists()
 
 
-def test_a_note_for_a_sheet_that_was_refused_is_named(program: Program, folder: Path) -> None:
+def test_note_after_refused_sheet_is_named(program: Program, folder: Path) -> None:
     payroll(program)
     put(folder, "payroll.toml")
     assert program.json("run-folder", folder)["exit_code"] == 3
@@ -152,7 +152,7 @@ def test_a_note_for_a_sheet_that_was_refused_is_named(program: Program, folder: 
     assert program.json("run-folder", folder)["exit_code"] == 4
 
 
-def test_a_folder_in_the_place_of_a_note_refuses_the_sheet_once(program: Program, folder: Path) -> None:
+def test_folder_instead_of_note_refuses_sheet_once(program: Program, folder: Path) -> None:
     payroll(program)
     (folder / "payroll.csv.toml").mkdir()
     os.utime(folder / "payroll.csv.toml", OLD)
@@ -161,7 +161,7 @@ def test_a_folder_in_the_place_of_a_note_refuses_the_sheet_once(program: Program
     assert program.json("run-folder", folder)["exit_code"] == 4
 
 
-def test_a_crash_before_the_note_is_put_away_pays_nothing(program: Program, folder: Path) -> None:
+def test_leftover_note_after_crash_pays_nothing(program: Program, folder: Path) -> None:
     """Its sheet has gone to refused/, and the note is still there: it is named, and refuses the next of its stem."""
     put(folder, "payroll.toml")
     assert program.json("run-folder", folder)["exit_code"] == 4
@@ -170,14 +170,14 @@ def test_a_crash_before_the_note_is_put_away_pays_nothing(program: Program, fold
     assert program.record() == []
 
 
-def test_a_stray_plan_refuses_its_sheet_for_want_of_approval(program: Program, folder: Path) -> None:
+def test_misnamed_plan_refuses_sheet(program: Program, folder: Path) -> None:
     payroll(program)
     put(folder, "payroll.csv.plan.json", "{}")
     assert program.json("run-folder", folder)["exit_code"] == 8
     assert program.record() == []
 
 
-def test_a_plan_that_no_policy_asks_for_refuses_its_sheet(program: Program, folder: Path) -> None:
+def test_plan_without_policy_refuses_sheet(program: Program, folder: Path) -> None:
     payroll(program)
     put(folder, "payroll.plan.json", "{}")
     assert program.json("run-folder", folder)["exit_code"] == 8
@@ -185,7 +185,7 @@ def test_a_plan_that_no_policy_asks_for_refuses_its_sheet(program: Program, fold
     assert {"payroll.csv", "payroll.plan.json"} <= set(names(folder / "refused"))
 
 
-def test_an_approved_sheet_is_paid_with_the_plan_beside_it(program: Program, folder: Path) -> None:
+def test_approved_sheet_is_paid_with_plan_beside(program: Program, folder: Path) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home))
     sheet = prepared(program, "cleo")
     for path in (sheet, sheet.with_name("payroll.plan.json")):
@@ -201,7 +201,7 @@ def test_an_approved_sheet_is_paid_with_the_plan_beside_it(program: Program, fol
     "name",
     ["payroll.xls", "payroll.ods", "payroll.xlsm", "payroll.csv.gz", "payroll.json", "payroll", "notes.pdf", "x.PDF"],
 )
-def test_a_file_that_is_no_sheet_is_refused_and_answered(program: Program, folder: Path, name: str) -> None:
+def test_non_sheet_file_is_refused_and_answered(program: Program, folder: Path, name: str) -> None:
     put(folder, name, "not a sheet")
     summary = program.json("run-folder", folder)
     assert [(one["sheet"], one["exit_code"]) for one in summary["sheets"]] == [(name, 3)]
@@ -211,18 +211,18 @@ def test_a_file_that_is_no_sheet_is_refused_and_answered(program: Program, folde
     assert program.json("run-folder", folder)["exit_code"] == 0
 
 
-def test_a_young_file_that_is_no_sheet_waits(program: Program, folder: Path) -> None:
+def test_young_non_sheet_file_waits(program: Program, folder: Path) -> None:
     (folder / "payroll.xls").write_text("not a sheet")
     assert program.json("run-folder", folder)["sheets"] == []
     assert (folder / "payroll.xls").exists()
 
 
-def test_an_empty_sheet_is_refused_once_it_has_settled(program: Program, folder: Path) -> None:
+def test_empty_settled_sheet_is_refused(program: Program, folder: Path) -> None:
     put(folder, "payroll.csv", "")
     assert program.json("run-folder", folder)["exit_code"] == 3
 
 
-def test_a_sheet_with_a_time_still_to_come_is_taken_once_it_has_settled(program: Program, folder: Path) -> None:
+def test_sheet_with_future_time_waits_until_settled(program: Program, folder: Path) -> None:
     sheet = payroll(program)
     os.utime(sheet, (4_000_000_000, 4_000_000_000))
     assert program.json("run-folder", folder)["sheets"] == []
@@ -230,7 +230,7 @@ def test_a_sheet_with_a_time_still_to_come_is_taken_once_it_has_settled(program:
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
-def test_what_is_no_file_is_named_and_left(program: Program, folder: Path, kind: str) -> None:
+def test_non_file_entry_is_named_and_left(program: Program, folder: Path, kind: str) -> None:
     path = folder / "payroll.csv"
     match kind:
         case "folder":
@@ -246,7 +246,7 @@ def test_what_is_no_file_is_named_and_left(program: Program, folder: Path, kind:
     assert os.path.lexists(path)
 
 
-def test_a_sheet_beside_a_transfer_that_died_is_named(program: Program, folder: Path) -> None:
+def test_sheet_beside_dead_transfer_is_named(program: Program, folder: Path) -> None:
     sheet = payroll(program)
     put(folder, "payroll.csv.filepart", "country")
     summary = program.json("run-folder", folder)
@@ -278,7 +278,7 @@ def test_waiting_unfinished_and_refused_files_are_gauges(program: Program, folde
     assert [gauges(program)[f'paygw_folder_files{{state="{state}"}}'] for state in states] == [0, 1, 0]
 
 
-def test_names_that_differ_in_little_are_told_apart_by_what_they_are() -> None:
+def test_sorted_files_tells_similar_names_apart() -> None:
     settled = FolderEntry(is_file=True, is_folder=False, is_settled=True)
     young = FolderEntry(is_file=True, is_folder=False, is_settled=False)
     found = sorted_files(
@@ -323,7 +323,7 @@ def test_an_empty_folder_name_pays_nothing(program: Program, folder: Path, monke
     assert [path.name for path in folder.iterdir()] == ["payroll.csv"]
 
 
-def test_the_root_of_all_folders_is_no_drop_folder(program: Program) -> None:
+def test_root_folder_is_no_drop_folder(program: Program) -> None:
     assert program.run("run-folder", "/").exit_code == 2
 
 
@@ -334,9 +334,7 @@ def test_the_root_of_all_folders_is_no_drop_folder(program: Program) -> None:
         *("journal", "journal as a sheet", "journal below", "home"),
     ],
 )
-def test_a_folder_that_holds_the_programs_own_is_refused_until_it_is_adopted(
-    program: Program, folder: Path, what: str
-) -> None:
+def test_folder_with_program_files_needs_adoption(program: Program, folder: Path, what: str) -> None:
     payroll(program)
     match what:
         case "configuration":
@@ -369,7 +367,7 @@ def test_a_folder_that_holds_the_programs_own_is_refused_until_it_is_adopted(
     assert all(path.exists() for path in own)
 
 
-def test_a_marker_that_others_can_write_adopts_nothing(program: Program, folder: Path) -> None:
+def test_world_writable_marker_adopts_nothing(program: Program, folder: Path) -> None:
     put(folder, "paygw.toml", sandbox_toml())
     marker = put(folder, ".paygw-adopted", "")
     marker.chmod(0o666)
@@ -378,7 +376,7 @@ def test_a_marker_that_others_can_write_adopts_nothing(program: Program, folder:
     assert stat.S_IMODE(marker.stat().st_mode) == 0o600
 
 
-def test_the_subfolder_of_a_drop_folder_is_no_drop_folder(program: Program, folder: Path) -> None:
+def test_subfolder_of_drop_folder_is_refused(program: Program, folder: Path) -> None:
     payroll(program)
     assert program.json("run-folder", folder)["exit_code"] == 0
     for name in ("done", "refused"):
@@ -387,9 +385,7 @@ def test_the_subfolder_of_a_drop_folder_is_no_drop_folder(program: Program, fold
 
 @pytest.mark.parametrize("place", ["done", "refused", "working"])
 @pytest.mark.parametrize("fault", ["link", "dangling", "file", "others write", "somebody else"])
-def test_a_subfolder_that_is_not_ours_is_never_written_to(
-    program: Program, folder: Path, place: str, fault: str
-) -> None:
+def test_foreign_subfolder_is_never_written(program: Program, folder: Path, place: str, fault: str) -> None:
     assert program.json("run-folder", folder)["exit_code"] == 0
     payroll(program)
     (sub,) = folder.glob(f"{place}*")

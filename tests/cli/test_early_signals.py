@@ -16,44 +16,11 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.journal.lock import RunLock, lock_path
-from tests.cli.program import ROOT, Program, kenyan_rows
-from tests.long_part import share
-from tests.patience import PATIENCE_S
+from tests.cli.stopped import IMPORTS, START
+from tests.support.long_part import share
+from tests.support.patience import PATIENCE_S
+from tests.support.program import ROOT, Program, kenyan_rows
 
-START = """
-import importlib.abc, os, signal, sys
-sys.path.insert(0, {root!r})
-moment, number = {moment!r}, {number}
-
-def strike():
-    os.kill(os.getpid(), number)
-
-class Dying:
-    def __del__(self):
-        strike()
-
-class AtImport(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name == moment:
-            strike()
-        elif "lost:" + name == moment:
-            Dying()
-
-def at_call(frame, event, argument):
-    if event == "call" and frame.f_code.co_qualname == moment:
-        sys.setprofile(None)
-        strike()
-
-sys.meta_path.insert(0, AtImport())
-if moment.startswith("call:"):
-    moment = moment.removeprefix("call:")
-    sys.setprofile(at_call)
-sys.argv = ["paygw-batch", *{arguments!r}]
-from paygw_batch.cli.start import main
-main()
-"""
-
-IMPORTS = ["paygw_batch.cli.main", "click", "paygw_batch.cli.commands.pay", "polars", "httptools", "apsw"]
 CALLS = ["call:cli", "call:load_settings", "call:GivenSheet.validated", "call:gateway_of", "call:run_journal"]
 CALLS += ["call:open_planned_batch", "call:send", "call:signers_at_work"]
 
@@ -73,7 +40,7 @@ def struck(program: Program, moment: str, number: int, *arguments: str) -> "subp
 
 @pytest.mark.share(14)
 @pytest.mark.parametrize("strike", share([*product([*IMPORTS, *CALLS], [signal.SIGTERM, signal.SIGINT])], every=3))
-def test_a_signal_before_the_first_row_ends_with_130_and_one_object(
+def test_signal_before_first_row_exits_130_sending_nothing(
     program: Program, strike: tuple[str, signal.Signals]
 ) -> None:
     moment, number = strike
@@ -101,9 +68,7 @@ def test_without_json_standard_output_stays_empty(program: Program, number: sign
 @pytest.mark.share(4)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("moment", ["call:Interruption.raise_on_second_signal", "call:write_results"])
-def test_a_signal_between_the_last_row_and_the_summary_ends_with_130_and_does_not_say_that_nothing_was_sent(
-    program: Program, moment: str, number: signal.Signals
-) -> None:
+def test_signal_between_last_row_and_summary_exits_130(program: Program, moment: str, number: signal.Signals) -> None:
     sheet = program.sheet(kenyan_rows(3))
     done = struck(program, moment, number, "--config", str(program.config), "--json", "submit", str(sheet))
     assert done.returncode == 130, done.stderr
@@ -113,7 +78,7 @@ def test_a_signal_between_the_last_row_and_the_summary_ends_with_130_and_does_no
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_after_the_summary_changes_nothing_any_more(program: Program, number: signal.Signals) -> None:
+def test_signal_after_summary_changes_nothing(program: Program, number: signal.Signals) -> None:
     sheet = program.sheet(kenyan_rows(3))
     done = struck(
         program, "call:Summary.as_json", number, "--config", str(program.config), "--json", "submit", str(sheet)
@@ -134,5 +99,5 @@ def test_a_lost_signal_still_ends_a_waiting_run(program: Program, number: signal
     assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (130, 130), done.stderr
 
 
-def test_the_installed_program_starts_where_signals_are_heard_first() -> None:
+def test_entry_point_is_start_main() -> None:
     assert 'paygw-batch = "paygw_batch.cli.start:main"' in Path(ROOT / "pyproject.toml").read_text()

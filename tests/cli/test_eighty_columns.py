@@ -6,7 +6,7 @@ import pytest
 
 from paygw_batch.cli.screen.screen import column_widths, wrapped
 from tests.cli.conversing import converse
-from tests.cli.program import Program, kenyan_rows
+from tests.support.program import Program, kenyan_rows
 
 LONG = "payroll-november-2026-of-the-northern-branch.csv"
 LAYOUT = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -25,11 +25,11 @@ LAYOUT = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
         ("给 付款 付款", 6, ["给", "付款", "付款"]),
     ],
 )
-def test_a_line_ends_between_words_and_a_command_stays_whole(text: str, width: int, lines: list[str]) -> None:
+def test_wrapping_keeps_words_and_commands_whole(text: str, width: int, lines: list[str]) -> None:
     assert wrapped(text, width).split("\n") == lines
 
 
-def test_columns_share_what_the_longest_words_leave() -> None:
+def test_columns_share_width_beyond_longest_words() -> None:
     columns = [["id", "aaaa"], ["one two three", "four"]]
     assert column_widths(columns, [True, False], 40) == [4, 13]
     assert column_widths(columns, [True, False], 11) == [4, 7]

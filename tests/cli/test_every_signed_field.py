@@ -18,9 +18,9 @@ from paygw_batch.approval.signed_document import SignedDocument, signed, write_d
 from paygw_batch.clock import timestamp
 from paygw_batch.settle.kept_documents import WithdrawalDocument
 from paygw_batch.settle.row_order import RowOrder
-from tests.cli.approving import plan_of, policy
 from tests.cli.conftest import Kept
-from tests.cli.program import KENYAN, Program, kenyan_rows, sandbox_toml
+from tests.support.approving import plan_of, policy
+from tests.support.program import KENYAN, Program, kenyan_rows, sandbox_toml
 
 UNSIGNED = frozenset({"signature", "approvals"})
 EVERY = "*"
@@ -166,7 +166,7 @@ def states(program: Program) -> object:
 
 
 @pytest.mark.parametrize("purpose", [purpose for _, purpose in KINDS])
-def test_a_document_that_nobody_changed_is_carried_out(company: Program, purpose: str) -> None:
+def test_unchanged_document_is_carried_out(company: Program, purpose: str) -> None:
     path = made(company, purpose)
     assert company.run("approve", path, "--key", key_of(company, "cleo")).exit_code == 0
     before = states(company)
@@ -208,9 +208,7 @@ def _approval(program: Program, path: Path) -> str:
 
 
 @pytest.mark.parametrize(("kind", "purpose"), KINDS)
-def test_every_field_is_under_the_digest_that_keys_and_passkeys_sign(
-    company: Program, kind: type[SignedDocument], purpose: str
-) -> None:
+def test_digest_covers_every_field_of_document(company: Program, kind: type[SignedDocument], purpose: str) -> None:
     path = made(company, purpose)
     document = json.loads(path.read_text())
     digest = kind.model_validate_json(path.read_text()).digest()
@@ -241,7 +239,7 @@ def test_every_kind_of_signed_document_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in WithdrawalDocument.model_fields if name != "signature"])
-def test_no_field_of_a_withdrawal_is_outside_of_its_signature(name: str) -> None:
+def test_withdrawal_signature_covers_every_field(name: str) -> None:
     said = WithdrawalDocument(
         journal="j", sha256="0" * 64, by="ada", at="2026-11-24T10:00:00.000Z", key="k", signature=""
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
+from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 LOSES_THE_ORDER = '[default]\nfault = "drop_before"\n'
 TAKES_IT_AND_LOSES_THE_REPLY = '[default]\nfault = "drop_after"\n'
@@ -79,7 +79,7 @@ def in_doubt_once_more(program: Program, answers: str) -> tuple[str, Path]:
 @pytest.mark.share(3)
 @pytest.mark.parametrize("answers", ["questions", "by hand"])
 @pytest.mark.parametrize("option", [(), ("--again",), ("--again", "--matching-only")])
-def test_a_file_carried_out_again_after_a_resume_pays_nothing_a_second_time(
+def test_statement_reapplied_after_resume_pays_nothing_twice(
     program: Program, answers: str, option: tuple[str, ...]
 ) -> None:
     batch, file = in_doubt_once_more(program, answers)
@@ -90,7 +90,7 @@ def test_a_file_carried_out_again_after_a_resume_pays_nothing_a_second_time(
     assert times_committed(program) == 1
 
 
-def test_a_file_that_was_carried_out_is_refused_and_told_when_and_by_whom(program: Program) -> None:
+def test_reapplied_statement_is_refused_with_time_and_person(program: Program) -> None:
     batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
     file = statement(program, "PAY-1,1500.50,KES,approved")
     program.json("resolve", "statement", batch, file, "--yes", "--by", "Amina")
@@ -106,7 +106,7 @@ def test_a_file_that_was_carried_out_is_refused_and_told_when_and_by_whom(progra
     assert program.json("verify")["exit_code"] == 0
 
 
-def test_a_file_that_settled_nothing_is_not_carried_out(program: Program) -> None:
+def test_statement_settling_nothing_may_be_applied_later(program: Program) -> None:
     batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
     file = statement(program, "PAY-1,1500.50,KES,approved", "NOBODY,1,KES,approved")
     assert program.json("resolve", "statement", batch, file, "--yes")["exit_code"] == 3
@@ -114,7 +114,7 @@ def test_a_file_that_settled_nothing_is_not_carried_out(program: Program) -> Non
 
 
 @pytest.mark.parametrize("word", ["declined", "approved"])
-def test_a_file_read_again_does_not_speak_of_what_left_after_it_was_carried_out(program: Program, word: str) -> None:
+def test_reread_statement_ignores_rows_sent_since(program: Program, word: str) -> None:
     configure(program)
     gateway(program, PAYS)
     sheet = program.sheet(kenyan_rows(2))
@@ -131,7 +131,7 @@ def test_a_file_read_again_does_not_speak_of_what_left_after_it_was_carried_out(
     assert "was sent again after this file was first read" in told["message"]
 
 
-def test_a_statement_of_a_day_is_carried_out_for_each_of_its_batches(program: Program) -> None:
+def test_day_statement_applies_to_each_batch(program: Program) -> None:
     first = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
     second = program.json("submit", program.sheet(kenyan_rows(1, prefix="OTHER", amount="77"), name="other.csv"))
     file = statement(program, "PAY-1,1500.50,KES,approved", "OTHER-1,77,KES,approved")
@@ -155,7 +155,7 @@ def pay_what_can_be_paid(program: Program, batch: str) -> None:
     program.run("resume", batch)
 
 
-def test_an_old_declined_line_settles_no_later_attempt_under_the_same_id(program: Program) -> None:
+def test_old_declined_line_settles_no_later_attempt(program: Program) -> None:
     batch = released_under_the_same_id(program)
     (difference,) = program.json(
         "resolve", "statement", batch, statement(program, "PAY-1,1500.50,KES,declined"), "--yes", "--matching-only"
@@ -166,7 +166,7 @@ def test_an_old_declined_line_settles_no_later_attempt_under_the_same_id(program
     assert times_committed(program) == 1
 
 
-def test_an_old_declined_line_settles_no_attempt_after_not_received_and_resume(program: Program) -> None:
+def test_old_declined_line_settles_no_resumed_attempt(program: Program) -> None:
     batch, _ = in_doubt_once_more(program, "questions")
     file = statement(program, "PAY-1,1500.50,KES,declined")
     assert len(program.json("resolve", "statement", batch, file, "--yes", "--matching-only")["differences"]) == 1
@@ -175,7 +175,7 @@ def test_an_old_declined_line_settles_no_attempt_after_not_received_and_resume(p
 
 
 @pytest.mark.parametrize("option", [("--as-of", "2026-11-01T00:00:00Z"), ("--as-of", "2026-11-01"), ()])
-def test_a_line_that_is_older_than_the_attempt_settles_nothing(program: Program, option: tuple[str, ...]) -> None:
+def test_line_older_than_attempt_settles_nothing(program: Program, option: tuple[str, ...]) -> None:
     batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
     line = "PAY-1,1500.50,KES,declined" + ("" if option else ",2026-11-01T10:00:00+03:00")
     file = statement(program, line, heading=HEADING if option else f"{HEADING},time")
@@ -191,7 +191,7 @@ def now_as_text(program: Program, batch: str) -> str:
 
 
 @pytest.mark.parametrize("how", ["time", "as-of", "sent_at"])
-def test_a_line_that_is_no_older_than_the_attempt_settles_it_among_several(program: Program, how: str) -> None:
+def test_line_as_recent_as_attempt_settles_row(program: Program, how: str) -> None:
     batch = released_under_the_same_id(program)
     at = now_as_text(program, batch)
     line, option = "PAY-1,1500.50,KES,approved", ("--as-of", at) if how == "as-of" else ()
@@ -200,7 +200,7 @@ def test_a_line_that_is_no_older_than_the_attempt_settles_it_among_several(progr
     assert states(program, batch) == {"paid": 1}
 
 
-def test_a_day_without_an_hour_leaves_open_which_of_several_attempts_is_meant(program: Program) -> None:
+def test_day_without_hour_leaves_attempt_open(program: Program) -> None:
     batch = released_under_the_same_id(program)
     file = statement(
         program, f"PAY-1,1500.50,KES,declined,{now_as_text(program, batch)[:10]}", heading=f"{HEADING},time"
@@ -219,7 +219,7 @@ def test_a_day_without_an_hour_leaves_open_which_of_several_attempts_is_meant(pr
         ("2099-01-01", "is in the future"),
     ],
 )
-def test_a_time_that_is_unclear_or_has_not_come_fits_no_row(program: Program, time: str, why: str) -> None:
+def test_unclear_or_future_time_fits_no_row(program: Program, time: str, why: str) -> None:
     batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
     file = statement(program, f"PAY-1,1500.50,KES,approved,{time}", heading=f"{HEADING},time")
     assert why in program.json("resolve", "statement", batch, file, "--yes")["differences"][0]["message"]
@@ -230,7 +230,7 @@ def test_a_time_that_is_unclear_or_has_not_come_fits_no_row(program: Program, ti
     assert states(program, batch) == {"in_doubt": 1}
 
 
-def test_the_gateways_own_heading_of_a_time_is_named_in_the_configuration(program: Program) -> None:
+def test_configuration_names_time_heading_of_statement(program: Program) -> None:
     batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
     program.config.write_text(f'{program.config.read_text()}\n[statement.columns]\n"Booked" = "time"\n')
     file = statement(program, "PAY-1,1500.50,KES,approved,2026-11-01T00:00:00Z", heading=f"{HEADING},Booked")
@@ -238,7 +238,7 @@ def test_the_gateways_own_heading_of_a_time_is_named_in_the_configuration(progra
 
 
 @pytest.mark.parametrize("times", ["", ",2026-11-01T00:00:00Z"])
-def test_an_older_word_that_an_order_is_paid_is_not_lost(program: Program, times: str) -> None:
+def test_older_paid_line_still_holds_row(program: Program, times: str) -> None:
     """It settles no later attempt, and it keeps the order from being sent when a person calls that one not received."""
     batch, _ = in_doubt_once_more(program, "questions")
     file = statement(program, f"PAY-1,1500.50,KES,approved{times}", heading=f"{HEADING},time" if times else HEADING)
@@ -253,7 +253,7 @@ def test_an_older_word_that_an_order_is_paid_is_not_lost(program: Program, times
     assert program.run("verify").exit_code in {0, 5}
 
 
-def test_two_payments_under_one_id_are_told(program: Program) -> None:
+def test_double_payment_under_same_id_is_told(program: Program) -> None:
     batch = released_under_the_same_id(program)
     program.json("resolve", "row", batch, "2", "--as", "paid", "--evidence", "Ticket 1")
     file = statement(program, "PAY-1,1500.50,KES,approved,2026-11-01T00:00:00Z", heading=f"{HEADING},time")

@@ -14,8 +14,8 @@ from paygw_batch.countries.form_columns import OF_EVERY_SHEET, sheet_columns
 from paygw_batch.countries.rules import FieldKind
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
-from tests.cli.program import HEADING, KENYAN, ROOT, Program, read_csv
-from tests.cli.test_template import examples, fill
+from tests.cli.sheets import examples, fill
+from tests.support.program import HEADING, KENYAN, ROOT, Program, read_csv
 
 FIELD = "further_field"
 
@@ -81,7 +81,7 @@ def test_every_kind_of_field_is_played_here() -> None:
 
 
 @pytest.mark.parametrize("kind", OF_A_SHEET)
-def test_a_field_of_a_sheet_is_cleaned_sent_and_reconciled(program: Program, data: Path, kind: FieldKind) -> None:
+def test_added_field_is_cleaned_sent_and_reconciled(program: Program, data: Path, kind: FieldKind) -> None:
     add_field(data, kind)
     case = OF_A_SHEET[kind]
     summary = program.json("submit", sheet_with(program, case.written))
@@ -93,7 +93,7 @@ def test_a_field_of_a_sheet_is_cleaned_sent_and_reconciled(program: Program, dat
 
 
 @pytest.mark.parametrize("kind", OF_A_SHEET)
-def test_a_wrong_value_is_refused_with_a_code_of_its_column(program: Program, data: Path, kind: FieldKind) -> None:
+def test_wrong_field_value_gets_code_of_column(program: Program, data: Path, kind: FieldKind) -> None:
     add_field(data, kind)
     case = OF_A_SHEET[kind]
     rejects = program.home / "rejects.csv"
@@ -106,9 +106,7 @@ def test_a_wrong_value_is_refused_with_a_code_of_its_column(program: Program, da
 
 
 @pytest.mark.parametrize("kind", [kind for kind in OF_A_SHEET if kind is not FieldKind.COUNTRY])
-def test_a_required_field_is_in_the_template_and_its_example_is_good(
-    program: Program, data: Path, kind: FieldKind
-) -> None:
+def test_required_field_has_valid_template_example(program: Program, data: Path, kind: FieldKind) -> None:
     add_field(data, kind)
     path = program.home / "new.xlsx"
     program.json("template", "KE", "--out", path)
@@ -121,9 +119,7 @@ def test_a_required_field_is_in_the_template_and_its_example_is_good(
 
 
 @pytest.mark.parametrize("kind", OF_EVERY_ROW)
-def test_a_field_without_a_column_is_sent_with_what_every_row_has(
-    program: Program, data: Path, kind: FieldKind
-) -> None:
+def test_field_without_column_is_sent_for_every_row(program: Program, data: Path, kind: FieldKind) -> None:
     name = "site_url" if kind is FieldKind.OPERATOR_URL else FIELD  # an address is configured under its name
     add_field(data, kind, name=name, further="from_sheet = false\n")
     summary = program.json("submit", program.sheet([KENYAN.format(id="PAY-1", amount="1500.50", n=1)]))
@@ -131,7 +127,7 @@ def test_a_field_without_a_column_is_sent_with_what_every_row_has(
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 1}), summary["message"]
 
 
-def test_a_field_of_a_new_operation_is_a_column_of_its_sheets(data: Path) -> None:
+def test_field_of_operation_becomes_sheet_column(data: Path) -> None:
     text = (data / "operations" / "payout.toml").read_text(encoding="utf-8")
     add_field(data, FieldKind.TEXT)
     listed = text.replace('    "phone",\n', f'    "{FIELD}",\n    "phone",\n')
@@ -150,14 +146,14 @@ def test_a_field_of_a_new_operation_is_a_column_of_its_sheets(data: Path) -> Non
         ('name = "order_desc"\nkind = "wallet"\n', "cleaned otherwise"),
     ],
 )
-def test_a_field_that_cannot_be_meant_is_refused(data: Path, field: str, said: str) -> None:
+def test_meaningless_field_is_refused(data: Path, field: str, said: str) -> None:
     with (data / "forms" / "account.toml").open("a", encoding="utf-8") as form:
         form.write(f"\n[[fields]]\n{field}")
     with pytest.raises(ConfigurationError, match=said):
         sheet_columns(data=data)
 
 
-def test_no_module_types_the_name_of_a_form_field() -> None:
+def test_no_module_types_form_field_names() -> None:
     names = set(sheet_columns().cleanings) - {*OF_EVERY_SHEET, *RECONCILIATION_COLUMNS}
     package = ROOT / "paygw_batch"
     found = {

@@ -10,7 +10,7 @@ import pytest
 from paygw_batch.countries.load import load_rules
 from paygw_batch.show.batch_status import payment_search, spellings_of_number
 from tests.cli.conftest import Kept
-from tests.cli.program import Program
+from tests.support.program import Program
 
 HEADING = (
     "country,client_orderid,amount,currency,account_name,account_number,phone,"
@@ -69,9 +69,7 @@ def orders(program: Program, *text: str) -> list[str]:
         ("jane OR asha", []),
     ],
 )
-def test_a_payment_is_found_by_name_number_or_order_id_over_all_batches(
-    paid: Program, text: str, wanted: list[str]
-) -> None:
+def test_find_takes_name_number_or_order_id(paid: Program, text: str, wanted: list[str]) -> None:
     assert orders(paid, text) == wanted
 
 
@@ -79,7 +77,7 @@ def test_words_need_no_quotes(paid: Program) -> None:
     assert orders(paid, "Jane", "Wairimu") == ["OCT-4"]
 
 
-def test_the_object_has_state_times_amount_reference_batch_and_row(paid: Program) -> None:
+def test_found_payment_tells_state_amount_and_place(paid: Program) -> None:
     summary = paid.json("find", "OCT-1")
     (payment,) = summary["payments"]
     assert (payment["state"], payment["currency"], payment["amount"]) == ("paid", "KES", "1500.50")
@@ -92,13 +90,13 @@ def test_the_object_has_state_times_amount_reference_batch_and_row(paid: Program
     assert (summary["rows"], summary["states"], summary["has_more"]) == (1, {"paid": 1}, False)
 
 
-def test_a_row_that_is_not_paid_says_so(paid: Program) -> None:
+def test_unpaid_row_is_shown_as_rejected(paid: Program) -> None:
     shown = paid.run("find", "José").stdout
     assert shown.startswith("rejected: KES 9,001 to José Ñandú")
     assert "1 payment matches 'José': 1 rejected." in shown
 
 
-def test_the_screen_shows_names_and_the_end_of_numbers(paid: Program) -> None:
+def test_screen_shows_names_and_ends_of_numbers(paid: Program) -> None:
     result = paid.run("find", "254712345001")
     assert "2 payments match '254712345001': 2 paid." in result.stdout
     listed = result.stdout.partition("2 payments match")[0]
@@ -113,13 +111,13 @@ def test_nothing_found_is_a_plain_sentence(paid: Program) -> None:
     assert result.stdout.startswith("No payment in this journal matches 'nobody at all'.")
 
 
-def test_what_a_hostile_sheet_says_does_not_reach_the_terminal(program: Program) -> None:
+def test_hostile_sheet_text_stays_off_terminal(program: Program) -> None:
     row = "KE,EVIL-1,100,KES,Jane\u202eWanjiku,254712345001,+254712345001,,,,"
     program.run("submit", program.sheet([row], "evil.csv", HEADING), "--skip-invalid")
     assert "\u202e" not in program.run("find", "EVIL-1").stdout
 
 
-def test_without_a_journal_find_ends_as_every_command_that_needs_one(program: Program) -> None:
+def test_find_without_journal_exits_7(program: Program) -> None:
     assert program.run("find", "jane").exit_code == 7
 
 
@@ -127,7 +125,7 @@ def advice(program: Program, *words: str | Path) -> dict[str, Any]:
     return program.json("find", *words, "--advice", program.home / "advice.html")
 
 
-def test_the_advice_has_what_was_paid_to_one_person_and_is_private(paid: Program) -> None:
+def test_advice_lists_only_payments_of_payee(paid: Program) -> None:
     summary = advice(paid, "Jane Wanjiku")
     path = paid.home / "advice.html"
     assert summary["advice"] == str(path)
@@ -145,14 +143,14 @@ def test_the_advice_has_what_was_paid_to_one_person_and_is_private(paid: Program
     ("text", "sentence"),
     [("Jane", "matches 2 people"), ("José", "is paid, so no advice"), ("nobody", "is paid, so no advice")],
 )
-def test_no_advice_shows_one_what_another_got_or_what_nobody_got(paid: Program, text: str, sentence: str) -> None:
+def test_advice_for_several_or_unpaid_people_is_refused(paid: Program, text: str, sentence: str) -> None:
     result = paid.run("find", text, "--advice", paid.home / "advice.html")
     assert result.exit_code == 2
     assert sentence in result.stderr
     assert not (paid.home / "advice.html").exists()
 
 
-def test_the_advice_replaces_only_one_of_its_kind(paid: Program) -> None:
+def test_advice_replaces_only_another_advice(paid: Program) -> None:
     path = paid.home / "advice.html"
     path.write_text("<!doctype html><title>mine</title>")
     assert paid.run("find", "OCT-1", "--advice", path).exit_code == 2
@@ -169,12 +167,12 @@ def test_names_cannot_write_into_the_page(program: Program) -> None:
 
 
 @pytest.mark.parametrize("typed", ["0123456789", "+225 01 23 45 67 89", "225 0123456789"])
-def test_a_leading_zero_that_belongs_to_the_number_is_kept(typed: str) -> None:
+def test_leading_zero_of_number_is_kept(typed: str) -> None:
     numbers = [rule.numbers for rule in load_rules("payout", {}).values()]
     assert "2250123456789" in spellings_of_number(typed, numbers)
 
 
-def test_every_country_s_example_is_found_by_its_national_and_its_international_spelling() -> None:
+def test_each_country_example_is_found_in_both_spellings() -> None:
     every = [rule.numbers for rule in load_rules("payout", {}).values()]
     for numbers in every:
         abroad, inside = f"{numbers.dialling_code}{numbers.example}", f"{numbers.trunk_prefix}{numbers.example}"
@@ -182,6 +180,6 @@ def test_every_country_s_example_is_found_by_its_national_and_its_international_
             assert {abroad, inside} <= set(spellings_of_number(typed, every)), typed
 
 
-def test_a_search_is_words_and_the_order_id_as_typed() -> None:
+def test_search_has_words_and_typed_order_id() -> None:
     search = payment_search("  Jo Wanjiku - ", [])
     assert (search.words, search.order_id) == ((("Jo",), ("Wanjiku*",)), "Jo Wanjiku -")

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from paygw_batch.sheet.clean import kept_by_spreadsheets
-from tests.cli.program import HEADING, Program, kenyan_rows
+from tests.support.program import HEADING, Program, kenyan_rows
 
 BOM = b"\xef\xbb\xbf"
 ODD = [
@@ -31,7 +31,7 @@ def rows_of(path: Path, delimiter: str) -> list[dict[str, str]]:
         return list(csv.DictReader(stream, delimiter=delimiter))
 
 
-def test_parquet_has_amounts_and_times_typed_at_its_end(program: Program, paid: Path) -> None:
+def test_parquet_ends_with_typed_amounts_and_times(program: Program, paid: Path) -> None:
     out = program.home / "out.parquet"
     program.json("reconcile", paid, "--out", out)
     found = pl.read_parquet(out)
@@ -47,7 +47,7 @@ def test_parquet_has_amounts_and_times_typed_at_its_end(program: Program, paid: 
         assert datetime.fromisoformat(text) == time.astimezone(UTC)
 
 
-def test_what_does_not_read_as_an_amount_is_null_there(program: Program) -> None:
+def test_unreadable_amount_is_null_in_parquet(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(1), "KE,BAD-1,1e3,KES,Jane,254712345678,+254712345678"])
     out = program.home / "out.parquet"
     program.json("submit", sheet, "--skip-invalid", "--out", out)
@@ -78,14 +78,14 @@ def test_a_french_excel_gets_its_own_signs(program: Program, paid: Path) -> None
 
 
 @pytest.mark.parametrize("command", ["submit", "resume", "retry"])
-def test_every_command_that_writes_the_file_can_write_it_so(program: Program, paid: Path, command: str) -> None:
+def test_each_command_writes_csv_for_excel(program: Program, paid: Path, command: str) -> None:
     out = program.home / "out.csv"
     program.json(command, paid, "--out", out, "--for-excel")
     assert out.read_bytes().startswith(BOM)
     assert program.run(command, paid, "--out", program.home / "out.xlsx", "--for-excel").exit_code == 2
 
 
-def test_a_file_for_excel_that_comes_back_pays_nobody_again(program: Program, paid: Path) -> None:
+def test_returned_excel_file_pays_no_row_again(program: Program, paid: Path) -> None:
     out = program.home / "out.csv"
     program.json("reconcile", paid, "--out", out, "--for-excel")
     again = program.json("submit", out, "--dry-run")
@@ -93,10 +93,10 @@ def test_a_file_for_excel_that_comes_back_pays_nobody_again(program: Program, pa
 
 
 @pytest.mark.parametrize("text", ["0712", "1e5", "12.50", "1-2", "3/4", "2:30", "SEP2", "mars 2026", "TRUE", "+254"])
-def test_what_a_spreadsheet_would_change_is_kept(text: str) -> None:
+def test_spreadsheet_sensitive_text_is_quoted(text: str) -> None:
     assert kept_by_spreadsheets(pl.Series([text])).to_list() == [f'="{text}"']
 
 
 @pytest.mark.parametrize("text", ["A-1", "Jane Wanjiku", "", "'=1", "2026-11-24T10:40:13.402Z", "1" * 256, '1"2'])
-def test_what_a_spreadsheet_leaves_alone_stays(text: str) -> None:
+def test_text_safe_in_spreadsheets_stays(text: str) -> None:
     assert kept_by_spreadsheets(pl.Series([text])).to_list() == [text]

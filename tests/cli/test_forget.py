@@ -13,11 +13,11 @@ import pytest
 from paygw_batch.approval.approval_keys import load_approval_key
 from paygw_batch.approval.order import ForgetOrder
 from paygw_batch.approval.signed_document import signed, write_document
-from tests.checkout import ROOT
-from tests.cli.approving import policy
-from tests.cli.clocks import SetClock, clock_of
 from tests.cli.conftest import Kept
-from tests.cli.program import Program, kenyan_rows, sandbox_toml
+from tests.support.approving import policy
+from tests.support.checkout import ROOT
+from tests.support.clocks import SetClock, clock_of
+from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 YEARS = timedelta(days=3000)
 JANE, NUMBER = "Jane Wanjiku", "254712345001"
@@ -57,7 +57,7 @@ def left_in(program: Program) -> bool:
     return any(text in content for text in (b"Wanjiku", b"wanjiku", NUMBER.encode(), b"254712345002"))
 
 
-def test_a_preview_changes_nothing_and_names_what_would_go(paid: Program, set_ahead: SetClock) -> None:
+def test_forget_preview_changes_nothing_and_names_files(paid: Program, set_ahead: SetClock) -> None:
     set_ahead(YEARS)
     for named in ((), ("--dry-run",)):
         told = forget(paid, "--before", "2029-01-01", *named)
@@ -66,7 +66,7 @@ def test_a_preview_changes_nothing_and_names_what_would_go(paid: Program, set_ah
     assert sorted(Path(path).name for path in told["files"]) == ["payroll.csv", "payroll.reconciliation.csv"]
 
 
-def test_people_from_before_a_date_are_forgotten_and_the_books_stay(paid: Program, set_ahead: SetClock) -> None:
+def test_people_before_date_are_forgotten_with_books_kept(paid: Program, set_ahead: SetClock) -> None:
     batch, before = batch_of(paid), paid.json("status", batch_of(paid))
     set_ahead(YEARS)
     told = forget(paid, "--before", "2029-01-01", "--yes", "--by", "Amina")
@@ -83,7 +83,7 @@ def test_people_from_before_a_date_are_forgotten_and_the_books_stay(paid: Progra
     assert forget(paid, "--before", "2029-01-01")["payments"] == 0
 
 
-def test_the_same_payroll_again_pays_nobody(paid: Program) -> None:
+def test_forgotten_payroll_again_pays_no_row(paid: Program) -> None:
     forget(paid, "--person", NUMBER, "--yes", "--by", "Amina")
     before = paid.record()
     again = paid.json("submit", paid.home / "payroll.csv")
@@ -92,7 +92,7 @@ def test_the_same_payroll_again_pays_nobody(paid: Program) -> None:
     assert (more["exit_code"], paid.record()) == (3, before)
 
 
-def test_a_rejected_row_that_was_forgotten_is_paid_by_an_amendment_alone(program: Program) -> None:
+def test_forgotten_rejected_row_needs_amendment(program: Program) -> None:
     compares_with_nothing(program)
     rows = kenyan_rows(1, amount="9001", prefix="NO")
     assert program.json("submit", program.sheet(rows))["states"] == {"rejected": 1}
@@ -114,7 +114,7 @@ def test_people_of_new_batch_are_not_forgotten(program: Program) -> None:
     assert left_in(program)
 
 
-def test_one_person_is_forgotten_and_the_others_are_found(paid: Program) -> None:
+def test_forget_person_keeps_other_people(paid: Program) -> None:
     told = forget(paid, "--person", "+254 712 345 001", "--yes", "--by", "Amina")
     assert told["payments"] == 1
     (found,) = paid.json("find", JANE)["payments"]
@@ -127,7 +127,7 @@ def test_one_person_is_forgotten_and_the_others_are_found(paid: Program) -> None
     assert paid.json("verify")["exit_code"] == 0
 
 
-def test_a_name_that_several_people_have_forgets_nobody(paid: Program) -> None:
+def test_ambiguous_name_forgets_no_person(paid: Program) -> None:
     refused = forget(paid, "--person", JANE)
     assert (refused["exit_code"], refused["message"]) == (2, "2 numbers belong to the name 'Jane Wanjiku'.")
     refused = forget(paid, "--person", "Jane")
@@ -154,7 +154,7 @@ def test_a_batch_with_a_row_in_doubt_waits(program: Program) -> None:
         ("--person", "nobody at all"),
     ],
 )
-def test_options_that_say_nothing_clear_are_refused(paid: Program, arguments: tuple[str, ...]) -> None:
+def test_unclear_forget_options_are_refused(paid: Program, arguments: tuple[str, ...]) -> None:
     before = paid.journal.read_bytes()
     assert forget(paid, *arguments)["exit_code"] == 2
     assert paid.journal.read_bytes() == before
@@ -181,7 +181,7 @@ def shown_commands(text: str) -> list[list[str]]:
     return [shlex.split(line.replace("2019-12-31", "2029-01-01"), comments=True) for line in lines]
 
 
-def test_the_commands_of_the_document_do_what_it_says(paid: Program, set_ahead: SetClock) -> None:
+def test_documented_forget_commands_work(paid: Program, set_ahead: SetClock) -> None:
     by_date, by_person = shown_commands(ALONE)[:2], shown_commands(ALONE)[2:]
     told = [paid.json(*command) for command in by_person]
     assert [one["exit_code"] for one in told] == [0, 0, 0]
@@ -212,7 +212,7 @@ def ordered(program: Program, *approvers: str) -> Path:
     return order
 
 
-def test_with_approval_one_word_is_not_enough(people: Program) -> None:
+def test_forget_with_approval_policy_needs_two_people(people: Program) -> None:
     assert forget(people, "--person", NUMBER, "--yes", "--by", "Amina")["exit_code"] == 8
     assert people.json("carry-out", ordered(people))["exit_code"] == 8
     for wrong in (("--batch", batch_of(people)), ("--statement", "x.csv"), ("--out", "x.csv"), ("--force",)):
@@ -220,7 +220,7 @@ def test_with_approval_one_word_is_not_enough(people: Program) -> None:
     assert left_in(people)
 
 
-def test_an_order_of_two_people_forgets_once_and_is_kept(people: Program) -> None:
+def test_forget_order_of_two_people_works_once(people: Program) -> None:
     order = ordered(people, "cleo")
     assert NUMBER not in order.read_text()
     told = people.json("carry-out", order, "--by", "Amina")
@@ -242,7 +242,7 @@ def test_two_people_forget_as_the_document_says(
     assert not left_in(people)
 
 
-def test_an_order_that_was_withdrawn_forgets_nobody(people: Program) -> None:
+def test_withdrawn_forget_order_forgets_no_person(people: Program) -> None:
     order = ordered(people, "cleo")
     assert people.json("withdraw", order, "--key", people.home / "cleo.pem")["exit_code"] == 0
     assert people.json("carry-out", order)["exit_code"] == 8
@@ -262,7 +262,7 @@ def of_a_date_as_well(content: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("change", [of_the_other_person, of_other_payments, of_a_date_as_well])
-def test_an_order_is_held_to_all_that_was_signed(people: Program, change: Callable[[dict[str, Any]], None]) -> None:
+def test_inconsistent_signed_forget_order_is_refused(people: Program, change: Callable[[dict[str, Any]], None]) -> None:
     """Its maker signed what does not fit together; batches and numbers of rows are those that would be forgotten."""
     order = ordered(people)
     document = json.loads(order.read_text())
@@ -274,7 +274,7 @@ def test_an_order_is_held_to_all_that_was_signed(people: Program, change: Callab
     assert people.json("find", NUMBER)["payments"]
 
 
-def test_an_order_holds_only_while_the_same_payments_would_be_forgotten(people: Program) -> None:
+def test_forget_order_holds_only_for_same_payments(people: Program) -> None:
     order = ordered(people, "cleo")
     second = ordered(people, "ben")
     assert people.json("carry-out", order)["payments"] == 1

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from tests.cli.program import Program, kenyan_rows, kill
 from tests.cli.stopped import stopped, wait_for_first_payment
+from tests.support.program import Program, kenyan_rows, kill
 
 
 @pytest.mark.parametrize("words", [("status",), ("validate", "none.csv"), ("frobnicate",)])
-def test_it_says_and_ends_with_what_a_cold_start_does(program: Program, words: tuple[str, ...]) -> None:
+def test_fork_prints_and_exits_like_cold_start(program: Program, words: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "paygw_batch", "--config", str(program.config), *words]
     environ = {**os.environ, **program.environ}
     cold = subprocess.run(command, env=environ, cwd=program.home, capture_output=True, text=True, check=False)
@@ -21,7 +21,7 @@ def test_it_says_and_ends_with_what_a_cold_start_does(program: Program, words: t
     assert (forked.returncode, *said) == (cold.returncode, cold.stdout, cold.stderr)
 
 
-def test_it_is_stopped_waited_for_and_killed(program: Program) -> None:
+def test_fork_is_stopped_waited_for_and_killed(program: Program) -> None:
     process = program.start("submit", program.sheet(kenyan_rows(200)), "--concurrency", "1")
     wait_for_first_payment(program, process)
     with stopped(process):

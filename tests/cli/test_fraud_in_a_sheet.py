@@ -11,18 +11,12 @@ import pytest
 from paygw_batch.approval.approval_keys import load_approval_key
 from paygw_batch.approval.plan_document import PlanDocument, read_plan
 from paygw_batch.approval.signed_document import signed, write_document
-from tests.cli.approving import plan_of, policy, signed_again
 from tests.cli.conftest import Kept
-from tests.cli.program import Program, sandbox_toml
+from tests.support.approving import plan_of, policy, signed_again
+from tests.support.months import NAMES, after_three_other_batches, row
+from tests.support.program import Program, sandbox_toml
 
 SCREEN_LINES = 24
-NAMES = [f"Payee{letter} Otieno" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"] + [
-    f"Payee{letter} Wanjiku" for letter in "ABCDEFGHIJ"
-]
-
-
-def row(order: str, n: int, name: str, amount: str, *, account: str = "") -> str:
-    return f"KE,{order}-{n},{amount},KES,{name},{account or f'0712345{n:03}'},0712345{n:03}"
 
 
 def october(program: Program) -> None:
@@ -57,7 +51,7 @@ def planned(month: Program, *arguments: str | Path, as_json: bool = False) -> st
     return result.stdout
 
 
-def test_all_three_are_on_the_first_screen_of_plan_and_of_approve(month: Program) -> None:
+def test_plan_and_approve_show_frauds_on_first_screen(month: Program) -> None:
     for shown in (planned(month), month.run("approve", plan_of(month), "--key", month.home / "cleo.pem").stdout):
         screen = shown.splitlines()[:SCREEN_LINES]
         other_phone, *found = [line for line in screen if line.startswith("- ")]
@@ -76,7 +70,7 @@ def test_all_three_are_on_the_first_screen_of_plan_and_of_approve(month: Program
         assert shown.count("seems to have dropped a zero") == 6  # three examples of each kind
 
 
-def test_what_the_plan_names_is_under_its_signature(month: Program) -> None:
+def test_signature_covers_findings_of_plan(month: Program) -> None:
     planned(month)
     document = json.loads(plan_of(month).read_text())
     first = next(one for one in document["findings"] if one["code"] == "payee.account")
@@ -108,7 +102,7 @@ def test_json_and_the_page_have_the_same(month: Program) -> None:
 
 
 @pytest.mark.parametrize("victim", ["payroll.csv", "payroll.plan.json", "config.toml", "cleo.pem", "notes.html"])
-def test_the_page_never_replaces_what_it_should_not(month: Program, victim: str) -> None:
+def test_report_page_never_replaces_other_file(month: Program, victim: str) -> None:
     planned(month)
     (month.home / "notes.html").write_text("<!doctype html><title>mine</title>")
     path = month.config if victim == "config.toml" else month.home / victim
@@ -130,7 +124,7 @@ def test_every_difference_is_shown_however_many_there_are(month: Program) -> Non
     assert planned.stdout.count("and not in this sheet") == 33
 
 
-def test_look_alikes_are_told_once_a_batch_and_their_days_are_a_setting(month: Program) -> None:
+def test_look_alikes_are_told_once_per_batch(month: Program) -> None:
     rows = [row("AGAIN", n, NAMES[n - 1], f"{1000 + n}") for n in range(1, 11)]
     others = [row("OTHER", n, NAMES[n - 1], f"{1001 + n}") for n in range(11, 31)]
     sheet = month.sheet([*rows, *others])
@@ -221,20 +215,20 @@ def approved_and_submitted(program: Program, *arguments: str) -> int:
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_a_plan_from_which_its_maker_took_what_an_approver_has_to_see_is_refused(asking: Program, forgery: str) -> None:
+def test_plan_with_hidden_findings_is_refused(asking: Program, forgery: str) -> None:
     signed_again(asking, FORGERIES[forgery])
     assert approved_and_submitted(asking) == 8
     assert len(asking.record()) == 34, "October alone was paid"
     assert len(asking.json("status")["batches"]) == 1
 
 
-def test_the_plan_as_the_program_made_it_is_paid(asking: Program) -> None:
+def test_unaltered_plan_is_paid(asking: Program) -> None:
     signed_again(asking, lambda _document: None)
     assert approved_and_submitted(asking) == 0
     assert len(asking.record()) == 34 + 34
 
 
-def test_a_plan_in_the_language_of_its_maker_is_paid_in_another(asking: Program) -> None:
+def test_plan_in_other_language_is_paid(asking: Program) -> None:
     sheet, plan, key = asking.home / "payroll.csv", plan_of(asking), asking.home / "ada.pem"
     made = asking.run("--lang", "fr", "plan", sheet, "--out", plan, "--key", key, "--force")
     assert made.exit_code == 0, made.output
@@ -245,14 +239,14 @@ def test_a_plan_in_the_language_of_its_maker_is_paid_in_another(asking: Program)
     assert approved_and_submitted(asking) == 0
 
 
-def test_a_plan_is_out_of_date_if_its_people_were_paid_otherwise_since(asking: Program) -> None:
+def test_plan_is_outdated_after_bonus_to_payee(asking: Program) -> None:
     bonus = [row("BONUS", 31, NAMES[30], "5", account="0799000777")]
     assert asking.json("submit", asking.sheet(bonus, "bonus.csv"))["exit_code"] == 0
     assert approved_and_submitted(asking) == 8
     assert len(asking.record()) == 35
 
 
-def test_a_batch_named_by_its_maker_adds_findings_and_hides_none(asking: Program) -> None:
+def test_batch_named_by_maker_hides_no_finding(asking: Program) -> None:
     bonus = [row("BONUS", 31, NAMES[30], "5", account="0799000777")]
     batch = asking.json("submit", asking.sheet(bonus, "bonus.csv"))["batch"]
     october = next(one["batch"] for one in asking.json("status")["batches"] if one["batch"] != batch)
@@ -269,7 +263,7 @@ def test_a_batch_named_by_its_maker_adds_findings_and_hides_none(asking: Program
     assert approved_and_submitted(asking) == 0
 
 
-def test_a_repeated_payroll_that_the_plan_does_not_show_is_refused(asking: Program) -> None:
+def test_hidden_repeated_payroll_is_refused(asking: Program) -> None:
     again = [row("AGAIN", n, name, f"{1000 + n}") for n, name in enumerate(NAMES[:34], 1)]
     asking.sheet(again)
     asking.run(
@@ -288,7 +282,7 @@ def test_a_repeated_payroll_that_the_plan_does_not_show_is_refused(asking: Progr
 
 
 @pytest.mark.parametrize("forgery", ["no changed account", "another amount", "another sentence", "a word of comfort"])
-def test_an_approver_with_the_sheet_signs_no_plan_that_hides_something(asking: Program, forgery: str) -> None:
+def test_approver_with_sheet_signs_no_hiding_plan(asking: Program, forgery: str) -> None:
     signed_again(asking, FORGERIES[forgery])
     key = asking.home / "cleo.pem"
     assert asking.run("approve", plan_of(asking), "--sheet", asking.home / "payroll.csv", "--key", key).exit_code == 8
@@ -302,7 +296,7 @@ def test_an_approver_with_another_sheet_signs_nothing(asking: Program) -> None:
     assert json.loads(plan_of(asking).read_text())["approvals"] == []
 
 
-def test_an_approver_is_told_whose_view_is_shown_and_has_the_own_one_in_the_own_language(asking: Program) -> None:
+def test_approver_with_sheet_sees_own_view_and_language(asking: Program) -> None:
     theirs = asking.run("approve", plan_of(asking))
     assert (theirs.exit_code, "as its maker ada signed it" in theirs.stdout) == (0, True)
     sheet, key = asking.home / "payroll.csv", asking.home / "cleo.pem"
@@ -314,31 +308,7 @@ def test_an_approver_is_told_whose_view_is_shown_and_has_the_own_one_in_the_own_
     assert asking.run("submit", sheet).exit_code == 0
 
 
-PAYROLL = [row("SEP", n, name, "20000") for n, name in enumerate(NAMES[:30], 1)]
-
-
-def pay_here(month: Program, sheet: Path) -> None:
-    assert month.json("submit", sheet)["exit_code"] == 0
-
-
-def after_three_other_batches(month: Program, pay: Callable[[Program, Path], None] = pay_here) -> list[str]:
-    """Pay a payroll, a bonus to the same people, another department and a tiny batch; return the next payroll.
-
-    The tiny batch pays KES 10 to the account that one of them is to be paid to next.
-    """
-    bonus = [row("BON", n, name, "500") for n, name in enumerate(NAMES[:30], 1)]
-    others = [row("DEP", n, f"Other Worker{n}", "30000", account=f"0733000{n:03}") for n in range(1, 20)]
-    tiny = [row("TINY", 4, NAMES[3], "10", account="0712999004")]
-    for name, rows in (("sep.csv", PAYROLL), ("bonus.csv", bonus), ("other.csv", others), ("tiny.csv", tiny)):
-        pay(month, month.sheet(rows, name))
-    now = [row("NOV", n, name, "20500") for n, name in enumerate(NAMES[:30], 1)]
-    now[3] = row("NOV", 4, NAMES[3], "20000", account="0712999004")
-    now[4] = row("NOV", 5, NAMES[4], "80000")
-    now[5] = row("NOV", 6, "Ghost Kamau", "15000", account="0799000777")
-    return now
-
-
-def test_after_a_bonus_another_department_and_a_tiny_batch_the_approver_still_sees_it_all(program: Program) -> None:
+def test_findings_stay_visible_after_three_other_batches(program: Program) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home).replace('KES = "1000"', 'KES = "100000000"'))
     sheet = program.sheet(after_three_other_batches(program))
     made = program.json("plan", sheet, "--out", plan_of(program), "--key", program.home / "ada.pem")
@@ -368,7 +338,7 @@ def test_after_a_bonus_another_department_and_a_tiny_batch_the_approver_still_se
     assert first == sorted(first)
 
 
-def test_who_is_left_out_is_named_with_amount_and_reason(month: Program) -> None:
+def test_left_out_rows_show_name_amount_and_reason(month: Program) -> None:
     rows = [
         *november()[-3:],
         row("NOV", 50, "Left Behind", "777"),
@@ -398,7 +368,7 @@ def other_people(document: PlanDocument) -> str:
     return document.people.replace("Ghost Kamau", "Grace Kamau")
 
 
-def test_a_list_of_other_people_is_refused_when_it_is_read_and_when_it_is_submitted(month: Program) -> None:
+def test_forged_people_list_fails_approve_or_submit(month: Program) -> None:
     month.config.write_text(month.config.read_text().replace('KES = "100000000"', 'KES = "1000"'))
     planned(month)
     resigned(month, lambda plan: plan.model_copy(update={"people": other_people(plan)}))
@@ -420,7 +390,7 @@ def test_a_list_of_other_people_is_refused_when_it_is_read_and_when_it_is_submit
     assert len(month.record()) == before
 
 
-def test_no_sentence_of_the_maker_is_shown_for_a_difference(month: Program) -> None:
+def test_maker_message_is_not_shown_for_difference(month: Program) -> None:
     planned(month)
 
     def soothing(plan: PlanDocument) -> PlanDocument:

@@ -2,9 +2,7 @@
 
 import html
 import re
-from gettext import GNUTranslations
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
 import openpyxl
@@ -14,37 +12,17 @@ from paygw_batch.countries.load import load_rules
 from paygw_batch.language import language, say, say_count, speaking
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.show.outputs import OutputKind, _is_ours
-from tests.cli.approving import plan_of, policy
 from tests.cli.conversing import converse
-from tests.cli.program import ROOT, SAMPLES, Program, kenyan_rows, sandbox_toml
-from tests.sheet.sheet_values import of_rows
+from tests.support.approving import plan_of, policy
+from tests.support.catalogue import english_in
+from tests.support.program import SAMPLES, Program, kenyan_rows, sandbox_toml
+from tests.support.sheet_values import of_rows
 
-CATALOGUE = ROOT / "paygw_batch/languages/fr.mo"
-ENGLISH_WORDS = re.compile(r"(?i)\b(?:the|is|are|was|were|rows?|and|this|nothing|with|sheets?|batch|of)\b")
-NOT_SENTENCES = re.compile(r"`[^`]*`|\S*/\S*|\w+(?:[._/]\w+)+|--[\w-]+|paygw-batch\b.*|\b[A-Z]{3,}\b")
-"""Commands, codes and file names, options, placeholders of options."""
-OF_GATEWAY = "Declined by the sandbox."
 ROWS = [
     *kenyan_rows(2),
     *kenyan_rows(1, amount="9001", prefix="NO"),
     *kenyan_rows(1, amount="9007", prefix="LOST"),
 ]
-
-
-def english_in(text: str) -> list[str]:
-    """Return English that a text still has: pieces of sentences of the catalogue, and words that French has not."""
-    with CATALOGUE.open("rb") as file:
-        translations = GNUTranslations(file)._catalog  # type: ignore[attr-defined]
-    pieces = set()
-    for message, said in translations.items():
-        template = message[0] if isinstance(message, tuple) else message
-        piece = max((part for part, *_ in Formatter().parse(template)), key=len, default="").strip()
-        if len(piece.split()) > 2 and piece not in said:
-            pieces.add(piece)
-    plain = NOT_SENTENCES.sub(" ", text.replace(OF_GATEWAY, ""))
-    return [piece for piece in pieces if piece in text] + [
-        line for line in plain.splitlines() if ENGLISH_WORDS.search(line)
-    ]
 
 
 def text_of_page(page: str) -> str:
@@ -98,7 +76,7 @@ def test_a_day_in_french_shows_no_english(office: Program) -> None:
     assert all(_is_ours(kind, path) for kind, path in kinds)  # in whichever language, the next run may replace it
 
 
-def test_defects_and_the_workbook_to_mend_are_in_french(program: Program) -> None:
+def test_defects_and_workbook_to_mend_are_french(program: Program) -> None:
     mended = program.home / "mended.xlsx"
     result = program.run("validate", SAMPLES / "to-mend.xlsx", "--rejects", mended, PAYGW_LANG="fr")
     assert result.exit_code == 3
@@ -126,7 +104,7 @@ def test_json_differs_in_sentences_alone(program: Program) -> None:
 
 
 @pytest.mark.parametrize("words", [("submit", "--help"), ("status", "--nosuch"), ("nosuch",), ("submit",)])
-def test_the_language_counts_wherever_it_is_written(program: Program, words: tuple[str, ...]) -> None:
+def test_lang_option_works_in_any_position(program: Program, words: tuple[str, ...]) -> None:
     before, after = program.run("--lang", "fr", *words), program.run(*words, "--lang", "fr")
     assert before.output == after.output
     assert before.output.startswith("Utilisation\u00a0: paygw-batch")
@@ -168,7 +146,7 @@ def test_answers_of_the_commands_are_in_french(program: Program, words: tuple[st
     assert english_in(result.output) == []
 
 
-def test_a_yes_is_one_in_the_language_that_asks(program: Program) -> None:
+def test_yes_is_read_in_language_of_question(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     program.run("submit", sheet)
     again = program.sheet(kenyan_rows(2, prefix="AGAIN"), "again.csv")
@@ -176,14 +154,14 @@ def test_a_yes_is_one_in_the_language_that_asks(program: Program) -> None:
     assert (code, len(program.record())) == (0, 4), shown
 
 
-def test_an_unknown_language_is_a_mistake_that_lists_the_known_ones(program: Program) -> None:
+def test_unknown_language_lists_known_languages(program: Program) -> None:
     result = program.run("--lang", "xx", "status")
     assert result.exit_code == 2
     assert "'en'" in result.stderr
     assert "'fr'" in result.stderr
 
 
-def test_the_language_of_the_system_changes_nothing_and_the_flag_wins(program: Program) -> None:
+def test_lang_flag_wins_and_system_language_is_ignored(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     assert "1 row, no defect." in program.run("validate", sheet, LANG="fr_FR.UTF-8", LC_ALL="fr_FR.UTF-8").stdout
     assert "1 row, no defect." in program.run("--lang", "en", "validate", sheet, PAYGW_LANG="fr").stdout
@@ -205,7 +183,7 @@ def test_a_template_is_in_french(program: Program) -> None:
     assert openpyxl.load_workbook(out).sheetnames[:2] == ["Bénéficiaires", "Aide"]
 
 
-def test_a_program_may_speak_to_one_person_in_french_and_to_all_others_in_english() -> None:
+def test_speaking_sets_language_only_inside_context() -> None:
     with speaking("fr"):
         assert say("Nothing was sent.") == "Rien n'a été envoyé."
         assert say_count(0, "{count:,} row", "{count:,} rows") == "0 ligne"
@@ -217,7 +195,7 @@ def test_a_program_may_speak_to_one_person_in_french_and_to_all_others_in_englis
         pass
 
 
-def test_a_sheet_is_judged_in_the_language_of_the_context() -> None:
+def test_sheet_is_judged_in_context_language() -> None:
     """Pieces of a sheet are judged in threads: they say what the context says that asked for it."""
     rules = load_rules("payout", {})
     row = {"country": "KE", "client_orderid": "A-1", "amount": "1,500", "currency": "KES", "account_name": None}
@@ -249,7 +227,7 @@ def test_setup_is_in_french(program: Program) -> None:
     assert english_in(program.run("--lang", "fr", "config", "show", COLUMNS="400").stdout.splitlines()[0]) == []
 
 
-def test_a_good_setup_and_a_signature_are_explained_in_french(office: Program) -> None:
+def test_doctor_and_sign_explain_in_french(office: Program) -> None:
     sheet = office.sheet(kenyan_rows(1))
     for command in (("doctor",), ("sign", sheet, "--explain")):
         result = office.run("--lang", "fr", *command, COLUMNS="400")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import Program, kenyan_rows, read_csv
+from tests.support.program import Program, kenyan_rows, read_csv
 
 FULL = Path("/dev/full")
 REJECTED = "9001"
@@ -26,9 +26,7 @@ def run(program: Program, *arguments: str | Path, out: Path | None = None, err: 
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_a_run_whose_output_is_lost_is_finished_and_told_on_standard_error(
-    program: Program, options: tuple[str, ...]
-) -> None:
+def test_run_with_lost_output_finishes_and_warns(program: Program, options: tuple[str, ...]) -> None:
     sheet = program.sheet(kenyan_rows(20))
     assert run(program, *options, "submit", sheet, out=FULL) == 2
     told = (program.home / "err").read_text()
@@ -38,32 +36,32 @@ def test_a_run_whose_output_is_lost_is_finished_and_told_on_standard_error(
     assert [line["state"] for line in read_csv(program.home / "payroll.reconciliation.csv")] == ["paid"] * 20
 
 
-def test_a_code_that_speaks_of_money_stands(program: Program) -> None:
+def test_lost_output_keeps_code_of_rejected_rows(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2, amount=REJECTED))
     assert run(program, "submit", sheet, out=FULL) == 4
     assert "2 rejected." in (program.home / "err").read_text()
 
 
-def test_what_was_asked_for_and_not_told_is_no_success(program: Program) -> None:
+def test_lost_output_of_query_is_no_success(program: Program) -> None:
     assert run(program, "submit", program.sheet(kenyan_rows(1))) == 0
     assert run(program, "status", out=FULL) == 2
     assert run(program, "--json", "verify", out=FULL) == 2
 
 
 @pytest.mark.long
-def test_an_error_keeps_its_code_where_nobody_can_be_told(program: Program) -> None:
+def test_error_keeps_code_with_both_streams_full(program: Program) -> None:
     sheet = program.sheet(["KE,PAY-1,many,KES,Jane,254712345678,+254712345678"])
     assert run(program, "--json", "submit", sheet, out=FULL, err=FULL) == 3
     assert run(program, "--json", "submit", "nowhere.csv", out=FULL, err=FULL) == 3
 
 
 @pytest.mark.long
-def test_a_full_standard_error_does_not_stop_a_run(program: Program) -> None:
+def test_full_standard_error_does_not_stop_run(program: Program) -> None:
     assert run(program, "submit", program.sheet(kenyan_rows(20)), err=FULL) == 0
     assert len(program.record()) == 20
 
 
-def test_a_reader_that_has_gone_leaves_the_run_alone(program: Program) -> None:
+def test_closed_reader_does_not_stop_run(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(5))
     reader, writer = os.pipe()
     os.close(reader)

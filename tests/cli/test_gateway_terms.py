@@ -7,9 +7,9 @@ from importlib.metadata import version
 
 import pytest
 
-from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
-from tests.cli.test_collect import HEADING as COLLECTING
-from tests.cli.test_collect import customers
+from tests.cli.sheets import COLLECTED as COLLECTING
+from tests.cli.sheets import customers
+from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 NAMES = """
 [reply]
@@ -22,7 +22,7 @@ message = ["error.text"]
 """
 
 
-def test_a_gateway_that_repeats_under_other_names_pays_and_gives_its_reasons(program: Program) -> None:
+def test_gateway_with_other_reply_names_is_understood(program: Program) -> None:
     program.config.write_text(sandbox_toml().replace("[submission]", '[submission]\nconnections = "reuse"') + NAMES)
     sheet = program.sheet([*kenyan_rows(3), *kenyan_rows(1, amount="9001.25", prefix="NO")])
     assert program.json("submit", sheet)["states"] == {"paid": 3, "rejected": 1}
@@ -39,7 +39,7 @@ def test_doctor_shows_the_names_of_a_reply(program: Program) -> None:
     assert "currency: currency" in found
 
 
-def test_an_empty_balance_does_not_reject_a_payroll_row_by_row(program: Program) -> None:
+def test_empty_balance_stops_run_after_some_rejections(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(3), *kenyan_rows(60, amount="9001.00", prefix="NO")])
     summary = program.json("submit", sheet, "--concurrency", "4")
     assert summary["exit_code"] == 6
@@ -56,7 +56,7 @@ def test_a_stop_after_rejected_of_zero_never_stops(program: Program) -> None:
     assert program.json("submit", sheet)["states"] == {"rejected": 30}
 
 
-def test_the_first_rows_are_paid_and_running_again_continues(program: Program) -> None:
+def test_first_rows_are_paid_and_rest_continues(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(5))
     summary = program.json("submit", sheet, "--first", "1")
     assert (summary["exit_code"], summary["states"]) == (6, {"paid": 1, "ready": 4})
@@ -90,7 +90,7 @@ def tanzania(program: Program, terms: str) -> None:
     program.config.write_text(sandbox_toml().replace("[countries.TZ.payout]", f"[countries.TZ.payout]\n{terms}"))
 
 
-def test_a_payroll_without_email_addresses_is_paid_where_the_operator_does_not_ask_for_them(program: Program) -> None:
+def test_payroll_without_optional_email_is_paid(program: Program) -> None:
     sheet = program.sheet([ROW], heading=TANZANIAN)
     assert program.run("submit", sheet).exit_code == 3
     tanzania(program, 'optional = ["receiver_email"]')
@@ -105,9 +105,7 @@ def test_a_payroll_without_email_addresses_is_paid_where_the_operator_does_not_a
         (TANZANIAN.replace("receiver_last_name,", ""), "TZ,PAY-1,1500,Juma,0712345678"),
     ],
 )
-def test_a_person_with_one_name_is_paid_if_the_operator_asks_for_no_last_name(
-    program: Program, heading: str, row: str
-) -> None:
+def test_person_without_optional_last_name_is_paid(program: Program, heading: str, row: str) -> None:
     sheet = program.sheet([row], heading=heading)
     tanzania(program, 'optional = ["receiver_email"]')
     assert program.run("submit", sheet).exit_code == 3
@@ -116,7 +114,7 @@ def test_a_person_with_one_name_is_paid_if_the_operator_asks_for_no_last_name(
     assert program.json("submit", sheet)["states"] == {"paid": 1}
 
 
-def test_fields_are_sent_that_the_example_lacks_and_defaults_fill_what_a_sheet_leaves_out(program: Program) -> None:
+def test_operator_terms_add_fields_and_defaults(program: Program) -> None:
     tanzania(
         program,
         'optional = ["receiver_email"]\nalso = ["server_callback_url"]\ndefaults = { order_desc = "Salary" }',
@@ -129,7 +127,7 @@ def test_fields_are_sent_that_the_example_lacks_and_defaults_fill_what_a_sheet_l
     assert program.json("submit", sheet)["states"] == {"paid": 1}
 
 
-def test_what_is_filled_in_is_told(program: Program) -> None:
+def test_filled_in_values_are_told(program: Program) -> None:
     found = {check["check"]: check["found"] for check in program.json("doctor")["checks"]}
     assert found["country TZ"] == 'sent if a sheet gives no value: ipaddress = "127.0.0.1", order_desc = "Payout"'
     sheet = program.sheet([f"{ROW},a@example.com,Wages"], heading=f"{TANZANIAN},receiver_email,order_desc")
@@ -159,20 +157,20 @@ def test_what_is_filled_in_is_told(program: Program) -> None:
         ('option = ["receiver_email"]', "countries.TZ.payout.option is not a known key"),
     ],
 )
-def test_terms_that_cannot_be_meant_are_refused(program: Program, terms: str, sentence: str) -> None:
+def test_meaningless_terms_are_refused(program: Program, terms: str, sentence: str) -> None:
     tanzania(program, terms)
     result = program.run("doctor")
     assert result.exit_code == 2
     assert sentence in " ".join(result.stderr.split())
 
 
-def test_rwanda_cannot_do_without_the_name_that_the_interface_requires(program: Program) -> None:
+def test_rwanda_account_name_cannot_be_optional(program: Program) -> None:
     text = sandbox_toml().replace("[countries.RW.payout]", '[countries.RW.payout]\noptional = ["account_name"]')
     program.config.write_text(text)
     assert "the gateway's interface requires account_name for Rwanda" in program.run("doctor").stderr
 
 
-def test_raw_replies_of_rows_that_were_not_paid_are_kept_and_shown(program: Program) -> None:
+def test_raw_reply_of_rejected_row_is_kept(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(1), *kenyan_rows(1, amount="9001.00", prefix="NO")])
     batch = program.json("submit", sheet)["batch"]
     assert program.json("status", batch, "--row", "2")["replies"] == []

@@ -6,14 +6,14 @@ from pathlib import Path
 import openpyxl
 import pytest
 
-from tests.cli.program import Program, kenyan_rows, read_csv
-from tests.cli.test_worksheets import workbook
+from tests.cli.sheets import workbook
+from tests.support.program import Program, kenyan_rows, read_csv
 
 ENGLISH = "Country Code,Payment Ref,Net Pay,Currency,Employee Name,Account No,Mobile"
 OWN = "Land,Zahlung,Betrag,Währung,Name,Konto,Telefon"
 
 
-def test_the_profile_that_fits_is_named_and_used_when_it_is_asked_for(program: Program) -> None:
+def test_fitting_profile_is_named_and_used_on_request(program: Program) -> None:
     sheet = program.sheet(["Pay of November,,,,,,", ENGLISH, *kenyan_rows(2)], "pay.csv", "Muster GmbH,,,,,,")
     for command in ("validate", "submit"):
         refused = program.run(command, sheet)
@@ -40,7 +40,7 @@ def test_rejects_of_a_profile_keep_the_senders_headings(program: Program) -> Non
     assert read_csv(rejects)[0]["Net Pay"] == "1e3"
 
 
-def test_a_worksheet_with_the_headings_of_a_profile_is_named_too(program: Program) -> None:
+def test_profile_of_worksheet_is_named(program: Program) -> None:
     book = workbook(program.home / "pay.xlsx", Pay=[])
     changed = openpyxl.load_workbook(book)
     assert changed.active is not None
@@ -52,7 +52,7 @@ def test_a_worksheet_with_the_headings_of_a_profile_is_named_too(program: Progra
     assert program.json("validate", book, "--column-profile", "payroll-english")["exit_code"] == 0
 
 
-def test_the_worksheet_that_is_meant_is_found_behind_others(program: Program) -> None:
+def test_pay_worksheet_is_found_behind_other_worksheets(program: Program) -> None:
     book = openpyxl.Workbook()
     assert book.active is not None
     book.active.title = "Cover"
@@ -81,7 +81,7 @@ def test_our_own_headings_are_read_as_ever(program: Program) -> None:
     assert "profile" not in result.stdout
 
 
-def test_a_missing_column_names_the_profile_that_knows_it(program: Program) -> None:
+def test_missing_column_names_known_profile(program: Program) -> None:
     heading = "country,client_orderid,amount,currency,Employee Name,account_number,phone"
     result = program.run("validate", program.sheet(kenyan_rows(1), "pay.csv", heading))
     assert result.exit_code == 3
@@ -112,7 +112,7 @@ def test_a_far_fetched_column_is_not_proposed(program: Program) -> None:
 # The list of headings that a person edits
 
 
-def test_headings_that_nobody_knows_are_written_edited_and_passed(program: Program) -> None:
+def test_unknown_headings_are_written_edited_and_passed(program: Program) -> None:
     sheet = program.sheet(["Pay of November,,,,,,", *kenyan_rows(2)], "pay.csv", "Muster GmbH,,,,,,")
     lines = sheet.read_text().splitlines()
     sheet.write_text("\n".join([*lines[:2], OWN, *lines[2:]]) + "\n")
@@ -132,7 +132,7 @@ def test_headings_that_nobody_knows_are_written_edited_and_passed(program: Progr
     assert program.json("submit", sheet, "--column-profile", file)["states"] == {"paid": 2}
 
 
-def test_a_list_has_what_is_known_and_what_is_likely(program: Program) -> None:
+def test_heading_map_guesses_likely_columns(program: Program) -> None:
     heading = "country,client_orderid,Net Pay,Curency,Employee Name,account_number,Mobile,Dept,Mobile No"
     rows = [f"{row},HR,1" for row in kenyan_rows(1)]
     file = program.home / "own.toml"
@@ -151,7 +151,7 @@ def test_a_list_has_what_is_known_and_what_is_likely(program: Program) -> None:
     assert program.json("validate", program.home / "pay.csv", "--column-profile", file)["exit_code"] == 0
 
 
-def test_a_list_in_the_configuration_is_taken_from_beside_it(program: Program) -> None:
+def test_configured_heading_map_lies_beside_configuration(program: Program) -> None:
     (program.home / "own.toml").write_text('[columns]\n"Zahl" = "amount"\n')
     program.config.write_text(program.config.read_text() + '\n[sheet]\ncolumn_profile = "own.toml"\n')
     heading = "country,client_orderid,Zahl,currency,account_name,account_number,phone"
@@ -174,7 +174,7 @@ def test_a_wrong_list_is_refused_in_a_sentence(program: Program, text: str, said
     assert said in result.stderr.replace("\n", " ")
 
 
-def test_a_list_never_takes_the_place_of_another_file(program: Program) -> None:
+def test_heading_map_never_replaces_other_file(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     other = program.home / "notes.toml"
     other.write_text("mine\n")

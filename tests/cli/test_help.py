@@ -10,8 +10,8 @@ import pytest
 from paygw_batch.cli.help_texts import EXAMPLES, EXIT_CODES, SHEET_OPTIONS
 from paygw_batch.cli.main import cli
 from paygw_batch.show.summary import ExitCode
-from tests.cli.program import Program
-from tests.cli.test_french import english_in
+from tests.support.catalogue import english_in
+from tests.support.program import Program
 
 
 def every_command(command: click.Command = cli, *words: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -70,7 +70,7 @@ def test_every_exit_code_is_told() -> None:
 
 
 @pytest.mark.parametrize("name", ["submit", "collect"])
-def test_the_options_of_a_sheet_are_in_groups_and_each_is_there_once(program: Program, name: str) -> None:
+def test_help_shows_each_sheet_option_once_in_groups(program: Program, name: str) -> None:
     shown = program.run(name, "--help").stdout.partition("Exit codes:")[0]
     command = cli.get_command(click.Context(cli), name)
     assert command is not None

@@ -13,8 +13,8 @@ from unittest.mock import patch
 import pytest
 
 from paygw_batch.cli.main import cli
-from tests.cli.approving import key, policy
-from tests.cli.program import HEADING, Program, kenyan_rows, sandbox_toml
+from tests.support.approving import key, policy
+from tests.support.program import HEADING, Program, kenyan_rows, sandbox_toml
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[1A\u202e\nPaid: all.\r\x9b31m\u2066[red]\x08[/]"
 """Escape sequences (of a window's title, of the screen), other directions, ends of lines, and a library's markup."""
@@ -92,7 +92,7 @@ def name(what: str, ending: str = "csv") -> str:
 MARKED = MARK.replace("/", "")
 
 
-def test_a_sheet_of_a_hostile_name_is_paid_and_its_name_shown_with_escapes(desk: Program) -> None:
+def test_sheet_with_hostile_name_is_paid_and_escaped(desk: Program) -> None:
     for command in (("submit", "--dry-run"), ("submit",), ("resume",), ("retry",)):
         sent, code = on_a_terminal(desk, *command, name("paid"))
         check_harmless(sent)
@@ -114,7 +114,7 @@ def test_a_sheet_of_a_hostile_name_is_paid_and_its_name_shown_with_escapes(desk:
         assert MARKED in sent.replace("\r\n", "") or "--in-doubt" in options
 
 
-def test_a_table_is_laid_out_for_what_it_shows(desk: Program) -> None:
+def test_table_width_fits_escaped_names(desk: Program) -> None:
     on_a_terminal(desk, "submit", name("paid"))
     sent, _ = on_a_terminal(desk, "status")
     lines = OWN.sub("", sent).splitlines()
@@ -169,7 +169,7 @@ def test_a_table_is_laid_out_for_what_it_shows(desk: Program) -> None:
     ],
     ids=lambda arguments: "-".join(word for word in arguments if word.isalnum()),
 )
-def test_no_command_hands_on_what_a_terminal_obeys(desk: Program, arguments: tuple[str, ...]) -> None:
+def test_no_command_passes_control_characters_to_terminal(desk: Program, arguments: tuple[str, ...]) -> None:
     drop = desk.home / "drop"
     drop.mkdir(exist_ok=True)
     (drop / name("dropped")).write_text("\n".join([HEADING, *kenyan_rows(1, prefix="DROP")]) + "\n")
@@ -193,13 +193,13 @@ def test_no_command_hands_on_what_a_terminal_obeys(desk: Program, arguments: tup
         ("PAYGW_JOURNAL", "status"),
     ],
 )
-def test_no_value_of_the_environment_reaches_the_terminal_as_it_is(desk: Program, variable: str, command: str) -> None:
+def test_environment_values_reach_terminal_escaped(desk: Program, variable: str, command: str) -> None:
     sent, code = on_a_terminal(desk, command, **{variable: HOSTILE.replace("/", "")})
     check_harmless(sent)
     assert code != 1, sent
 
 
-def test_a_name_that_is_no_text_is_shown_too(program: Program) -> None:
+def test_undecodable_file_name_is_shown_escaped(program: Program) -> None:
     raw = os.fsencode(program.home) + b"/caf\xe9.csv"
     Path(os.fsdecode(raw)).write_text("\n".join([HEADING, *kenyan_rows(1)]) + "\n")
     sent, code = on_a_terminal(
@@ -211,7 +211,7 @@ def test_a_name_that_is_no_text_is_shown_too(program: Program) -> None:
     assert r"caf\udce9.reconciliation.csv" in sent
 
 
-def test_what_the_streams_encoding_cannot_say_is_shown_with_escapes(program: Program) -> None:
+def test_unencodable_text_is_shown_with_escapes(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1), "薪資.csv")
     sent, code = on_a_terminal(program, "submit", sheet, PYTHONIOENCODING="ascii")
     assert code == 0, sent

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from paygw_batch.settings.configuration import load_settings
-from tests.cli.program import Program
+from tests.support.program import Program
 
 NEEDED = (
     "--base-url",
@@ -65,7 +65,7 @@ def refused(user: Program, *words: str | Path, code: int = 2, **environ: str) ->
     return result.stderr
 
 
-def test_the_options_make_everything_private_and_in_one_object(nobody: Program) -> None:
+def test_init_options_make_private_files(nobody: Program) -> None:
     made = init(nobody, *NEEDED, "--country", "KE=WALLET", "--country", "tz")
     assert made["exit_code"] == 0
     assert made["configuration"] == str(nobody.config)
@@ -81,7 +81,7 @@ def test_the_options_make_everything_private_and_in_one_object(nobody: Program) 
     assert made["missing"] == ["gateway.signature_profile", "outcomes", "countries.TZ.payout.purpose"]
 
 
-def test_the_configuration_says_what_was_answered_to_the_letter(nobody: Program) -> None:
+def test_init_writes_given_answers_to_configuration(nobody: Program) -> None:
     words = ("--outcome", "a b=paid", "--outcome", "no=rejected", "--signature-profile", "raw-body")
     more = ("--proxy", "http://proxy.example:3128", "--ca-bundle", "ca.pem", "--country", "KE=A/B")
     init(nobody, *NEEDED, *words, *more)
@@ -103,7 +103,7 @@ def test_every_other_command_reads_the_users_own_configuration(nobody: Program) 
     assert nobody.run("status", config=False).exit_code == 0
 
 
-def test_the_sandbox_is_paid_from_with_one_more_command(nobody: Program) -> None:
+def test_init_sandbox_pays_with_next_command(nobody: Program) -> None:
     made = init(nobody, "--sandbox")
     assert made["example_sheet"] == "sandbox-payroll.csv"
     assert Path(made["journal"]["path"]).is_relative_to(nobody.home / "state")
@@ -113,13 +113,13 @@ def test_the_sandbox_is_paid_from_with_one_more_command(nobody: Program) -> None
     assert paid.get("warning_list", []) == []
 
 
-def test_a_sheet_that_is_there_is_not_touched_by_the_sandbox(nobody: Program) -> None:
+def test_init_sandbox_keeps_existing_sheet(nobody: Program) -> None:
     (nobody.home / "sandbox-payroll.csv").write_text("mine")
     assert init(nobody, "--sandbox")["example_sheet"] is None
     assert (nobody.home / "sandbox-payroll.csv").read_text() == "mine"
 
 
-def test_the_configuration_and_the_journal_go_where_they_are_told(nobody: Program) -> None:
+def test_init_writes_to_named_places(nobody: Program) -> None:
     place, journal = nobody.home / "new" / "my.toml", nobody.home / "kept" / "j.sqlite3"
     result = nobody.run("--config", place, "--journal", journal, "init", "--sandbox", config=False)
     assert result.exit_code == 0, result.stderr
@@ -129,7 +129,7 @@ def test_the_configuration_and_the_journal_go_where_they_are_told(nobody: Progra
     assert not nobody.config.exists()
 
 
-def test_a_configuration_that_is_there_is_replaced_with_force_alone_and_its_key_is_kept(nobody: Program) -> None:
+def test_init_force_replaces_configuration_and_keeps_key(nobody: Program) -> None:
     first = init(nobody, *NEEDED)
     before = nobody.config.read_text()
     assert "There is already a configuration at" in refused(nobody, *NEEDED)
@@ -160,7 +160,7 @@ def test_force_replaces_neither_journal_nor_key(nobody: Program, name: str) -> N
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_without_a_terminal_nothing_is_asked_and_what_is_missing_is_named(nobody: Program, *, as_json: bool) -> None:
+def test_init_without_terminal_names_missing_options(nobody: Program, *, as_json: bool) -> None:
     before = files(nobody.home)
     words = ["--json"] if as_json else []
     result = nobody.run(*words, "init", "--endpoint-id", "77", config=False)
@@ -188,11 +188,11 @@ def test_without_a_terminal_nothing_is_asked_and_what_is_missing_is_named(nobody
         (("--letter", "."), "."),
     ],
 )
-def test_what_cannot_be_used_makes_nothing(nobody: Program, words: tuple[str, ...], sentence: str) -> None:
+def test_init_with_unusable_value_makes_nothing(nobody: Program, words: tuple[str, ...], sentence: str) -> None:
     assert sentence in refused(nobody, *NEEDED, *words)
 
 
-def test_a_key_that_is_there_is_used_and_one_that_others_read_is_refused(nobody: Program) -> None:
+def test_init_refuses_world_readable_key(nobody: Program) -> None:
     first = init(nobody, *NEEDED)
     key = Path(first["private_key"])
     key.chmod(0o644)
@@ -200,7 +200,7 @@ def test_a_key_that_is_there_is_used_and_one_that_others_read_is_refused(nobody:
     assert "chmod 600" in told
 
 
-def test_a_key_is_encrypted_where_a_passphrase_is_named(nobody: Program) -> None:
+def test_init_encrypts_key_with_named_passphrase(nobody: Program) -> None:
     secret = nobody.home / "passphrase"
     secret.write_text("s3cret words\n")
     secret.chmod(0o600)
@@ -216,7 +216,7 @@ def test_a_key_is_encrypted_where_a_passphrase_is_named(nobody: Program) -> None
     assert isinstance(load_pem_private_key((nobody.home / "by-variable.pem").read_bytes(), b"another"), RSAPrivateKey)
 
 
-def test_an_endpoint_that_has_a_journal_elsewhere_gets_no_second_one(nobody: Program) -> None:
+def test_init_makes_no_second_journal_for_endpoint(nobody: Program) -> None:
     init(nobody, *NEEDED)
     other = nobody.home / "other" / "my.toml"
     before = files(nobody.home)
@@ -226,7 +226,7 @@ def test_an_endpoint_that_has_a_journal_elsewhere_gets_no_second_one(nobody: Pro
     assert files(nobody.home) == before
 
 
-def test_the_letter_has_the_key_and_asks_what_is_not_known(nobody: Program) -> None:
+def test_letter_holds_key_and_open_questions(nobody: Program) -> None:
     letter = nobody.home / "letter.txt"
     made = init(nobody, *NEEDED, "--country", "KE", "--country", "SN=ORANGE", "--country", "ZA", "--letter", letter)
     text = made["letter"]
@@ -244,7 +244,7 @@ def test_the_letter_has_the_key_and_asks_what_is_not_known(nobody: Program) -> N
     assert [int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)] == list(range(1, 14))
 
 
-def test_what_is_known_is_not_asked(nobody: Program) -> None:
+def test_letter_asks_no_known_answers(nobody: Program) -> None:
     words = ("--signature-profile", "json-params", "--outcome", "ok=paid", "--country", "KE=WALLET")
     made = init(nobody, *NEEDED, *words)
     assert made["missing"] == []
@@ -253,14 +253,14 @@ def test_what_is_known_is_not_asked(nobody: Program) -> None:
     assert "--first 1" in made["message"]
 
 
-def test_the_screen_shows_the_public_half_and_never_the_private_one(nobody: Program) -> None:
+def test_init_shows_only_public_key(nobody: Program) -> None:
     shown = nobody.run("init", *NEEDED, config=False).stdout
     assert "-----BEGIN PUBLIC KEY-----" in shown
     assert "PRIVATE" not in shown
     assert str(nobody.config) in " ".join(shown.split())
 
 
-def test_at_a_terminal_it_asks_for_what_is_missing(nobody: Program) -> None:
+def test_init_at_terminal_asks_missing_values(nobody: Program) -> None:
     answers = "https://gateway.example\n77\nmerchant\nhttps://merchant.example/cb\nKE, TZ\nraw-body\n\n"
     shown = at_a_terminal(nobody, answers, "init")
     for question in ("base address", "endpoint id", "consumer key", "notifications", "Countries", "passphrase"):
@@ -271,7 +271,7 @@ def test_at_a_terminal_it_asks_for_what_is_missing(nobody: Program) -> None:
     assert "-----BEGIN PUBLIC KEY-----" in shown
 
 
-def test_each_answer_is_checked_at_its_prompt_and_a_country_has_its_name(nobody: Program) -> None:
+def test_init_checks_each_answer_at_prompt(nobody: Program) -> None:
     answers = (
         "gateway.example\nhttps://gateway.example\n..\n77\nmerchant\nnowhere\nhttps://merchant.example/cb\n"
         "Kenia\nKenya, Tanzania\njson\njson-params\nnosuch.txt\n\n"
@@ -283,7 +283,7 @@ def test_each_answer_is_checked_at_its_prompt_and_a_country_has_its_name(nobody:
     assert settings.gateway.signature_profile == "json-params"
 
 
-def test_what_was_typed_is_kept_in_a_command_if_the_setup_fails(nobody: Program) -> None:
+def test_failed_init_prints_command_with_answers(nobody: Program) -> None:
     secret = nobody.home / "secret.txt"
     secret.write_text("words\n")
     secret.chmod(0o644)
@@ -297,7 +297,7 @@ def test_what_was_typed_is_kept_in_a_command_if_the_setup_fails(nobody: Program)
 
 
 @pytest.mark.long
-def test_a_configuration_that_is_there_is_told_before_anything_is_asked(nobody: Program) -> None:
+def test_existing_configuration_is_told_before_questions(nobody: Program) -> None:
     init(nobody, *NEEDED)
     shown = at_a_terminal(nobody, "", "init", exit_code=2)
     assert "There is already a configuration" in shown

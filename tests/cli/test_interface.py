@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from paygw_batch.processes import PythonBuild
-from tests.cli.program import HEADING, SAMPLES, Program, kenyan_rows, read_csv, sandbox_toml
+from tests.support.program import HEADING, SAMPLES, Program, kenyan_rows, read_csv, sandbox_toml
 
 COLUMNS = [
     "row",
@@ -54,7 +54,7 @@ SUMMARY = {
 # Program and configuration
 
 
-def test_the_module_and_the_console_script_are_the_same_program(program: Program) -> None:
+def test_module_and_console_script_are_same_program(program: Program) -> None:
     script = Path(sys.executable).with_name("paygw-batch")
     for command in ([sys.executable, "-m", "paygw_batch"], [script]):
         done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, cwd=program.home)
@@ -75,7 +75,7 @@ except SystemExit:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_flag_beats_the_environment_and_the_environment_beats_the_file(program: Program) -> None:
+def test_flag_beats_environment_and_environment_beats_file(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     other, third = program.home / "other.sqlite3", program.home / "third.sqlite3"
     program.json("submit", sheet, PAYGW_JOURNAL=str(other))
@@ -100,7 +100,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(program: Program) -> None:
 
 
 @pytest.mark.parametrize("key", ["signature_profile", "approved", "endpoint_id"])
-def test_what_the_interface_leaves_open_has_no_silent_default(program: Program, key: str) -> None:
+def test_open_interface_setting_has_no_default(program: Program, key: str) -> None:
     lines = [line for line in sandbox_toml().splitlines() if not line.startswith(f"{key} ")]
     if key == "approved":
         lines = [line for line in lines if line.split(" ")[0] not in {"processing", "declined", "filtered", "error"}]
@@ -112,7 +112,7 @@ def test_what_the_interface_leaves_open_has_no_silent_default(program: Program, 
     assert (key if key != "approved" else "outcomes") in program.run("doctor").output
 
 
-def test_a_used_countrys_purpose_must_be_configured_and_an_unused_ones_need_not(program: Program) -> None:
+def test_only_used_country_needs_purpose(program: Program) -> None:
     text = re.sub(r"\[countries\.KE\.payout\]\npurpose = .*\n", "", sandbox_toml())
     program.config.write_text(text)
     result = program.run("submit", program.sheet(kenyan_rows(1)))
@@ -147,7 +147,7 @@ def test_validate_needs_no_configuration(program: Program) -> None:
     assert result.exit_code == 0, result.stderr
 
 
-def test_validate_lists_every_defect_of_every_row_with_code_and_sentence(program: Program) -> None:
+def test_validate_lists_defects_with_code_and_sentence(program: Program) -> None:
     rows = [*kenyan_rows(2), "KE,PAY-8,1e3,UGX,,0712,+254712345678"]
     summary = program.json("validate", program.sheet(rows))
     assert summary["exit_code"] == 3
@@ -169,7 +169,7 @@ def test_validate_writes_the_rejects(program: Program) -> None:
     assert stat.S_IMODE(rejects.stat().st_mode) == 0o600
 
 
-def test_submit_pays_every_row_once_and_says_so(program: Program) -> None:
+def test_submit_pays_and_reports_every_row_once(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(5))
     summary = program.json("submit", sheet)
     assert set(summary) == SUMMARY
@@ -192,14 +192,14 @@ def test_submitting_again_is_safe(program: Program) -> None:
     assert len(program.record()) == 5
 
 
-def test_the_same_sheet_under_another_name_or_format_is_the_same_batch(program: Program) -> None:
+def test_renamed_or_converted_sheet_is_same_batch(program: Program) -> None:
     first = program.json("submit", SAMPLES / "payroll-mixed.csv", "--out", program.home / "a.csv")
     again = program.json("submit", SAMPLES / "payroll-mixed.parquet", "--out", program.home / "b.csv")
     assert (again["batch"], again["sent_this_run"]) == (first["batch"], 0)
     assert len(program.record()) == 200
 
 
-def test_only_the_new_rows_of_a_corrected_sheet_are_paid(program: Program) -> None:
+def test_corrected_sheet_pays_only_new_rows(program: Program) -> None:
     rows = kenyan_rows(4)
     program.json("submit", program.sheet(rows))
     summary = program.json("submit", program.sheet([*kenyan_rows(1, prefix="NEW"), *rows], name="corrected.csv"))
@@ -207,7 +207,7 @@ def test_only_the_new_rows_of_a_corrected_sheet_are_paid(program: Program) -> No
     assert len(program.record()) == 5
 
 
-def test_an_order_id_used_for_other_content_is_a_defect(program: Program) -> None:
+def test_order_id_with_other_content_is_defect(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(2)))
     summary = program.json("submit", program.sheet(kenyan_rows(2, amount="99"), name="other.csv"))
     assert summary["exit_code"] == 3
@@ -217,7 +217,7 @@ def test_an_order_id_used_for_other_content_is_a_defect(program: Program) -> Non
     assert len(program.record()) == 2
 
 
-def test_amend_replaces_what_was_rejected_and_never_what_was_paid(program: Program) -> None:
+def test_amend_replaces_only_rejected_rows(program: Program) -> None:
     rows = [*kenyan_rows(2, amount="9001"), *kenyan_rows(1, prefix="OK")]
     assert program.json("submit", program.sheet(rows))["exit_code"] == 4
     better = [*kenyan_rows(2, amount="20"), *kenyan_rows(1, prefix="OK")]
@@ -239,7 +239,7 @@ def test_a_sheet_with_a_defect_is_refused_whole(program: Program) -> None:
     assert not (program.home / "payroll.reconciliation.csv").exists()
 
 
-def test_skip_invalid_pays_the_others_and_shows_the_invalid_rows(program: Program) -> None:
+def test_skip_invalid_pays_valid_and_lists_invalid_rows(program: Program) -> None:
     rows = [*kenyan_rows(2), "KE,PAY-9,x,KES,Jane,254712345678,+254712345678", *kenyan_rows(1, prefix="LAST")]
     summary = program.json("submit", program.sheet(rows), "--skip-invalid")
     assert (summary["exit_code"], summary["states"]) == (4, {"invalid": 1, "paid": 3})
@@ -250,7 +250,7 @@ def test_skip_invalid_pays_the_others_and_shows_the_invalid_rows(program: Progra
     assert lines[2]["error_code"] == "amount.format"
 
 
-def test_control_totals_that_do_not_hold_send_nothing(program: Program) -> None:
+def test_wrong_control_totals_send_nothing(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     for wrong in (["--expect-rows", "3"], ["--expect-total", "KES=3000"], ["--expect-total", "UGX=1"]):
         assert program.json("submit", sheet, *wrong)["exit_code"] == 3
@@ -297,7 +297,7 @@ def test_resume_continues_from_the_journal_alone(program: Program) -> None:
     assert resumed["reconciliation"] == first["reconciliation"]
 
 
-def test_a_batch_is_named_by_id_prefix_or_sheet(program: Program) -> None:
+def test_batch_is_named_by_id_prefix_or_sheet(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     batch = program.json("submit", sheet)["batch"]
     for name in (batch, batch[:5], sheet):
@@ -325,12 +325,12 @@ def test_reconcile_writes_parquet_by_its_ending(program: Program) -> None:
     assert pl.read_parquet(summary["reconciliation"]).columns[:19] == COLUMNS
 
 
-def test_verify_says_that_the_journal_is_sound(program: Program) -> None:
+def test_verify_accepts_sound_journal(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(3)))
     assert program.json("verify")["exit_code"] == 0
 
 
-def test_a_backup_is_whole_and_no_run_sends_from_it(program: Program) -> None:
+def test_backup_is_complete_and_never_sends(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     program.json("submit", sheet)
     copy = program.home / "copy.sqlite3"
@@ -348,7 +348,7 @@ def test_doctor_shows_a_base_string_and_a_signature(program: Program) -> None:
     assert program.record() == []
 
 
-def test_doctor_names_what_the_speed_depends_on(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_names_conditions_of_speed(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     def found() -> tuple[str, str]:
         (speed,) = [one for one in program.json("doctor")["checks"] if one["check"] == "speed"]
         return speed["state"], speed["found"]
@@ -376,7 +376,7 @@ def test_json_is_the_only_thing_on_standard_output(program: Program) -> None:
         assert set(json.loads(result.stdout)) >= SUMMARY
 
 
-def test_quiet_says_only_what_went_wrong(program: Program) -> None:
+def test_quiet_successful_run_says_nothing(program: Program) -> None:
     result = program.run("-q", "submit", program.sheet(kenyan_rows(1)))
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
 
@@ -403,9 +403,7 @@ def test_usage_errors_exit_2(program: Program) -> None:
         ("9011", "in_doubt", 5),
     ],
 )
-def test_every_answer_of_the_gateway_has_its_state_and_exit_code(
-    program: Program, amount: str, state: str, code: int
-) -> None:
+def test_each_gateway_answer_has_state_and_code(program: Program, amount: str, state: str, code: int) -> None:
     summary = program.json("submit", program.sheet(kenyan_rows(1, amount=amount)))
     assert (summary["states"], summary["exit_code"]) == ({state: 1}, code)
     (line,) = read_csv(summary["reconciliation"])
@@ -414,7 +412,7 @@ def test_every_answer_of_the_gateway_has_its_state_and_exit_code(
     assert again["sent_this_run"] == 0
 
 
-def test_a_gateway_that_is_not_there_leaves_rows_ready_and_exits_6(program: Program) -> None:
+def test_absent_gateway_leaves_rows_ready_exiting_6(program: Program) -> None:
     key = program.home / "merchant.pem"
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
     key.chmod(0o600)
@@ -429,7 +427,7 @@ def test_a_gateway_that_is_not_there_leaves_rows_ready_and_exits_6(program: Prog
 # Sheets
 
 
-def test_headings_match_whatever_their_case_blanks_hyphens_and_underscores(program: Program) -> None:
+def test_headings_ignore_case_blanks_hyphens_and_underscores(program: Program) -> None:
     heading = "Country, Client Order ID ,AMOUNT,currency,Account-Name,account number,Phone,Cost Centre"
     sheet = program.sheet([f"{row},C{n}" for n, row in enumerate(kenyan_rows(2))], heading=heading)
     summary = program.json("submit", sheet)
@@ -451,7 +449,7 @@ def test_numbers_may_be_written_as_people_write_them(program: Program) -> None:
     assert [line["phone"] for line in lines] == ["+254712345678", "+254712345679"]
 
 
-def test_one_sheet_may_mix_all_countries(program: Program) -> None:
+def test_sheet_may_mix_all_countries(program: Program) -> None:
     summary = program.json("submit", SAMPLES / "payroll-mixed.csv", "--out", program.home / "out.csv")
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 200})
     record = {line["client_orderid"]: line for line in program.record()}
@@ -462,7 +460,7 @@ def test_one_sheet_may_mix_all_countries(program: Program) -> None:
     assert record == {}
 
 
-def test_the_same_account_and_amount_under_another_id_is_a_warning_that_names_both(program: Program) -> None:
+def test_duplicate_payment_warning_names_both_ids(program: Program) -> None:
     row = "KE,{id},100,KES,Jane,254712345678,+254712345678"
     twice = program.run("validate", program.sheet([row.format(id="A-1"), row.format(id="A-2")]))
     assert twice.exit_code == 0
@@ -478,7 +476,7 @@ def test_the_same_account_and_amount_under_another_id_is_a_warning_that_names_bo
 # Results
 
 
-def test_the_reconciliation_has_every_row_once_in_the_sheets_order(program: Program) -> None:
+def test_reconciliation_has_rows_once_in_sheet_order(program: Program) -> None:
     summary = program.json("submit", program.sheet(kenyan_rows(10)))
     lines = read_csv(summary["reconciliation"])
     assert list(lines[0]) == COLUMNS
@@ -506,7 +504,7 @@ def test_receiver_rows_show_the_receivers_name_and_phone(program: Program) -> No
     assert all(re.fullmatch(r"0[0-9]{9}", line["phone"]) for line in lines)
 
 
-def test_text_that_a_spreadsheet_would_run_is_guarded(program: Program) -> None:
+def test_spreadsheet_formulas_are_guarded(program: Program) -> None:
     heading = f"{HEADING},note"
     notes = ["=1+1", "@SUM(A1)", "+cmd", "-x", "-5", "+5.5", "plain"]
     rows = [f"{row},{note}" for row, note in zip(kenyan_rows(len(notes)), notes, strict=True)]
@@ -515,7 +513,7 @@ def test_text_that_a_spreadsheet_would_run_is_guarded(program: Program) -> None:
     assert shown == ["'=1+1", "'@SUM(A1)", "'+cmd", "'-x", "-5", "+5.5", "plain"]
 
 
-def test_an_out_that_cannot_be_written_stops_before_anything_is_sent(program: Program) -> None:
+def test_unwritable_out_stops_before_sending(program: Program) -> None:
     summary = program.json("submit", program.sheet(kenyan_rows(1)), "--out", program.home / "no" / "such" / "out.csv")
     assert summary["exit_code"] == 2
     assert program.record() == []

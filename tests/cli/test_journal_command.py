@@ -13,7 +13,7 @@ import pytest
 
 from paygw_batch.api import JournalMissing, JournalNotAdopted, Payouts
 from tests.cli.paying import LoopbackGateway, paying
-from tests.cli.program import Program, kenyan_rows, sandbox_toml
+from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 PAID = [f"PAY-{n}" for n in range(1, 6)]
 
@@ -53,7 +53,7 @@ def refused(program: Program, *arguments: str | Path, **environ: str) -> str:
 # Case 1: the same sheet again, through what would be another journal.
 
 
-def test_the_same_sheet_under_another_spelling_place_or_state_directory_is_sent_once(
+def test_other_journal_path_or_state_directory_sends_nothing(
     program: Program, gateway: LoopbackGateway, paid: Path
 ) -> None:
     known = journal_id(program)
@@ -80,18 +80,14 @@ def test_the_same_sheet_under_another_spelling_place_or_state_directory_is_sent_
     assert not other_path.parent.exists()
 
 
-def test_another_spelling_of_the_same_host_opens_the_same_journal(
-    program: Program, gateway: LoopbackGateway, paid: Path
-) -> None:
+def test_host_spelling_opens_same_journal(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
     program.config.write_text(gateway.configuration(host="LocalHost"))
     summary = program.json("submit", paid)
     assert (summary["exit_code"], summary["known"], summary["sent_this_run"]) == (0, 5, 0)
     assert sorted(gateway.orders()) == PAID
 
 
-def test_a_fresh_state_directory_with_a_default_journal_sends_nothing(
-    program: Program, gateway: LoopbackGateway
-) -> None:
+def test_fresh_state_directory_sends_nothing(program: Program, gateway: LoopbackGateway) -> None:
     text = gateway.configuration().replace('path = "journal.sqlite3"', "")
     program.config.write_text(text)
     program.make_journal()
@@ -123,7 +119,7 @@ def test_a_fresh_state_directory_with_a_default_journal_sends_nothing(
     ],
     ids=lambda arguments: " ".join(arguments[:1] + arguments[2:3]),
 )
-def test_every_command_that_needs_a_journal_says_that_there_is_none(
+def test_commands_needing_journal_name_missing_journal(
     program: Program, gateway: LoopbackGateway, arguments: list[str]
 ) -> None:
     sheet = program.sheet(kenyan_rows(1))
@@ -144,7 +140,7 @@ def test_collect_needs_a_journal_as_well(program: Program, gateway: LoopbackGate
 
 
 @pytest.mark.usefixtures("gateway")
-def test_what_needs_no_journal_works_without_one_and_doctor_says_how_to_make_it(program: Program) -> None:
+def test_commands_without_journal_work_and_doctor_tells(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     assert program.run("validate", sheet).exit_code == 0
     assert program.run("template", "KE", "--out", str(program.home / "empty.csv")).exit_code == 0
@@ -177,9 +173,7 @@ def test_the_api_makes_no_journal_either(
     assert sorted(gateway.orders()) == PAID
 
 
-def test_a_run_whose_name_reads_like_a_listeners_is_not_waited_for(
-    program: Program, paid: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_named_like_listener_is_not_awaited(program: Program, paid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.opening.open_journal.time.sleep", lambda _: pytest.fail("it was waited for"))
     (path,) = program.home.glob("journal.sqlite3*.lock")
     holder = {"pid": 1, "host": "here", "since": "2026-11-22T00:00:00.000Z", "command": "listen", "kind": "run"}
@@ -208,9 +202,7 @@ def test_a_journal_is_made_once(program: Program, gateway: LoopbackGateway) -> N
     assert not second.exists()
 
 
-def test_another_port_of_the_host_is_refused_until_a_person_says_that_it_is_the_same_gateway(
-    program: Program, gateway: LoopbackGateway, paid: Path
-) -> None:
+def test_other_port_needs_adoption_as_same_gateway(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
     text = gateway.configuration()
     program.config.write_text(text.replace(f"127.0.0.1:{gateway.port}", "127.0.0.1:1"))
     told = refused(program, "submit", paid)
@@ -257,7 +249,7 @@ def test_another_host_can_be_the_same_merchant(program: Program, gateway: Loopba
     assert sorted(gateway.orders()) == PAID
 
 
-def test_a_second_journal_can_be_made_by_whoever_names_the_newest(program: Program, gateway: LoopbackGateway) -> None:
+def test_second_journal_needs_name_of_newest(program: Program, gateway: LoopbackGateway) -> None:
     first = program.json("journal", "new")["journal"]["id"]
     second, third = program.home / "second.sqlite3", program.home / "third.sqlite3"
     made = program.json("--journal", second, "journal", "new", "--beside", first)
@@ -268,7 +260,7 @@ def test_a_second_journal_can_be_made_by_whoever_names_the_newest(program: Progr
     assert gateway.orders() == []
 
 
-def test_a_journal_that_is_lost_is_still_known(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+def test_lost_journal_is_remembered(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
     known = journal_id(program)
     for file in program.home.glob("journal.sqlite3*"):
         file.rename(file.with_name(f"lost-{file.name}"))
@@ -285,13 +277,13 @@ def test_a_journal_that_is_lost_is_still_known(program: Program, gateway: Loopba
     assert sorted(gateway.orders()) == PAID
 
 
-def test_a_name_that_is_not_known_helps_nobody(program: Program, gateway: LoopbackGateway) -> None:
+def test_unknown_journal_in_beside_is_refused(program: Program, gateway: LoopbackGateway) -> None:
     assert "remembers no journal" in refused(program, "journal", "new", "--beside", "0" * 32)
     assert gateway.orders() == []
 
 
 @pytest.mark.usefixtures("gateway")
-def test_of_several_that_are_made_at_once_one_is_made(program: Program) -> None:
+def test_simultaneous_journal_new_makes_single_journal(program: Program) -> None:
     started = [program.start("--json", "--journal", program.home / f"{n}.sqlite3", "journal", "new") for n in range(4)]
     told = [json.loads(process.communicate()[0]) for process in started]
     assert sorted(one["exit_code"] for one in told) == [0, 7, 7, 7]
@@ -307,13 +299,13 @@ def test_an_incomplete_configuration_makes_no_journal(program: Program) -> None:
     assert "gateway.base_url, gateway.endpoint_id, gateway.consumer_key" in result.stderr
 
 
-def test_no_journal_is_made_for_an_address_at_which_no_payout_could_be_made(program: Program) -> None:
+def test_journal_new_refuses_unusable_gateway_address(program: Program) -> None:
     program.config.write_text(sandbox_toml(base_url='"https://gateway.example/paynet/api/v4"'))
     assert program.run("journal", "new").exit_code == 2
     assert not program.journal.exists()
 
 
-def test_the_sandbox_makes_its_own_and_is_not_remembered(program: Program) -> None:
+def test_sandbox_makes_own_journal_without_remembering(program: Program) -> None:
     assert program.json("submit", program.sheet(kenyan_rows(1)))["exit_code"] == 0
     assert not (program.home / "state").exists()
     assert "already" in refused(program, "journal", "new")
@@ -338,9 +330,7 @@ def older_copy(program: Program, gateway: LoopbackGateway) -> Path:
     return copy
 
 
-def test_an_older_copy_in_a_fresh_state_directory_sends_nothing(
-    program: Program, gateway: LoopbackGateway, older_copy: Path
-) -> None:
+def test_older_copy_in_fresh_state_sends_nothing(program: Program, gateway: LoopbackGateway, older_copy: Path) -> None:
     for file in program.home.glob("journal.sqlite3*"):
         file.rename(file.with_name(f"renamed-{file.name}"))
     older_copy.rename(program.journal)
@@ -361,7 +351,7 @@ def test_an_older_copy_in_a_fresh_state_directory_sends_nothing(
     assert sorted(gateway.orders()) == PAID
 
 
-def test_an_older_copy_is_adopted_and_pays_nobody(program: Program, gateway: LoopbackGateway, older_copy: Path) -> None:
+def test_adopted_older_copy_pays_no_row(program: Program, gateway: LoopbackGateway, older_copy: Path) -> None:
     assert "still exists" in refused(program, "--journal", older_copy, "journal", "adopt", "--yes")
     program.journal.rename(program.home / "renamed.sqlite3")
     sheet = program.home / "payroll.csv"
@@ -374,9 +364,7 @@ def test_an_older_copy_is_adopted_and_pays_nobody(program: Program, gateway: Loo
     assert sorted(gateway.orders()) == PAID
 
 
-def test_adopting_asks_a_person_notes_the_deed_and_lets_runs_go_on(
-    program: Program, gateway: LoopbackGateway, paid: Path
-) -> None:
+def test_adopting_needs_yes_and_is_recorded(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
     fresh = str(program.home / "fresh")
     unasked = program.run("journal", "adopt", XDG_STATE_HOME=fresh)
     assert unasked.exit_code == 2
@@ -399,7 +387,7 @@ def test_adopting_asks_a_person_notes_the_deed_and_lets_runs_go_on(
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize(("answer", "exit_code"), [(b"y\n", 0), (b"n\n", 7), (b"\n", 7)])
-def test_at_a_terminal_adopting_asks_and_only_a_yes_adopts(
+def test_adopting_at_terminal_needs_yes(
     program: Program, gateway: LoopbackGateway, paid: Path, answer: bytes, exit_code: int
 ) -> None:
     fresh = str(program.home / "fresh")
@@ -436,7 +424,7 @@ def test_a_damaged_copy_is_not_adopted(program: Program, paid: Path) -> None:
     assert "has never seen" in refused(program, "submit", paid, XDG_STATE_HOME=fresh)
 
 
-def test_a_second_journal_of_an_endpoint_is_adopted_only_beside_the_first(program: Program, paid: Path) -> None:
+def test_second_journal_is_adopted_only_beside_first(program: Program, paid: Path) -> None:
     fresh = str(program.home / "fresh")
     second = program.home / "second.sqlite3"
     made = program.json("--journal", second, "journal", "new", XDG_STATE_HOME=fresh)["journal"]["id"]
@@ -455,9 +443,7 @@ def test_a_record_removed_by_hand_means_no_run(program: Program, gateway: Loopba
     assert sorted(gateway.orders()) == PAID
 
 
-def test_a_journal_moved_within_one_state_directory_needs_no_adopting(
-    program: Program, gateway: LoopbackGateway, paid: Path
-) -> None:
+def test_moved_journal_needs_no_adopting_in_same_state(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
     moved = program.home / "kept" / "journal.sqlite3"
     moved.parent.mkdir(mode=0o700)
     program.journal.rename(moved)
@@ -470,7 +456,7 @@ def test_a_journal_moved_within_one_state_directory_needs_no_adopting(
 # `listen`
 
 
-def test_listen_on_a_fresh_machine_says_that_there_is_no_journal(program: Program, gateway: LoopbackGateway) -> None:
+def test_listen_without_journal_is_refused(program: Program, gateway: LoopbackGateway) -> None:
     text = gateway.configuration(server_callback_url='"http://127.0.0.1:9/paygw/{token}"')
     program.config.write_text(text + '\n[notifications]\ntoken_file = "token.txt"\n')
     (program.home / "token.txt").write_text("t" * 40)

@@ -11,12 +11,11 @@ from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.postgres import schema
 from paygw_batch.opening.open_journal import database_of
 from paygw_batch.settings.configuration import load_settings
-from tests.cli.program import Program, kenyan_rows
-from tests.cli.test_postgres_commands import ClusterProgram, cluster, url_of
-from tests.journal.journal_rows import intent, open_sheet
-from tests.journal.postgres_rows import fall_silent, open_postgres
+from tests.support.clusters import ClusterProgram, url_of
+from tests.support.journal_rows import intent, open_sheet
+from tests.support.postgres_rows import fall_silent, open_postgres
+from tests.support.program import Program, kenyan_rows
 
-__all__ = ["cluster"]
 MADE_UP = "CREATE TABLE remark (number bigint PRIMARY KEY, said text NOT NULL); ALTER TABLE page ADD COLUMN about text;"
 """What a later version of the tables could add."""
 
@@ -36,9 +35,7 @@ def place_of(user: ClusterProgram) -> DatabasePlace:
     return place
 
 
-def test_older_tables_are_refused_until_their_owner_brings_them_up(
-    cluster: ClusterProgram, newer_program: NewerProgram
-) -> None:
+def test_old_tables_are_refused_until_upgraded(cluster: ClusterProgram, newer_program: NewerProgram) -> None:
     assert cluster.json("submit", cluster.sheet(kenyan_rows(2)))["states"] == {"paid": 2}
     newer_program()
     more = cluster.sheet(kenyan_rows(2, prefix="MORE", amount="700.00"), "more.csv")
@@ -67,7 +64,7 @@ def test_newer_tables_are_refused_by_every_command(cluster: ClusterProgram) -> N
     assert len(cluster.record()) == 1
 
 
-def test_nothing_is_brought_up_under_a_process_that_works(cluster: ClusterProgram, newer_program: NewerProgram) -> None:
+def test_upgrade_is_refused_while_process_works(cluster: ClusterProgram, newer_program: NewerProgram) -> None:
     cluster.run("submit", cluster.sheet(kenyan_rows(1)))
     with closing(place_of(cluster).open_to_work("work")):
         newer_program()
@@ -78,9 +75,7 @@ def test_nothing_is_brought_up_under_a_process_that_works(cluster: ClusterProgra
     assert cluster.json("journal", "upgrade")["tables"] == {"before": 1, "now": 2}
 
 
-def test_a_process_that_was_frozen_meanwhile_sends_nothing_more(
-    cluster: ClusterProgram, newer_program: NewerProgram
-) -> None:
+def test_frozen_process_sends_nothing_after_upgrade(cluster: ClusterProgram, newer_program: NewerProgram) -> None:
     cluster.run("submit", cluster.sheet(kenyan_rows(1)))
     place = place_of(cluster)
     with closing(open_postgres(place)) as frozen:
@@ -93,9 +88,7 @@ def test_a_process_that_was_frozen_meanwhile_sends_nothing_more(
             frozen.append([intent(row)])
 
 
-def test_only_the_owner_brings_tables_up_and_the_roles_may_use_what_is_new(
-    cluster: ClusterProgram, newer_program: NewerProgram
-) -> None:
+def test_only_owner_upgrades_tables_and_roles_may_read(cluster: ClusterProgram, newer_program: NewerProgram) -> None:
     cluster.run("submit", cluster.sheet(kenyan_rows(1)))
     desk = place_of(cluster).give_rights()[-1]
     owner, login = url_of(cluster), f"{desk}_login"
@@ -112,7 +105,7 @@ def test_only_the_owner_brings_tables_up_and_the_roles_may_use_what_is_new(
         assert connection.execute("SELECT count(*) FROM paygw.remark").fetchall() == [(0,)]
 
 
-def test_a_journal_in_a_file_needs_no_such_command(program: Program) -> None:
+def test_file_journal_needs_no_upgrade(program: Program) -> None:
     refused = program.run("journal", "upgrade")
     assert refused.exit_code == 2
     assert "next command that writes to it" in refused.stderr

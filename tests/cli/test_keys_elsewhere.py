@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from paygw_batch.custody import token_key
 from paygw_batch.custody.token_key import TokenPlace, load_token_key, make_token_key
 from paygw_batch.gateway.signing.key import token_address
-from tests.cli.program import ROOT, Program, kenyan_rows
-from tests.kms import SIGN, Kms, running_kms
-from tests.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, softhsm
+from tests.support.kms import SIGN, Kms, running_kms
+from tests.support.program import ROOT, Program, kenyan_rows
+from tests.support.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, softhsm
 
 URI = f"pkcs11:token={LABEL};object=payouts"
 DOCUMENT = (ROOT / "docs" / "keys.md").read_text()
@@ -53,7 +53,7 @@ def with_key(program: Program, place: str, more: str = "") -> None:
     program.config.write_text(program.config.read_text().replace("[gateway]\n", lines))
 
 
-def test_a_sheet_is_paid_with_a_key_in_a_token(program: Program, token: Token) -> None:
+def test_sheet_is_paid_with_token_key(program: Program, token: Token) -> None:
     sheet = program.sheet(kenyan_rows(5))
     assert program.json("submit", sheet)["states"] == {"paid": 5}
     assert len(program.record()) == 5
@@ -74,7 +74,7 @@ def test_a_sheet_is_paid_with_a_key_in_a_token(program: Program, token: Token) -
     assert len(program.record()) == 5
 
 
-def test_a_wrong_pin_is_told_before_anything_is_sent(program: Program, token: Token) -> None:
+def test_wrong_pin_stops_run_before_sending(program: Program, token: Token) -> None:
     (program.home / "pin").write_text("000000\n")
     looked = program.json("doctor")
     (told,) = [check for check in looked["checks"] if check["check"] == "private key"]
@@ -87,9 +87,7 @@ def test_a_wrong_pin_is_told_before_anything_is_sent(program: Program, token: To
     assert token.slots.exists()
 
 
-def test_a_locked_token_is_one_sentence_at_doctor_and_before_the_first_byte(
-    program: Program, token: Token, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_locked_token_is_told_before_sending(program: Program, token: Token, monkeypatch: pytest.MonkeyPatch) -> None:
     """SoftHSM never locks itself: the library says CKR_PIN_LOCKED in its place, at the sign-in that a token refuses."""
 
     def locked(*_: object, **__: object) -> None:
@@ -106,7 +104,7 @@ def test_a_locked_token_is_one_sentence_at_doctor_and_before_the_first_byte(
     assert token.slots.exists()
 
 
-def test_expired_credentials_are_one_sentence_at_doctor_and_before_the_first_byte(program: Program, kms: Kms) -> None:
+def test_expired_credentials_are_told_before_sending(program: Program, kms: Kms) -> None:
     kms.key("payouts")
     with_key(program, "awskms:alias/payouts")
     kms.for_good = dict.fromkeys(("DescribeKey", "GetPublicKey", SIGN), "ExpiredTokenException")
@@ -127,9 +125,7 @@ def test_expired_credentials_are_one_sentence_at_doctor_and_before_the_first_byt
         ("AccessDeniedException", "These AWS credentials may not use awskms:alias/payouts"),
     ],
 )
-def test_a_run_whose_key_fails_stops_in_order_and_goes_on_later(
-    program: Program, kms: Kms, code: str, sentence: str
-) -> None:
+def test_run_with_failing_key_stops_and_resumes(program: Program, kms: Kms, code: str, sentence: str) -> None:
     kms.key("payouts")
     with_key(program, "awskms:alias/payouts")
     sheet = program.sheet(kenyan_rows(30))
@@ -146,7 +142,7 @@ def test_a_run_whose_key_fails_stops_in_order_and_goes_on_later(
     assert len(orders) == len(set(orders)) == 30
 
 
-def test_a_key_that_fails_before_the_first_row_sends_nothing(program: Program, kms: Kms) -> None:
+def test_key_failing_before_first_row_sends_nothing(program: Program, kms: Kms) -> None:
     kms.key("payouts")
     with_key(program, "awskms:alias/payouts")
     sheet = program.sheet(kenyan_rows(3))
@@ -159,7 +155,7 @@ def test_a_key_that_fails_before_the_first_row_sends_nothing(program: Program, k
     assert program.json("submit", sheet)["states"] == {"paid": 3}
 
 
-def test_an_extra_that_is_missing_is_named(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     with_key(program, "awskms:alias/payouts")
     monkeypatch.delitem(sys.modules, "paygw_batch.custody.kms_key", raising=False)
     monkeypatch.setitem(sys.modules, "boto3", None)

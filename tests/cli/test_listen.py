@@ -1,6 +1,5 @@
 """The listener against bad input, a person who confirms, and its own death: real processes and sockets."""
 
-import http.client
 import json
 import signal
 import socket
@@ -8,39 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.listening import AUTHENTIC, TOKEN, kept, started
-from tests.cli.program import Program, kenyan_rows, sandbox_toml
+from tests.cli.listening import AUTHENTIC, PATH, TOKEN, call, kept, log_of, notify, started, with_listener
 from tests.cli.stopped import stopped, wait_for_first_payment
-from tests.patience import PATIENCE_S, until
-from tests.ports import free_port, wait_until_there
-
-PATH = f"/paygw/{TOKEN}"
-APPROVED = {"client_orderid": "PAY-1", "amount": "9002", "currency": "KES", "status": "approved"}
-
-
-def set_up(program: Program, section: str = "") -> int:
-    """Configure a listener; return its port."""
-    port = free_port()
-    for name, text in (("token.txt", TOKEN), ("secret.txt", "a secret of enough bytes")):
-        (program.home / name).write_text(text + "\n")
-        (program.home / name).chmod(0o600)
-    text = sandbox_toml(server_callback_url=f'"http://127.0.0.1:{port}/paygw/{{token}}"')
-    program.config.write_text(f'{text}\n[notifications]\nport = {port}\ntoken_file = "token.txt"\n{section}')
-    return port
-
-
-def call(port: int, method: str = "POST", path: str = PATH, body: bytes = b"", **headers: str) -> int:
-    """Send one request; return the status of its answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
-    try:
-        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
-        return connection.getresponse().status
-    finally:
-        connection.close()
-
-
-def notify(port: int, **fields: str) -> int:
-    return call(port, body=json.dumps({**APPROVED, **fields}).encode(), Content_Type="application/json")
+from tests.support.patience import PATIENCE_S, until
+from tests.support.ports import wait_until_there
+from tests.support.program import Program, kenyan_rows
 
 
 def is_cut(connection: socket.socket) -> bool:
@@ -51,12 +22,8 @@ def is_cut(connection: socket.socket) -> bool:
         return True
 
 
-def log_of(program: Program) -> str:
-    return (program.home / "listen.log").read_text()
-
-
-def test_what_is_no_notification_gets_a_4xx_and_moves_nothing(program: Program) -> None:
-    port = set_up(program, "max_body_kib = 8\nrate_per_s = 1000\n" + AUTHENTIC)
+def test_bad_notifications_move_no_row(program: Program) -> None:
+    port = with_listener(program, "max_body_kib = 8\nrate_per_s = 1000\n" + AUTHENTIC)
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     program.json("submit", sheet)
     with started(program, "--json", "listen", config=program.config) as listener:
@@ -97,8 +64,8 @@ def test_what_is_no_notification_gets_a_4xx_and_moves_nothing(program: Program) 
     assert "9 unreadable" in program.run("status").stdout
 
 
-def test_without_a_profile_a_notification_is_evidence_that_a_person_confirms(program: Program) -> None:
-    port = set_up(program)
+def test_unproven_notification_waits_for_person(program: Program) -> None:
+    port = with_listener(program)
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     program.json("submit", sheet)
     with started(program, "listen", config=program.config) as listener:
@@ -118,7 +85,7 @@ def test_without_a_profile_a_notification_is_evidence_that_a_person_confirms(pro
 
 
 def test_acknowledged_notifications_outlive_a_killed_listener(program: Program) -> None:
-    port = set_up(program)
+    port = with_listener(program)
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     with started(program, "listen", config=program.config) as listener:
         wait_until_there(port, listener)
@@ -131,8 +98,8 @@ def test_acknowledged_notifications_outlive_a_killed_listener(program: Program) 
     assert program.json("verify")["checked"]["notifications_waiting"] == 0
 
 
-def test_a_notification_of_a_row_in_flight_waits_for_its_outcome(program: Program) -> None:
-    port = set_up(program)
+def test_notification_of_row_in_flight_waits(program: Program) -> None:
+    port = with_listener(program)
     sheet = program.sheet(kenyan_rows(1, amount="9005"))  # never answered
     with started(program, "listen", config=program.config) as listener:
         wait_until_there(port, listener)
@@ -151,8 +118,8 @@ def test_a_notification_of_a_row_in_flight_waits_for_its_outcome(program: Progra
     assert program.json("status", sheet)["states"] == {"in_doubt": 1}
 
 
-def test_a_slow_client_is_cut_and_keeps_nobody_out(program: Program) -> None:
-    port = set_up(program, "client_timeout_s = 1\n")
+def test_slow_client_is_cut_without_blocking_notifications(program: Program) -> None:
+    port = with_listener(program, "client_timeout_s = 1\n")
     with started(program, "listen", config=program.config) as listener:
         wait_until_there(port, listener)
         with socket.create_connection(("127.0.0.1", port), 30) as slow:
@@ -165,7 +132,7 @@ def test_a_slow_client_is_cut_and_keeps_nobody_out(program: Program) -> None:
 
 
 def test_more_than_the_rate_is_turned_away(program: Program) -> None:
-    port = set_up(program, "rate_per_s = 0.5\n")
+    port = with_listener(program, "rate_per_s = 0.5\n")
     with started(program, "listen", config=program.config) as listener:
         wait_until_there(port, listener)
         codes = [notify(port) for _ in range(12)]
@@ -174,7 +141,7 @@ def test_more_than_the_rate_is_turned_away(program: Program) -> None:
 
 
 def test_a_second_listener_on_the_port_is_refused(program: Program) -> None:
-    port = set_up(program)
+    port = with_listener(program)
     with started(program, "listen", config=program.config) as listener:
         wait_until_there(port, listener)
         refused = program.run("listen")
@@ -198,10 +165,10 @@ def test_a_second_listener_on_the_port_is_refused(program: Program) -> None:
         (AUTHENTIC, lambda home: (home / "secret.txt").write_text("short"), "shorter"),
     ],
 )
-def test_what_is_not_configured_well_is_refused_by_name(
+def test_wrong_listen_configuration_is_refused_by_name(
     program: Program, section: str, change: object, said: str
 ) -> None:
-    set_up(program, section)
+    with_listener(program, section)
     if callable(change):
         change(program.home)
     refused = program.run("listen")
@@ -210,14 +177,14 @@ def test_what_is_not_configured_well_is_refused_by_name(
     assert TOKEN not in refused.stderr
 
 
-def test_an_address_without_a_place_for_the_token_is_refused(program: Program) -> None:
+def test_callback_address_without_token_is_refused(program: Program) -> None:
     refused = program.run("listen")
     assert refused.exit_code == 2
     assert "{token}" in refused.stderr
 
 
-def test_the_token_is_in_no_sample_and_no_journal(program: Program) -> None:
-    set_up(program)
+def test_token_stays_out_of_output_and_files(program: Program) -> None:
+    with_listener(program)
     sheet = program.sheet(kenyan_rows(1))
     program.json("submit", sheet)
     shown = program.run("doctor").stdout + program.run("status", sheet, "--history").stdout

@@ -14,11 +14,10 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from tests.cli.listening import heard, kept, merchant_and_gateway, started
-from tests.cli.program import Program, kenyan_rows
-from tests.cli.test_listen import APPROVED, call, log_of, set_up
-from tests.patience import PATIENCE_S, until
-from tests.ports import wait_until_there
+from tests.cli.listening import APPROVED, call, heard, kept, log_of, merchant_and_gateway, started, with_listener
+from tests.support.patience import PATIENCE_S, until
+from tests.support.ports import wait_until_there
+from tests.support.program import Program, kenyan_rows
 
 SECRET = b"a secret of enough bytes"
 HEADER_HMAC = """
@@ -73,11 +72,11 @@ def rsa_header(body: bytes) -> str:
 @pytest.mark.share(3)
 @pytest.mark.parametrize(("section", "made"), [(HEADER_HMAC, hmac_header), (HEADER_RSA, rsa_header)])
 @pytest.mark.parametrize("content_type", ["application/json", "text/json", "application/vnd.gateway+json"])
-def test_a_header_over_the_raw_body_moves_the_row_and_is_kept(
+def test_header_over_raw_body_proves_notification(
     program: Program, section: str, made: object, content_type: str
 ) -> None:
     assert callable(made)
-    port = set_up(program, section)
+    port = with_listener(program, section)
     (program.home / "gateway.pem").write_bytes(public_pem())
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     assert program.json("submit", sheet)["states"] == {"accepted": 1}
@@ -99,7 +98,7 @@ def test_a_header_over_the_raw_body_moves_the_row_and_is_kept(
 
 
 def test_json_without_a_type_is_read(program: Program) -> None:
-    port = set_up(program, HEADER_HMAC)
+    port = with_listener(program, HEADER_HMAC)
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     program.json("submit", sheet)
     with listening(program, port):
@@ -124,7 +123,7 @@ order_id = "PAY-2"
 """
 
 
-def test_the_gateway_is_asked_at_once_about_what_nothing_proves_and_its_answer_counts(program: Program) -> None:
+def test_unproven_notification_makes_listener_ask_gateway(program: Program) -> None:
     """Also about a lie: the gateway says that PAY-2 was paid."""
     with merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=ASKS) as (port, callbacks):
         with listening(program, port):
@@ -142,7 +141,7 @@ def test_the_gateway_is_asked_at_once_about_what_nothing_proves_and_its_answer_c
         assert list(sources) == [("enquiry", "moved")] * 2 + [("notification", "to_confirm")] * 2
 
 
-def test_the_answer_reaches_a_run_that_holds_the_journal(program: Program) -> None:
+def test_enquiry_answer_reaches_run_holding_journal(program: Program) -> None:
     slow = BEHAVIOUR.replace('status = "processing"\n\n[enquiry]', 'status = "processing"\ndelay_s = 0.3\n\n[enquiry]')
     with merchant_and_gateway(program, behaviour=slow, notifications=ASKS) as (port, _), listening(program, port):
         run = program.start("submit", program.sheet(kenyan_rows(60)), "--concurrency", "1")
@@ -153,7 +152,7 @@ def test_the_answer_reaches_a_run_that_holds_the_journal(program: Program) -> No
     assert kept(program)["moved"] == 2
 
 
-def test_what_waited_before_the_listener_could_ask_is_asked_about_when_it_starts(program: Program) -> None:
+def test_waiting_notification_is_asked_about_at_start(program: Program) -> None:
     with merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=ENQUIRY) as (port, callbacks):
         sheet = program.sheet(kenyan_rows(1))
         with listening(program, port):
@@ -168,7 +167,7 @@ def test_what_waited_before_the_listener_could_ask_is_asked_about_when_it_starts
         assert program.json("status", sheet)["states"] == {"paid": 1}
 
 
-def test_a_hash_of_the_gateways_own_is_a_reason_to_ask_and_moves_nothing(program: Program) -> None:
+def test_gateway_hash_prompts_enquiry_and_moves_nothing(program: Program) -> None:
     control = hashlib.sha1(b"approvedPAY-1" + SECRET, usedforsecurity=False).hexdigest()
     body = json.dumps({**APPROVED, "amount": "1500.50", "control": control}).encode()
     plain = BEHAVIOUR.partition("[[notification]]")[0]
@@ -194,7 +193,7 @@ def test_a_hash_of_the_gateways_own_is_a_reason_to_ask_and_moves_nothing(program
     ],
     ids=["header-hmac", "header-rsa"],
 )
-def test_the_sandbox_proves_its_own_notifications_in_a_header(program: Program, section: str) -> None:
+def test_sandbox_proves_notifications_in_header(program: Program, section: str) -> None:
     lie = BEHAVIOUR.replace('order_id = "PAY-2"', 'order_id = "PAY-2"\nforged = true')
     with merchant_and_gateway(program, behaviour=lie, notifications=section) as (port, callbacks):
         sheet = program.sheet(kenyan_rows(2))
@@ -206,8 +205,8 @@ def test_the_sandbox_proves_its_own_notifications_in_a_header(program: Program, 
         assert program.json("status", sheet)["states"] == {"paid": 1, "accepted": 1}
 
 
-def test_without_an_enquiry_profile_nothing_is_asked_and_the_listener_says_so(program: Program) -> None:
-    port = set_up(program, 'on_unproven = "refresh"\n')
+def test_listener_without_enquiry_profile_asks_nothing(program: Program) -> None:
+    port = with_listener(program, 'on_unproven = "refresh"\n')
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     program.json("submit", sheet)
     with listening(program, port):
@@ -237,10 +236,8 @@ def test_without_an_enquiry_profile_nothing_is_asked_and_the_listener_says_so(pr
         ('on_unproven = "ignore"\n', None, "notifications.on_unproven"),
     ],
 )
-def test_what_is_not_configured_well_is_refused_in_a_sentence(
-    program: Program, section: str, change: object, said: str
-) -> None:
-    set_up(program, section)
+def test_wrong_proof_configuration_is_refused(program: Program, section: str, change: object, said: str) -> None:
+    with_listener(program, section)
     if callable(change):
         change(program.home)
     refused = program.run("listen")
@@ -253,14 +250,16 @@ def _written(path: Path, mode: int) -> None:
     path.chmod(mode)
 
 
-def test_a_key_in_a_variable_is_used_and_doctor_knows_it(program: Program) -> None:
-    set_up(program, HEADER_RSA.replace('public_key_file = "gateway.pem"', 'public_key_env = "PAYGW_GATEWAY_KEY"'))
+def test_doctor_knows_gateway_key_in_variable(program: Program) -> None:
+    with_listener(
+        program, HEADER_RSA.replace('public_key_file = "gateway.pem"', 'public_key_env = "PAYGW_GATEWAY_KEY"')
+    )
     said = program.run("doctor", PAYGW_GATEWAY_KEY=public_pem().decode()).stdout
     assert "checked by header-rsa" in said
     assert "PAYGW_GATEWAY_KEY sets nothing" not in said
 
 
-def test_the_sandbox_proves_its_notifications_by_the_configured_header(program: Program) -> None:
+def test_sandbox_proves_notifications_by_configured_header(program: Program) -> None:
     forging = BEHAVIOUR.replace('status = "declined"', 'status = "declined"\nforged = true')
     with merchant_and_gateway(program, behaviour=forging, notifications=HEADER_HMAC) as (port, callbacks):
         with listening(program, port):

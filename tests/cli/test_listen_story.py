@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from tests.cli.listening import AUTHENTIC, TOKEN, heard, kept, merchant_and_gateway, started
-from tests.cli.program import Program, kenyan_rows, read_csv
-from tests.patience import PATIENCE_S, until
-from tests.ports import wait_until_there
+from tests.support.patience import PATIENCE_S, until
+from tests.support.ports import wait_until_there
+from tests.support.program import Program, kenyan_rows, read_csv
 
 ROWS = 300
 BEHAVIOUR = """
@@ -52,7 +52,7 @@ order_id = "PAY-99"
 
 
 @pytest.mark.long
-def test_300_payouts_notified_late_twice_out_of_order_forged_and_contradicted(program: Program) -> None:
+def test_300_payouts_survive_disordered_and_forged_notifications(program: Program) -> None:
     with (
         merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=AUTHENTIC) as (port, callbacks),
         started(program, "listen", config=program.config) as listener,

@@ -11,7 +11,7 @@ import pytest
 
 from paygw_batch.opening.gateway_access import signer_key
 from paygw_batch.settings.configuration import load_settings
-from tests.cli.program import SAMPLES, Program, kenyan_rows, sandbox_toml
+from tests.support.program import SAMPLES, Program, kenyan_rows, sandbox_toml
 
 RUN = """
 import atexit, json, os, runpy, sys
@@ -50,7 +50,7 @@ def among(names: Collection[str], *unwanted: str) -> list[str]:
     return [name for name in names if any(name == one or name.startswith(f"{one}.") for one in whole)]
 
 
-def test_validate_loads_no_journal_no_engine_and_nothing_of_a_network(program: Program) -> None:
+def test_validate_loads_no_journal_engine_or_network(program: Program) -> None:
     names = loaded(program, "validate", SAMPLES / "payroll-mixed.csv")
     assert "paygw_batch.sheet.check.validate" in names
     ours = (
@@ -65,7 +65,7 @@ def test_validate_loads_no_journal_no_engine_and_nothing_of_a_network(program: P
     assert among(names, *ours, "apsw", "cryptography", "httpx", "httptools", "uvicorn", "starlette") == []
 
 
-def test_status_loads_neither_transport_nor_sandbox_nor_what_reads_sheets(program: Program) -> None:
+def test_status_loads_no_transport_sandbox_or_reader(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     program.run("submit", sheet)
     for arguments in (("status",), ("status", sheet)):
@@ -85,7 +85,7 @@ def test_status_loads_neither_transport_nor_sandbox_nor_what_reads_sheets(progra
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("command", ["submit", "resume"])
-def test_the_payout_path_loads_no_httpx_and_a_page_alone_loads_jinja(program: Program, command: str) -> None:
+def test_payout_loads_no_httpx_and_no_jinja(program: Program, command: str) -> None:
     sheet = program.sheet(kenyan_rows(2))
     if command == "resume":
         program.run("submit", sheet, "--first", "1")
@@ -96,7 +96,7 @@ def test_the_payout_path_loads_no_httpx_and_a_page_alone_loads_jinja(program: Pr
     assert "jinja2" in names
 
 
-def test_a_run_for_a_real_gateway_loads_nothing_of_the_built_in_one(program: Program) -> None:
+def test_run_for_real_gateway_loads_no_sandbox(program: Program) -> None:
     signer_key(load_settings(program.config, environ={}), {})  # makes the sandbox's key, which serves here as ours
     key = next(program.home.rglob("*.pem"))
     text = sandbox_toml(base_url=UNREACHABLE, signature_profile=f'"json-params"\nprivate_key = "{key}"')
@@ -107,5 +107,5 @@ def test_a_run_for_a_real_gateway_loads_nothing_of_the_built_in_one(program: Pro
     assert among(names, "ours.sandbox", "ours.listener", "uvicorn", "h11", "starlette", "httpx") == []
 
 
-def test_doctor_looks_for_the_gateway_with_the_transport_of_payouts(program: Program) -> None:
+def test_doctor_loads_no_httpx(program: Program) -> None:
     assert among(loaded(program, "doctor"), "httpx") == []

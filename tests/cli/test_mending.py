@@ -7,17 +7,16 @@ from pathlib import Path
 import openpyxl
 import pytest
 
-from tests.checkout import ROOT, copy_versioned
-from tests.cli.program import Program
+from tests.cli.sheets import MENDS, PAGE
+from tests.support.checkout import copy_versioned
+from tests.support.program import Program
 
-PAGE = (ROOT / "docs" / "mending.md").read_text()
 COMMANDS = [
     shlex.split(line, comments=True)
     for block in re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
     for line in block.splitlines()
     if line.startswith("paygw-batch")
 ]
-MENDS = re.findall(r"^\| `([A-Z]+[0-9]+)` \|.*\| `([^`]+)` \|$", PAGE, flags=re.MULTILINE)
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def at_home(program: Program, monkeypatch: pytest.MonkeyPatch) -> Program:
     return program
 
 
-def test_the_page_goes_from_a_refused_workbook_to_a_paid_one(at_home: Program) -> None:
+def test_mending_page_turns_refused_workbook_into_paid(at_home: Program) -> None:
     refuse, validate, submit, template = (command[1:] for command in COMMANDS)
     refused = at_home.run(*refuse)
     assert refused.exit_code == 3

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.listening import AUTHENTIC, started
-from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
-from tests.cli.test_listen import notify, set_up
-from tests.patience import until
-from tests.ports import wait_until_there
-
-SAMPLE = re.compile(r"([a-z_]+)(\{.*\})? (\S+)")
+from tests.cli.listening import AUTHENTIC, notify, started, with_listener
+from tests.cli.metrics import gauges
+from tests.support.patience import until
+from tests.support.ports import wait_until_there
+from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 
 @pytest.fixture
@@ -23,26 +21,6 @@ def measured(program: Program) -> Program:
     program.config.write_text(f'{sandbox_toml()}\n[reporting]\nmetrics = "paygw.prom"\n')
     (program.home / "drop").mkdir()
     return program
-
-
-def gauges(program: Program) -> dict[str, float]:
-    """Return name and labels -> value, read by the rules of the text format."""
-    found: dict[str, float] = {}
-    helped, typed = set(), set()
-    for line in (program.home / "paygw.prom").read_text().splitlines():
-        if line.startswith("# HELP "):
-            helped.add(line.split()[2])
-        elif line.startswith("# TYPE "):
-            assert line.split()[3] == "gauge"
-            typed.add(line.split()[2])
-        else:
-            sample = SAMPLE.fullmatch(line)
-            assert sample is not None, line
-            name, labels, value = sample.groups(default="")
-            assert name in helped & typed
-            assert f"{name}{labels}" not in found
-            found[f"{name}{labels}"] = float(value)
-    return found
 
 
 def rows(program: Program) -> dict[str, int]:
@@ -72,7 +50,7 @@ def test_an_empty_tick_forgets_no_row_in_doubt(measured: Program) -> None:
     assert after['paygw_run_exit_code{command="run-folder"}'] == 0
 
 
-def test_the_oldest_row_in_doubt_is_the_one_that_was_sent_first(measured: Program) -> None:
+def test_oldest_doubtful_row_is_first_sent(measured: Program) -> None:
     tick(measured, kenyan_rows(1, amount="9007", prefix="FIRST"))
     (first,) = (measured.home / "drop" / "done").glob("*.reconciliation.csv")
     sent = datetime.fromisoformat(read_csv(first)[0]["first_sent_at"])
@@ -80,7 +58,7 @@ def test_the_oldest_row_in_doubt_is_the_one_that_was_sent_first(measured: Progra
     assert gauges(measured)["paygw_oldest_in_doubt_timestamp_seconds"] == int(sent.timestamp())
 
 
-def test_a_row_in_doubt_that_is_settled_is_none_any_more(measured: Program) -> None:
+def test_settled_row_leaves_in_doubt_gauge(measured: Program) -> None:
     sheet = measured.sheet(kenyan_rows(1, amount="9007"))
     measured.json("submit", sheet)
     measured.json("resolve", "row", sheet, "2", "--as", "paid", "--evidence", "their support said so")
@@ -89,7 +67,7 @@ def test_a_row_in_doubt_that_is_settled_is_none_any_more(measured: Program) -> N
     assert gauges(measured)["paygw_oldest_in_doubt_timestamp_seconds"] == 0
 
 
-def test_a_statement_that_is_carried_out_is_in_the_figures_at_once_and_its_preview_is_not(measured: Program) -> None:
+def test_metrics_count_applied_statement_but_no_preview(measured: Program) -> None:
     sheet = measured.sheet([*kenyan_rows(1, amount="9007"), *kenyan_rows(1, amount="9007", prefix="LOST")])
     measured.json("submit", sheet)
     statement = measured.home / "statement.csv"
@@ -102,7 +80,7 @@ def test_a_statement_that_is_carried_out_is_in_the_figures_at_once_and_its_previ
     assert gauges(measured)['paygw_run_exit_code{command="resolve"}'] == 5
 
 
-def test_a_settlement_that_is_refused_says_its_exit_code(measured: Program) -> None:
+def test_metrics_show_exit_code_of_refused_settlement(measured: Program) -> None:
     sheet = measured.sheet(kenyan_rows(1, amount="9007"))
     measured.json("submit", sheet)
     refused = measured.json("resolve", "row", sheet, "2", "--as", "not-received", "--evidence", "Ticket 1")
@@ -111,8 +89,8 @@ def test_a_settlement_that_is_refused_says_its_exit_code(measured: Program) -> N
     assert gauges(measured)['paygw_run_exit_code{command="resolve"}'] == 2
 
 
-def test_what_the_listener_takes_in_is_in_the_figures(measured: Program) -> None:
-    port = set_up(measured, AUTHENTIC)
+def test_metrics_include_notifications_taken_by_listener(measured: Program) -> None:
+    port = with_listener(measured, AUTHENTIC)
     measured.config.write_text(f'{measured.config.read_text()}\n[reporting]\nmetrics = "paygw.prom"\n')
     measured.json("submit", measured.sheet(kenyan_rows(1, amount="9002")))
     assert rows(measured) == {"accepted": 1}
@@ -126,7 +104,7 @@ def test_what_the_listener_takes_in_is_in_the_figures(measured: Program) -> None
     assert gauges(measured)['paygw_run_exit_code{command="listen"}'] == 0
 
 
-def test_every_state_is_there_and_a_row_of_two_batches_counts_once(measured: Program) -> None:
+def test_metrics_list_all_states_counting_rows_once(measured: Program) -> None:
     first = kenyan_rows(2, amount="100")
     bad = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
     measured.json("submit", measured.sheet(first))
@@ -140,7 +118,7 @@ def test_every_state_is_there_and_a_row_of_two_batches_counts_once(measured: Pro
     assert gauges(measured)['paygw_amount{currency="KES",state="returned"}'] == 0
 
 
-def test_each_command_keeps_its_last_exit_code_and_its_last_success(measured: Program) -> None:
+def test_metrics_keep_last_exit_code_and_success(measured: Program) -> None:
     sheet = measured.sheet(kenyan_rows(1, amount="100"))
     began = int(time.time())
     assert measured.run("submit", sheet).exit_code == 0
@@ -156,12 +134,12 @@ def test_each_command_keeps_its_last_exit_code_and_its_last_success(measured: Pr
     assert found['paygw_run_sent_rows{command="submit"}'] == 0
 
 
-def test_a_command_that_never_succeeded_has_no_last_success(measured: Program) -> None:
+def test_never_successful_command_has_no_last_success(measured: Program) -> None:
     measured.run("submit", measured.home / "absent.csv")
     assert 'paygw_run_last_success_timestamp_seconds{command="submit"}' not in gauges(measured)
 
 
-def test_figures_of_a_journal_that_cannot_be_read_stay(measured: Program) -> None:
+def test_figures_of_unreadable_journal_stay(measured: Program) -> None:
     tick(measured, kenyan_rows(1, amount="9007"))
     measured.journal.rename(measured.home / "elsewhere")
     measured.journal.write_bytes(b"no database" * 100)
@@ -171,7 +149,7 @@ def test_figures_of_a_journal_that_cannot_be_read_stay(measured: Program) -> Non
     assert gauges(measured)['paygw_run_exit_code{command="run-folder"}'] == 7
 
 
-def test_two_commands_that_end_together_lose_nothing(measured: Program) -> None:
+def test_two_commands_ending_together_keep_both_figures(measured: Program) -> None:
     """One waits for the journal of the other, and both write the file when they end."""
     sheet = measured.sheet(kenyan_rows(1, amount="100"))
     runs = [measured.start("submit", sheet, "--wait"), measured.start("run-folder", "drop", "--wait")]
@@ -183,7 +161,7 @@ def test_two_commands_that_end_together_lose_nothing(measured: Program) -> None:
     assert found['paygw_run_exit_code{command="run-folder"}'] == 0
 
 
-def test_a_file_of_an_earlier_version_is_read_without_its_figures(measured: Program) -> None:
+def test_older_metrics_file_loses_old_figures(measured: Program) -> None:
     (measured.home / "paygw.prom").write_text(
         "# HELP paygw_batch_rows Rows.\n# TYPE paygw_batch_rows gauge\n"
         'paygw_batch_rows{command="submit",state="paid"} 7\npaygw_run_exit_code{command="retry"} 4\n'
@@ -194,7 +172,7 @@ def test_a_file_of_an_earlier_version_is_read_without_its_figures(measured: Prog
     assert not [key for key in found if key.startswith("paygw_batch_rows")]
 
 
-def test_names_of_sheets_and_people_are_in_no_figure(measured: Program) -> None:
+def test_metrics_hold_no_sheet_or_person_names(measured: Program) -> None:
     tick(measured, kenyan_rows(1, amount="9007"))
     text = Path(measured.home / "paygw.prom").read_text()
     assert not re.search("Wanjiku|PAY-|csv|2547", text)

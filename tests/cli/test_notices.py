@@ -25,16 +25,27 @@ from paygw_batch.notices import delivery
 from paygw_batch.opening.open_journal import place_of
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.settings.sections import OCCASIONS, NoticesSection
-from tests.checkout import ROOT
-from tests.cli.approving import plan_of, policy, prepared
 from tests.cli.paying import is_in_flight
-from tests.cli.program import Program, kenyan_rows, kill
-from tests.cli.test_postgres_commands import ClusterProgram
-from tests.journal.journal_rows import outcome_of
-from tests.journal.postgres_server import PostgresServer
-from tests.notices.receivers import PASSWORD, USER, Mails, Posts, Trust, mail_server, peer, silent, trust_at, webhook
-from tests.notices.test_webhook import SECRET
-from tests.patience import until
+from tests.support.approving import plan_of, policy, prepared
+from tests.support.checkout import ROOT
+from tests.support.clusters import ClusterProgram
+from tests.support.journal_rows import outcome_of
+from tests.support.patience import until
+from tests.support.postgres_server import PostgresServer
+from tests.support.program import Program, kenyan_rows, kill
+from tests.support.receivers import (
+    PASSWORD,
+    SECRET,
+    USER,
+    Mails,
+    Posts,
+    Trust,
+    mail_server,
+    peer,
+    silent,
+    trust_at,
+    webhook,
+)
 
 ADA, BEN = "ada@example.com", "ben@example.com"
 NAME = "Wanjiku"
@@ -95,9 +106,7 @@ def text_of(found: Any) -> str:
 # What is told.
 
 
-def test_the_end_of_a_run_is_told_with_counts_and_sums_and_no_payee(
-    program: Program, trust: Trust, mails: Mails
-) -> None:
+def test_run_end_notice_has_sums_without_payees(program: Program, trust: Trust, mails: Mails) -> None:
     by_mail(program, trust, mails.port)
     sheet = program.sheet(kenyan_rows(3))
     assert program.json("submit", sheet)["states"] == {"paid": 3}
@@ -126,9 +135,7 @@ def test_a_webhook_gets_the_same_as_values_signed(program: Program, posts: Posts
 
 
 @pytest.mark.parametrize("style", ["slack", "teams"])
-def test_slack_and_teams_get_their_own_message_at_an_address_that_is_a_secret(
-    program: Program, posts: Posts, style: str
-) -> None:
+def test_slack_and_teams_get_own_message_format(program: Program, posts: Posts, style: str) -> None:
     write(program, 'webhook_env = "PAYGW_ADDRESS"', f'webhook_format = "{style}"')
     sheet = program.sheet(kenyan_rows(2), name="pay <roll> \"&\" 'co'.csv")
     assert program.json("submit", sheet, PAYGW_ADDRESS=posts.url)["states"] == {"paid": 2}
@@ -144,7 +151,7 @@ def test_slack_and_teams_get_their_own_message_at_an_address_that_is_a_secret(
         assert card["body"][-1]["facts"] == [{"title": "paid", "value": "2 (KES 3,001.00)"}]
 
 
-def test_a_refused_sheet_is_told_once_for_each_time_it_is_dropped(program: Program, trust: Trust, mails: Mails) -> None:
+def test_each_drop_of_refused_sheet_is_told_once(program: Program, trust: Trust, mails: Mails) -> None:
     by_mail(program, trust, mails.port, f'sheet_refused = ["{ADA}", "{BEN}"]', f'personal_data = ["{BEN}"]')
     folder = program.home / "drop"
     folder.mkdir()
@@ -165,7 +172,7 @@ def test_a_refused_sheet_is_told_once_for_each_time_it_is_dropped(program: Progr
 
 
 @pytest.mark.parametrize("rows", [["KE,PAY-1,-5,KES,Jane Wanjiku,254712345999,+254712345999"], ["not", "a", "sheet"]])
-def test_a_sheet_that_submit_refuses_is_told(program: Program, posts: Posts, rows: list[str]) -> None:
+def test_sheet_refused_by_submit_is_told(program: Program, posts: Posts, rows: list[str]) -> None:
     by_webhook(program, posts)
     program.run("journal", "new")
     assert program.json("submit", program.sheet(rows), PAYGW_HOOK=SECRET)["exit_code"] == 3
@@ -173,7 +180,7 @@ def test_a_sheet_that_submit_refuses_is_told(program: Program, posts: Posts, row
     assert (said["type"], said["data"]["sheet"]) == ("sheet_refused", "payroll.csv")
 
 
-def test_a_plan_that_waits_is_told_with_its_code_and_a_link(program: Program, trust: Trust, mails: Mails) -> None:
+def test_waiting_plan_is_told_with_link(program: Program, trust: Trust, mails: Mails) -> None:
     program.config.write_text(program.config.read_text() + policy(program.home))
     program.config.write_text(f'{program.config.read_text()}\n[console]\norigin = "https://pay.example.com"\n')
     by_mail(program, trust, mails.port)
@@ -185,7 +192,7 @@ def test_a_plan_that_waits_is_told_with_its_code_and_a_link(program: Program, tr
     assert NAME not in told.as_string()
 
 
-def test_rows_in_doubt_are_told_once_and_new_ones_again(program: Program, posts: Posts) -> None:
+def test_each_row_in_doubt_is_told_once(program: Program, posts: Posts) -> None:
     by_webhook(program, posts, "in_doubt_h = 0", 'webhook_for = ["in_doubt"]')
     (program.home / "doubt.toml").write_text('[default]\nstatus = "a word that nobody knows"\n')
     program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "doubt.toml"\n')
@@ -197,7 +204,7 @@ def test_rows_in_doubt_are_told_once_and_new_ones_again(program: Program, posts:
     assert [(one["sheet"], one["rows_in_doubt"]) for one in told] == [("1.csv", 1), ("2.csv", 1)]
 
 
-def test_a_message_that_contradicts_is_told_once_and_a_further_one_again(
+def test_each_contradicting_message_is_told_once(
     program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_webhook(program, posts, 'webhook_for = ["contradicted"]')
@@ -212,9 +219,7 @@ def test_a_message_that_contradicts_is_told_once_and_a_further_one_again(
     assert [json.loads(body)["data"]["messages"] for _, body in posts.got] == [1, 2]
 
 
-def test_a_full_disk_is_told_once_a_day_by_a_run_and_by_doctor(
-    program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_is_told_once_a_day(program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch) -> None:
     by_webhook(program, posts, 'webhook_for = ["runs_out"]')
     monkeypatch.setenv("PAYGW_HOOK", SECRET)
     monkeypatch.setattr("paygw_batch.submit.send.free_bytes", lambda _: 2**10)
@@ -227,7 +232,7 @@ def test_a_full_disk_is_told_once_a_day_by_a_run_and_by_doctor(
 
 
 @pytest.mark.parametrize(("days", "told"), [(40, []), (10, [False]), (-1, [True])])
-def test_a_key_that_runs_out_is_told_once_each(
+def test_expiring_key_is_told_once(
     program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch, days: int, told: list[bool]
 ) -> None:
     by_webhook(program, posts, 'webhook_for = ["runs_out"]')
@@ -252,7 +257,7 @@ def test_a_notice_is_in_the_configured_language(program: Program, trust: Trust, 
 
 
 @pytest.mark.parametrize("case", ["gone", "silent", "refusing"])
-def test_a_run_ends_as_it_would_whatever_the_servers_do(
+def test_failing_notice_server_does_not_change_run(
     program: Program, monkeypatch: pytest.MonkeyPatch, trust: Trust, mails: Mails, case: str
 ) -> None:
     monkeypatch.setattr(delivery, "AFTER_A_RUN_S", 0.5)
@@ -275,9 +280,7 @@ def test_a_run_ends_as_it_would_whatever_the_servers_do(
     assert mails.ids() == [f"<{kept['id']}@example.com>"]
 
 
-def test_what_cannot_be_sent_is_told_by_its_exit_code_and_by_doctor(
-    program: Program, trust: Trust, mails: Mails
-) -> None:
+def test_undeliverable_notice_shows_in_code_and_doctor(program: Program, trust: Trust, mails: Mails) -> None:
     mails.answers["DATA"] = "552 full"
     by_mail(program, trust, mails.port)
     program.json("submit", program.sheet(kenyan_rows(1)))
@@ -313,12 +316,14 @@ def test_a_notice_not_kept_stops_no_payout(program: Program, posts: Posts, monke
     assert posts.got == []
 
 
-def test_nobody_is_told_where_nothing_is_configured(program: Program) -> None:
+def test_no_notice_without_configuration(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(1)))
     assert outbox(program) == []
 
 
-def test_who_may_not_send_says_nothing_of_it(program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_right_to_send_notices_stays_silent(
+    program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     by_webhook(program, posts)
     monkeypatch.setattr(Outbox, "may_send", False)
     ended = program.run("submit", program.sheet(kenyan_rows(1)), PAYGW_HOOK=SECRET)
@@ -363,9 +368,7 @@ def test_who_may_not_send_says_nothing_of_it(program: Program, posts: Posts, mon
         (['language = "tlh"'], "'tlh'"),
     ],
 )
-def test_a_wrong_configuration_is_a_sentence_and_2_at_the_start_and_nothing_is_sent(
-    program: Program, lines: list[str], named: str
-) -> None:
+def test_wrong_notice_configuration_stops_run_before_sending(program: Program, lines: list[str], named: str) -> None:
     write(program, *lines)
     environ = {"PAYGW_HOOK": SECRET} if "none.pem" in named or named == "PAYGW_ADDRESS" else {}
     summary = program.json("submit", program.sheet(kenyan_rows(1)), **environ)
@@ -376,7 +379,7 @@ def test_a_wrong_configuration_is_a_sentence_and_2_at_the_start_and_nothing_is_s
     assert program.record() == []
 
 
-def test_a_mail_server_that_is_not_trusted_is_2_at_doctor(program: Program, trust: Trust) -> None:
+def test_doctor_refuses_untrusted_mail_server(program: Program, trust: Trust) -> None:
     with mail_server(trust.context("mail.example.com")) as others:
         by_mail(program, trust, others.port)
         summary = program.json("doctor")
@@ -400,7 +403,7 @@ def test_no_secret_of_a_notice_is_shown(program: Program, posts: Posts, monkeypa
 
 
 @pytest.mark.parametrize("where", ["before the sending", "before it is noted"])
-def test_a_notice_outlives_the_process_that_sends_it_and_keeps_its_id(
+def test_notice_outlives_killed_process_with_same_id(
     program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.setenv("PAYGW_HOOK", SECRET)
@@ -431,7 +434,7 @@ def test_a_notice_outlives_the_process_that_sends_it_and_keeps_its_id(
     assert program.json("submit", sheet)["states"] == {"paid": 1}
 
 
-def test_a_run_that_is_killed_is_told_all_the_same(program: Program, posts: Posts) -> None:
+def test_killed_run_is_still_told(program: Program, posts: Posts) -> None:
     by_webhook(program, posts)
     (program.home / "slow.toml").write_text("[default]\ndelay_s = 50\n")
     program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
@@ -448,7 +451,7 @@ def test_a_run_that_is_killed_is_told_all_the_same(program: Program, posts: Post
     assert sum(said["states"].values()) == 100
 
 
-def test_two_that_send_at_the_same_moment_send_one(program: Program, posts: Posts) -> None:
+def test_simultaneous_notices_send_sends_once(program: Program, posts: Posts) -> None:
     posts.status = 500
     by_webhook(program, posts)
     program.json("submit", program.sheet(kenyan_rows(1)), PAYGW_HOOK=SECRET)
@@ -471,7 +474,7 @@ def blocks(kind: str) -> list[str]:
     return re.findall(rf"```{kind}\n(.*?)```", DOCUMENT, flags=re.DOTALL)
 
 
-def test_the_configuration_and_the_commands_of_the_document_work(
+def test_documented_notice_configuration_and_commands_work(
     program: Program, trust: Trust, mails: Mails, posts: Posts
 ) -> None:
     (shown,) = blocks("toml")
@@ -513,7 +516,7 @@ def cluster(tmp_path: Path, program: Program, postgres_server: PostgresServer) -
     postgres_server.drop_database(name)
 
 
-def test_with_a_database_runs_and_plans_are_told_from_it(cluster: ClusterProgram, posts: Posts) -> None:
+def test_runs_and_plans_in_database_are_told(cluster: ClusterProgram, posts: Posts) -> None:
     cluster.config.write_text(cluster.config.read_text() + policy(cluster.home))
     by_webhook(cluster, posts)
     environ = {"PAYGW_HOOK": SECRET}
@@ -528,7 +531,7 @@ def test_with_a_database_runs_and_plans_are_told_from_it(cluster: ClusterProgram
         assert cluster.json("verify")["exit_code"] == 0
 
 
-def test_what_waits_moves_with_the_journal(program: Program, posts: Posts, postgres_server: PostgresServer) -> None:
+def test_waiting_notice_moves_with_journal(program: Program, posts: Posts, postgres_server: PostgresServer) -> None:
     name = postgres_server.new_database()
     posts.status = 500
     by_webhook(program, posts)

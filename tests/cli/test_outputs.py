@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.approving import key, policy
 from tests.cli.conftest import Kept
-from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
+from tests.support.approving import key, policy
+from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 FOREIGN = "who,what\nme,my own notes\n"
 
@@ -110,7 +110,7 @@ def test_the_sheet_is_known_by_whatever_name(paid: Program, by: str) -> None:
         ),
     ],
 )
-def test_no_option_writes_over_the_journal_or_what_belongs_to_it(paid: Program, writer: str, name: str) -> None:
+def test_no_option_overwrites_journal_files(paid: Program, writer: str, name: str) -> None:
     (paid.home / "state" / "paygw-batch").mkdir(parents=True, exist_ok=True)
     force = ["--force"] if writer == "report" else []
     told = refused(paid, *written(paid, writer, paid.home / name), *force)
@@ -119,7 +119,7 @@ def test_no_option_writes_over_the_journal_or_what_belongs_to_it(paid: Program, 
 
 
 @pytest.mark.parametrize("name", ["signing.pem", "passphrase.txt", "ca.pem", "token.txt", "maker.pem"])
-def test_no_option_writes_over_a_key_or_a_secret(paid: Program, name: str) -> None:
+def test_no_option_overwrites_key_or_secret(paid: Program, name: str) -> None:
     for one in ("signing.pem", "passphrase.txt", "ca.pem", "token.txt"):
         (paid.home / one).write_text("secret")
     key(paid.home, "maker")
@@ -138,7 +138,7 @@ def test_no_option_writes_over_a_key_or_a_secret(paid: Program, name: str) -> No
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("writer", [name for name in WRITERS if name not in {"template", "backup", "collect", "plan"}])
-def test_a_file_that_this_program_did_not_write_is_replaced_by_force_alone(paid: Program, writer: str) -> None:
+def test_foreign_file_is_replaced_only_by_force(paid: Program, writer: str) -> None:
     out = paid.home / "notes.csv"
     out.write_text(FOREIGN)
     assert "this program did not write it" in refused(paid, *written(paid, writer, out))
@@ -149,7 +149,7 @@ def test_a_file_that_this_program_did_not_write_is_replaced_by_force_alone(paid:
 
 
 @pytest.mark.parametrize("writer", ["template", "backup"])
-def test_what_is_always_a_new_file_replaces_none(paid: Program, writer: str) -> None:
+def test_new_file_output_replaces_no_file(paid: Program, writer: str) -> None:
     out = paid.home / "notes.csv"
     for content in (FOREIGN, ""):
         out.write_text(content)
@@ -158,7 +158,7 @@ def test_what_is_always_a_new_file_replaces_none(paid: Program, writer: str) -> 
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("ending", ["csv", "xlsx", "parquet"])
-def test_what_this_program_wrote_is_replaced_on_every_run(paid: Program, ending: str) -> None:
+def test_own_output_is_replaced_on_every_run(paid: Program, ending: str) -> None:
     sheet, out = paid.home / "payroll.csv", paid.home / f"out.{ending}"
     page = paid.home / "page.html"
     for _ in range(2):
@@ -178,7 +178,7 @@ def test_what_this_program_wrote_is_replaced_on_every_run(paid: Program, ending:
     assert "this program did not write it" in refused(paid, "reconcile", sheet, "--out", questions)
 
 
-def test_an_annotated_workbook_is_replaced_by_a_newer_one(paid: Program) -> None:
+def test_annotated_workbook_is_replaced_by_newer(paid: Program) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
     for line in (paid.home / "payroll.csv").read_text().replace("1500.50", "-5").splitlines():
@@ -192,7 +192,7 @@ def test_an_annotated_workbook_is_replaced_by_a_newer_one(paid: Program) -> None
     )
 
 
-def test_a_reconciliation_that_a_spreadsheet_saved_again_is_still_ours(paid: Program) -> None:
+def test_reconciliation_resaved_by_spreadsheet_is_still_own(paid: Program) -> None:
     out = paid.home / "payroll.reconciliation.csv"
     out.write_text("\ufeff" + out.read_text().replace(",", ";").replace("\n", "\r\n"))
     assert paid.json("submit", paid.home / "payroll.csv")["exit_code"] == 0
@@ -206,7 +206,7 @@ def test_an_empty_file_is_replaced(paid: Program) -> None:
     assert len(read_csv(out)) == 2
 
 
-def test_a_foreign_file_in_the_place_of_the_default_reconciliation_stops_a_run_before_it_sends(
+def test_foreign_reconciliation_file_stops_run_before_sending(
     program: Program,
 ) -> None:
     sheet = program.sheet(kenyan_rows(1))
@@ -282,7 +282,7 @@ def with_pages(kept: Kept) -> Program:
     return kept(begin_with_pages)
 
 
-def test_a_run_of_the_pages_writes_its_own_results(with_pages: Program) -> None:
+def test_run_of_pages_writes_own_results(with_pages: Program) -> None:
     console = console_of(with_pages)
     sheet, out = console / ("0" * 16) / "sheet" / "payroll.csv", console / ("0" * 16) / "payroll.reconciliation.csv"
     done = with_pages.json("submit", sheet, "--out", out, "--force")
@@ -305,7 +305,7 @@ def test_a_run_of_the_pages_writes_its_own_results(with_pages: Program) -> None:
     ],
 )
 @pytest.mark.parametrize("sheet", ["{first}/sheet/payroll.csv", "{home}/0000000000000000/sheet/payroll.csv"])
-def test_a_run_writes_no_other_file_of_the_pages(with_pages: Program, sheet: str, place: str) -> None:
+def test_run_writes_no_other_page_file(with_pages: Program, sheet: str, place: str) -> None:
     console = console_of(with_pages)
     places = {
         "home": with_pages.home,

@@ -21,9 +21,9 @@ from rich.console import ConsoleDimensions
 
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.screen.screen import Screen
-from tests.cli.approving import plan_of, policy
-from tests.cli.program import Program, kenyan_rows, sandbox_toml
-from tests.patience import PATIENCE_S
+from tests.support.approving import plan_of, policy
+from tests.support.patience import PATIENCE_S
+from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 LINES, COLUMNS = 24, 80
 MORE = b"-- more: press any key --"
@@ -107,7 +107,7 @@ def planned(program: Program) -> Program:
     return program
 
 
-def test_an_approver_sees_every_difference_a_screenful_at_a_time(planned: Program) -> None:
+def test_approver_sees_every_difference_page_by_page(planned: Program) -> None:
     screens = screens_of(planned, "approve", plan_of(planned), "--key", planned.home / "cleo.pem")
     assert len(screens) > len(GHOSTS) // LINES
     assert all(height(screen) <= LINES for screen in screens[:-1]), [height(screen) for screen in screens]
@@ -121,7 +121,7 @@ def test_an_approver_sees_every_difference_a_screenful_at_a_time(planned: Progra
 @pytest.mark.parametrize(
     "key", [pytest.param(b"\x03", id="Ctrl-C"), pytest.param(b"\x04", id="Ctrl-D", marks=pytest.mark.long)]
 )
-def test_an_approver_who_leaves_before_the_end_has_approved_nothing(planned: Program, key: bytes) -> None:
+def test_approver_leaving_early_approves_nothing(planned: Program, key: bytes) -> None:
     before = plan_of(planned).read_bytes()
     with started(planned, "approve", plan_of(planned), "--key", planned.home / "cleo.pem") as found:
         assert found.shown(key).count(MORE.decode()) == 1
@@ -129,12 +129,12 @@ def test_an_approver_who_leaves_before_the_end_has_approved_nothing(planned: Pro
     assert plan_of(planned).read_bytes() == before
 
 
-def test_who_is_quiet_is_asked_for_no_key(planned: Program) -> None:
+def test_quiet_approve_pauses_for_no_keypress(planned: Program) -> None:
     (screen,) = screens_of(planned, "-q", "approve", plan_of(planned), "--key", planned.home / "cleo.pem")
     assert "Ghost" not in screen
 
 
-def test_what_is_shown_as_an_escape_is_counted_as_it_is_shown(
+def test_paging_counts_escapes_at_shown_width(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A name full of what a terminal would obey must not push what stands above it off the screen."""

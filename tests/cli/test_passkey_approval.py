@@ -19,10 +19,9 @@ from paygw_batch.approval.signed_document import (
 from paygw_batch.clock import utc_now
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.settle.row_order import RowOrder
-from tests.approval.software_passkey import SoftwarePasskey
-from tests.approval.test_passkey import CONSOLE, passkey
-from tests.cli.approving import plan_of, policy, prepared, refused
-from tests.cli.program import Program, kenyan_rows, sandbox_toml
+from tests.support.approving import plan_of, policy, prepared, refused
+from tests.support.program import Program, kenyan_rows, sandbox_toml
+from tests.support.software_passkey import CONSOLE, SoftwarePasskey, passkey
 
 ADA, CLEO = passkey("p-ada"), passkey("p-cleo")
 
@@ -57,7 +56,7 @@ def made(program: Program, path: Path, kind: type[SignedDocument]) -> None:
     write_document(made_by_passkey(draft, ADA.sign(draft.signed_text()), policy_in(program)), path)
 
 
-def test_a_plan_that_people_signed_by_passkey_is_sent(console: Program) -> None:
+def test_plan_signed_by_passkeys_is_sent(console: Program) -> None:
     sheet = prepared(console)
     made(console, plan_of(console), PlanDocument)
     assert "1 is needed, 0 valid" in refused(console)
@@ -79,7 +78,7 @@ def test_a_plan_that_people_signed_by_passkey_is_sent(console: Program) -> None:
         (CLEO.public.text, passkey("p-stranger").public.text),
     ],
 )
-def test_an_approval_counts_by_the_configuration_of_the_run(console: Program, old: str, new: str) -> None:
+def test_passkey_approval_depends_on_configuration_of_run(console: Program, old: str, new: str) -> None:
     """At another address, and for a key that was taken out, it does not; nor does it for another person's."""
     prepared(console)
     approved(console, plan_of(console), PlanDocument)
@@ -87,7 +86,7 @@ def test_an_approval_counts_by_the_configuration_of_the_run(console: Program, ol
     assert "1 is needed, 0 valid" in refused(console)
 
 
-def test_the_makers_passkey_does_not_approve_what_the_makers_file_key_made(console: Program) -> None:
+def test_maker_passkey_cannot_approve_own_file_key_plan(console: Program) -> None:
     prepared(console)
     document = read_document(plan_of(console), PlanDocument)
     at = "2026-11-22T08:00:00.000Z"
@@ -96,7 +95,7 @@ def test_the_makers_passkey_does_not_approve_what_the_makers_file_key_made(conso
     assert "that of ada is by the maker of the plan" in refused(console)
 
 
-def test_an_order_that_people_signed_by_passkey_is_carried_out_once(console: Program) -> None:
+def test_order_signed_by_passkeys_is_carried_out_once(console: Program) -> None:
     rows = kenyan_rows(1, amount="9008", prefix="LOST")
     console.config.write_text(console.config.read_text().replace('KES = "1000"', 'KES = "1000000"'))
     sheet, order = console.sheet(rows), console.home / "order.json"

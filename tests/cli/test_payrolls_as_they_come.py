@@ -8,8 +8,8 @@ from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, PurposeTerms
 from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.sheet.check.validate import validate
-from tests.cli.program import Program, sandbox_toml
-from tests.sheet.sheet_values import codes, of_rows
+from tests.support.program import Program, sandbox_toml
+from tests.support.sheet_values import codes, of_rows
 
 ONE_NUMBER = "Employee Name,Country,Mobile Number,Net Pay,Currency"
 PEOPLE = ["Jane Wanjiku,KE,0712345678,1500.50,KES", "Ali Otieno,KE,254722345679,800,KES"]
@@ -36,7 +36,7 @@ def test_the_commonest_payroll_is_paid_without_configuration(program: Program) -
     assert program.json("submit", sheet, *options)["sent_this_run"] == 0
 
 
-def test_the_phone_is_the_account_only_in_a_sheet_without_accounts() -> None:
+def test_phone_is_account_only_in_sheet_without_accounts() -> None:
     rules = load_rules("payout", {"KE": OperatorTerms(purpose="A")})
     alone = validate(of_rows(BASE), rules, reference="r")
     assert alone.instructions["payee"].to_list() == ["254712345678"]
@@ -48,7 +48,7 @@ def test_the_phone_is_the_account_only_in_a_sheet_without_accounts() -> None:
     )
 
 
-def test_the_phone_is_checked_once_and_is_needed_even_where_it_is_optional() -> None:
+def test_phone_as_account_is_required_and_checked_once() -> None:
     rules = load_rules("payout", {"KE": OperatorTerms(purpose="A", optional=("phone",))})
     phones = ("0712", None, "+255712345678")
     found = validate(of_rows(*({**BASE, "phone": phone} for phone in phones)), rules, reference="r")
@@ -60,12 +60,12 @@ def test_the_phone_is_checked_once_and_is_needed_even_where_it_is_optional() -> 
     [OperatorTerms(purpose="A", phone_is_account=False), OperatorTerms(purpose="A", bank_account_pattern="[0-9]{10}")],
     ids=["switched off", "banks as well"],
 )
-def test_where_the_phone_is_no_account_the_column_is_missing(terms: OperatorTerms) -> None:
+def test_missing_account_column_is_refused_without_phone_account(terms: OperatorTerms) -> None:
     with pytest.raises(SheetError, match="missing columns: account_number"):
         validate(of_rows(BASE), load_rules("payout", {"KE": terms}), reference="r")
 
 
-def test_a_country_may_say_that_the_phone_is_the_account_although_banks_are_paid() -> None:
+def test_country_may_use_phone_as_account_with_banks() -> None:
     terms = OperatorTerms(purpose="A", bank_account_pattern="[0-9]{14}", phone_is_account=True)
     found = validate(of_rows(BASE), load_rules("payout", {"KE": terms}), reference="r")
     assert found.instructions["payee"].to_list() == ["254712345678"]
@@ -87,7 +87,7 @@ def test_the_operator_is_taken_from_each_row(program: Program) -> None:
     assert again["batch"] != result["batch"]
 
 
-def test_a_word_that_nobody_knows_is_a_defect_and_none_is_one_where_no_purpose_is_usual() -> None:
+def test_unknown_or_missing_purpose_word_is_defect() -> None:
     purposes = {"M-Pesa": PurposeTerms("MP", "Safaricom"), "Airtel": PurposeTerms("AI")}
     rules = load_rules("payout", {"KE": OperatorTerms(purposes=purposes)})
     words = ("M pesa", "Orange", None, "AI")
@@ -98,7 +98,7 @@ def test_a_word_that_nobody_knows_is_a_defect_and_none_is_one_where_no_purpose_i
     assert found.rows["purpose"].to_list() == ["MP", "Orange", None, "AI"]
 
 
-def test_the_number_plan_warns_where_a_word_and_a_number_disagree() -> None:
+def test_number_plan_warns_of_other_operator() -> None:
     purposes = {"M-Pesa": PurposeTerms("MP", "Safaricom"), "Airtel": PurposeTerms("AI", "Airtel")}
     rules = load_rules("payout", {"KE": OperatorTerms(purposes=purposes)})
     rows = [{**BASE, "purpose": "airtel"}, {**BASE, "purpose": "m-pesa", "amount": "11"}]
@@ -117,7 +117,7 @@ def test_the_number_plan_warns_where_a_word_and_a_number_disagree() -> None:
         ({"M-Pesa": PurposeTerms("")}, "one line of text"),
     ],
 )
-def test_words_that_cannot_be_meant_are_refused(purposes: dict[str, PurposeTerms], said: str) -> None:
+def test_meaningless_purposes_are_refused(purposes: dict[str, PurposeTerms], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         load_rules("payout", {"KE": OperatorTerms(purposes=purposes)})
 

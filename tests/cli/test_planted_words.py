@@ -10,11 +10,10 @@ import pytest
 
 from paygw_batch.language import say
 from paygw_batch.show.outputs import OutputKind, _is_ours
-from tests.cli.approving import plan_of, policy
-from tests.cli.program import SAMPLES, Program, kenyan_rows, read_csv, sandbox_toml
-from tests.cli.test_cover_notes import noted
-from tests.cli.test_worksheets import workbook
-from tests.planted_words import in_other_words, reworded
+from tests.cli.sheets import noted, workbook
+from tests.support.approving import plan_of, policy
+from tests.support.planted_words import in_other_words, reworded
+from tests.support.program import SAMPLES, Program, kenyan_rows, read_csv, sandbox_toml
 
 ROWS = [
     *kenyan_rows(2),
@@ -105,7 +104,7 @@ def offices(tmp_path: Path) -> list[Program]:
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("day", [a_check, a_payout, a_folder])
-def test_a_day_is_the_same_where_everything_is_worded_otherwise(offices: list[Program], day: Day) -> None:
+def test_day_is_same_with_reworded_sentences(offices: list[Program], day: Day) -> None:
     plain = day(offices[0])
     with in_other_words():
         assert say("Nothing was sent.") == reworded("Nothing was sent.")

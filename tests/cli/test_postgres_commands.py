@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Self
@@ -16,52 +15,17 @@ import pytest
 
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.show.batch_status import running_now
-from tests.cli.program import Program, kenyan_rows, kill, read_csv
-from tests.cli.test_crashes import paid, wait_for_record
-from tests.journal.postgres_server import PostgresServer, own_server
-from tests.journal.wire_proxy import Trouble, wire_proxy
-from tests.patience import PATIENCE_S
+from tests.cli.stopped import paid_orders, wait_for_record
+from tests.support.clusters import ClusterProgram, slow, url_of
+from tests.support.patience import PATIENCE_S
+from tests.support.postgres_server import PostgresServer, own_server
+from tests.support.program import Program, kenyan_rows, kill, read_csv
+from tests.support.wire_proxy import Trouble, wire_proxy
 
 ROWS = 60
 
 
-@dataclass
-class ClusterProgram(Program):
-    """A user's machine whose journal is in PostgreSQL."""
-
-    def write_url(self, url: str, more: str = 'replication = "none"\n') -> None:
-        """Write the configuration again, with its journal at `url`."""
-        shipped = self.config.read_text().partition("[journal]")
-        tables = shipped[2].partition("\n[")
-        head = shipped[0] if shipped[1] else self.config.read_text()
-        rest = f"\n[{tables[2]}" if tables[1] else ""
-        self.config.write_text(f'{head}[journal]\nurl = "{url}"\nintent_lives_s = 5\n{more}{rest}')
-
-    def record(self) -> list[dict[str, str]]:
-        found = sorted((self.home / "state").rglob("sandbox-record.csv"))
-        return [line for path in found for line in read_csv(path)]
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, program: Program, postgres_server: PostgresServer) -> Iterator[ClusterProgram]:
-    name = postgres_server.new_database()
-    user = ClusterProgram(tmp_path, program.config)
-    user.write_url(postgres_server.url(name))
-    yield user
-    postgres_server.drop_database(name)
-
-
-def slow(user: ClusterProgram, delay_s: float = 0.02) -> None:
-    """Let the sandbox take its time, so that there is something to interrupt."""
-    (user.home / "slow.toml").write_text(f"[default]\ndelay_s = {delay_s}\n")
-    user.config.write_text(f'{user.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
-
-
-def url_of(user: ClusterProgram) -> str:
-    return user.config.read_text().partition('url = "postgres')[2].partition('"')[0].join(("postgres", ""))
-
-
-def test_what_one_machine_does_with_a_file_it_does_with_a_database(cluster: ClusterProgram) -> None:
+def test_day_of_commands_works_with_database_journal(cluster: ClusterProgram) -> None:
     odd = [kenyan_rows(1, amount=amount, prefix=name)[0] for name, amount in (("NO", "9001"), ("ODD", "9006"))]
     sheet = cluster.sheet([*kenyan_rows(9), *odd])
     assert cluster.json("submit", sheet)["states"] == {"paid": 9, "rejected": 1, "in_doubt": 1}
@@ -95,7 +59,7 @@ def test_rows_of_forgotten_people_are_not_paid_again(cluster: ClusterProgram) ->
     assert len(cluster.record()) == 2
 
 
-def test_killed_again_and_again_no_row_is_paid_twice_and_none_is_lost(cluster: ClusterProgram) -> None:
+def test_repeatedly_killed_database_run_pays_rows_once(cluster: ClusterProgram) -> None:
     slow(cluster)
     sheet = cluster.sheet(kenyan_rows(ROWS))
     for lines in (0, 1, 20, 41):
@@ -111,7 +75,7 @@ def check_end(user: ClusterProgram, sheet: Path) -> None:
     reconciled = read_csv(summary["reconciliation"])
     assert [line["client_orderid"] for line in reconciled] == [f"PAY-{n}" for n in range(1, ROWS + 1)]
     assert {line["state"] for line in reconciled} <= {"paid", "in_doubt"}
-    found: Counter[str] = paid(user)
+    found: Counter[str] = paid_orders(user)
     assert max(found.values()) == 1
     assert {line["client_orderid"] for line in reconciled if line["state"] == "paid"} <= set(found)
     assert user.json("verify")["exit_code"] == 0
@@ -126,7 +90,7 @@ def own_cluster(program: Program) -> Iterator[tuple[ClusterProgram, PostgresServ
         yield user, server
 
 
-def test_a_run_goes_on_after_its_server_has_crashed_and_come_back(program: Program) -> None:
+def test_run_continues_after_database_server_crash(program: Program) -> None:
     with own_cluster(program) as (user, server):
         sheet = user.sheet(kenyan_rows(ROWS))
         process = user.start("submit", sheet)
@@ -137,12 +101,12 @@ def test_a_run_goes_on_after_its_server_has_crashed_and_come_back(program: Progr
         _, stderr = process.communicate(timeout=PATIENCE_S)
         starting.join()
         assert process.returncode == 0, stderr
-        assert Counter(paid(user).values()) == {1: ROWS}
+        assert Counter(paid_orders(user).values()) == {1: ROWS}
         check_end(user, sheet)
 
 
 @pytest.mark.long
-def test_a_run_that_is_killed_while_its_server_is_down_is_resumed_and_pays_nothing_twice(program: Program) -> None:
+def test_run_killed_while_server_down_is_resumed_safely(program: Program) -> None:
     with own_cluster(program) as (user, server):
         sheet = user.sheet(kenyan_rows(ROWS))
         process = user.start("submit", sheet)
@@ -172,7 +136,7 @@ def refused(user: ClusterProgram, code: int, sentence: str, *arguments: str | Pa
     assert user.record() == before
 
 
-def test_an_address_that_leads_nowhere_is_refused(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
+def test_unreachable_database_address_is_refused(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
     for wrong in ("postgresql://paygw@127.0.0.1:1/x", postgres_server.url("no_such_database")):
         cluster.write_url(wrong)
         refused(cluster, 7, "cannot be reached")
@@ -213,7 +177,7 @@ def test_an_unsafe_server_is_refused(program: Program) -> None:
 
 
 @pytest.mark.parametrize("more", ["", 'replication = "sometimes"\n'])
-def test_how_the_database_is_copied_has_to_be_said(cluster: ClusterProgram, more: str) -> None:
+def test_unstated_database_replication_is_refused(cluster: ClusterProgram, more: str) -> None:
     cluster.write_url(url_of(cluster), more)
     for command in (("doctor",), ("validate", cluster.sheet(kenyan_rows(1))), ("journal", "new")):
         refused_here = cluster.run(*command)
@@ -244,7 +208,7 @@ def found_by_doctor(user: ClusterProgram) -> str:
     return str(found["found"])
 
 
-def test_a_standby_is_looked_into_and_nothing_is_sent_by_it(program: Program) -> None:
+def test_standby_can_be_read_and_sends_nothing(program: Program) -> None:
     with own_cluster(program) as (user, server):
         paid_one(user)
         server.stop("fast")
@@ -283,7 +247,7 @@ def test_a_pooler_is_refused(cluster: ClusterProgram, postgres_server: PostgresS
 
 
 @pytest.mark.parametrize(("seconds", "which"), [(-45, "behind"), (45, "ahead of")])
-def test_a_clock_that_is_off_is_refused(
+def test_wrong_clock_is_refused(
     cluster: ClusterProgram, monkeypatch: pytest.MonkeyPatch, seconds: int, which: str
 ) -> None:
     class Shifted(datetime):
@@ -318,9 +282,7 @@ def test_a_database_of_another_merchant_is_refused(cluster: ClusterProgram) -> N
     refused(cluster, 7, "newer version")
 
 
-def test_without_its_extra_the_program_says_what_to_install(
-    cluster: ClusterProgram, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_cluster_extra_is_named(cluster: ClusterProgram, monkeypatch: pytest.MonkeyPatch) -> None:
     importing = re.compile(r"(psycopg|psycopg_binary)\b|paygw_batch\..*(postgres|database_place)")
     for name in [one for one in sys.modules if importing.match(one)]:
         monkeypatch.delitem(sys.modules, name)
@@ -328,7 +290,7 @@ def test_without_its_extra_the_program_says_what_to_install(
     refused(cluster, 2, "[cluster]'.", "status")
 
 
-def test_a_second_command_is_refused_and_told_who_holds_the_journal(cluster: ClusterProgram) -> None:
+def test_second_command_is_refused_naming_holder(cluster: ClusterProgram) -> None:
     sheet = cluster.sheet(kenyan_rows(1, amount="9005"))
     process = cluster.start("submit", sheet)
     wait_for_record(cluster, 1, process)

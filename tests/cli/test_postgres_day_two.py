@@ -10,14 +10,14 @@ import psycopg
 import pytest
 
 from paygw_batch.api import Payouts
-from tests.cli.approving import plan_of, policy, prepared, refused
+from tests.cli.asking import AMOUNTS, with_enquiries
 from tests.cli.listening import AUTHENTIC, heard, merchant_and_gateway, started
-from tests.cli.program import Program, kenyan_rows, read_csv
-from tests.cli.test_postgres_commands import ClusterProgram, url_of
-from tests.cli.test_refresh_command import AMOUNTS, set_up
-from tests.journal.postgres_server import PostgresServer
-from tests.patience import PATIENCE_S, until
-from tests.ports import wait_until_there
+from tests.support.approving import plan_of, policy, prepared, refused
+from tests.support.clusters import ClusterProgram, url_of
+from tests.support.patience import PATIENCE_S, until
+from tests.support.ports import wait_until_there
+from tests.support.postgres_server import PostgresServer
+from tests.support.program import Program, kenyan_rows, read_csv
 
 
 class Listening(ClusterProgram):
@@ -40,7 +40,7 @@ def cluster(tmp_path: Path, program: Program, postgres_server: PostgresServer) -
     postgres_server.drop_database(name)
 
 
-def test_nothing_is_sent_without_the_approvals_that_are_asked_for(cluster: Listening) -> None:
+def test_unapproved_plan_in_database_is_not_sent(cluster: Listening) -> None:
     cluster.config.write_text(cluster.config.read_text() + policy(cluster.home))
     sheet = prepared(cluster)
     assert "1 is needed, 0 valid" in refused(cluster)
@@ -52,8 +52,8 @@ def test_nothing_is_sent_without_the_approvals_that_are_asked_for(cluster: Liste
     assert cluster.json("verify")["exit_code"] == 0
 
 
-def test_rows_find_their_final_state_by_asking_the_gateway(cluster: Listening) -> None:
-    set_up(cluster, '[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\nlimit_min = 0.05\n')
+def test_enquiry_settles_rows_in_database(cluster: Listening) -> None:
+    with_enquiries(cluster, '[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\nlimit_min = 0.05\n')
     cluster.write_url(cluster.database)
     rows = [row.replace("1500.50", amount) for row, amount in zip(kenyan_rows(len(AMOUNTS)), AMOUNTS, strict=True)]
     sheet = cluster.sheet(rows)
@@ -120,7 +120,7 @@ def other_host(cluster: Listening) -> Program:
     return Program(home, config)
 
 
-def test_a_plan_is_approved_on_another_host_by_its_code(cluster: Listening) -> None:
+def test_plan_is_approved_by_code_on_other_host(cluster: Listening) -> None:
     cluster.config.write_text(cluster.config.read_text() + policy(cluster.home, needed=2))
     sheet = cluster.sheet(kenyan_rows(3))
     made = cluster.json("plan", sheet, "--out", plan_of(cluster), "--key", cluster.home / "ada.pem")
@@ -150,7 +150,7 @@ def test_approvals_of_two_copies_add_up(cluster: Listening) -> None:
     assert cluster.json("submit", sheet)["states"] == {"paid": 3}
 
 
-def test_an_approval_is_for_opening_a_batch_and_is_not_asked_for_again_when_a_worker_sends_it(
+def test_worker_sends_approved_batch_without_new_approval(
     cluster: Listening,
 ) -> None:
     config = cluster.config.read_text()
@@ -169,7 +169,7 @@ def test_an_approval_is_for_opening_a_batch_and_is_not_asked_for_again_when_a_wo
     assert len(cluster.record()) == 3
 
 
-def test_a_plan_in_the_database_is_for_its_sheet_alone_and_is_never_changed(cluster: Listening) -> None:
+def test_database_plan_is_bound_to_sheet_and_immutable(cluster: Listening) -> None:
     cluster.config.write_text(cluster.config.read_text() + policy(cluster.home))
     sheet = cluster.sheet(kenyan_rows(3))
     made = cluster.json("plan", sheet, "--out", plan_of(cluster), "--key", cluster.home / "ada.pem")

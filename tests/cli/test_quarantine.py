@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.sandbox import verifier
-from tests.cli.clocks import SetClock, clock_of
-from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
+from tests.support.clocks import SetClock, clock_of
+from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 TAKES_IT_AND_LOSES_THE_REPLY = '[default]\nfault = "drop_after"\n'
 LOSES_THE_ORDER = '[default]\nfault = "drop_before"\n'
@@ -81,7 +81,7 @@ def amended(program: Program) -> Path:
 
 
 @pytest.mark.parametrize("how", ["row", "answer", "status"])
-def test_what_a_person_calls_rejected_is_not_released_within_the_quarantine(program: Program, how: str) -> None:
+def test_rejection_by_person_waits_for_quarantine(program: Program, how: str) -> None:
     batch = rejected_by_a_person(program, how)
     gateway(program, PAYS)
     summary = program.json("retry", batch)
@@ -99,9 +99,7 @@ def test_what_a_person_calls_rejected_is_not_released_within_the_quarantine(prog
 
 
 @pytest.mark.parametrize("way", ["retry", "amend"])
-def test_after_the_quarantine_it_is_released_and_marked_for_ever(
-    program: Program, set_clock: SetClock, way: str
-) -> None:
+def test_row_is_released_after_quarantine_and_marked(program: Program, set_clock: SetClock, way: str) -> None:
     batch = rejected_by_a_person(program, "row", LOSES_THE_ORDER)
     configure(program, quarantine=3 * MINUTE)
     gateway(program, PAYS)
@@ -133,7 +131,7 @@ def test_the_quarantine_is_counted_from_the_latest_attempt(program: Program, set
     assert program.json("retry", batch)["released"] == 1
 
 
-def test_an_accepted_row_that_a_person_calls_rejected_waits_too(program: Program) -> None:
+def test_accepted_row_called_rejected_waits_for_quarantine(program: Program) -> None:
     batch = rejected_by_a_person(program, "row", ACCEPTS)
     assert program.json("retry", batch)["released"] == 0
 
@@ -188,7 +186,7 @@ def is_refused_by_the_clock(program: Program, batch: str, why: str) -> None:
     assert why in told["found"]
 
 
-def test_a_clock_that_was_set_back_is_told_and_settles_nothing(program: Program, set_clock: SetClock) -> None:
+def test_clock_set_back_settles_nothing(program: Program, set_clock: SetClock) -> None:
     batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
     set_clock(-HOUR)
     is_refused_by_the_clock(program, batch, "the clock was set back")
@@ -199,7 +197,7 @@ def test_a_clock_that_was_set_back_is_told_and_settles_nothing(program: Program,
     assert states(program, batch) == {"rejected": 1}
 
 
-def test_a_clock_that_was_set_back_far_sends_nothing(program: Program, set_clock: SetClock) -> None:
+def test_clock_set_back_sends_nothing(program: Program, set_clock: SetClock) -> None:
     submit(program, PAYS)
     set_clock(-HOUR)
     summary = program.json("submit", program.sheet(kenyan_rows(1, prefix="NEXT", amount="77"), name="next.csv"))
@@ -218,14 +216,14 @@ def heard_of_at(program: Program, set_clock: SetClock, ahead: timedelta) -> str:
     return batch
 
 
-def test_a_clock_ahead_of_the_gateways_is_told_and_settles_nothing(program: Program, set_clock: SetClock) -> None:
+def test_clock_ahead_of_gateway_settles_nothing(program: Program, set_clock: SetClock) -> None:
     batch = heard_of_at(program, set_clock, 11 * MINUTE)
     is_refused_by_the_clock(program, batch, "11 minutes ahead of the gateway's")
     assert states(program, batch) == {"in_doubt": 1}
     assert program.run("verify").exit_code in {0, 5}
 
 
-def test_the_next_reply_says_that_the_clock_is_right_again(program: Program, set_clock: SetClock) -> None:
+def test_later_reply_restores_trust_in_clock(program: Program, set_clock: SetClock) -> None:
     batch = heard_of_at(program, set_clock, 11 * MINUTE)
     more = program.sheet(kenyan_rows(1, prefix="MORE", amount="78"), name="more.csv")
     set_clock(2 * MINUTE)
@@ -234,12 +232,12 @@ def test_the_next_reply_says_that_the_clock_is_right_again(program: Program, set
     assert program.json("resolve", "row", batch, "2", "--as", "rejected", *TICKET)["resolved"] == 1
 
 
-def test_a_clock_a_little_ahead_of_the_gateways_is_believed(program: Program, set_clock: SetClock) -> None:
+def test_clock_slightly_ahead_is_trusted(program: Program, set_clock: SetClock) -> None:
     batch = heard_of_at(program, set_clock, 9 * MINUTE)
     assert program.json("resolve", "row", batch, "2", "--as", "rejected", *TICKET)["resolved"] == 1
 
 
-def test_what_left_by_a_clock_that_was_behind_waits_longer_once_it_is_right(
+def test_rows_sent_by_slow_clock_wait_longer(
     program: Program, set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verifier, "CLOCK_TOLERANCE_S", 99_999)

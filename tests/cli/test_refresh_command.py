@@ -1,36 +1,10 @@
 """`refresh` against the built-in gateway, which knows what it took."""
 
-from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
-
-BEHAVIOUR = """
-[enquiry]
-later = { processing = "approved", sandbox-limbo = "declined" }
-
-[[rule]]
-amount_whole = 9002
-status = "processing"
-
-[[rule]]
-amount_whole = 9007
-fault = "drop_after"
-
-[[rule]]
-amount_whole = 9008
-fault = "drop_before"
-
-[[rule]]
-amount_whole = 9010
-status = "sandbox-limbo"
-"""
-AMOUNTS = ("9002", "9007", "9008", "9010", "100")
+from tests.cli.asking import AMOUNTS, with_enquiries
+from tests.support.program import Program, kenyan_rows, read_csv
 
 
-def set_up(program: Program, section: str) -> None:
-    (program.home / "behaviour.toml").write_text(BEHAVIOUR)
-    program.config.write_text(f'{sandbox_toml()}\n[sandbox]\nbehaviour = "behaviour.toml"\n{section}')
-
-
-def test_without_a_profile_it_is_off_and_names_the_key(program: Program) -> None:
+def test_refresh_without_profile_names_missing_key(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     program.json("submit", sheet)
     refused = program.run("refresh", sheet)
@@ -38,8 +12,8 @@ def test_without_a_profile_it_is_off_and_names_the_key(program: Program) -> None
     assert "status_enquiry.profile" in refused.stderr
 
 
-def test_rows_find_their_final_state_and_not_found_waits_for_a_person(program: Program) -> None:
-    set_up(
+def test_refresh_settles_rows_and_lists_not_found(program: Program) -> None:
+    with_enquiries(
         program,
         '[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\nlimit_min = 0.05\n',
     )
@@ -70,8 +44,8 @@ def test_rows_find_their_final_state_and_not_found_waits_for_a_person(program: P
     assert retried["findings"] == {"not_found": 1}
 
 
-def test_without_a_batch_every_batch_is_asked_about_once(program: Program) -> None:
-    set_up(program, '[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\n')
+def test_refresh_without_batch_asks_every_batch_once(program: Program) -> None:
+    with_enquiries(program, '[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\n')
     for name, amount in (("one", "9002"), ("two", "9007"), ("three", "9008"), ("four", "100")):
         rows = [row.replace("1500.50", amount) for row in kenyan_rows(1, prefix=name)]
         program.json("submit", program.sheet(rows, f"{name}.csv"))

@@ -5,10 +5,9 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from tests.cli.program import kenyan_rows
-from tests.cli.test_postgres_commands import ClusterProgram, cluster, url_of
+from tests.support.clusters import ClusterProgram, url_of
+from tests.support.program import kenyan_rows
 
-__all__ = ["cluster"]
 WITHOUT_RIGHTS, READER, WORKER = "stranger", "reader", "worker"
 As = Callable[[str], None]
 
@@ -42,7 +41,7 @@ def new_sheet(user: ClusterProgram) -> str:
         (WORKER, ["work", "status"], ["submit", "resolve", "retry", "limits"]),
     ],
 )
-def test_a_role_that_may_not_do_it_is_told_so_in_one_sentence(
+def test_database_role_is_refused_commands_beyond_rights(
     cluster: ClusterProgram, act_as: As, role: str, may: list[str], may_not: list[str]
 ) -> None:
     batch = cluster.json("status")["batches"][0]["batch"]
@@ -70,7 +69,7 @@ def test_a_role_that_may_not_do_it_is_told_so_in_one_sentence(
 
 
 @pytest.mark.parametrize("command", ["submit", "work", "status", "resolve"])
-def test_what_a_finance_person_meets_is_in_french(cluster: ClusterProgram, command: str) -> None:
+def test_unreachable_database_is_told_in_french(cluster: ClusterProgram, command: str) -> None:
     given = {
         "submit": [new_sheet(cluster)],
         "work": ["--once"],

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.show import report_page
-from tests.cli.approving import policy, prepared
 from tests.cli.conftest import Kept
-from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
+from tests.support.approving import policy, prepared
+from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 UGANDAN = "UG,UG-1,50000,UGX,Amina Okello,256712345678,+256712345678"
 
@@ -51,7 +51,7 @@ def texts_of(line: str) -> list[str]:
     return re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line)
 
 
-def test_the_totals_of_each_currency_are_above_the_rows(mixed: Program) -> None:
+def test_page_shows_currency_totals_above_rows(mixed: Program) -> None:
     page = page_of(mixed)
     sums = page[page.index("Totals by currency") : page.index("Rows that need a person")]
     heading, kenyan, ugandan = (texts_of(line) for line in re.findall(r"<tr>.*?</tr>", sums))
@@ -69,16 +69,14 @@ def test_paid_rows_are_there_on_demand(mixed: Program) -> None:
     assert lines[0][4] == "1,000,000.50"
 
 
-def test_paid_rows_are_bounded_and_the_page_says_so(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_limits_paid_rows_and_says_limit(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_page, "ROWS_ON_DEMAND", 2)
     (paid,) = [content for summary, content in folded(page_of(mixed)) if summary == "Paid: 4 rows"]
     assert paid.count("<tr>") == 1 + 2
     assert "These are the first 2 of 4 rows: the reconciliation file has all of them." in paid
 
 
-def test_rows_that_need_a_person_are_bounded_and_the_page_says_so(
-    program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_limits_rows_needing_person(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_page, "SHOWN_ROWS", 2)
     program.json("submit", program.sheet(kenyan_rows(3, amount="9001", prefix="NO")))
     page = page_of(program)
@@ -87,7 +85,7 @@ def test_rows_that_need_a_person_are_bounded_and_the_page_says_so(
     assert "NO-3" not in page
 
 
-def test_what_engineers_look_at_is_at_the_end_and_folded(mixed: Program) -> None:
+def test_engineer_charts_are_folded_at_page_end(mixed: Program) -> None:
     page = page_of(mixed)
     assert folded(page)[-1][0] == "For engineers: outcomes over time, and latency"
     assert folded(page)[-1][1].count("<svg") == page.count("<svg") == 2
@@ -111,14 +109,14 @@ def test_the_pages_commands_work_as_they_are(mixed: Program) -> None:
     assert [line["order_id"] for line in read_csv(mixed.home / "questions.csv")] == ["LOST-1"]
 
 
-def test_a_row_in_doubt_has_its_own_next_step(mixed: Program) -> None:
+def test_page_gives_next_step_of_doubtful_row(mixed: Program) -> None:
     page = page_of(mixed)
     batch = mixed.json("status", mixed.home / "payroll.csv")["batch"]
     assert f"<code>paygw-batch resolve row {batch} 6 --evidence TEXT --as</code> paid, rejected" in page
     assert "not-received (not before " in page
 
 
-def test_rows_that_are_ready_come_with_the_command_that_sends_them(program: Program) -> None:
+def test_page_gives_resume_command_for_ready_rows(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(3)), "--first", "1")
     page = page_of(program)
     batch = program.json("status", program.home / "payroll.csv")["batch"]
@@ -126,7 +124,7 @@ def test_rows_that_are_ready_come_with_the_command_that_sends_them(program: Prog
     assert "Rows that need a person: 0" in page
 
 
-def test_invalid_rows_come_with_the_command_that_writes_them_out(program: Program) -> None:
+def test_page_gives_validate_command_for_invalid_rows(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(1), *kenyan_rows(1, amount="-5", prefix="BAD")], "pay roll's.csv")
     program.json("submit", sheet, "--skip-invalid")
     path = program.home / "page.html"
@@ -137,7 +135,7 @@ def test_invalid_rows_come_with_the_command_that_writes_them_out(program: Progra
     assert program.run(*words[:-1], program.home / "mended.xlsx").exit_code == 3
 
 
-def test_a_row_that_evidence_holds_needs_a_person(program: Program) -> None:
+def test_page_lists_held_row_as_needing_person(program: Program) -> None:
     quick = sandbox_toml().replace("[submission]", "[submission]\nquarantine_h = 0")
     program.config.write_text(quick)
     sheet = program.sheet(kenyan_rows(1, amount="9008", prefix="LOST"))
@@ -155,14 +153,14 @@ def test_a_row_that_evidence_holds_needs_a_person(program: Program) -> None:
     assert "Ticket 4711" in deeds
 
 
-def test_the_page_says_who_prepared_and_who_approved(program: Program) -> None:
+def test_page_names_maker_and_approver(program: Program) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home))
     assert program.json("submit", prepared(program, "cleo"))["exit_code"] == 0
     top = page_of(program).partition("<h2>")[0]
     assert re.search(r"Its plan: Prepared by ada at [^;]+; Approved by cleo at .* \(plan [0-9a-f]{16}\)\.", top)
 
 
-def test_a_batch_without_a_plan_says_so(mixed: Program) -> None:
+def test_page_says_batch_has_no_plan(mixed: Program) -> None:
     assert "No plan was approved for it." in page_of(mixed).partition("<h2>")[0]
 
 
@@ -198,7 +196,7 @@ def test_the_page_can_be_read_aloud(mixed: Program) -> None:
     assert outline.scopes == {"thead": {"col"}, "tbody": {"row"}}
 
 
-def test_the_page_is_the_same_to_the_byte_a_day_later(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_is_byte_identical_later(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     first = page_of(mixed)
     monkeypatch.setattr("paygw_batch.show.next_step.LONG_ACCEPTED_H", 0)
     assert page_of(mixed) == first

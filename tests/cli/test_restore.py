@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.cli.listening import AUTHENTIC, heard, kept, merchant_and_gateway, started
-from tests.cli.program import ROOT, Program, kenyan_rows, read_csv
-from tests.patience import until
-from tests.ports import wait_until_there
+from tests.support.patience import until
+from tests.support.ports import wait_until_there
+from tests.support.program import ROOT, Program, kenyan_rows, read_csv
 
 BEHAVIOUR = """
 [default]
@@ -129,7 +129,7 @@ def retry_what_the_copy_does_not_know(program: Program) -> None:
     assert program.json("resume", before)["states"] == {"paid": 2}
 
 
-def test_a_restore_on_one_host_pays_nobody_twice(office: Office) -> None:
+def test_restore_on_same_host_pays_no_row_twice(office: Office) -> None:
     program = office.program
     replace, adopt, settle, held, go_on = commands_of("Restoring on the same host")
     office.words["SHEET"] = str(program.home / "before.csv")
@@ -152,7 +152,7 @@ def test_a_restore_on_one_host_pays_nobody_twice(office: Office) -> None:
     paid_on(office, go_on)
 
 
-def test_a_restore_on_another_host_pays_nobody_twice(office: Office) -> None:
+def test_restore_on_other_host_pays_no_row_twice(office: Office) -> None:
     program = office.program
     for path in (*program.home.glob("*journal.sqlite3*"), program.home / "state"):
         path.rename(path.with_name(f"old-host-{path.name}"))

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import Program, kenyan_rows
-from tests.cli.test_postgres_commands import ClusterProgram
-from tests.journal.postgres_server import PostgresServer
+from tests.support.clusters import ClusterProgram
+from tests.support.postgres_server import PostgresServer
+from tests.support.program import Program, kenyan_rows
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def restored(tmp_path: Path, program: Program, postgres_server: PostgresServer) 
     return user
 
 
-def test_the_host_that_sent_more_is_named_and_retired_by_a_person(restored: ClusterProgram) -> None:
+def test_older_database_copy_needs_accepted_loss(restored: ClusterProgram) -> None:
     sheet = restored.sheet(kenyan_rows(3, amount="77.10"))
     sent = len(restored.record())
     for command in (("submit", sheet), ("journal", "roll-call")):
@@ -49,7 +49,7 @@ def test_the_host_that_sent_more_is_named_and_retired_by_a_person(restored: Clus
     assert restored.json("verify")["exit_code"] in {0, 5}
 
 
-def test_rows_that_never_left_are_sent_after_a_loss_and_no_other(
+def test_only_unsent_rows_are_sent_after_loss(
     tmp_path: Path, program: Program, postgres_server: PostgresServer
 ) -> None:
     name = postgres_server.new_database()
@@ -70,7 +70,7 @@ def test_rows_that_never_left_are_sent_after_a_loss_and_no_other(
     assert user.json("verify")["exit_code"] in {0, 5}
 
 
-def test_a_journal_in_a_file_has_no_roll_call(program: Program) -> None:
+def test_file_journal_has_no_roll_call(program: Program) -> None:
     for command in (("roll-call",), ("retire", "north", "--yes")):
         refused = program.run("journal", *command)
         assert (refused.exit_code, "no other hosts" in refused.stderr) == (2, True), refused.output

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import Program, kenyan_rows, read_csv
+from tests.support.program import Program, kenyan_rows, read_csv
 
 PLAIN = re.compile(r"(?<![\d.,])\d{4,}\.\d{2}\b")
 
@@ -34,7 +34,7 @@ def paid(program: Program) -> Path:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_an_amount_on_the_terminal_has_separators_and_in_json_none(
+def test_amounts_have_separators_on_terminal_only(
     program: Program, paid: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], shown: str
 ) -> None:
     program.sheet(kenyan_rows(2, amount="222222.50", prefix="MORE"), name="more.csv")

@@ -12,9 +12,9 @@ import yaml
 
 from paygw_batch.cli.main import COMMANDS
 from paygw_batch.settings.configuration import load_settings
-from tests.cli.clusters import hosts_on
-from tests.cli.program import ROOT, kenyan_rows
-from tests.journal.postgres_server import PostgresServer
+from tests.support.clusters import hosts_on
+from tests.support.postgres_server import PostgresServer
+from tests.support.program import ROOT, kenyan_rows
 
 PAGE = (ROOT / "docs/several-hosts.md").read_text()
 
@@ -39,7 +39,7 @@ def test_the_walk_through_works(
     postgres_server.drop_database(name)
 
 
-def test_the_compose_example_speaks_of_commands_that_exist(tmp_path: Path) -> None:
+def test_compose_example_uses_existing_commands(tmp_path: Path) -> None:
     composed = yaml.safe_load((ROOT / "docs/compose.yaml").read_text())
     services = composed["services"]
     commands = [one["command"][0] for one in services.values() if "command" in one]
@@ -55,7 +55,7 @@ def test_the_compose_example_speaks_of_commands_that_exist(tmp_path: Path) -> No
 
 
 @pytest.mark.long  # .ci/run plays it as well
-def test_the_demo_pays_the_sample_sheet_by_two_workers(tmp_path: Path) -> None:
+def test_demo_pays_sample_sheet_with_two_workers(tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NO_COLOR": "1"}
     demo = [sys.executable, str(ROOT / "tooling/several_demo.py")]
     done = subprocess.run(demo, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import Program, kenyan_rows
-from tests.cli.test_crashes import wait_for_record
-from tests.cli.test_postgres_commands import ClusterProgram, slow, url_of
-from tests.journal.postgres_server import PostgresServer
-from tests.patience import PATIENCE_S
+from tests.cli.stopped import wait_for_record
+from tests.support.clusters import ClusterProgram, slow, url_of
+from tests.support.patience import PATIENCE_S
+from tests.support.postgres_server import PostgresServer
+from tests.support.program import Program, kenyan_rows
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def in_database(tmp_path: Path, program: Program, postgres_server: PostgresServe
     postgres_server.drop_database(name)
 
 
-def test_limits_are_set_by_a_person_shown_and_kept_to(in_database: ClusterProgram) -> None:
+def test_limits_are_set_shown_and_kept(in_database: ClusterProgram) -> None:
     in_database.json("submit", in_database.sheet(kenyan_rows(1), name="first.csv"))
     shown = in_database.json("limits")["limits"]
     assert (shown["rate_per_s"], shown["concurrency"], shown["set_by"]) == (None, None, None)
@@ -37,7 +37,7 @@ def test_limits_are_set_by_a_person_shown_and_kept_to(in_database: ClusterProgra
     assert in_database.json("verify")["exit_code"] == 0
 
 
-def test_a_run_that_stopped_says_why_and_the_next_one_lifts_it(in_database: ClusterProgram) -> None:
+def test_stopped_run_tells_reason_and_next_lifts_stop(in_database: ClusterProgram) -> None:
     sheet = in_database.sheet(kenyan_rows(30, amount="9006"))
     assert in_database.json("submit", sheet)["exit_code"] == 5
     stopped = in_database.json("limits")["limits"]
@@ -46,7 +46,7 @@ def test_a_run_that_stopped_says_why_and_the_next_one_lifts_it(in_database: Clus
     assert in_database.json("resume")["states"]["in_doubt"] == 10
 
 
-def test_with_a_file_the_limits_are_in_the_configuration(program: Program) -> None:
+def test_limits_command_is_refused_with_file_journal(program: Program) -> None:
     for arguments in (["limits"], ["limits", "--rate", "5"]):
         refused = program.run(*arguments)
         assert (refused.exit_code, "The journal is a file" in refused.stderr) == (2, True), refused.output
@@ -57,9 +57,7 @@ def test_with_a_file_the_limits_are_in_the_configuration(program: Program) -> No
     assert (refused.exit_code, "names no database" in refused.stderr) == (2, True), refused.output
 
 
-def test_a_batch_begun_in_a_file_is_ended_in_the_database(
-    in_database: ClusterProgram, postgres_server: PostgresServer
-) -> None:
+def test_batch_begun_in_file_ends_in_database(in_database: ClusterProgram, postgres_server: PostgresServer) -> None:
     with_database = in_database.config.read_text()
     file = in_database.home / "state" / "old" / "journal.sqlite3"
     file.parent.mkdir(mode=0o700, parents=True)
@@ -84,9 +82,7 @@ def test_a_batch_begun_in_a_file_is_ended_in_the_database(
     assert len(in_database.record()) == 8
 
 
-def test_roles_are_given_their_rights_and_doctor_says_which_one_it_is(
-    in_database: ClusterProgram, postgres_server: PostgresServer
-) -> None:
+def test_roles_get_rights_and_doctor_names_role(in_database: ClusterProgram, postgres_server: PostgresServer) -> None:
     name = url_of(in_database).rpartition("/")[2]
     made = in_database.json("journal", "new", "--roles")
     assert made["roles"] == [f"{name}_reader", f"{name}_worker", f"{name}_desk"]
@@ -108,7 +104,7 @@ def test_a_journal_in_a_file_has_no_roles(program: Program) -> None:
     assert (refused.exit_code, "has no roles" in refused.stderr) == (2, True), refused.output
 
 
-def test_limits_are_set_while_a_run_is_under_way(in_database: ClusterProgram) -> None:
+def test_limits_can_change_during_run(in_database: ClusterProgram) -> None:
     slow(in_database, delay_s=0.05)  # the run must outlast the start of a command on a busy machine
     sheet = in_database.sheet(kenyan_rows(800))
     process = in_database.start("submit", sheet)

@@ -14,12 +14,12 @@ import pytest
 
 from paygw_batch.cli.main import cli
 from paygw_batch.cli.signals import _TAKE_A_VALUE, command_in
-from tests.cli.clusters import Host, Hosts, has_ended, hosts_on
-from tests.cli.program import Program, kenyan_rows, kill, read_csv
-from tests.cli.test_early_signals import IMPORTS, START
-from tests.journal.postgres_server import PostgresServer, own_server
-from tests.long_part import share
-from tests.patience import PATIENCE_S, until
+from tests.cli.stopped import IMPORTS, START
+from tests.support.clusters import Host, Hosts, has_ended, hosts_on
+from tests.support.long_part import share
+from tests.support.patience import PATIENCE_S, until
+from tests.support.postgres_server import PostgresServer, own_server
+from tests.support.program import Program, kenyan_rows, kill, read_csv
 
 ROWS = 60
 WINDOW = 4
@@ -45,7 +45,7 @@ def handed_over(hosts: Hosts, name: str = "staff", *, prefix: str = "PAY", amoun
     return str(summary["batch"])
 
 
-def test_a_share_is_of_one_batch_and_can_be_asked_for_again(hosts: Hosts) -> None:
+def test_share_covers_given_batch_and_repeats_safely(hosts: Hosts) -> None:
     staff, others = handed_over(hosts), handed_over(hosts, "others", prefix="OTHER", amount="80")
     one = hosts.host("one")
     assert one.json("work", "--once", others)["exit_code"] == 0
@@ -57,7 +57,7 @@ def test_a_share_is_of_one_batch_and_can_be_asked_for_again(hosts: Hosts) -> Non
 
 
 @pytest.mark.long
-def test_a_share_that_is_killed_again_and_again_leaves_its_window_in_doubt(hosts: Hosts) -> None:
+def test_repeatedly_killed_share_leaves_window_in_doubt(hosts: Hosts) -> None:
     batch, kills = handed_over(hosts), 3
     one = hosts.host("one")
     for number in range(1, kills + 1):
@@ -73,9 +73,7 @@ def test_a_share_that_is_killed_again_and_again_leaves_its_window_in_doubt(hosts
     assert hosts.office.json("verify")["exit_code"] == 0
 
 
-def test_a_share_that_ends_in_time_is_continued_by_the_next_one(
-    tmp_path: Path, postgres_server: PostgresServer
-) -> None:
+def test_share_ended_by_time_is_continued(tmp_path: Path, postgres_server: PostgresServer) -> None:
     tmp_path.chmod(0o700)
     name = postgres_server.new_database()
     with hosts_on(tmp_path, postgres_server.url(name), behaviour=SLOWLY) as hosts:
@@ -89,7 +87,7 @@ def test_a_share_that_ends_in_time_is_continued_by_the_next_one(
     postgres_server.drop_database(name)
 
 
-def test_a_share_without_once_and_one_of_an_unknown_batch_are_refused(hosts: Hosts) -> None:
+def test_share_without_once_or_known_batch_is_refused(hosts: Hosts) -> None:
     assert hosts.host("one").json("work", "staff")["exit_code"] == 2
     assert hosts.host("one").json("work", "--for", "5")["exit_code"] == 2
     assert hosts.host("one").json("work", "--once", "abcdef")["exit_code"] == 2
@@ -98,7 +96,7 @@ def test_a_share_without_once_and_one_of_an_unknown_batch_are_refused(hosts: Hos
 # Urgent, in flight, taken over.
 
 
-def test_an_urgent_batch_is_sent_before_one_that_waits_longer(hosts: Hosts) -> None:
+def test_urgent_batch_is_sent_first(hosts: Hosts) -> None:
     handed_over(hosts)
     urgent = hosts.office.sheet(kenyan_rows(5, prefix="URGENT", amount="70"), "urgent.csv")
     assert hosts.office.json("submit", urgent, "--detach", "--urgent")["exit_code"] == 0
@@ -108,9 +106,7 @@ def test_an_urgent_batch_is_sent_before_one_that_waits_longer(hosts: Hosts) -> N
 
 
 @pytest.mark.long
-def test_a_worker_leaves_a_batch_for_an_urgent_one_and_comes_back(
-    tmp_path: Path, postgres_server: PostgresServer
-) -> None:
+def test_worker_leaves_batch_for_urgent_and_returns(tmp_path: Path, postgres_server: PostgresServer) -> None:
     tmp_path.chmod(0o700)
     name = postgres_server.new_database()
     with hosts_on(tmp_path, postgres_server.url(name), behaviour="[default]\ndelay_s = 2\n") as hosts:
@@ -127,9 +123,7 @@ def test_a_worker_leaves_a_batch_for_an_urgent_one_and_comes_back(
 
 
 @pytest.mark.long
-def test_workers_that_take_jobs_leave_a_batch_for_an_urgent_one_as_well(
-    tmp_path: Path, postgres_server: PostgresServer
-) -> None:
+def test_job_workers_leave_batch_for_urgent(tmp_path: Path, postgres_server: PostgresServer) -> None:
     tmp_path.chmod(0o700)
     name = postgres_server.new_database()
     with hosts_on(tmp_path, postgres_server.url(name), behaviour="[default]\ndelay_s = 2\n") as hosts:
@@ -155,9 +149,7 @@ IN_FLIGHT = "SELECT instruction FROM paygw.state WHERE state = 'in_flight'"
 SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'paygw-batch' AND datname = current_database()"
 
 
-def test_a_row_whose_process_lives_is_in_flight_and_one_whose_process_died_is_in_doubt(
-    tmp_path: Path, postgres_server: PostgresServer
-) -> None:
+def test_row_is_in_flight_only_while_process_lives(tmp_path: Path, postgres_server: PostgresServer) -> None:
     tmp_path.chmod(0o700)
     name = postgres_server.new_database()
     with hosts_on(tmp_path, postgres_server.url(name), behaviour=SLOWLY) as hosts:
@@ -194,7 +186,7 @@ def test_dead_worker_with_rows_in_flight_is_listed(hosts: Hosts) -> None:
 # Asked to end.
 
 
-def test_a_share_that_is_asked_to_end_says_that_rows_are_left(tmp_path: Path, postgres_server: PostgresServer) -> None:
+def test_share_ended_by_signal_leaves_ready_rows(tmp_path: Path, postgres_server: PostgresServer) -> None:
     tmp_path.chmod(0o700)
     name = postgres_server.new_database()
     with hosts_on(tmp_path, postgres_server.url(name), behaviour=SLOWLY) as hosts:
@@ -232,7 +224,7 @@ MOMENTS += ["call:BatchServer._serve_with_journal", "call:gateway_of"]
 
 @pytest.mark.share(16)
 @pytest.mark.parametrize("at", share(range(len(MOMENTS)), every=4))
-def test_a_worker_ends_as_it_always_does_also_before_it_is_ready(hosts: Hosts, at: int) -> None:
+def test_signal_before_worker_is_ready_ends_normally(hosts: Hosts, at: int) -> None:
     batch, number = handed_over(hosts), signal.SIGINT if at % 2 else signal.SIGTERM
     for asked, code in ([], 0), (["--once", batch], 6):
         done = struck(hosts.host("one"), MOMENTS[at], number, "work", *asked)
@@ -242,7 +234,7 @@ def test_a_worker_ends_as_it_always_does_also_before_it_is_ready(hosts: Hosts, a
     assert hosts.record() == Counter()
 
 
-def test_a_worker_that_waits_ends_as_always_while_its_server_is_away(tmp_path: Path) -> None:
+def test_waiting_worker_ends_while_server_is_away(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     with own_server() as server, hosts_on(tmp_path, server.url()) as hosts:
         waiting = hosts.host("one").start("work")
@@ -255,7 +247,7 @@ def test_a_worker_that_waits_ends_as_always_while_its_server_is_away(tmp_path: P
 
 
 @pytest.mark.long
-def test_a_worker_that_sends_ends_soon_while_its_server_is_away(tmp_path: Path) -> None:
+def test_sending_worker_ends_while_server_is_away(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     with own_server() as server, hosts_on(tmp_path, server.url(), behaviour=SLOWLY) as hosts:
         batch = handed_over(hosts)
@@ -271,7 +263,7 @@ def test_a_worker_that_sends_ends_soon_while_its_server_is_away(tmp_path: Path) 
         assert (states.total(), states["in_doubt"] <= WINDOW, max(hosts.record().values())) == (ROWS, True, 1)
 
 
-def test_a_command_is_found_behind_the_options_that_stand_before_it() -> None:
+def test_command_is_found_behind_leading_options() -> None:
     options = {name for one in cli.params if not isinstance(one, click.Option) or not one.is_flag for name in one.opts}
     assert options - {"--version", "--help"} == _TAKE_A_VALUE
     assert command_in(["-v", "--config", "work", "--lang=fr", "status", "work"]) == "status"

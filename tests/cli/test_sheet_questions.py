@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.approving import plan_of, policy
 from tests.cli.conversing import converse
-from tests.cli.program import HEADING, Program, kenyan_rows, sandbox_toml
-from tests.cli.test_worksheets import workbook
+from tests.cli.sheets import workbook
+from tests.support.approving import plan_of, policy
+from tests.support.program import HEADING, Program, kenyan_rows, sandbox_toml
 
 NO_IDS = HEADING.replace("client_orderid,", "")
 
@@ -32,7 +32,7 @@ def french(program: Program) -> Path:
     return path
 
 
-def test_a_sheet_without_order_ids_is_asked_for_its_name(program: Program, nameless: Path) -> None:
+def test_submit_asks_name_for_sheet_without_ids(program: Program, nameless: Path) -> None:
     shown, code = converse(program, "submit", nameless, answers=[("payroll-", "payroll-2026-11")])
     assert code == 0, shown
     assert "Your sheet has no order ids. What is this payment run called? [payroll-" in shown
@@ -41,7 +41,7 @@ def test_a_sheet_without_order_ids_is_asked_for_its_name(program: Program, namel
     assert (again["known"], again["sent_this_run"], len(program.record())) == (2, 0, 2)
 
 
-def test_unattended_it_is_refused_with_the_option(program: Program, nameless: Path) -> None:
+def test_unattended_sheet_without_ids_is_refused_with_option(program: Program, nameless: Path) -> None:
     for command in ("validate", "submit"):
         result = program.run(command, nameless)
         assert (result.exit_code, "no order ids" in result.stderr) == (3, True)
@@ -68,18 +68,18 @@ def test_a_no_refuses_the_sheet(program: Program, french: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cp9999", "rot13", "utf-16", ""])
-def test_an_encoding_that_is_none_is_refused_before_the_sheet_is_read(program: Program, name: str) -> None:
+def test_unknown_encoding_is_refused(program: Program, name: str) -> None:
     result = program.run("validate", program.sheet(kenyan_rows(1)), "--encoding", name)
     assert (result.exit_code, "is not a text encoding" in result.stderr) == (2, True)
 
 
-def test_an_encoding_changes_nothing_about_a_text_that_needs_none(program: Program) -> None:
+def test_needless_encoding_changes_nothing(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     plain, named = program.json("validate", sheet), program.json("validate", sheet, "--encoding", "cp1252")
     assert plain["batch"] == named["batch"]
 
 
-def test_the_worksheet_is_chosen_by_name_or_by_number(program: Program) -> None:
+def test_worksheet_is_chosen_by_name_or_number(program: Program) -> None:
     book = workbook(program.home / "pay.xlsx", October=kenyan_rows(1), November=kenyan_rows(2, prefix="NOV"))
     shown, code = converse(program, "validate", book, answers=[("Which worksheet", "2")])
     assert (code, "2 rows, no defect" in shown, "--worksheet November" in shown) == (0, True, True), shown
@@ -87,7 +87,7 @@ def test_the_worksheet_is_chosen_by_name_or_by_number(program: Program) -> None:
     assert (code, "1 row, no defect" in shown) == (0, True), shown
 
 
-def test_the_encoding_is_in_the_plan_that_is_signed(program: Program, french: Path) -> None:
+def test_signed_plan_holds_encoding(program: Program, french: Path) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home))
     ada, cleo = program.home / "ada.pem", program.home / "cleo.pem"
     plan = plan_of(program)

@@ -10,7 +10,7 @@ import pytest
 
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import MayLeave, PreparedRequest
-from tests.cli.program import Program, kenyan_rows
+from tests.support.program import Program, kenyan_rows
 
 FRESH = ("--nonce", "abc", "--timestamp", "1790000000")
 
@@ -22,7 +22,7 @@ def signed(program: Program, *arguments: Any) -> dict[str, Any]:
     return found
 
 
-def test_every_step_is_named_and_what_it_came_to_shown(program: Program) -> None:
+def test_sign_explain_shows_every_step_and_value(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     shown = program.run("sign", "--explain", sheet).stdout
     values = signed(program, sheet)
@@ -34,18 +34,18 @@ def test_every_step_is_named_and_what_it_came_to_shown(program: Program) -> None
     assert "\n".join(one["encoded"] for one in values["parameters"]) in shown
 
 
-def test_without_explain_only_what_would_be_sent_is_shown(program: Program) -> None:
+def test_sign_shows_only_request_without_explain(program: Program) -> None:
     shown = program.run("sign", program.sheet(kenyan_rows(1))).stdout
     assert '{"account_name":"Jane Wanjiku"' in shown
     assert "\nAuthorization: OAuth " in shown
     assert "POST&" not in shown
 
 
-def test_a_person_is_warned_that_the_text_holds_the_rows_data(program: Program) -> None:
+def test_sign_warns_about_clear_personal_data(program: Program) -> None:
     assert "row's data in clear" in program.run("sign", program.sheet(kenyan_rows(1))).stdout
 
 
-def test_what_is_signed_is_the_same_each_time_and_years_old_unless_asked_otherwise(program: Program) -> None:
+def test_sign_is_deterministic_unless_nonce_is_given(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     first = signed(program, sheet)
     assert first == signed(program, sheet)
@@ -64,7 +64,7 @@ def test_row_order_id_and_profile_can_be_chosen(program: Program) -> None:
     assert [one["name"][:6] for one in chosen["parameters"]] == ["oauth_"] * 5
 
 
-def test_it_is_what_a_run_sends(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sign_shows_request_of_run(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     sheet, sent, deliver = program.sheet(kenyan_rows(1)), list[PreparedRequest](), PayoutTransport.deliver
 
     async def seen(transport: PayoutTransport, request: PreparedRequest, may_leave: MayLeave) -> Any:
@@ -105,18 +105,18 @@ def test_a_row_with_a_defect_is_never_signed(program: Program) -> None:
     assert "254712345" not in refused.output
 
 
-def test_a_row_that_is_not_there(program: Program) -> None:
+def test_sign_of_absent_row_is_refused(program: Program) -> None:
     refused = program.run("sign", "--row", "9", program.sheet(kenyan_rows(2)))
     assert refused.exit_code == 2
     assert "payroll.csv has no row 9." in refused.stderr
 
 
 @pytest.mark.parametrize("option", ["--nonce", "--order-id"])
-def test_what_could_not_be_sent_is_refused(program: Program, option: str) -> None:
+def test_sign_refuses_unsendable_value(program: Program, option: str) -> None:
     assert program.run("sign", option, "two\nlines", program.sheet(kenyan_rows(1))).exit_code == 2
 
 
-def test_what_the_configuration_lacks_is_named(program: Program) -> None:
+def test_sign_names_missing_configuration(program: Program) -> None:
     program.config.write_text(program.config.read_text().replace("signature_profile", "# signature_profile"))
     sheet = program.sheet(kenyan_rows(1))
     refused = program.run("sign", sheet)

@@ -13,7 +13,7 @@ import pytest
 
 from paygw_batch.cli.signals import HEEDED, Interruption
 from paygw_batch.cluster.job_worker import JobWorker
-from tests.patience import PATIENCE_S, until
+from tests.support.patience import PATIENCE_S, until
 
 SOON_S = 0.1
 
@@ -38,7 +38,7 @@ def to_another_thread() -> Iterator[Callable[[], None]]:
         waiting.join()
 
 
-def test_a_run_hears_it_while_it_waits_for_answers(to_another_thread: Callable[[], None]) -> None:
+def test_run_hears_signal_while_waiting_for_answers(to_another_thread: Callable[[], None]) -> None:
     interruption = Interruption()
 
     async def wait() -> None:
@@ -53,7 +53,7 @@ def test_a_run_hears_it_while_it_waits_for_answers(to_another_thread: Callable[[
 
 
 @pytest.mark.usefixtures("to_another_thread")
-def test_one_that_comes_in_the_last_turn_of_a_run_is_kept() -> None:
+def test_signal_in_last_turn_of_run_is_kept() -> None:
     interruption, heard = Interruption(), Mock()
 
     async def end() -> None:
@@ -68,7 +68,7 @@ def test_one_that_comes_in_the_last_turn_of_a_run_is_kept() -> None:
     assert interruption.came
 
 
-def test_a_worker_hears_it_while_it_waits_for_jobs(to_another_thread: Callable[[], None]) -> None:
+def test_worker_hears_signal_while_waiting_for_jobs(to_another_thread: Callable[[], None]) -> None:
     class Heard(Exception):
         pass
 

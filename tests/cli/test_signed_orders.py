@@ -24,10 +24,10 @@ from paygw_batch.settings.configuration import Settings, load_settings
 from paygw_batch.settle.kept_documents import check_kept_orders
 from paygw_batch.settle.row_order import Decision, RowAct, RowOrder
 from paygw_batch.settle.settle_rows import draft_order
-from tests.approval.test_passkey import CONSOLE, passkey
-from tests.cli.approving import policy
 from tests.cli.conftest import Kept
-from tests.cli.program import Program, kenyan_rows, sandbox_toml
+from tests.support.approving import policy
+from tests.support.program import Program, kenyan_rows, sandbox_toml
+from tests.support.software_passkey import CONSOLE, passkey
 
 ADA, CLEO = passkey("p-ada"), passkey("r-cleo")
 EVIDENCE = "Ticket 4711: the account was closed, and is open again"
@@ -88,7 +88,7 @@ def sent(program: Program) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["ada", "cleo"])
-def test_no_copy_of_a_withdrawn_order_is_carried_out(rejected: Program, name: str) -> None:
+def test_withdrawn_release_order_is_not_carried_out(rejected: Program, name: str) -> None:
     ordered(rejected, "cleo", rows=(2,))
     before = sent(rejected)
     withdraw = ("withdraw", order_of(rejected), "--key")
@@ -105,7 +105,7 @@ def test_no_copy_of_a_withdrawn_order_is_carried_out(rejected: Program, name: st
 # Releases
 
 
-def test_an_order_releases_its_rows_once_and_the_journal_names_both_people(rejected: Program) -> None:
+def test_release_order_works_once_naming_both_people(rejected: Program) -> None:
     made = ordered(rejected, "cleo", rows=(2,))
     assert (made["exit_code"], made["document"], [one["row"] for one in made["releases"]]) == (0, "order", [2])
     before = len(sent(rejected))
@@ -118,7 +118,7 @@ def test_an_order_releases_its_rows_once_and_the_journal_names_both_people(rejec
     assert len(sent(rejected)) - before == 1
 
 
-def test_an_order_names_all_rejected_rows_where_none_is_named(rejected: Program) -> None:
+def test_order_without_rows_names_all_rejected_rows(rejected: Program) -> None:
     assert [one["row"] for one in ordered(rejected)["releases"]] == [2, 3]
 
 
@@ -133,7 +133,7 @@ def test_without_another_person_nothing_is_sent_again(rejected: Program, approve
     assert sent(rejected) == before
 
 
-def test_an_order_holds_only_while_its_rows_are_rejected_after_that_attempt(rejected: Program) -> None:
+def test_order_fails_after_other_attempt_of_row(rejected: Program) -> None:
     ordered(rejected, "cleo")
     assert rejected.json("retry", sheet_of(rejected), "--row", "3")["released"] == 1
     before = sent(rejected)
@@ -142,7 +142,7 @@ def test_an_order_holds_only_while_its_rows_are_rejected_after_that_attempt(reje
     assert sent(rejected) == before
 
 
-def test_a_row_in_doubt_is_in_no_order_to_release(rejected: Program) -> None:
+def test_row_in_doubt_cannot_be_released_by_order(rejected: Program) -> None:
     made = rejected.json(
         *("order", "release", sheet_of(rejected), "--row", "4", "--evidence", EVIDENCE),
         *("--out", order_of(rejected), "--key", rejected.home / "ada.pem"),
@@ -170,7 +170,7 @@ def test_an_order_takes_its_own_options_alone(rejected: Program) -> None:
     assert (told["released"], told["waiting"], told["reconciliation"]) == (1, 0, str(out))
 
 
-def test_an_order_to_release_signed_by_passkeys_is_carried_out(rejected: Program) -> None:
+def test_release_order_signed_by_passkeys_is_carried_out(rejected: Program) -> None:
     settings = settings_in(rejected)
     rules = required_policy(settings)
     with journal_to_read(settings) as journal:
@@ -215,7 +215,7 @@ def check(program: Program, *orders: RowOrder) -> int:
         return check_kept_orders(cast("JournalReader", changed))
 
 
-def test_verify_counts_the_orders_that_the_journal_keeps(rejected: Program) -> None:
+def test_verify_counts_orders_kept_in_journal(rejected: Program) -> None:
     assert "signed_orders" not in rejected.json("verify")["checked"]
     settlement = ("4", "--as", "not-received", "--evidence", "Ticket 1")
     key = ("--key", rejected.home / "ada.pem")
@@ -229,7 +229,7 @@ def test_verify_counts_the_orders_that_the_journal_keeps(rejected: Program) -> N
     assert (told["exit_code"], told["checked"]["signed_orders"]) == (0, 2)
 
 
-def test_what_did_not_count_is_not_kept(rejected: Program) -> None:
+def test_uncounted_approval_is_not_kept(rejected: Program) -> None:
     ordered(rejected, "cleo", "ben")
     rejected.config.write_text(
         "\n".join(line for line in rejected.config.read_text().splitlines() if not line.startswith("ben = "))
@@ -239,7 +239,7 @@ def test_what_did_not_count_is_not_kept(rejected: Program) -> None:
     assert rejected.json("verify")["exit_code"] == 0
 
 
-def test_a_person_who_left_does_not_make_an_order_of_then_untrue(rejected: Program) -> None:
+def test_departed_person_does_not_invalidate_old_order(rejected: Program) -> None:
     ordered(rejected, "cleo")
     carry_out(rejected)
     text = rejected.config.read_text()
@@ -285,7 +285,7 @@ def test_a_changed_order_in_the_journal_is_found(rejected: Program) -> None:
             check(rejected, other)
 
 
-def test_an_order_that_nobody_carried_out_is_found(rejected: Program) -> None:
+def test_signed_order_without_facts_is_found(rejected: Program) -> None:
     """Two people signed it truly, and no fact came of it."""
     ordered(rejected, "cleo", rows=(2,))
     signed = RowOrder.model_validate_json(order_of(rejected).read_text())
@@ -293,7 +293,7 @@ def test_an_order_that_nobody_carried_out_is_found(rejected: Program) -> None:
         check(rejected, signed)
 
 
-def test_a_kept_order_that_was_changed_in_the_file_is_found(rejected: Program) -> None:
+def test_kept_order_changed_in_file_is_found(rejected: Program) -> None:
     ordered(rejected, "cleo")
     carry_out(rejected)
     with closing(sqlite3.connect(rejected.journal)) as database:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.approving import plan_of, policy
-from tests.cli.program import HEADING, KENYAN, Program, kenyan_rows, sandbox_toml
+from tests.support.approving import plan_of, policy
+from tests.support.program import HEADING, KENYAN, Program, kenyan_rows, sandbox_toml
 
 SPELLINGS = ["Zoe\u0301-Pay-1", "ZOÉ-PAY-1", "zoé-pay-1", "Zoé\u2011Pay\u20131", "\uff3aoé-Pay-1"]
 """Of Zoé-Pay-1: by Unicode form, case, hyphen and width."""
@@ -34,7 +34,7 @@ def codes(summary: dict[str, object], name: str = "warning_list") -> list[str]:
 # Order ids
 
 
-def test_one_person_in_several_spellings_of_one_sheet_is_not_paid(program: Program) -> None:
+def test_several_spellings_of_person_in_sheet_are_refused(program: Program) -> None:
     sheet = program.sheet([row(order_id) for order_id in ["Zoé-Pay-1", *SPELLINGS]])
     assert program.json("submit", sheet)["exit_code"] == 3
     assert program.record() == []
@@ -42,7 +42,7 @@ def test_one_person_in_several_spellings_of_one_sheet_is_not_paid(program: Progr
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("options", [[], ["--amend"], ["--skip-invalid"], ["--repeats-meant"]], ids=str)
-def test_one_person_in_several_spellings_of_several_sheets_is_paid_once(program: Program, options: list[str]) -> None:
+def test_several_spellings_over_sheets_are_paid_once(program: Program, options: list[str]) -> None:
     first = program.json("submit", program.sheet([row("Zoé-Pay-1")]))
     assert first["exit_code"] == 0
     for n, order_id in enumerate(SPELLINGS):
@@ -83,7 +83,7 @@ def test_people_are_paid_once_under_rewritten_ids(program: Program, options: lis
 
 
 @pytest.mark.parametrize(("order_id", "after"), [("12.10", "12.1"), ("3-1", "3-Jan"), ("1E10", "10000000000")])
-def test_nobody_is_paid_again_under_an_id_made_a_number_or_a_date(program: Program, order_id: str, after: str) -> None:
+def test_id_turned_into_number_or_date_pays_nothing(program: Program, order_id: str, after: str) -> None:
     assert program.json("submit", program.sheet([row(order_id, 1), row("PAY-2", 2)]))["exit_code"] == 0
     corrected = program.json("submit", program.sheet([row(after, 1), row("PAY-3", 3)], "next.csv"), "--skip-invalid")
     assert (corrected["exit_code"], corrected["sent_this_run"]) == (4, 1)
@@ -99,7 +99,7 @@ def test_a_rewritten_id_names_the_earlier_payment(program: Program) -> None:
 
 
 @pytest.mark.parametrize(("order_id", "amount", "n"), [("PAY-007", "1500.50", 8), ("PAY-007", "99", 7)])
-def test_an_id_like_a_used_one_pays_another_payment(program: Program, order_id: str, amount: str, n: int) -> None:
+def test_id_similar_to_used_id_pays_other_payment(program: Program, order_id: str, amount: str, n: int) -> None:
     program.json("submit", program.sheet([row("PAY-7", 7)]))
     other = program.sheet([KENYAN.format(id=order_id, amount=amount, n=n)], "next.csv")
     assert program.json("submit", other)["sent_this_run"] == 1
@@ -108,7 +108,7 @@ def test_an_id_like_a_used_one_pays_another_payment(program: Program, order_id: 
 # References
 
 
-def test_a_reference_in_another_case_does_not_pay_again(program: Program) -> None:
+def test_reference_in_other_case_pays_nothing_again(program: Program) -> None:
     sheet = program.sheet(without_ids(kenyan_rows(3)), heading=WITHOUT_IDS)
     first = program.json("submit", sheet, "--reference", "payroll-2026-11")
     assert first["states"] == {"paid": 3}
@@ -135,7 +135,7 @@ def repeated(program: Program, *, new: int = 0) -> Path:
 
 
 @pytest.mark.parametrize("options", [[], ["--skip-invalid"], ["--amend"], ["--dry-run"]], ids=str)
-def test_a_sheet_under_new_ids_is_refused_where_nobody_is_asked(program: Program, options: list[str]) -> None:
+def test_sheet_under_new_ids_is_refused_unattended(program: Program, options: list[str]) -> None:
     summary = program.json("submit", repeated(program), *options)
     assert (summary["exit_code"], summary["code"]) == (3, "sheet.repeats_a_batch")
     assert codes(summary) == ["sheet.repeats_a_batch"]
@@ -144,7 +144,7 @@ def test_a_sheet_under_new_ids_is_refused_where_nobody_is_asked(program: Program
     assert len(program.record()) == 10
 
 
-def test_a_sheet_that_is_meant_to_repeat_is_paid_and_can_be_run_again(program: Program) -> None:
+def test_meant_repeat_is_paid_and_can_run_again(program: Program) -> None:
     sheet = repeated(program)
     assert program.json("submit", sheet, "--repeats-meant")["sent_this_run"] == 10
     again = program.json("submit", sheet)
@@ -164,13 +164,13 @@ def test_a_corrected_sheet_repeats_nothing(program: Program) -> None:
     assert program.json("submit", program.sheet(kenyan_rows(12), "corrected.csv"))["sent_this_run"] == 2
 
 
-def test_repeated_sheets_are_not_asked_about_where_that_is_switched_off(program: Program) -> None:
+def test_repeat_days_of_zero_disables_repeat_check(program: Program) -> None:
     program.config.write_text(f"{program.config.read_text()}\n[sheet]\nrepeat_days = 0\n")
     summary = program.json("submit", repeated(program))
     assert (summary["exit_code"], codes(summary)) == (0, ["row.look_alike"])
 
 
-def test_a_drop_folder_refuses_a_sheet_under_new_ids(program: Program) -> None:
+def test_drop_folder_refuses_sheet_under_new_ids(program: Program) -> None:
     folder = program.home / "drop"
     folder.mkdir()
     sheet = repeated(program).rename(folder / "november.csv")
@@ -232,7 +232,7 @@ def planned(careful: Program, sheet: Path, *options: str) -> dict[str, object]:
     return careful.json("plan", sheet, "--out", plan_of(careful), "--key", careful.home / "ada.pem", *options)
 
 
-def test_what_the_maker_answered_and_others_approved_is_not_asked_again(careful: Program) -> None:
+def test_approved_answer_of_maker_is_not_asked_again(careful: Program) -> None:
     sheet = repeated(careful, new=8)
     refused = planned(careful, sheet)
     assert (refused["exit_code"], refused["code"]) == (3, "sheet.repeats_a_batch")
@@ -243,7 +243,7 @@ def test_what_the_maker_answered_and_others_approved_is_not_asked_again(careful:
     assert careful.json("submit", sheet, "--plan", plan_of(careful))["sent_this_run"] == 18
 
 
-def test_an_approved_plan_does_not_answer_what_its_maker_was_not_asked(careful: Program) -> None:
+def test_approved_plan_does_not_answer_later_question(careful: Program) -> None:
     sheet = careful.sheet(
         [*kenyan_rows(10, prefix="NOV"), *(row(f"NOV-{n}", n) for n in range(500, 508))], "november.csv"
     )

@@ -17,9 +17,9 @@ from paygw_batch.approval.approval_keys import load_approval_key
 from paygw_batch.approval.signed_document import signed, write_document
 from paygw_batch.settle.row_order import RowOrder
 from paygw_batch.settle.statement import StatementProof, TransferFolder
-from tests.cli.approving import policy
-from tests.cli.clocks import SetClock, clock_of
-from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
+from tests.support.approving import policy
+from tests.support.clocks import SetClock, clock_of
+from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 TAKES_IT_AND_LOSES_THE_REPLY = '[default]\nfault = "drop_after"\n'
 PAYS = '[default]\nstatus = "approved"\n'
@@ -122,9 +122,7 @@ def is_the_gateways_word(program: Program, batch: str, file: Path) -> None:
 # A person's word
 
 
-def test_two_typed_lines_with_a_time_pay_nothing_until_the_quarantine_is_over(
-    program: Program, set_clock: SetClock
-) -> None:
+def test_typed_statement_waits_for_quarantine(program: Program, set_clock: SetClock) -> None:
     batch = in_doubt(program)
     is_a_persons_word(program, batch, statement(program, batch))
     program.config.write_text(program.config.read_text().replace("[submission]", "[submission]\nquarantine_h = 0.05"))
@@ -134,7 +132,7 @@ def test_two_typed_lines_with_a_time_pay_nothing_until_the_quarantine_is_over(
     assert MARK in message_of(program, batch)
 
 
-def test_a_typed_file_that_says_paid_settles_at_once(program: Program) -> None:
+def test_typed_paid_statement_settles_at_once(program: Program) -> None:
     batch = in_doubt(program)
     assert carried_out(program, batch, statement(program, batch, "approved")) == "person"
     assert program.json("status", batch)["states"] == {"paid": 1}
@@ -155,13 +153,13 @@ def test_a_signed_statement_is_the_gateways_word(program: Program, kind: str, sp
     is_the_gateways_word(program, batch, file)
 
 
-def test_a_statement_without_its_signature_is_a_persons_word(program: Program) -> None:
+def test_unsigned_statement_is_word_of_person(program: Program) -> None:
     make_key(program)
     batch = in_doubt(program, SIGNED)
     is_a_persons_word(program, batch, statement(program, batch))
 
 
-def test_a_signature_that_is_not_asked_for_proves_nothing(program: Program) -> None:
+def test_unrequested_signature_proves_nothing(program: Program) -> None:
     private = make_key(program)
     batch = in_doubt(program)
     file = statement(program, batch)
@@ -192,9 +190,7 @@ def empty_the_signature(program: Program, file: Path) -> None:
 @pytest.mark.parametrize(
     "tampered", [append_a_line, sign_with_another_key, truncate_the_signature, empty_the_signature]
 )
-def test_a_statement_that_its_signature_does_not_fit_is_refused(
-    program: Program, tampered: Callable[[Program, Path], None]
-) -> None:
+def test_statement_with_wrong_signature_is_refused(program: Program, tampered: Callable[[Program, Path], None]) -> None:
     private = make_key(program)
     batch = in_doubt(program, SIGNED)
     file = statement(program, batch, "approved")
@@ -206,7 +202,7 @@ def test_a_statement_that_its_signature_does_not_fit_is_refused(
 
 
 @pytest.mark.parametrize("wrong", ["missing", "not a key", "others may write it", "private", "an approver's"])
-def test_a_key_that_proves_nothing_is_refused_and_named_by_the_doctor(program: Program, wrong: str) -> None:
+def test_unfit_statement_key_is_refused_and_reported(program: Program, wrong: str) -> None:
     private = make_key(program)
     public = program.home / "gateway.public.pem"
     more = policy(program.home).replace('KES = "1000"', 'KES = "100000"') if wrong == "an approver's" else ""
@@ -235,7 +231,7 @@ def doctor(program: Program) -> str:
     return str(told["state"])
 
 
-def test_the_doctor_says_what_proves_a_statement(program: Program) -> None:
+def test_doctor_rates_proof_of_statements(program: Program) -> None:
     configure(program)
     assert doctor(program) == "ok"
     make_key(program)
@@ -260,7 +256,7 @@ def test_the_doctor_says_what_proves_a_statement(program: Program) -> None:
         'statements = "folder:inbox"\nstatement_key = "gateway.public.pem"',
     ],
 )
-def test_evidence_that_proves_nothing_is_no_configuration(program: Program, evidence: str) -> None:
+def test_unknown_evidence_setting_is_refused(program: Program, evidence: str) -> None:
     configure(program, evidence)
     assert program.run("status").exit_code == 2
 
@@ -278,14 +274,12 @@ def inbox(program: Program) -> Path:
 FOLDER = 'statements = "folder:transfer/inbox"'
 
 
-def test_a_file_of_the_folder_is_the_gateways_word(program: Program, inbox: Path) -> None:
+def test_statement_in_folder_is_word_of_gateway(program: Program, inbox: Path) -> None:
     batch = in_doubt(program, FOLDER)
     is_the_gateways_word(program, batch, statement(program, batch, folder=inbox))
 
 
-def test_the_very_bytes_of_a_file_of_the_folder_are_the_gateways_word_wherever_they_are(
-    program: Program, inbox: Path
-) -> None:
+def test_copy_of_folder_statement_is_word_of_gateway(program: Program, inbox: Path) -> None:
     batch = in_doubt(program, FOLDER)
     file = statement(program, batch, folder=inbox)
     copy = program.home / file.name
@@ -363,16 +357,12 @@ def a_pipe(file: Path) -> Path:
         *(folder_above_others_write, folder_is_a_link, a_pipe),
     ],
 )
-def test_what_the_transfer_did_not_surely_write_is_a_persons_word(
-    program: Program, inbox: Path, trick: Callable[[Path], Path]
-) -> None:
+def test_doubtful_folder_file_is_word_of_person(program: Program, inbox: Path, trick: Callable[[Path], Path]) -> None:
     batch = in_doubt(program, FOLDER)
     is_a_persons_word(program, batch, trick(statement(program, batch, folder=inbox)))
 
 
-def test_a_file_of_another_owner_than_the_folders_proves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_of_other_owner_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An account cannot give its files away, so that this one takes `fstat` for the file's owner."""
     folder, file = tmp_path / "inbox", tmp_path / "inbox" / "statement.csv"
     folder.mkdir(mode=0o755)
@@ -390,7 +380,7 @@ def test_a_file_of_another_owner_than_the_folders_proves_nothing(
     assert rule.proof_of(file, b"x") is StatementProof.OTHER_FILE
 
 
-def test_a_statement_key_of_another_kind_is_no_key(program: Program) -> None:
+def test_doctor_rejects_short_statement_key(program: Program) -> None:
     openssl("genpkey", *ALGORITHMS["rsa"][:2], "-pkeyopt", "rsa_keygen_bits:1024", "-out", program.home / "short.pem")
     openssl("pkey", "-in", program.home / "short.pem", "-pubout", "-out", program.home / "gateway.public.pem")
     configure(program, SIGNED)
@@ -455,7 +445,7 @@ def is_not_paid_again(program: Program, batch: str) -> None:
     assert times_committed(program) == 1
 
 
-def test_an_order_that_claims_the_gateways_word_by_hand_is_refused(two_people: Program) -> None:
+def test_order_forged_as_word_of_gateway_is_refused(two_people: Program) -> None:
     batch = in_doubt(two_people, SIGNED, people(two_people))
     ordered(two_people, batch, "2", "--as", "rejected", "--evidence", "Ticket 1")
     before = approve(two_people)
@@ -466,7 +456,7 @@ def test_an_order_that_claims_the_gateways_word_by_hand_is_refused(two_people: P
     is_not_paid_again(two_people, batch)
 
 
-def test_an_order_by_a_persons_word_keeps_the_quarantine_and_the_mark(two_people: Program) -> None:
+def test_order_by_person_keeps_quarantine_and_mark(two_people: Program) -> None:
     batch = in_doubt(two_people, SIGNED, people(two_people))
     ordered(two_people, batch, "2", "--as", "rejected", "--evidence", "Ticket 1")
     shown = approve(two_people)
@@ -487,9 +477,7 @@ def signed_order(program: Program, *words: str) -> tuple[str, Path]:
 
 
 @pytest.mark.parametrize("words", [(), ("--evidence", "Ticket 2")])
-def test_an_order_by_a_signed_statement_is_proven_again_when_it_is_carried_out(
-    two_people: Program, words: tuple[str, ...]
-) -> None:
+def test_order_by_signed_statement_is_proven_again(two_people: Program, words: tuple[str, ...]) -> None:
     batch, _ = signed_order(two_people, *words)
     assert "can be paid again at once" in approve(two_people)
     assert settled_by_order(two_people) in {0, 4}
@@ -498,7 +486,7 @@ def test_an_order_by_a_signed_statement_is_proven_again_when_it_is_carried_out(
     assert two_people.json("verify")["exit_code"] == 0
 
 
-def test_an_order_by_a_statement_of_the_folder_finds_it_there(program: Program, inbox: Path) -> None:
+def test_order_finds_statement_in_folder(program: Program, inbox: Path) -> None:
     batch = in_doubt(program, FOLDER, people(program))
     ordered(program, batch, "--statement", statement(program, batch, folder=inbox))
     approve(program)
@@ -529,7 +517,7 @@ def nothing_proves_it_any_more(program: Program, file: Path) -> None:
 @pytest.mark.parametrize(
     "meanwhile", [the_signature_is_gone, the_file_is_gone, the_file_says_otherwise, nothing_proves_it_any_more]
 )
-def test_an_order_whose_statement_no_longer_proves_it_is_refused(
+def test_order_with_unproven_statement_is_refused(
     two_people: Program, meanwhile: Callable[[Program, Path], None]
 ) -> None:
     batch, file = signed_order(two_people)

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.paying import paying, unanswered
-from tests.cli.program import Program, kenyan_rows
+from tests.support.program import Program, kenyan_rows
 
 
-def test_who_is_in_doubt_is_named_with_amount_order_and_time_and_the_instruction_comes_once(program: Program) -> None:
+def test_status_names_people_in_doubt_with_single_instruction(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3, amount="9007"))
     batch = program.json("submit", sheet)["batch"]
     lines = program.run("status", sheet).stdout.splitlines()
@@ -20,7 +20,7 @@ def test_who_is_in_doubt_is_named_with_amount_order_and_time_and_the_instruction
     assert f"paygw-batch resolve row {batch} 2 --as paid --evidence TEXT" in told
 
 
-def test_the_rows_of_a_living_run_are_in_flight_and_who_sends_them_is_said(program: Program) -> None:
+def test_status_names_sender_of_rows_in_flight(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     with paying(program) as gateway, unanswered(program, gateway, "submit", sheet):
         told = program.json("status", sheet)

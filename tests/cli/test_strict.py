@@ -2,13 +2,13 @@
 
 import openpyxl
 
-from tests.checkout import ROOT
-from tests.cli.program import HEADING, Program, kenyan_rows, read_csv
+from tests.support.checkout import ROOT
+from tests.support.program import HEADING, Program, kenyan_rows, read_csv
 
 DOUBTFUL = "KE,PAY-9,10,KES,OK,254712000009,+254712000009"
 
 
-def test_warnings_are_grouped_for_a_person_and_listed_for_a_program(program: Program) -> None:
+def test_text_groups_warnings_and_json_lists_all(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(2), *(DOUBTFUL.replace("9", str(n)) for n in range(3, 8))])
     told = program.run("validate", sheet)
     assert told.exit_code == 0
@@ -45,7 +45,7 @@ def test_submit_strict_sends_nothing_of_a_doubtful_sheet(program: Program) -> No
     assert (paid["exit_code"], paid["states"], paid["warnings"]) == (0, {"paid": 3}, 1)
 
 
-def test_submit_strict_with_skip_invalid_pays_the_others_and_can_be_run_again(program: Program) -> None:
+def test_strict_with_skip_invalid_pays_good_rows_repeatably(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(2), DOUBTFUL])
     first = program.json("submit", sheet, "--strict", "--skip-invalid")
     again = program.json("submit", sheet, "--strict", "--skip-invalid")
@@ -55,7 +55,7 @@ def test_submit_strict_with_skip_invalid_pays_the_others_and_can_be_run_again(pr
     assert again["sent_this_run"] == 0
 
 
-def test_strict_also_refuses_what_the_journal_shows_to_be_doubtful_and_can_be_run_again(program: Program) -> None:
+def test_strict_refuses_rows_doubtful_by_journal(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(2)))
     rows = [*kenyan_rows(1, prefix="NEW"), "KE,NEW-7,77,KES,Jane Wanjiku,254712345777,+254712345777"]
     sheet = program.sheet(rows, "second.csv")
@@ -69,7 +69,7 @@ def test_strict_also_refuses_what_the_journal_shows_to_be_doubtful_and_can_be_ru
     assert len(program.record()) == 3
 
 
-def test_an_operator_that_nobody_knows_is_refused_with_the_nearest(program: Program) -> None:
+def test_unknown_operator_is_refused_with_nearest(program: Program) -> None:
     text = program.config.read_text()
     program.config.write_text(text.replace("[countries.KE.payout]\n", '[countries.KE.payout]\noperator = "Safricom"\n'))
     result = program.run("validate", program.sheet(kenyan_rows(1), heading=HEADING))
@@ -77,7 +77,7 @@ def test_an_operator_that_nobody_knows_is_refused_with_the_nearest(program: Prog
     assert "did you mean Safaricom?" in result.stderr
 
 
-def test_a_hidden_column_refuses_a_strict_sheet_also_if_invalid_rows_are_left_out(program: Program) -> None:
+def test_strict_refuses_hidden_column_despite_skip_invalid(program: Program) -> None:
     book = openpyxl.Workbook()
     for line in (HEADING, *kenyan_rows(2)):
         book.worksheets[0].append(line.split(","))
@@ -90,7 +90,7 @@ def test_a_hidden_column_refuses_a_strict_sheet_also_if_invalid_rows_are_left_ou
     assert (paid["exit_code"], paid["warning_list"][0]["code"]) == (0, "column.hidden")
 
 
-def test_a_warning_about_the_whole_sheet_refuses_it_wherever_it_is_checked(program: Program) -> None:
+def test_strict_refuses_sheet_for_whole_sheet_warning(program: Program) -> None:
     sheet = program.home / "notes.csv"
     sheet.write_bytes((ROOT / "tests/field/files/sheets/decimal-commas-in-a-column-of-notes.csv").read_bytes())
     for command in (["validate"], ["submit"], ["submit", "--skip-invalid"]):

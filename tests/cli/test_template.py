@@ -1,45 +1,19 @@
 """`template`: an empty sheet that validates once it is filled in, that pays nobody as it is, and that is never lost."""
 
-from pathlib import Path
-
 import openpyxl
 import pytest
 from openpyxl.worksheet.worksheet import Worksheet
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.sheet.write.template import ColumnGuide, guides
-from tests.cli.program import Program
+from tests.cli.sheets import examples, fill
+from tests.support.program import Program
 
 COUNTRIES = ["BF", "BN", "CI", "EG", "GH", "GN", "KE", "NG", "RW", "SN", "TZ", "UG", "ZA", "ZM"]
 
 
-def examples(workbook: Path) -> list[dict[str, str]]:
-    """Return what the help sheet gives as an example of each country: column -> value."""
-    found: dict[str, dict[str, str]] = {}
-    lines = openpyxl.load_workbook(workbook)["Help"].iter_rows(values_only=True)
-    for column, countries, needed, _, example in list(lines):
-        if needed in {"yes", "no"}:
-            for country in str(countries).split(", "):
-                found.setdefault(country, {})[str(column)] = str(example or "")
-    return list(found.values())
-
-
-def fill(workbook: Path, rows: list[dict[str, str]]) -> None:
-    """Write rows below the headings, as a person does in a spreadsheet: into the cells that are there."""
-    book = openpyxl.load_workbook(workbook)
-    sheet = book["Payees"]
-    assert isinstance(sheet, Worksheet)
-    headings = [str(cell.value) for cell in sheet[1]]
-    for number, row in enumerate(rows, start=2):
-        for at, heading in enumerate(headings, start=1):
-            cell = sheet.cell(number, at)
-            cell.number_format = "@"  # openpyxl does not take a new cell's format from its column; spreadsheets do
-            cell.value = f"PAY-{number}" if heading == "client_orderid" else row.get(heading)
-    book.save(workbook)
-
-
 @pytest.mark.parametrize("countries", [*([code] for code in COUNTRIES), ["KE", "TZ"], COUNTRIES], ids="+".join)
-def test_a_template_validates_once_it_is_filled_in_as_its_help_says(program: Program, countries: list[str]) -> None:
+def test_template_filled_by_help_examples_is_valid(program: Program, countries: list[str]) -> None:
     path = program.home / "new.xlsx"
     made = program.json("template", *countries, "--out", path)
     assert made["exit_code"] == 0
@@ -69,7 +43,7 @@ def test_a_filled_template_is_paid_in_the_sandbox(program: Program) -> None:
 
 
 @pytest.mark.parametrize("ending", ["xlsx", "csv"])
-def test_a_template_as_it_is_pays_nobody(program: Program, ending: str) -> None:
+def test_empty_template_pays_no_row(program: Program, ending: str) -> None:
     path = program.home / f"new.{ending}"
     assert program.run("template", *COUNTRIES, "--out", path).exit_code == 0
     result = program.run("submit", path)
@@ -78,7 +52,7 @@ def test_a_template_as_it_is_pays_nobody(program: Program, ending: str) -> None:
     assert program.record() == []
 
 
-def test_a_csv_template_has_the_same_headings_and_tells_the_rules_on_the_screen(program: Program) -> None:
+def test_csv_template_has_headings_and_shows_rules(program: Program) -> None:
     path = program.home / "new.csv"
     result = program.run("template", "KE", "--out", path)
     assert path.read_text() == "country,client_orderid,amount,currency,account_name,account_number,phone,purpose\n"
@@ -87,7 +61,7 @@ def test_a_csv_template_has_the_same_headings_and_tells_the_rules_on_the_screen(
     assert "KES above zero" in said
 
 
-def test_only_the_columns_of_the_chosen_countries_are_asked_for(program: Program) -> None:
+def test_template_has_only_columns_of_chosen_countries(program: Program) -> None:
     columns = {
         code: program.json("template", code, "--out", program.home / f"{code}.csv")["columns"] for code in ("TZ", "ZA")
     }
@@ -98,7 +72,7 @@ def test_only_the_columns_of_the_chosen_countries_are_asked_for(program: Program
     assert set(both) == {*columns["TZ"], *columns["ZA"]}
 
 
-def test_every_cell_is_text_and_countries_are_chosen_from_a_list(program: Program) -> None:
+def test_template_cells_are_text_with_country_list(program: Program) -> None:
     path = program.home / "new.xlsx"
     program.run("template", "KE", "TZ", "--out", path)
     sheet = openpyxl.load_workbook(path)["Payees"]
@@ -109,7 +83,7 @@ def test_every_cell_is_text_and_countries_are_chosen_from_a_list(program: Progra
     assert [cell.value for cell in openpyxl.load_workbook(path)["Lists"]["A"]] == ["KE", "TZ"]
 
 
-def test_the_help_is_never_taken_for_a_sheet_of_payees(program: Program) -> None:
+def test_help_worksheet_is_not_read_as_payees(program: Program) -> None:
     path = program.home / "new.xlsx"
     program.run("template", "KE", "--out", path)
     fill(path, examples(path))
@@ -119,7 +93,7 @@ def test_the_help_is_never_taken_for_a_sheet_of_payees(program: Program) -> None
     assert program.json("validate", path)["rows"] == 1
 
 
-def test_a_file_that_is_there_is_never_overwritten(program: Program) -> None:
+def test_template_never_overwrites_file(program: Program) -> None:
     path = program.home / "new.xlsx"
     path.write_text("someone's work")
     result = program.run("template", "KE", "--out", path)
@@ -144,7 +118,7 @@ def test_an_unknown_country_is_told_with_the_nearest(program: Program, country: 
     assert not (program.home / "new.xlsx").exists()
 
 
-def test_a_country_that_cannot_be_paid_yet_says_what_the_configuration_lacks(program: Program) -> None:
+def test_template_names_missing_country_configuration(program: Program) -> None:
     result = program.run("template", "BN", "--out", program.home / "new.xlsx", config=False)
     assert result.exit_code == 2
     assert "countries.BN.payout.form" in result.stderr
@@ -158,7 +132,7 @@ def test_a_template_is_a_workbook_or_csv(program: Program, name: str) -> None:
     assert program.run("template", "KE", "--out", program.home / name).exit_code == 2
 
 
-def test_limits_of_the_configuration_are_told_and_kept_by_the_example(program: Program) -> None:
+def test_template_tells_and_keeps_configured_limits(program: Program) -> None:
     program.config.write_text(
         program.config.read_text().replace(
             'purpose = "SANDBOX-WALLET-KE"', 'purpose = "SANDBOX-WALLET-KE"\nmin_amount = "2000"\nmax_amount = "250000"'
@@ -171,7 +145,7 @@ def test_limits_of_the_configuration_are_told_and_kept_by_the_example(program: P
     assert any("At least 2000. At most 250000." in words for words in help_words)
 
 
-def test_countries_of_which_the_same_is_said_share_a_line() -> None:
+def test_countries_with_same_guide_share_line() -> None:
     rules = load_rules("payout", {})
     told = [guide for guide in guides([rules["KE"], rules["ZA"]]) if guide.column == "account_name"]
     assert told == [

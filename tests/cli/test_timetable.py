@@ -13,11 +13,11 @@ import psycopg
 import pytest
 
 from paygw_batch.settings.sections import pick_up_name
-from tests.campaign.machine import children_of
-from tests.cli.clusters import Host, Hosts, hosts_on
-from tests.cli.program import kenyan_rows, kill
-from tests.journal.postgres_server import BIN, PostgresServer
-from tests.patience import PATIENCE_S, until
+from tests.promise.campaign.machine import children_of
+from tests.support.clusters import Host, Hosts, hosts_on
+from tests.support.patience import PATIENCE_S, until
+from tests.support.postgres_server import BIN, PostgresServer
+from tests.support.program import kenyan_rows, kill
 
 ROWS = 40
 ONCE = "59 23 31 12 *"
@@ -65,7 +65,7 @@ def paid_once(hosts: Hosts, *, rows: int = ROWS) -> bool:
     return (set(record.values()), record.total()) == ({1}, rows)
 
 
-def test_a_folder_is_picked_up_by_the_timetable_and_sent_by_all_workers(hosts: Hosts) -> None:
+def test_timetable_folder_is_sent_by_all_workers(hosts: Hosts) -> None:
     place = hosts.place
     workers = [with_timetable(hosts.host(name), place).start("work") for name in ("one", "two")]
     hosts.wait_for_workers(*workers)
@@ -90,7 +90,7 @@ def test_a_folder_is_picked_up_by_the_timetable_and_sent_by_all_workers(hosts: H
         assert (process.returncode, "Traceback" in stderr) == (0, False), stdout + stderr
 
 
-def test_a_time_that_was_missed_is_not_made_up(hosts: Hosts) -> None:
+def test_missed_time_is_not_made_up(hosts: Hosts) -> None:
     place, queue = hosts.place, pick_up_name(hosts.place / "drop")
     dropped(place)
     ask_for(hosts, queue, ago_s=700)
@@ -126,7 +126,7 @@ def test_worker_misses_job_of_long_dead_worker(hosts: Hosts, silent_s: int, resu
     kill(worker)
 
 
-def test_the_folder_of_a_host_that_is_down_is_picked_up_by_another_once(hosts: Hosts) -> None:
+def test_folder_of_dead_host_is_picked_up_once(hosts: Hosts) -> None:
     place, queue = hosts.place, pick_up_name(hosts.place / "drop")
     dying = with_timetable(hosts.host("one"), place).start("work")
     hosts.wait_for_workers(dying)
@@ -152,7 +152,7 @@ def test_the_folder_of_a_host_that_is_down_is_picked_up_by_another_once(hosts: H
 
 
 @pytest.mark.long
-def test_jobs_that_are_emptied_in_the_middle_lose_nothing(hosts: Hosts) -> None:
+def test_emptied_job_tables_lose_no_row(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     workers = [hosts.host(name).start("work") for name in ("one", "two")]
     hosts.wait_for_workers(*workers)
@@ -178,7 +178,7 @@ def test_jobs_that_are_emptied_in_the_middle_lose_nothing(hosts: Hosts) -> None:
 
 
 @pytest.mark.long
-def test_a_job_that_fails_is_tried_again_later(hosts: Hosts) -> None:
+def test_failed_job_is_tried_again(hosts: Hosts) -> None:
     worker = with_timetable(hosts.host("one"), hosts.place, more=f'verify = "{ONCE}"').start("work")
     hosts.wait_for_workers(worker)
     hosts.ask("ALTER TABLE paygw.identity RENAME TO away")
@@ -193,7 +193,7 @@ def test_a_job_that_fails_is_tried_again_later(hosts: Hosts) -> None:
     kill(worker)
 
 
-def test_a_worker_does_what_its_own_configuration_says_and_nothing_else(hosts: Hosts) -> None:
+def test_worker_does_only_jobs_of_own_configuration(hosts: Hosts) -> None:
     (hosts.place / "backups").mkdir(mode=0o700)
     backup = f'[timetable.backup]\nfolder = "{hosts.place / "backups"}"\nat = "{ONCE}"'
     one = with_timetable(hosts.host("one"), hosts.place, more=backup)
@@ -211,7 +211,7 @@ def test_a_worker_does_what_its_own_configuration_says_and_nothing_else(hosts: H
 
 
 @pytest.mark.long
-def test_a_signal_to_run_folder_leaves_the_run_to_the_workers(tmp_path: Path, postgres_server: PostgresServer) -> None:
+def test_signal_to_run_folder_leaves_run_to_workers(tmp_path: Path, postgres_server: PostgresServer) -> None:
     tmp_path.chmod(0o700)
     (tmp_path / "drop").mkdir(mode=0o700)
     name = postgres_server.new_database()
@@ -232,7 +232,7 @@ def test_a_signal_to_run_folder_leaves_the_run_to_the_workers(tmp_path: Path, po
     postgres_server.drop_database(name)
 
 
-def test_another_command_uses_the_journal_while_run_folder_follows_the_workers(hosts: Hosts) -> None:
+def test_second_run_folder_is_refused_while_first_follows(hosts: Hosts) -> None:
     worker = hosts.host("one").start("work")
     hosts.wait_for_workers(worker)
     dropped(hosts.place)
@@ -249,7 +249,7 @@ def test_another_command_uses_the_journal_while_run_folder_follows_the_workers(h
 
 
 @pytest.mark.long
-def test_a_time_of_the_timetable_comes_once_over_all_hosts(hosts: Hosts) -> None:
+def test_timetable_time_comes_once_over_all_hosts(hosts: Hosts) -> None:
     place = hosts.place
     workers = [with_timetable(hosts.host(name), place, "* * * * *").start("work") for name in ("one", "two")]
     hosts.wait_for_workers(*workers)

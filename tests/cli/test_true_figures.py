@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.unattended.run_report import masked
-from tests.cli.program import Program, kenyan_rows
+from tests.support.program import Program, kenyan_rows
 
 BAD = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
 
 
-def test_a_row_that_two_batches_cover_counts_once(program: Program) -> None:
+def test_row_in_two_batches_counts_once(program: Program) -> None:
     first = kenyan_rows(3, amount="100")
     program.json("submit", program.sheet(first))
     program.json("submit", program.sheet([*first, *kenyan_rows(2, amount="50", prefix="NEW")], "corrected.csv"))
@@ -26,7 +26,7 @@ def test_a_row_that_two_batches_cover_counts_once(program: Program) -> None:
     assert "700.00" not in shown
 
 
-def test_rows_of_three_batches_count_once_in_every_state(program: Program) -> None:
+def test_rows_of_three_batches_count_once(program: Program) -> None:
     rejected = kenyan_rows(1, amount="9001", prefix="NO")
     for number in range(1, 4):
         program.json("submit", program.sheet([*rejected, *kenyan_rows(number, amount="100")], f"{number}.csv"))
@@ -35,7 +35,7 @@ def test_rows_of_three_batches_count_once_in_every_state(program: Program) -> No
     assert status["totals"] == {"KES": {"paid": "300.00", "rejected": "9001.00"}}
 
 
-def test_a_refused_sheet_does_not_call_paid_rows_ready(program: Program) -> None:
+def test_refused_sheet_keeps_paid_rows_paid(program: Program) -> None:
     paid = kenyan_rows(3, amount="100")
     program.json("submit", program.sheet(paid))
     new = kenyan_rows(2, amount="50", prefix="NEW")
@@ -45,7 +45,7 @@ def test_a_refused_sheet_does_not_call_paid_rows_ready(program: Program) -> None
         assert (summary["exit_code"], summary["states"]) == (3, {"ready": 2, "paid": 3, "invalid": 1})
 
 
-def test_a_sheet_that_is_open_already_is_refused_with_the_states_of_its_rows(program: Program) -> None:
+def test_refused_open_sheet_shows_states_of_rows(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(2, amount="100"), BAD])
     assert program.json("submit", sheet, "--skip-invalid")["exit_code"] == 4
     summary = program.json("submit", sheet)
@@ -60,14 +60,14 @@ def dropped(program: Program, **sheets: list[str]) -> Path:
     return folder
 
 
-def test_a_folder_with_a_refused_sheet_ends_with_3_and_says_what_was_sent(program: Program) -> None:
+def test_folder_with_refused_sheet_exits_3_after_sending(program: Program) -> None:
     folder = dropped(program, bad=[BAD], good=kenyan_rows(3, amount="100"))
     summary = program.json("run-folder", folder, "--settle-s", "0")
     assert (summary["exit_code"], summary["sent_this_run"]) == (3, 3)
     assert sorted(one["exit_code"] for one in summary["sheets"]) == [0, 3]
 
 
-def test_a_refused_sheet_of_a_folder_does_not_call_paid_rows_ready(program: Program) -> None:
+def test_refused_folder_sheet_keeps_paid_rows_paid(program: Program) -> None:
     paid = kenyan_rows(2, amount="100")
     program.json("submit", program.sheet(paid))
     folder = dropped(program, more=[*paid, *kenyan_rows(1, amount="50", prefix="NEW"), BAD])
@@ -75,7 +75,7 @@ def test_a_refused_sheet_of_a_folder_does_not_call_paid_rows_ready(program: Prog
     assert (summary["exit_code"], summary["states"]) == (3, {"ready": 1, "paid": 2, "invalid": 1})
 
 
-def test_a_folder_of_refused_sheets_alone_ends_with_3(program: Program) -> None:
+def test_folder_of_only_refused_sheets_exits_3(program: Program) -> None:
     folder = dropped(program, bad=[BAD])
     assert program.json("run-folder", folder, "--settle-s", "0")["exit_code"] == 3
 
@@ -89,7 +89,7 @@ def test_a_refused_sheet_hides_no_row_in_doubt(program: Program) -> None:
     assert summary["exit_code"] == 5
 
 
-def test_a_quiet_run_says_what_a_person_must_act_on_and_nothing_else(program: Program) -> None:
+def test_quiet_run_tells_only_needed_action(program: Program) -> None:
     good, bad = program.sheet(kenyan_rows(2, amount="100")), program.sheet([BAD], "bad.csv")
     assert program.run("-q", "submit", good).output == ""
     result = program.run("-q", "submit", bad)
@@ -98,7 +98,7 @@ def test_a_quiet_run_says_what_a_person_must_act_on_and_nothing_else(program: Pr
     assert "rejected" in program.run("-q", "submit", mixed).stdout
 
 
-def test_a_quiet_folder_names_every_sheet_that_needs_a_person(program: Program) -> None:
+def test_quiet_folder_names_only_sheets_needing_person(program: Program) -> None:
     folder = dropped(program, bad=[BAD], good=kenyan_rows(3, amount="100"))
     said = program.run("-q", "run-folder", folder, "--settle-s", "0").stdout
     assert "bad.csv: 1 of 1 row has defects" in said
@@ -106,7 +106,7 @@ def test_a_quiet_folder_names_every_sheet_that_needs_a_person(program: Program) 
     assert program.run("-q", "run-folder", folder, "--settle-s", "0").output == ""
 
 
-def test_the_log_does_not_mask_a_date_in_the_name_of_a_file() -> None:
+def test_log_keeps_date_in_file_name() -> None:
     name = "done/20261122T031500123456Z-payroll-20261130.reconciliation.csv"
     assert name in masked(f"The reconciliation is in {name}.")
     assert masked("pay-20261130.xlsx: 254712345678") == "pay-20261130.xlsx: ***678"
@@ -115,7 +115,7 @@ def test_the_log_does_not_mask_a_date_in_the_name_of_a_file() -> None:
 
 
 @pytest.mark.parametrize("phone", ["254712345678", "+254712345678", "0712345678"])
-def test_the_log_masks_numbers_of_people_and_not_the_names_of_files(phone: str) -> None:
+def test_log_masks_phone_numbers_and_keeps_file_names(phone: str) -> None:
     name = "done/20261122T031500123456Z-payroll.reconciliation.csv"
     sentence = masked(f"{phone}: batch 0123456789abcdef is in {name}.")
     assert name in sentence

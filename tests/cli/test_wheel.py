@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.checkout import ROOT, copy_versioned, versioned_files
-from tests.cli.program import HEADING, kenyan_rows, read_csv
-from tests.cli.wheels import build_wheel, install, pip
+from tests.support.checkout import ROOT, copy_versioned, versioned_files
+from tests.support.program import HEADING, kenyan_rows, read_csv
+from tests.support.wheels import build_wheel, install, pip
 
 COMMANDS = re.compile(r"pip install --require-hashes -r (\S+) && pip install --no-deps (--[\w-]+) \.`")
 """The README's installation: of the lock, and then of the checkout."""
@@ -34,14 +34,14 @@ def run(programs: Path, home: Path, *words: str) -> dict[str, Any]:
     return summary
 
 
-def test_the_wheel_is_what_runs(programs: Path, tmp_path: Path) -> None:
+def test_program_runs_from_installed_wheel(programs: Path, tmp_path: Path) -> None:
     where = "import paygw_batch, sys; print(paygw_batch.__file__)"
     done = subprocess.run([programs / "python", "-c", where], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert str(programs.parent) in done.stdout
     assert str(ROOT) not in done.stdout
 
 
-def test_the_readmes_command_installs_the_checkout_and_fetches_nothing_for_it(tmp_path: Path) -> None:
+def test_readme_command_installs_checkout_offline(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     ((lock, without_isolation),) = COMMANDS.findall(" ".join(readme.split()))
     assert (ROOT / lock).exists()
@@ -57,9 +57,7 @@ def test_man_finds_a_page_for_each_command(programs: Path) -> None:
     assert installed == {path.name for path in versioned_files("docs/man")}
 
 
-def test_a_fresh_environment_pays_a_sandbox_sheet_with_init_and_one_more_command(
-    programs: Path, tmp_path: Path
-) -> None:
+def test_fresh_environment_pays_sandbox_sheet_after_init(programs: Path, tmp_path: Path) -> None:
     made = run(programs, tmp_path, "init", "--sandbox")
     assert made["exit_code"] == 0
     paid = run(programs, tmp_path, *made["message"].partition("paygw-batch ")[2].split())
@@ -68,14 +66,14 @@ def test_a_fresh_environment_pays_a_sandbox_sheet_with_init_and_one_more_command
     assert len(record) == 14
 
 
-def test_the_first_payout_that_a_release_is_tried_with(programs: Path) -> None:
+def test_first_payout_script_succeeds_with_wheel(programs: Path) -> None:
     command = [ROOT / "tooling/first-payout", programs / "paygw-batch"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "The journal is sound" in done.stdout
 
 
-def test_a_second_wheel_takes_the_journal_over_and_removing_it_leaves_the_journal(tmp_path: Path) -> None:
+def test_upgrade_and_uninstall_of_wheel_keep_journal(tmp_path: Path) -> None:
     programs = install(build_wheel(tmp_path / "first"), tmp_path / "venv")
     home = tmp_path / "home"
     home.mkdir()
@@ -93,7 +91,7 @@ def test_a_second_wheel_takes_the_journal_over_and_removing_it_leaves_the_journa
 
 
 @pytest.mark.long
-def test_a_sheet_of_the_users_own_is_paid_as_well(programs: Path, tmp_path: Path) -> None:
+def test_own_sheet_is_paid_by_installed_wheel(programs: Path, tmp_path: Path) -> None:
     (tmp_path / "my.csv").write_text("\n".join([HEADING, *kenyan_rows(3)]) + "\n")
     run(programs, tmp_path, "init", "--sandbox")
     assert run(programs, tmp_path, "submit", "my.csv")["states"] == {"paid": 3}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.approving import edited, plan_of, policy, prepared, signed_again
-from tests.cli.program import Program, kenyan_rows, kill, sandbox_toml
+from tests.support.approving import edited, plan_of, policy, prepared, signed_again
+from tests.support.program import Program, kenyan_rows, kill, sandbox_toml
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_journal_from_before_a_withdrawal_is_refused(careful: Program) -> None
     assert careful.record() == sent
 
 
-def test_a_new_plan_of_the_same_sheet_is_paid(careful: Program) -> None:
+def test_new_plan_after_withdrawal_is_paid(careful: Program) -> None:
     sheet = prepared(careful, "cleo")
     assert withdraw(careful, "cleo") == 0
     careful.json("plan", sheet, "--out", plan_of(careful), "--key", careful.home / "ada.pem", "--force")
@@ -68,14 +68,14 @@ def test_a_new_plan_of_the_same_sheet_is_paid(careful: Program) -> None:
     assert careful.json("submit", sheet)["exit_code"] == 0
 
 
-def test_a_stranger_withdraws_nothing_and_nobody_does_without_a_key(careful: Program) -> None:
+def test_withdrawal_needs_key_of_listed_person(careful: Program) -> None:
     sheet = prepared(careful, "cleo")
     assert withdraw(careful, "stranger") == 8
     assert careful.run("withdraw", plan_of(careful)).exit_code == 2
     assert careful.json("submit", sheet)["exit_code"] == 0
 
 
-def test_what_has_started_cannot_be_withdrawn_and_says_so(careful: Program) -> None:
+def test_started_payout_cannot_be_withdrawn(careful: Program) -> None:
     sheet = prepared(careful, "cleo")
     assert careful.run("submit", sheet, "--first", "1").exit_code == 6
     refused = careful.run("withdraw", plan_of(careful), "--key", careful.home / "cleo.pem")
@@ -84,7 +84,7 @@ def test_what_has_started_cannot_be_withdrawn_and_says_so(careful: Program) -> N
     assert careful.json("submit", sheet)["states"] == {"paid": 3}
 
 
-def test_a_withdrawal_needs_no_pause_of_a_run_that_holds_the_journal(careful: Program) -> None:
+def test_withdrawal_works_while_run_holds_journal(careful: Program) -> None:
     sheet = prepared(careful, "cleo")
     other = careful.sheet(kenyan_rows(40, amount="10", prefix="SLOW"), "slow.csv")
     run = careful.start("submit", other, "--rate-per-s", "1", "--concurrency", "1")
@@ -113,7 +113,7 @@ def test_a_withdrawal_for_another_journal_is_refused(careful: Program) -> None:
     assert withdraw(careful, "cleo") == 8
 
 
-def test_a_withdrawal_that_was_changed_in_the_journal_is_found(careful: Program) -> None:
+def test_changed_withdrawal_in_journal_is_found(careful: Program) -> None:
     prepared(careful, "cleo")
     assert withdraw(careful, "cleo") == 0
     with sqlite3.connect(careful.journal) as connection:
@@ -132,7 +132,7 @@ def small(careful: Program) -> Program:
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_a_withdrawn_plan_opens_nothing_although_its_sum_needs_no_approval(small: Program, *, is_named: bool) -> None:
+def test_withdrawn_small_plan_opens_nothing(small: Program, *, is_named: bool) -> None:
     copy = shutil.copy(plan_of(small), small.home / "copy.json")
     assert withdraw(small, "ada") == 0
     sheet = small.home / "payroll.csv"
@@ -151,14 +151,14 @@ FORGERIES: Mapping[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_a_plan_that_is_named_is_held_to_the_sheet_although_it_needs_no_approval(small: Program, forgery: str) -> None:
+def test_named_small_plan_must_match_sheet(small: Program, forgery: str) -> None:
     sheet = small.home / "payroll.csv"
     signed_again(small, FORGERIES[forgery])
     assert small.run("submit", sheet, "--plan", plan_of(small)).exit_code == 8
     assert small.record() == []
 
 
-def test_a_plan_that_is_named_is_its_makers_although_it_needs_no_approval(small: Program) -> None:
+def test_named_small_plan_must_be_unedited(small: Program) -> None:
     sheet, plan = small.home / "payroll.csv", plan_of(small)
     document = json.loads(plan.read_text())
     edited(small, {"made_at": "2026-01-01T00:00:00.000Z"})

@@ -18,11 +18,11 @@ import pytest
 from paygw_batch.cli.signals import Interruption
 from paygw_batch.cluster import work_command
 from paygw_batch.cluster.job_worker import JobWorker
-from tests.cli.clusters import Hosts, has_ended, hosts_on
-from tests.cli.program import Program, kenyan_rows, kill, read_csv
 from tests.cli.stopped import stopped
-from tests.journal.postgres_server import PostgresServer, own_server
-from tests.patience import PATIENCE_S, until
+from tests.support.clusters import Hosts, ended, has_ended, hosts_on
+from tests.support.patience import PATIENCE_S, until
+from tests.support.postgres_server import PostgresServer, own_server
+from tests.support.program import Program, kenyan_rows, kill, read_csv
 
 ROWS = 60
 WINDOW = 4
@@ -38,17 +38,11 @@ def hosts(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Hosts]:
     postgres_server.drop_database(name)
 
 
-def ended(process: "subprocess.Popen[str]", code: int) -> str:
-    stdout, stderr = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == code, stdout + stderr
-    return stdout + stderr
-
-
 def paid_once(hosts: Hosts) -> bool:
     return hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
 
 
-def test_two_workers_pay_one_batch_while_its_opener_follows_them(hosts: Hosts) -> None:
+def test_two_workers_pay_batch_followed_by_opener(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     workers = [hosts.host(name).start("work") for name in ("one", "two")]
     hosts.wait_for_workers(*workers)
@@ -69,7 +63,7 @@ def test_two_workers_pay_one_batch_while_its_opener_follows_them(hosts: Hosts) -
     assert hosts.office.json("verify")["exit_code"] == 0
 
 
-def test_a_batch_is_handed_over_once_however_often_it_is_started(hosts: Hosts) -> None:
+def test_batch_is_handed_over_once(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     told = hosts.office.run("submit", sheet, "--detach")
     assert (told.exit_code, hosts.record()) == (0, Counter())
@@ -83,7 +77,7 @@ def test_a_batch_is_handed_over_once_however_often_it_is_started(hosts: Hosts) -
     assert hosts.office.json("submit", sheet)["sent_this_run"] == 0
 
 
-def test_without_a_worker_the_command_sends_by_itself_what_was_handed_over(hosts: Hosts) -> None:
+def test_command_sends_handed_over_batch_without_worker(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
     assert hosts.office.json("submit", sheet)["states"] == {"paid": ROWS}
@@ -91,7 +85,7 @@ def test_without_a_worker_the_command_sends_by_itself_what_was_handed_over(hosts
     assert hosts.ask("SELECT count(*) FROM paygw.run WHERE ended_at IS NULL") == [(0,)]
 
 
-def test_a_worker_that_is_killed_leaves_its_window_in_doubt_and_the_other_pays_the_rest(hosts: Hosts) -> None:
+def test_killed_worker_leaves_window_and_other_pays_rest(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
     dying = hosts.host("one").start("work")
@@ -175,7 +169,7 @@ class HeldDoor:
             to.shutdown(socket.SHUT_WR)
 
 
-def test_a_worker_frozen_between_its_commit_and_its_first_byte_sends_nothing_when_it_thaws(hosts: Hosts) -> None:
+def test_frozen_worker_sends_nothing_after_thaw(hosts: Hosts) -> None:
     """Its intent is committed, and its connection is being opened, when another worker puts its row in doubt."""
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
@@ -218,7 +212,7 @@ ASLEEP_S = 0.1
 """All threads of a process are frozen by then, or wait again."""
 
 
-def test_a_worker_that_was_frozen_while_it_waited_ends(hosts: Hosts) -> None:
+def test_worker_frozen_while_waiting_ends_on_signal(hosts: Hosts) -> None:
     worker = hosts.host("one").start("work")
     hosts.wait_for_workers(worker)
     time.sleep(ASLEEP_S)
@@ -229,7 +223,7 @@ def test_a_worker_that_was_frozen_while_it_waited_ends(hosts: Hosts) -> None:
     ended(worker, 0)
 
 
-def test_a_worker_that_is_asked_to_end_waits_for_its_rows_and_leaves_nothing_in_doubt(hosts: Hosts) -> None:
+def test_worker_asked_to_end_finishes_own_rows(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
     leaving = hosts.host("one").start("work")
@@ -255,7 +249,7 @@ def test_claims_may_be_lost_in_the_middle(hosts: Hosts) -> None:
     assert paid_once(hosts)
 
 
-def test_an_operator_stops_a_batch_for_all_workers_and_another_start_goes_on(hosts: Hosts) -> None:
+def test_operator_stops_batch_until_next_start(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     batch = hosts.office.json("submit", sheet, "--detach")["batch"]
     with hosts.commits_held():
@@ -273,7 +267,7 @@ def test_an_operator_stops_a_batch_for_all_workers_and_another_start_goes_on(hos
     assert paid_once(hosts)
 
 
-def test_who_follows_a_batch_stops_it_by_an_interrupt(hosts: Hosts) -> None:
+def test_interrupt_of_follower_stops_batch(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
     with hosts.commits_held():
@@ -294,7 +288,7 @@ def test_who_follows_a_batch_stops_it_by_an_interrupt(hosts: Hosts) -> None:
     ended(worker, 0)
 
 
-def test_the_breaker_of_one_worker_stops_the_batch_for_all(tmp_path: Path, postgres_server: PostgresServer) -> None:
+def test_breaker_of_single_worker_stops_whole_batch(tmp_path: Path, postgres_server: PostgresServer) -> None:
     tmp_path.chmod(0o700)
     name = postgres_server.new_database()
     declined = '[default]\nstatus = "declined"\ncommits = false\n'
@@ -331,7 +325,7 @@ def test_the_first_rows_are_not_handed_over(hosts: Hosts) -> None:
     assert hosts.office.json("submit", sheet, "--first", "1")["states"] == {"paid": 1, "ready": 2}
 
 
-def test_a_worker_whose_server_is_gone_says_so_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_without_server_tells_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.journal.postgres.guarded_session._RECONNECT_LIMIT_S", 0.5)
     tmp_path.chmod(0o700)
     with own_server() as server, hosts_on(tmp_path, server.url()) as hosts:
@@ -349,7 +343,7 @@ def test_a_worker_whose_server_is_gone_says_so_and_ends(tmp_path: Path, monkeypa
         assert "Traceback" not in gone.output
 
 
-def test_a_worker_writes_how_many_workers_live_and_what_is_left(hosts: Hosts) -> None:
+def test_worker_metrics_count_workers_without_rows_left(hosts: Hosts) -> None:
     one = hosts.host("one")
     metrics = one.home / "paygw.prom"
     one.config.write_text(f'{one.config.read_text()}\n[reporting]\nmetrics = "{metrics}"\n')
@@ -363,7 +357,7 @@ def test_a_worker_writes_how_many_workers_live_and_what_is_left(hosts: Hosts) ->
     assert "paygw_run_rows_left{" not in text  # the run is over: a gauge of it would alert for ever
 
 
-def test_a_signal_whose_exception_is_lost_still_ends_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_signal_exception_still_ends_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """An import or a callback of the interpreter may swallow it; a worker that waited for jobs then never ended."""
     monkeypatch.setattr(work_command, "interruption", Interruption())
     jobs, journal = Mock(spec=JobWorker), Mock()
@@ -379,7 +373,7 @@ def test_a_signal_whose_exception_is_lost_still_ends_a_worker(monkeypatch: pytes
     jobs.wake.assert_called_once_with()
 
 
-def test_a_worker_that_waits_for_jobs_is_woken() -> None:
+def test_waiting_worker_is_woken() -> None:
     jobs = JobWorker("postgresql://127.0.0.1:1/none", 5.0, (), (), Mock())
     with closing(jobs._loop):
         jobs.wake()

@@ -9,10 +9,9 @@ import pytest
 from starlette.types import ASGIApp
 
 from paygw_batch.sandbox.server import SandboxApp
-from tests.cli.clusters import Hosts, hosts_on
-from tests.cli.program import kenyan_rows, kill
-from tests.cli.test_workers import ended
-from tests.journal.postgres_server import PostgresServer
+from tests.support.clusters import Hosts, ended, hosts_on
+from tests.support.postgres_server import PostgresServer
+from tests.support.program import kenyan_rows, kill
 
 ROWS = 40
 
@@ -61,9 +60,7 @@ def sent_by_two(hosts: Hosts) -> None:
     assert hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
 
 
-def test_two_workers_have_no_more_orders_at_the_gateway_than_a_person_allows(
-    hosts: Hosts, at_gateway: AtTheGateway
-) -> None:
+def test_two_workers_keep_concurrency_set_by_person(hosts: Hosts, at_gateway: AtTheGateway) -> None:
     hosts.office.json("limits", "--concurrency", "2", "--rate", "500", "--by", "Amina")
     sent_by_two(hosts)
     assert at_gateway.most <= 2 * 2, "each has the whole limit until it knows of the other"
@@ -72,14 +69,12 @@ def test_two_workers_have_no_more_orders_at_the_gateway_than_a_person_allows(
     assert hosts.office.json("verify")["exit_code"] == 0
 
 
-def test_until_they_are_set_the_configured_limits_are_those_of_all_workers_together(
-    hosts: Hosts, at_gateway: AtTheGateway
-) -> None:
+def test_two_workers_keep_configured_concurrency(hosts: Hosts, at_gateway: AtTheGateway) -> None:
     sent_by_two(hosts)
     assert at_gateway.most <= 2 * 4, "each is configured with 4"
 
 
-def test_a_worker_needs_the_rights_of_a_worker_alone(hosts: Hosts, postgres_server: PostgresServer) -> None:
+def test_worker_needs_only_rights_of_worker_role(hosts: Hosts, postgres_server: PostgresServer) -> None:
     assert hosts.office.json("journal", "new", "--roles")["exit_code"] == 0
     name = hosts.database.rpartition("/")[2]
     postgres_server.execute(f"CREATE ROLE {name}_one LOGIN IN ROLE {name}_worker")

@@ -6,20 +6,8 @@ from typing import Any
 import openpyxl
 import pytest
 
-from tests.cli.program import HEADING, Program, kenyan_rows, read_csv
-
-
-def workbook(path: Path, **worksheets: list[str]) -> Path:
-    """Write a workbook with these worksheets of CSV lines, each below the heading."""
-    book = openpyxl.Workbook()
-    assert book.active is not None
-    book.remove(book.active)
-    for name, rows in worksheets.items():
-        worksheet = book.create_sheet(name)
-        for row in (HEADING, *rows):
-            worksheet.append(row.split(","))
-    book.save(path)
-    return path
+from tests.cli.sheets import workbook
+from tests.support.program import Program, kenyan_rows, read_csv
 
 
 @pytest.fixture
@@ -32,9 +20,7 @@ def months(program: Program) -> Path:
     )
 
 
-def test_a_workbook_with_several_pay_sheets_is_refused_with_the_option_that_mends_it(
-    program: Program, months: Path
-) -> None:
+def test_workbook_with_several_pay_sheets_needs_option(program: Program, months: Path) -> None:
     for command in ("validate", "submit"):
         result = program.run(command, months)
         assert result.exit_code == 3
@@ -43,7 +29,7 @@ def test_a_workbook_with_several_pay_sheets_is_refused_with_the_option_that_mend
     assert not program.record()
 
 
-def test_the_named_worksheet_is_read_whatever_the_case_of_its_name(program: Program, months: Path) -> None:
+def test_named_worksheet_is_found_in_any_case(program: Program, months: Path) -> None:
     assert program.json("validate", months, "--worksheet", "October")["rows"] == 2
     assert program.json("validate", months, "--worksheet", "november")["rows"] == 3
     result = program.run("validate", months, "--worksheet", "December")
@@ -52,7 +38,7 @@ def test_the_named_worksheet_is_read_whatever_the_case_of_its_name(program: Prog
     assert "'October', 'November'" in result.stderr
 
 
-def test_two_names_that_differ_in_case_alone_are_told_apart(program: Program) -> None:
+def test_worksheet_names_differing_in_case_stay_apart(program: Program) -> None:
     book = workbook(program.home / "pay.xlsx", Pay=kenyan_rows(1))
     changed = openpyxl.load_workbook(book)
     copied: Any = changed.copy_worksheet(changed["Pay"])
@@ -69,9 +55,7 @@ def test_a_worksheet_of_a_text_file_is_refused(program: Program) -> None:
     assert "has no worksheets" in result.stderr
 
 
-def test_the_batch_is_that_of_the_content_whatever_file_and_worksheet_it_came_in(
-    program: Program, months: Path
-) -> None:
+def test_batch_depends_on_content_not_file_or_worksheet(program: Program, months: Path) -> None:
     alone = workbook(program.home / "alone.xlsx", Sheet1=kenyan_rows(2, prefix="OCT"))
     text = program.sheet(kenyan_rows(2, prefix="OCT"))
     named = program.json("validate", months, "--worksheet", "October")
@@ -81,7 +65,7 @@ def test_the_batch_is_that_of_the_content_whatever_file_and_worksheet_it_came_in
         assert (found["batch"], found["sheet"]) == (named["batch"], other.name)
 
 
-def test_each_worksheet_is_a_batch_with_a_reconciliation_of_its_own(program: Program, months: Path) -> None:
+def test_each_worksheet_is_batch_with_own_reconciliation(program: Program, months: Path) -> None:
     october = program.json("submit", months, "--worksheet", "October")
     november = program.json("submit", months, "--worksheet", "November")
     assert october["batch"] != november["batch"]
@@ -95,9 +79,7 @@ def test_each_worksheet_is_a_batch_with_a_reconciliation_of_its_own(program: Pro
     assert resumed["reconciliation"] == october["reconciliation"]
 
 
-def test_the_path_of_a_workbook_is_no_batch_when_two_of_its_worksheets_were_paid(
-    program: Program, months: Path
-) -> None:
+def test_workbook_with_two_paid_worksheets_is_ambiguous(program: Program, months: Path) -> None:
     batches = [program.json("submit", months, "--worksheet", name)["batch"] for name in ("October", "November")]
     result = program.run("status", months)
     assert result.exit_code == 2
@@ -106,7 +88,7 @@ def test_the_path_of_a_workbook_is_no_batch_when_two_of_its_worksheets_were_paid
     assert "pay.xlsx [November]" in result.stderr
 
 
-def test_a_column_profile_is_named_in_the_configuration_and_doctor_knows_it(program: Program) -> None:
+def test_column_profile_is_configured_and_checked_by_doctor(program: Program) -> None:
     heading = "Country Code,Payment Reference,Net Pay,Currency,Employee Name,Account No,Mobile Number"
     sheet = program.sheet(kenyan_rows(2), heading=heading)
     assert program.run("validate", sheet).exit_code == 3

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.program import HEADING, Program, kenyan_rows, sandbox_toml
+from tests.support.program import HEADING, Program, kenyan_rows, sandbox_toml
 
 USAGES: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("wrong_usages.toml").read_text())["usage"]
 COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)
@@ -41,13 +41,13 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
         yield program
 
 
-def test_the_table_is_long_and_names_no_usage_twice() -> None:
+def test_usage_table_is_long_and_unique() -> None:
     words = [usage["words"] for usage in USAGES]
     assert len(set(words)) == len(words) >= 130
 
 
 @pytest.mark.parametrize("usage", USAGES, ids=[usage["words"] for usage in USAGES])
-def test_a_wrong_usage_is_answered_with_what_is_wrong(desk: Program, usage: dict[str, Any]) -> None:
+def test_wrong_usage_is_explained(desk: Program, usage: dict[str, Any]) -> None:
     sent = desk.record()
     result = desk.run(*shlex.split(usage["words"]))
     told = " ".join(result.output.split())
@@ -60,14 +60,14 @@ def test_a_wrong_usage_is_answered_with_what_is_wrong(desk: Program, usage: dict
 
 @pytest.mark.parametrize("place", ["before", "after"])
 @pytest.mark.parametrize("words", ["submit", "status nosuch", "submit payroll.csv --nosuch", "backup payroll.csv"])
-def test_the_options_of_the_program_work_before_and_after_a_command(desk: Program, words: str, place: str) -> None:
+def test_program_options_work_before_and_after_command(desk: Program, words: str, place: str) -> None:
     given = shlex.split(words)
     result = desk.run(*(["--json", *given] if place == "before" else [*given, "--json"]))
     told = json.loads(result.stdout)
     assert (told["exit_code"], result.exit_code, bool(told["message"])) == (2, 2, True)
 
 
-def test_language_and_configuration_are_also_taken_after_the_command(desk: Program) -> None:
+def test_language_and_configuration_work_after_command(desk: Program) -> None:
     assert "payées" not in desk.run("status").stdout
     assert "payées" in desk.run("status", "--lang", "fr").stdout
     other = desk.home / "other.toml"

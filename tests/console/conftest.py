@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from tests.cli.program import Program, sandbox_toml
-from tests.console.browsers import HOW_TO_GET_IT, PATIENCE_MS, Desk, chromium
 from tests.console.checking import checked_here
-from tests.console.people import House, set_up
 from tests.console.serving import free_listener
+from tests.support.browsers import HOW_TO_GET_IT, PATIENCE_MS, Desk, chromium
+from tests.support.people import House, set_up
+from tests.support.program import Program, sandbox_toml
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

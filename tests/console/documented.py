@@ -15,14 +15,14 @@ import yaml
 from httpx import AsyncClient, AsyncHTTPTransport, Limits, Request, Response
 
 from paygw_batch.approval.approval_keys import RelyingParty
-from tests.approval.test_passkey import passkey
-from tests.cli import forked
-from tests.cli.program import ROOT, Program, read_csv, sandbox_toml
-from tests.console.keyed_people import PasskeyPerson, value
-from tests.console.people import APPROVER, MAKER
-from tests.patience import PATIENCE_S, until
-from tests.ports import free_port, wait_until_there
-from tests.test_systemd_units import UNITS, keys
+from tests.support import forked
+from tests.support.keyed_people import PasskeyPerson, value
+from tests.support.patience import PATIENCE_S, until
+from tests.support.people import APPROVER, MAKER
+from tests.support.ports import free_port, wait_until_there
+from tests.support.program import ROOT, Program, read_csv, sandbox_toml
+from tests.support.software_passkey import passkey
+from tests.support.systemd_units import UNITS, keys
 
 _ORIGIN = "https://payouts.example.com"
 COMPOSE = ROOT / "docs" / "compose.yaml"

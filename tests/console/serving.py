@@ -9,7 +9,7 @@ from socket import create_server, socket
 from paygw_batch.console.console_app import console_app, console_of
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.web_server import LocalServer
-from tests.cli.program import Program
+from tests.support.program import Program
 
 
 def free_listener() -> socket:

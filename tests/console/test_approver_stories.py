@@ -7,12 +7,11 @@ from socket import socket
 import pytest
 from playwright.sync_api import expect
 
-from tests.cli.test_fraud_in_a_sheet import after_three_other_batches
-from tests.console.browsers import Desk, Keyboard
-from tests.console.people import APPROVER, AUDITOR, MAKER, House, set_up
+from tests.console.preparing import NO_APPROVAL, upload
 from tests.console.serving import served
-from tests.console.test_console_payout import SMALL
-from tests.console.test_maker_stories import upload
+from tests.support.browsers import Desk, Keyboard
+from tests.support.months import after_three_other_batches
+from tests.support.people import APPROVER, AUDITOR, MAKER, House, set_up
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 NewDesk = Callable[..., Desk]
@@ -26,7 +25,7 @@ def month(tmp_path_factory: pytest.TempPathFactory) -> tuple[House, Path]:
     """
     program = set_up(tmp_path_factory.mktemp("home"))
     plain = program.config.read_text()
-    program.config.write_text(plain.replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    program.config.write_text(plain.replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]"))
     rows = after_three_other_batches(program)
     program.config.write_text(plain)
     return House(program), program.sheet(rows, "payroll-november.csv")
@@ -46,7 +45,7 @@ def at(new_desk: NewDesk, address: str, name: str) -> Desk:
 
 
 @pytest.mark.long
-def test_an_approver_sees_the_account_the_amount_the_stranger_and_everybody_and_it_is_paid(
+def test_approver_sees_changes_and_all_people_before_payout(
     month: tuple[House, Path], new_desk: NewDesk, address: str
 ) -> None:
     (house, sheet), already = month, len(month[0].program.record())

@@ -7,9 +7,8 @@ from paygw_batch.console.permissions import Act, Member, Role, Thing, may
 from paygw_batch.console.visits import WebRoute
 from paygw_batch.console.web_guard import HEADERS, MAX_FORM_BYTES
 from paygw_batch.errors import ConfigurationError
-from tests.console.people import ADMINISTRATOR, APPROVER, AUDITOR, MAKER, ORIGIN, House, Person
+from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, PEOPLE, House, Person, address
 
-NAMES = {Role.MAKER: MAKER, Role.APPROVER: APPROVER, Role.AUDITOR: AUDITOR, Role.ADMINISTRATOR: ADMINISTRATOR}
 ALLOWED = {
     Act.LOOK: {Role.MAKER, Role.APPROVER, Role.AUDITOR},
     Act.SEE_SHEET: {Role.MAKER, Role.APPROVER},
@@ -28,22 +27,6 @@ ALLOWED = {
 GUARDED = [one for one in ROUTES if one.act is not None]
 
 
-def address(screen: WebRoute) -> str:
-    found = screen.path
-    for part, value in (
-        ("{token}", "T" * 43),
-        ("{batch}", "0" * 16),
-        ("{row:int}", "2"),
-        ("{sheet}", "0" * 16),
-        ("{order}", "0" * 16),
-        ("{statement}", "0" * 16),
-        ("{ending}", "csv"),
-    ):
-        found = found.replace(part, value)
-    assert "{" not in found, found
-    return found
-
-
 def ask(person: Person, screen: WebRoute) -> int:
     if screen.method == "GET":
         return person.get(address(screen)).status_code
@@ -51,15 +34,15 @@ def ask(person: Person, screen: WebRoute) -> int:
 
 
 @pytest.mark.parametrize("act", Act)
-def test_each_act_is_for_the_roles_of_the_design_and_nobody_else(act: Act) -> None:
+def test_acts_are_allowed_only_to_designed_roles(act: Act) -> None:
     assert {role for role in Role if may(Member("x", frozenset({role})), act)} == ALLOWED[act]
 
 
-def test_who_has_no_role_may_do_nothing() -> None:
+def test_person_without_role_may_do_nothing() -> None:
     assert not any(may(Member("x", frozenset()), act) for act in Act)
 
 
-def test_a_person_has_one_role_on_one_payout() -> None:
+def test_person_has_single_role_on_payout() -> None:
     both = Member("Ada", frozenset({Role.MAKER, Role.APPROVER}))
     assert may(both, Act.MEND, Thing("Ada"))
     assert not may(both, Act.APPROVE, Thing("Ada"))
@@ -71,7 +54,7 @@ def test_a_person_has_one_role_on_one_payout() -> None:
     assert not may(both, Act.ORDER, Thing("Ben"))
 
 
-def test_who_is_not_signed_in_sees_nothing(house: House) -> None:
+def test_signed_out_person_sees_no_pages(house: House) -> None:
     stranger = house.stranger()
     for screen in GUARDED:
         if screen.method == "GET":
@@ -80,7 +63,7 @@ def test_who_is_not_signed_in_sees_nothing(house: House) -> None:
             assert screen.is_poll or answer.headers["location"].partition("?")[0] == "/sign-in"
 
 
-def test_every_post_needs_the_token_of_this_very_session(house: House) -> None:
+def test_every_post_needs_token_of_same_session(house: House) -> None:
     asked = set()
     for name, member in ((MAKER, house.console.members[0]), (APPROVER, house.console.members[1])):
         person, other = house.person(name), house.person(name)
@@ -118,8 +101,8 @@ def test_every_answer_has_the_headers(house: House) -> None:
     assert [answer.status_code for answer in answers] == [200, 404, 200, 404, 403, 303, 421]
 
 
-def test_no_page_has_a_script_or_a_style_of_its_own(house: House) -> None:
-    for name in NAMES.values():
+def test_pages_have_no_inline_script_or_style(house: House) -> None:
+    for name in PEOPLE.values():
         person = house.person(name)
         for screen in ROUTES:
             if screen.method == "GET":
@@ -143,7 +126,7 @@ def test_a_new_session_at_every_sign_in(house: House) -> None:
     assert person.get("/").status_code == 303
 
 
-def test_signing_out_ends_the_session_also_for_a_copy_of_its_id(house: House) -> None:
+def test_signing_out_ends_copied_session_too(house: House) -> None:
     person = house.person(MAKER)
     kept = person.client.cookies["payouts"]
     assert (
@@ -154,13 +137,13 @@ def test_signing_out_ends_the_session_also_for_a_copy_of_its_id(house: House) ->
     assert copy.get("/").status_code == 303
 
 
-def test_a_form_that_is_too_long_is_refused_before_it_is_read(house: House) -> None:
+def test_overlong_form_is_refused_before_reading(house: House) -> None:
     person = house.person(MAKER)
     answer = person.ask("POST", "/sign-out", content=b"x" * (MAX_FORM_BYTES + 1), headers={"origin": ORIGIN})
     assert answer.status_code == 413
 
 
-def test_people_are_chosen_from_a_list_in_the_sandbox_alone(house: House) -> None:
+def test_people_are_listed_only_in_sandbox(house: House) -> None:
     real = house.program.config.read_text().replace('base_url = "sandbox"', 'base_url = "https://gateway.example"')
     real = real.replace('"journal.sqlite3"', '"real.sqlite3"')
     house.program.config.write_text(real.replace('sandbox_keys = "keys"', ""))
@@ -184,7 +167,7 @@ def test_behind_a_proxy_the_cookie_never_leaves_tls(house: House) -> None:
     assert "strict-transport-security" in answer.headers
 
 
-def test_an_auditor_who_also_prepares_is_refused(house: House) -> None:
+def test_auditor_with_maker_role_is_refused(house: House) -> None:
     text = house.program.config.read_text()
     house.program.config.write_text(text.replace(f'"{AUDITOR}" =', f'"{MAKER.upper()}" ='))
     with pytest.raises(ConfigurationError, match="listed as auditor"):

@@ -4,13 +4,7 @@ import pytest
 
 from paygw_batch.errors import AuditUnwritable
 from paygw_batch.journal.place import JournalPlace
-from tests.console.people import AUDITOR, MAKER, ORIGIN, House, newest_entries
-
-
-def trail_of(house: House) -> list[tuple[str, str, str, str]]:
-    """Return the entries, oldest first: who, act, thing, result."""
-    found = newest_entries(house.console.settings, limit=100)
-    return [(one.who, one.act, one.thing, one.result) for one in reversed(found)]
+from tests.support.people import AUDITOR, MAKER, ORIGIN, House, trail_of
 
 
 def test_signing_in_and_out_leaves_a_trace(house: House) -> None:
@@ -32,7 +26,7 @@ def test_a_refused_sign_in_leaves_a_trace(house: House) -> None:
     ]
 
 
-def test_the_token_of_an_invitation_is_in_no_trace(house: House) -> None:
+def test_invitation_token_is_in_no_trace(house: House) -> None:
     token = "T" * 43
     house.stranger().ask("POST", f"/invitation/{token}", headers={"origin": ORIGIN})
     assert trail_of(house) == [("", "take invitation", "", "refused")]
@@ -45,7 +39,7 @@ def test_looking_leaves_no_trace(house: House) -> None:
     assert len(trail_of(house)) == 1
 
 
-def test_where_no_trace_can_be_left_nothing_is_done(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_act_is_refused_when_audit_trail_unwritable(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     person = house.person(MAKER)
     token = person.token("/")
 

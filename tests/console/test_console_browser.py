@@ -10,10 +10,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it has no types
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.cli.program import ROOT, Program
-from tests.console.browsers import PATIENCE_MS, follow, require_narrow
-from tests.patience import PATIENCE_S
-from tests.ports import free_port, wait_until_there
+from tests.support.browsers import PATIENCE_MS, follow, require_narrow
+from tests.support.patience import PATIENCE_S
+from tests.support.ports import free_port, wait_until_there
+from tests.support.program import ROOT, Program
 
 DEMO = runpy.run_path(str(ROOT / "tooling/console_demo.py"))
 
@@ -68,7 +68,7 @@ def mend_everything(page: Page) -> None:
 
 
 @pytest.mark.long
-def test_two_people_bring_a_sheet_with_defects_to_a_reconciliation(browser: Browser, pages: tuple[str, Path]) -> None:
+def test_two_people_bring_defective_sheet_to_reconciliation(browser: Browser, pages: tuple[str, Path]) -> None:
     address, folder = pages
     ada, ben = (signed_in(browser, address, name).new_page() for name in ("Ada Wanjiru", "Ben Okello"))
     problems: list[str] = []

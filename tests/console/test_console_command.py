@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.console.console_app import listen_on_port
-from tests.cli.program import Program, sandbox_toml
-from tests.console.people import House
-from tests.patience import PATIENCE_S, until
-from tests.ports import free_port, wait_until_there
+from tests.support.patience import PATIENCE_S, until
+from tests.support.people import House
+from tests.support.ports import free_port, wait_until_there
+from tests.support.program import Program, sandbox_toml
 
 
-def test_it_serves_on_loopback_and_says_where(house: House) -> None:
+def test_pages_are_served_on_loopback(house: House) -> None:
     port = free_port()
     running = house.program.start("console", "--port", str(port))
     try:
@@ -30,7 +30,7 @@ def test_it_serves_on_loopback_and_says_where(house: House) -> None:
     assert further == ""
 
 
-def test_it_serves_on_a_unix_socket_for_a_proxy(house: House) -> None:
+def test_pages_are_served_on_unix_socket(house: House) -> None:
     text = house.program.config.read_text()
     place = '[console]\nsocket = "pages.sock"\norigin = "https://pay.example"'
     house.program.config.write_text(text.replace("[console]", place))
@@ -51,7 +51,7 @@ def test_it_serves_on_a_unix_socket_for_a_proxy(house: House) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])  # noqa: S104 (refused)
-def test_it_is_on_no_address_but_loopback(house: House, host: str) -> None:
+def test_pages_refuse_addresses_other_than_loopback(house: House, host: str) -> None:
     result = house.program.run("console", "--host", host)
     assert result.exit_code == 2
     assert f"never on {host}" in result.stderr
@@ -59,7 +59,7 @@ def test_it_is_on_no_address_but_loopback(house: House, host: str) -> None:
         assert listener.getsockname()[0] == "127.0.0.1"
 
 
-def test_a_missing_extra_is_one_sentence_with_the_command(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_told_with_install_command(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     there = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name == "python_multipart" else there(name, *more)
@@ -70,7 +70,7 @@ def test_a_missing_extra_is_one_sentence_with_the_command(house: House, monkeypa
     assert "[console]'." in result.stderr
 
 
-def test_without_approvals_there_is_nobody_to_serve(tmp_path: Path) -> None:
+def test_console_without_approvals_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     config = tmp_path / "paygw.toml"
     config.write_text(sandbox_toml())
@@ -79,7 +79,7 @@ def test_without_approvals_there_is_nobody_to_serve(tmp_path: Path) -> None:
     assert "[approval]" in result.stderr
 
 
-def test_a_port_that_is_taken_is_a_sentence(house: House) -> None:
+def test_taken_port_is_told_in_sentence(house: House) -> None:
     with listen_on_port(0) as taken:
         result = house.program.run("console", "--port", str(taken.getsockname()[1]))
     assert result.exit_code == 2
@@ -87,7 +87,7 @@ def test_a_port_that_is_taken_is_a_sentence(house: House) -> None:
 
 
 @pytest.mark.parametrize(("typed", "name"), [("Ben Okelo", "Ben Okello"), ("Grace Njery", "Grace Njeri"), ("Zoë", "")])
-def test_an_invitation_for_nobody_names_the_nearest(house: House, typed: str, name: str) -> None:
+def test_invitation_for_unknown_person_names_nearest(house: House, typed: str, name: str) -> None:
     with_origin(house)
     result = house.program.run("invite", typed)
     assert result.exit_code == 2

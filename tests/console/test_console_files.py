@@ -2,24 +2,13 @@
 
 from pathlib import Path
 
-from tests.cli.program import Program
-from tests.console.people import ADMINISTRATOR, AUDITOR, MAKER, House, newest_entries, set_up
+from tests.console.preparing import paid_payout
+from tests.support.people import ADMINISTRATOR, AUDITOR, MAKER, House, newest_entries, set_up
 
 
-def paid(program: Program) -> str:
-    small = '[approval.from_amount]\nKES = "100000000"\n'
-    program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{small}[approval.makers]"))
-    heading = "country,client_orderid,amount,currency,account_name,account_number,phone,note"
-    rows = [
-        "KE,F-1,100.00,KES,Jane Wanjiku,254712345001,+254712345001,=1+1",
-        "KE,F-2,200.00,KES,Halima Abdi,254712345002,+254712345002,@SUM(A1)",
-    ]
-    return str(program.json("submit", program.sheet(rows, "payroll.csv", heading))["batch"])
-
-
-def test_reconciliations_are_files_without_formulas_and_leave_nothing_behind(tmp_path: Path) -> None:
+def test_reconciliation_downloads_have_no_formulas_or_leftovers(tmp_path: Path) -> None:
     house = House(set_up(tmp_path))
-    batch = paid(house.program)
+    batch = paid_payout(house.program)
     person = house.person(MAKER)
     csv = person.get(f"/payouts/{batch}/reconciliation.csv")
     assert "attachment" in csv.headers["content-disposition"]
@@ -39,9 +28,9 @@ def test_reconciliations_are_files_without_formulas_and_leave_nothing_behind(tmp
     assert house.person(AUDITOR).get(f"/payouts/{batch}/reconciliation.csv").status_code == 403
 
 
-def test_a_person_is_found_and_gets_an_advice_of_her_own(tmp_path: Path) -> None:
+def test_person_is_found_and_gets_own_advice(tmp_path: Path) -> None:
     house = House(set_up(tmp_path))
-    batch = paid(house.program)
+    batch = paid_payout(house.program)
     person = house.person(MAKER)
     found = person.get("/payees?text=halima").text
     assert f"/payouts/{batch}/rows/3" in found
@@ -57,9 +46,9 @@ def test_a_person_is_found_and_gets_an_advice_of_her_own(tmp_path: Path) -> None
     assert house.person(AUDITOR).get("/payees/advice?text=halima").status_code == 403
 
 
-def test_every_act_download_and_refusal_has_a_line_without_personal_data(tmp_path: Path) -> None:
+def test_acts_and_refusals_are_noted_without_personal_data(tmp_path: Path) -> None:
     house = House(set_up(tmp_path))
-    batch = paid(house.program)
+    batch = paid_payout(house.program)
     person, auditor = house.person(MAKER), house.person(AUDITOR)
     person.get(f"/payouts/{batch}/reconciliation.csv")
     person.get("/payees/advice?text=Halima")

@@ -1,8 +1,5 @@
 """The language of the pages: a person chooses it in the foot, without a script, and it stays with the browser."""
 
-import re
-from html import unescape
-
 import pytest
 
 from paygw_batch.console.console_app import ROUTES
@@ -10,8 +7,8 @@ from paygw_batch.console.pages.people_page import RESULTS_NOTED
 from paygw_batch.console.rendering import LANGUAGE_COOKIE, when
 from paygw_batch.journal import AuditResult
 from paygw_batch.language import say, speaking
-from tests.console.people import MAKER, ORIGIN, House, Person
-from tests.test_catalogue import messages
+from tests.console.french import choose, sentences, texts
+from tests.support.people import MAKER, ORIGIN, House
 
 PAGES = (
     ("/sign-in", "sign_in"),
@@ -26,31 +23,9 @@ KE,P-1,abc,Jane,254712345001,+254712345001
 """
 
 
-def sentences(template: str) -> set[str]:
-    """Return the texts that a template has of the catalogue, and those of every page."""
-    wanted = {f"paygw_batch/console/templates/{name}.html" for name in (template, "base", "parts")}
-    found = {message for message, place in messages() if place in wanted and isinstance(message, str)}
-    with speaking("fr"):
-        return {text for text in found if "%(" not in text and say(text) != text}
-
-
-def texts(page: str) -> set[str]:
-    """Return the texts of a page, each as it stands between two tags or in a label."""
-    between = re.findall(r">([^<]+)<", page.partition("<body>")[2]) + re.findall(r'aria-label="([^"]+)"', page)
-    return {unescape(text).strip() for text in between}
-
-
-def choose(person: Person, language: str, back: str = "/") -> str:
-    """Choose a language as the foot of a page does; return where the browser is led."""
-    form = {"language": language, "back": back}
-    answer = person.ask("POST", "/language", data=form, headers={"origin": ORIGIN})
-    assert answer.status_code == 303
-    return answer.headers["location"]
-
-
 @pytest.mark.share(5)
 @pytest.mark.parametrize(("address", "template"), PAGES)
-def test_a_page_in_french_has_no_english_sentence_of_its_template(house: House, address: str, template: str) -> None:
+def test_french_page_has_no_english_sentences(house: House, address: str, template: str) -> None:
     person = house.stranger() if address == "/sign-in" else house.person(MAKER)
     english = sentences(template)
     before = person.get(address).text
@@ -62,7 +37,7 @@ def test_a_page_in_french_has_no_english_sentence_of_its_template(house: House, 
     assert texts(page) & english == set()
 
 
-def test_a_checked_sheet_is_in_the_language_of_its_maker(house: House) -> None:
+def test_checked_sheet_is_in_maker_language(house: House) -> None:
     ada = house.person(MAKER)
     choose(ada, "fr")
     answer = ada.upload("/new", "payroll.csv", SHEET)
@@ -72,7 +47,7 @@ def test_a_checked_sheet_is_in_the_language_of_its_maker(house: House) -> None:
     assert "is not" not in page
 
 
-def test_the_cookie_is_for_the_pages_alone_and_lasts(house: House) -> None:
+def test_language_cookie_is_http_only_and_lasts(house: House) -> None:
     form = {"language": "fr", "back": "/payees?text=Jane"}
     answer = house.stranger().ask("POST", "/language", data=form, headers={"origin": ORIGIN})
     cookie = answer.headers["set-cookie"].lower()
@@ -81,7 +56,7 @@ def test_the_cookie_is_for_the_pages_alone_and_lasts(house: House) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["xx", "", "../fr", "FR", "fr\\x"])
-def test_a_language_that_there_is_not_changes_nothing(house: House, wrong: str) -> None:
+def test_unknown_language_changes_nothing(house: House, wrong: str) -> None:
     person = house.stranger()
     choose(person, wrong)
     assert LANGUAGE_COOKIE not in person.client.cookies
@@ -103,7 +78,7 @@ def test_another_site_does_not_choose(house: House) -> None:
     assert "set-cookie" not in answer.headers
 
 
-def test_without_a_choice_the_pages_speak_the_language_of_the_process(house: House) -> None:
+def test_pages_without_choice_use_process_language(house: House) -> None:
     with speaking("fr"):
         assert '<html lang="fr">' in house.stranger().get("/sign-in").text
 
@@ -122,7 +97,7 @@ def test_every_act_of_the_audit_trail_has_words() -> None:
     assert set(RESULTS_NOTED) == {result.value for result in AuditResult}
 
 
-def test_a_time_is_read_in_the_language_of_the_page() -> None:
+def test_time_is_shown_in_page_language() -> None:
     assert when("2026-05-01T09:05:00Z") == "1 May 2026, 09:05 UTC"
     with speaking("fr"):
         assert when("2026-05-01T09:05:00Z") == "1 mai 2026, 09:05 UTC"

@@ -11,8 +11,9 @@ from paygw_batch.errors import HolderKind
 from paygw_batch.journal.lock import RunLock, journal_holder, lock_path
 from paygw_batch.opening.open_journal import journal_to_read
 from paygw_batch.settings.configuration import load_settings
-from tests.cli.program import Program, kenyan_rows, kill
-from tests.console.people import APPROVER, AUDITOR, MAKER, House, Person, set_up
+from tests.console.preparing import NO_APPROVAL
+from tests.support.people import APPROVER, AUDITOR, MAKER, House, Person, set_up
+from tests.support.program import Program, kenyan_rows, kill
 
 HOSTILE = '<img src=x onerror=alert(1)>" hx-get=/x {{7*7}}'
 BEHAVIOUR = f"""
@@ -31,12 +32,13 @@ status = "processing"
 amount_whole = 7777
 delay_s = 50
 """
-SMALL = '[approval.from_amount]\nKES = "100000000"\n'
 
 
 def paid(program: Program, amounts: list[str], name: str = "payroll.csv") -> str:
     """Pay rows without approval, and return the batch."""
-    program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    program.config.write_text(
+        program.config.read_text().replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]")
+    )
     rows = [
         f"KE,{name}-{n},{amount},KES,Jane {n},254712345{n:03},+254712345{n:03}" for n, amount in enumerate(amounts, 1)
     ]
@@ -48,7 +50,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
     return House(set_up(tmp_path_factory.mktemp("home"), behaviour=BEHAVIOUR))
 
 
-def test_what_needs_a_person_comes_first(house: House) -> None:
+def test_start_page_lists_needed_decisions_first(house: House) -> None:
     batch = paid(house.program, ["100.00", "9001.00", "9006.00"])
     page = house.person(MAKER).get("/").text
     needing, _, payouts = page.partition("<h2>Payouts</h2>")
@@ -58,7 +60,7 @@ def test_what_needs_a_person_comes_first(house: House) -> None:
     assert "Nothing needs your attention." in house.person(AUDITOR).get("/").text
 
 
-def test_a_payout_shows_counts_sums_and_rows_by_state(house: House) -> None:
+def test_payout_shows_counts_sums_and_rows_by_state(house: House) -> None:
     batch = paid(house.program, ["100.00", "9001.00", "9006.00", "9002.00", "250.50"])
     person = house.person(APPROVER)
     page = person.get(f"/payouts/{batch}").text
@@ -91,7 +93,7 @@ def test_nothing_is_answered_while_nothing_has_moved(house: House) -> None:
     assert person.get(f"/payouts/{batch}/progress?seen={first.headers['x-seen']}").status_code == 204
 
 
-def test_a_row_tells_its_story_and_what_to_do(house: House) -> None:
+def test_row_page_tells_story_and_next_step(house: House) -> None:
     batch = paid(house.program, ["9006.00", "9001.00"])
     person = house.person(MAKER)
     doubt = person.get(f"/payouts/{batch}/rows/2").text
@@ -103,7 +105,7 @@ def test_a_row_tells_its_story_and_what_to_do(house: House) -> None:
     assert person.get("/payouts/ffffffffffffffff").status_code == 404
 
 
-def test_an_auditor_sees_the_last_digits_of_accounts_alone(house: House) -> None:
+def test_auditor_sees_only_last_account_digits(house: House) -> None:
     batch = paid(house.program, ["100.00", "9006.00"])
     auditor = house.person(AUDITOR)
     for path in (f"/payouts/{batch}", f"/payouts/{batch}/rows/2", f"/payouts/{batch}/rows/3"):
@@ -112,9 +114,11 @@ def test_an_auditor_sees_the_last_digits_of_accounts_alone(house: House) -> None
         assert "...00" in page
 
 
-def test_a_row_in_flight_is_being_sent_while_its_run_lives_and_in_doubt_after_it(house: House) -> None:
+def test_row_in_flight_becomes_doubtful_after_run_ends(house: House) -> None:
     program = house.program
-    program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    program.config.write_text(
+        program.config.read_text().replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]")
+    )
     rows = [
         f"KE,S-{n},{amount},KES,Jane {n},25471234500{n},+25471234500{n}" for n, amount in ((1, "7777"), (2, "5.00"))
     ]
@@ -151,7 +155,7 @@ def wait_for(person: Person, text: str) -> str:
     raise AssertionError(text)
 
 
-def test_looking_at_who_holds_the_journal_never_makes_a_starting_run_fail(house: House) -> None:
+def test_looking_at_journal_holder_never_fails_starting_run(house: House) -> None:
     paid(house.program, ["100.00"])
     journal = load_settings(house.program.config, environ={}).journal_path()
     assert journal_holder(journal) is None  # the file still names the last run
@@ -165,7 +169,7 @@ def test_looking_at_who_holds_the_journal_never_makes_a_starting_run_fail(house:
         RunLock(lock_path(journal), now="2026-11-22T00:00:00.000Z", command="submit").close()
 
 
-def test_rows_that_are_ready_are_found_by_page(house: House) -> None:
+def test_ready_rows_are_found_by_page(house: House) -> None:
     program = house.program
     paid(program, ["100.00"], "first.csv")
     result = program.json("submit", program.sheet(kenyan_rows(6)), "--first", "2")

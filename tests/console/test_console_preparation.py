@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-import time
 from pathlib import Path
 
 import openpyxl
@@ -14,18 +13,25 @@ from markupsafe import escape
 from paygw_batch.approval.plan_document import read_plan
 from paygw_batch.journal import Occasion
 from paygw_batch.notices.delivery import listed_notices
-from tests.console.people import APPROVER, AUDITOR, MAKER, ORIGIN, House, Person, set_up
-from tests.console.test_console_payout import SMALL
-from tests.notices.receivers import webhook
-from tests.notices.test_webhook import SECRET
-from tests.patience import until
-
-HEADING = "Country,Client Order ID,Amount,Currency,Account name,account_number,phone,Team"
-
+from tests.console.preparing import (
+    EIGHT_DEFECTS,
+    HEADING,
+    NO_APPROVAL,
+    digest,
+    finished,
+    row,
+    sheet,
+    signed,
+    to_pay,
+    uploaded,
+)
+from tests.support.patience import until
+from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, House, Person, set_up
+from tests.support.receivers import SECRET, webhook
 
 IN_ANOTHER_PROCESS = {
-    "test_a_file_that_is_no_sheet_says_so_first_and_alone",
-    "test_the_workbook_with_the_red_cells_is_made_in_another_process",
+    "test_file_other_than_sheet_is_told_alone",
+    "test_marked_workbook_is_made_only_from_unchanged_sheet",
 }
 """The tests that check uploads as the pages do. The others check the same code here: a process costs a second."""
 
@@ -34,71 +40,6 @@ IN_ANOTHER_PROCESS = {
 def _here(request: pytest.FixtureRequest) -> None:
     if request.node.name not in IN_ANOTHER_PROCESS:
         request.getfixturevalue("checks_here")
-
-
-def row(n: int, **wrong: str) -> str:
-    cells = {
-        "country": "KE",
-        "id": f"P-{n}",
-        "amount": f"{100 + n}.00",
-        "currency": "KES",
-        "name": f"Jane {n}",
-        "account": f"254712345{n:03}",
-    } | wrong
-    return (
-        f"{cells['country']},{cells['id']},{cells['amount']},{cells['currency']},{cells['name']},{cells['account']},"
-        f"+254712345{n:03},T{n % 3}"
-    )
-
-
-EIGHT_DEFECTS = {
-    3: {"amount": '"1,250.00"'},
-    4: {"amount": "12-Jan"},
-    5: {"country": "Kenya"},
-    6: {"name": ""},
-    7: {"currency": "USD"},
-    8: {"amount": "=SUM(A1)"},
-    10: {"id": "P-9"},
-}
-
-
-def sheet(count: int = 12, wrong: "dict[int, dict[str, str]] | None" = None) -> bytes:
-    lines = [HEADING, *(row(n, **(wrong or {}).get(n, {})) for n in range(1, count + 1))]
-    return "\n".join(lines).encode()
-
-
-def uploaded(person: Person, content: bytes, name: str = "payroll-november.csv") -> str:
-    answer = person.upload("/new", name, content)
-    assert answer.status_code == 303, answer.text
-    return answer.headers["location"]
-
-
-def signed(person: Person, place: str) -> str:
-    """Sign a sheet that is ready, and return the code of its plan."""
-    page = person.get(f"{place}/plan").text
-    code = str(re.findall(r'<span class="code">([\w ]+)</span>', page)[0])
-    assert person.post(f"{place}/sign").status_code == 303
-    return code
-
-
-def digest(person: Person, place: str) -> str:
-    return str(re.findall(r'name="digest" value="(\w+)"', person.get(f"{place}/plan").text)[0])
-
-
-def to_pay(page: str) -> str:
-    return str(re.findall(r'<tfoot><tr><th scope="row" class="lead">All</th><td class="number">([\d,]+)</td>', page)[0])
-
-
-def finished(person: Person, place: str) -> str:
-    """Return the page of the payout when its run has ended."""
-    for _ in range(1200):
-        answer = person.get(f"{place}/plan")
-        if answer.status_code == 303:
-            page = person.get(answer.headers["location"]).text
-            if "Finished" in page or "Paused" in page:
-                return page
-        time.sleep(0.1)
-    raise AssertionError(answer.text)
 
 
 def test_the_story_of_a_sheet_with_defects(house: House) -> None:
@@ -168,7 +109,7 @@ def ready(house: House, count: int = 2) -> tuple[Person, Person, str]:
     return ada, ben, place
 
 
-def test_the_maker_cannot_approve_and_another_maker_cannot_change(house: House) -> None:
+def test_maker_cannot_approve_and_other_maker_cannot_change(house: House) -> None:
     text = house.program.config.read_text()
     key = re.findall(rf'"{MAKER}" = "(\S+)"', text)[0]
     other = re.findall(rf'"{APPROVER}" = "(\S+)"', text)[0]
@@ -206,7 +147,7 @@ def test_mending_after_the_signature_takes_the_signature_away(house: House) -> N
     assert house.program.record() == []
 
 
-def test_same_correction_is_one_line_after_money(house: House) -> None:
+def test_same_correction_is_listed_once_after_amounts(house: House) -> None:
     wrong = {1: {"country": "Kenya"}, 2: {"country": "Kenya"}, 3: {"amount": '"1,250.00"'}}
     ada, place = placed(house, sheet(4, wrong))
     for number, column, text in (("2", "country", "KE"), ("3", "country", "KE"), ("4", "amount", "1250.00")):
@@ -218,7 +159,7 @@ def test_same_correction_is_one_line_after_money(house: House) -> None:
     ]
 
 
-def test_what_is_signed_is_what_is_shown(house: House) -> None:
+def test_signed_plan_matches_shown_plan(house: House) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(3))
     stale = digest(ada, place)
@@ -236,7 +177,7 @@ def test_what_is_signed_is_what_is_shown(house: House) -> None:
     assert '"value":"102.00"' in text
 
 
-def test_a_file_that_is_no_sheet_says_so_first_and_alone(house: House) -> None:
+def test_file_other_than_sheet_is_told_alone(house: House) -> None:
     ada = house.person(MAKER)
     page = ada.get(uploaded(ada, b"%PDF-1.4 not a sheet", "scan.csv")).text
     assert "We can't read this sheet yet" in page
@@ -245,7 +186,7 @@ def test_a_file_that_is_no_sheet_says_so_first_and_alone(house: House) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd.csv", "..\\..\\x.csv", "/etc/x.csv"])
-def test_a_file_name_never_leads_out_of_its_folder(house: House, name: str) -> None:
+def test_file_name_never_leads_out_of_folder(house: House, name: str) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(1), name)
     kept = house.console.directory / place.rpartition("/")[2] / "sheet"
@@ -261,7 +202,7 @@ def test_a_strange_file_name_is_a_sentence(house: House, name: str) -> None:
     assert answer.status_code == 409 or "We can't read this sheet yet" in page
 
 
-def test_an_upload_that_is_too_large_is_refused(house: House) -> None:
+def test_oversized_upload_is_refused(house: House) -> None:
     text = house.program.config.read_text()
     house.program.config.write_text(text.replace("[console]", "[console]\nmax_upload_mib = 1"))
     ada = House(house.program).person(MAKER)
@@ -270,7 +211,7 @@ def test_an_upload_that_is_too_large_is_refused(house: House) -> None:
     assert not list(house.console.directory.glob("*"))
 
 
-def test_cells_cannot_hold_control_characters_or_the_cells_of_other_sheets(house: House) -> None:
+def test_cells_refuse_control_characters_and_foreign_cells(house: House) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(2))
     assert ada.post(f"{place}/mend", row="2", column="amount", text="1\n2").status_code == 409
@@ -293,7 +234,7 @@ def test_hostile_cells_are_only_texts(house: House) -> None:
         assert str(escape(tag)) in page
 
 
-def test_all_cells_of_a_kind_take_their_one_answer_at_once(house: House) -> None:
+def test_all_cells_of_kind_are_mended_at_once(house: House) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(5, {n: {"amount": f'"1,{n}00.00"'} for n in (1, 2, 3)}))
     assert "Use the suggested text in all 3 cells" in ada.get(f"{place}?kind=amount.format").text
@@ -301,7 +242,7 @@ def test_all_cells_of_a_kind_take_their_one_answer_at_once(house: House) -> None
     assert to_pay(ada.get(place).text) == "5"
 
 
-def test_computed_amounts_are_rounded_only_on_a_persons_word(house: House) -> None:
+def test_computed_amounts_are_rounded_only_on_request(house: House) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(4, {1: {"amount": "45833.3333"}, 2: {"amount": "45833.335"}, 3: {"amount": "45.833"}}))
     page = ada.get(f"{place}?kind=amount.decimals").text
@@ -316,7 +257,7 @@ def test_computed_amounts_are_rounded_only_on_a_persons_word(house: House) -> No
     assert "was 45833.335, is 45833.34" in shown
 
 
-def test_octobers_sheet_under_new_ids_is_asked_about_once(house: House) -> None:
+def test_old_sheet_under_new_ids_is_asked_once(house: House) -> None:
     ada, ben, place = ready(house, 4)
     ben.post(f"{place}/approve", digest=digest(ben, place))
     ben.post(f"{place}/start", digest=digest(ben, place))
@@ -343,7 +284,7 @@ def test_a_killed_console_shows_the_truth_afterwards(house: House) -> None:
     assert len(house.program.record()) == 2
 
 
-def test_the_command_line_refuses_the_maker_as_approver_and_other_corrections(house: House) -> None:
+def test_command_line_refuses_own_approval_and_other_corrections(house: House) -> None:
     _, ben, place = ready(house)
     folder = house.console.directory / place.rpartition("/")[2]
     own = house.program.run("approve", folder / "plan.json", "--key", house.program.home / "keys" / f"{MAKER}.pem")
@@ -366,7 +307,7 @@ def test_forms_of_the_pages_come_from_the_pages(house: House) -> None:
     assert ada.ask("POST", f"{place}/mend", data=data, headers={"origin": ORIGIN}).status_code == 303
 
 
-def test_the_workbook_with_the_red_cells_is_made_in_another_process(house: House) -> None:
+def test_marked_workbook_is_made_only_from_unchanged_sheet(house: House) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(2, {1: {"amount": "abc"}}))
     book = ada.get(f"{place}/marked").content
@@ -388,7 +329,7 @@ def pay(house: House, content: bytes) -> None:
     """Pay a sheet by the command line, where it needs no approval."""
     program, path = house.program, house.program.home / "earlier.csv"
     plain = program.config.read_text()
-    program.config.write_text(plain.replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    program.config.write_text(plain.replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]"))
     path.write_bytes(content)
     assert program.json("submit", path)["exit_code"] == 0
     program.config.write_text(plain)
@@ -402,7 +343,7 @@ def listed(page: str) -> list[str]:
     )
 
 
-def test_everybody_who_is_paid_is_on_the_pages_searched_and_sorted(house: House) -> None:
+def test_paid_people_are_listed_searched_and_sorted(house: House) -> None:
     ada, place = placed(house, sheet(120))
     signed(ada, place)
     page = house.person(APPROVER).get(f"{place}/plan").text
@@ -418,7 +359,7 @@ def test_everybody_who_is_paid_is_on_the_pages_searched_and_sorted(house: House)
     assert listed(ben.get(f"{people}?after=99999999").text) == ["Jane 1"]
 
 
-def test_the_list_of_people_is_taken_away_as_csv(house: House) -> None:
+def test_people_list_is_downloaded_as_csv(house: House) -> None:
     ada, place = placed(house, sheet(3))
     taken = ada.get(f"{place}/people.csv")
     assert (taken.status_code, taken.headers["content-type"]) == (200, "text/csv; charset=utf-8")
@@ -440,7 +381,7 @@ def test_an_auditor_sees_the_people_without_their_accounts(house: House) -> None
     assert grace.get(f"{place}/people.csv").status_code == 403
 
 
-def test_an_auditor_sees_enough_of_a_changed_account_to_tell_it_from_the_old_one(house: House) -> None:
+def test_auditor_sees_changed_digits_of_masked_account(house: House) -> None:
     pay(house, sheet(4))
     changed = sheet(4).replace(b"254712345003,", b"254712999003,").replace(b"P-", b"Q-").replace(b".00,", b".50,")
     ada, place = placed(house, changed)
@@ -452,7 +393,7 @@ def test_an_auditor_sees_enough_of_a_changed_account_to_tell_it_from_the_old_one
     assert "254712345003" not in masked
 
 
-def test_who_is_left_out_is_named_and_nothing_mended_of_such_a_row(house: House) -> None:
+def test_left_out_person_is_named_without_correction(house: House) -> None:
     ada, place = placed(house, sheet(4, {2: {"amount": "12-Jan"}}))
     ada.post(f"{place}/mend", row="3", column="amount", text="55.00")
     ada.post(f"{place}/leave-out", row="3")
@@ -465,7 +406,7 @@ def test_who_is_left_out_is_named_and_nothing_mended_of_such_a_row(house: House)
     assert "12-Jan" not in page
 
 
-def test_a_plan_that_is_signed_on_the_pages_is_told_by_another_process_with_a_link_to_its_page(
+def test_plan_signed_on_pages_is_noticed_with_link(
     tmp_path: Path,
 ) -> None:
     program = set_up(tmp_path, further='origin = "http://localhost:8460"')

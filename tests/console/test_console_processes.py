@@ -15,11 +15,11 @@ from threading import Thread
 import httpx
 import pytest
 
-from tests.cli.program import Program, kenyan_rows
-from tests.console.people import APPROVER, MAKER, set_up
-from tests.console.test_console_preparation import sheet
-from tests.patience import PATIENCE_S, until
-from tests.ports import free_port, wait_until_there
+from tests.console.preparing import sheet
+from tests.support.patience import PATIENCE_S, until
+from tests.support.people import APPROVER, MAKER, set_up
+from tests.support.ports import free_port, wait_until_there
+from tests.support.program import Program, kenyan_rows
 
 SLOW_ROW = "7777.00"
 BEHAVIOUR = """
@@ -111,7 +111,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_browser_closed_console_killed_runner_killed_the_truth_afterwards_and_no_order_twice(tmp_path: Path) -> None:
+def test_killed_console_and_runner_send_no_order_twice(tmp_path: Path) -> None:
     """Story 8."""
     program, port = set_up(tmp_path, behaviour=BEHAVIOUR), free_port()
     program.config.write_text(program.config.read_text().replace("[gateway]\n", PATIENT))
@@ -147,7 +147,7 @@ def test_browser_closed_console_killed_runner_killed_the_truth_afterwards_and_no
 
 
 @pytest.mark.long
-def test_a_run_that_was_killed_with_its_console_goes_on_from_the_page(tmp_path: Path) -> None:
+def test_killed_run_continues_from_page(tmp_path: Path) -> None:
     """Killed before all rows left: those that never left are sent by a person's click, and the one in flight is not."""
     program, port = set_up(tmp_path, behaviour=BEHAVIOUR), free_port()
     text = program.config.read_text().replace("[gateway]\n", PATIENT)
@@ -218,7 +218,7 @@ def polled(tmp_path: Path) -> Iterator[tuple[Program, Callable[[], int]]]:
 
 
 @pytest.mark.long
-def test_fifty_tabs_poll_while_cron_starts_a_run_and_it_starts(polled: tuple[Program, Callable[[], int]]) -> None:
+def test_run_starts_while_fifty_tabs_poll(polled: tuple[Program, Callable[[], int]]) -> None:
     """Story 10. A look at who holds the journal takes nothing that a starting run needs."""
     program, told = polled
     for number in range(3):

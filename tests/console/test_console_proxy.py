@@ -14,10 +14,10 @@ import httpx
 import pytest
 import trustme
 
-from tests.cli.program import Program
-from tests.console.people import MAKER, set_up
-from tests.patience import PATIENCE_S, until
-from tests.ports import free_port, wait_until_there
+from tests.support.patience import PATIENCE_S, until
+from tests.support.people import MAKER, set_up
+from tests.support.ports import free_port, wait_until_there
+from tests.support.program import Program
 
 PROXIES = Path(__file__).resolve().parents[2] / "docs" / "proxies"
 NGINX, CADDY = (
@@ -110,9 +110,7 @@ def test_nginx_takes_the_shipped_file(home: Path) -> None:
     assert "warn" not in done.stderr
 
 
-def test_the_pages_are_reached_through_nginx_over_tls_under_their_own_name_alone(
-    program: Program, home: Path, ports: tuple[int, int]
-) -> None:
+def test_nginx_serves_pages_over_tls_under_own_name(program: Program, home: Path, ports: tuple[int, int]) -> None:
     origin = f"https://localhost:{ports[1]}"
     trusted = ssl.create_default_context(cafile=str(home / "ca.pem"))
     with httpx.Client(base_url=origin, verify=trusted, timeout=PATIENCE_S) as client:
@@ -145,7 +143,7 @@ def test_caddy_takes_the_shipped_file() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_both_files_agree_on_what_the_pages_need() -> None:
+def test_proxy_files_agree_on_page_needs() -> None:
     nginx, caddy = (PROXIES / name for name in ("paygw-console.nginx.conf", "Caddyfile"))
     unit = (PROXIES.parent / "systemd" / "paygw-console.service").read_text()
     for text in (nginx.read_text(), caddy.read_text()):

@@ -15,16 +15,11 @@ from paygw_batch.console.pages import plan_page, preparing
 from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.errors import SheetError
 from paygw_batch.settings.configuration import Settings
-from tests.console.people import APPROVER, AUDITOR, MAKER, House, Person, newest_entries
-from tests.console.test_console_preparation import digest, finished, sheet, signed, to_pay, uploaded
-from tests.patience import PATIENCE_S
+from tests.console.preparing import PAYROLL, digest, finished, folder_of, sheet, signed, to_pay, uploaded
+from tests.support.patience import PATIENCE_S
+from tests.support.people import APPROVER, AUDITOR, MAKER, House, Person, newest_entries
 
 pytestmark = pytest.mark.usefixtures("checks_here")
-PAYROLL = """Staff list of October,,,,,,
-Country Code,Payment ID,Net Pay,Gross,Beneficiary,Wallet,Mobile No
-KE,P-1,100.00,180.00,Jane Wanjiku,254712345001,+254712345001
-KE,P-2,200.00,280.00,Halima Abdi,254712345002,+254712345002
-"""
 SPREADSHEET = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 
 
@@ -43,14 +38,10 @@ def choose(form: dict[str, str], heading: str, column: str) -> dict[str, str]:
     return {**form, place.replace("heading", "column"): column}
 
 
-def folder_of(house: House, place: str) -> PayoutFolder:
-    return PayoutFolder(house.console.directory / place.rpartition("/")[2])
-
-
 # Which column means what
 
 
-def test_a_guess_is_shown_and_nothing_is_read_by_it_before_a_person_agrees(house: House) -> None:
+def test_column_guess_is_used_only_after_agreement(house: House) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, PAYROLL.encode())
     page = ada.get(place).text
@@ -74,7 +65,7 @@ def test_a_guess_is_shown_and_nothing_is_read_by_it_before_a_person_agrees(house
     assert "300.00" in page
 
 
-def test_the_run_reads_the_sheet_with_the_columns_that_were_signed_and_the_approver_sees_them(house: House) -> None:
+def test_run_uses_signed_columns_shown_to_approver(house: House) -> None:
     ada, ben = house.person(MAKER), house.person(APPROVER)
     place = uploaded(ada, PAYROLL.encode())
     form = columns(ada.get(place).text)
@@ -91,7 +82,7 @@ def test_the_run_reads_the_sheet_with_the_columns_that_were_signed_and_the_appro
     assert [line["amount"] for line in house.program.record()] == ["180.00", "280.00"]
 
 
-def test_other_columns_after_the_approval_pay_nobody(house: House) -> None:
+def test_columns_changed_after_approval_pay_no_rows(house: House) -> None:
     ada, ben = house.person(MAKER), house.person(APPROVER)
     place = uploaded(ada, PAYROLL.encode())
     form = columns(ada.get(place).text)
@@ -107,7 +98,7 @@ def test_other_columns_after_the_approval_pay_nobody(house: House) -> None:
     assert house.program.record() == []
 
 
-def test_a_heading_of_ours_can_mean_nothing_and_another_one_its_column(house: House) -> None:
+def test_known_heading_can_be_unset_and_column_reassigned(house: House) -> None:
     ada = house.person(MAKER)
     content = (
         sheet(2)
@@ -127,7 +118,7 @@ def test_a_heading_of_ours_can_mean_nothing_and_another_one_its_column(house: Ho
     assert (form["column-2"], form["column-3"]) == ("amount", "")
 
 
-def test_a_column_that_there_is_not_is_refused(house: House) -> None:
+def test_unknown_column_is_refused(house: House) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(2))
     form = columns(ada.get(place).text)
@@ -137,7 +128,7 @@ def test_a_column_that_there_is_not_is_refused(house: House) -> None:
     assert ben.post(f"{place}/reading", **form).status_code == 403
 
 
-def test_the_same_columns_again_leave_the_mended_cells_and_others_take_them_back(house: House) -> None:
+def test_mended_cells_are_kept_only_with_same_columns(house: House) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(3, {2: {"amount": "abc"}}))
     ada.post(f"{place}/mend", row="3", column="amount", text="5.00")
@@ -150,7 +141,7 @@ def test_the_same_columns_again_leave_the_mended_cells_and_others_take_them_back
     assert "1 of 3 rows cannot be paid yet" in page
 
 
-def test_a_worksheet_is_named_on_the_page_of_the_error(house: House) -> None:
+def test_worksheet_is_chosen_on_error_page(house: House) -> None:
     ada = house.person(MAKER)
     book = openpyxl.Workbook()
     for name, worksheet in (("October", book.active), ("November", book.create_sheet())):
@@ -171,7 +162,7 @@ def test_a_worksheet_is_named_on_the_page_of_the_error(house: House) -> None:
 # Templates
 
 
-def test_there_is_a_template_of_each_country_as_workbook_and_as_csv(house: House) -> None:
+def test_every_country_has_templates_as_workbook_and_csv(house: House) -> None:
     ada = house.person(MAKER)
     page = ada.get("/new").text
     codes = re.findall(r'<option value="([A-Z]{2})">', page)
@@ -190,7 +181,7 @@ def test_there_is_a_template_of_each_country_as_workbook_and_as_csv(house: House
     assert "download template" in {one.act for one in newest_entries(house.console.settings, limit=200)}
 
 
-def test_a_template_that_is_uploaded_as_it_is_pays_nobody(house: House) -> None:
+def test_unfilled_template_pays_no_rows(house: House) -> None:
     ada = house.person(MAKER)
     book = ada.get("/new/template?country=KE&ending=xlsx").content
     assert "a header and no row below it" in ada.get(uploaded(ada, book, "template-ke.xlsx")).text
@@ -199,9 +190,7 @@ def test_a_template_that_is_uploaded_as_it_is_pays_nobody(house: House) -> None:
 # Control totals
 
 
-def test_totals_that_a_person_typed_are_compared_and_nothing_is_signed_while_they_differ(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_differing_typed_totals_prevent_signing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     ada, ben = house.person(MAKER), house.person(APPROVER)
     answer = ada.upload("/new", "pay.csv", sheet(3), stated_rows="1,200", stated_sums="kes 306.00\r\nUGX=5\r\n")
     place = answer.headers["location"]
@@ -244,7 +233,7 @@ def test_a_mended_amount_counts_in_the_totals(house: House) -> None:
         {"stated_sums": "KES 5\nKES 6"},
     ],
 )
-def test_totals_that_are_no_numbers_are_a_sentence_and_keep_nothing(house: House, form: dict[str, str]) -> None:
+def test_malformed_totals_are_refused_and_not_kept(house: House, form: dict[str, str]) -> None:
     answer = house.person(MAKER).upload("/new", "pay.csv", sheet(1), **form)
     assert answer.status_code == 409
     assert "plain number" in answer.text or "on its own line" in answer.text
@@ -266,7 +255,7 @@ def marked(person: Person, place: str) -> openpyxl.Workbook:
     return openpyxl.load_workbook(io.BytesIO(answer.content))
 
 
-def test_a_text_comes_back_as_a_whole_workbook_with_what_was_mended_here(house: House) -> None:
+def test_text_sheet_returns_as_workbook_with_corrections(house: House) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(4, {1: {"amount": "abc"}, 2: {"name": ""}, 3: {"name": "=1+1"}}))
     ada.post(f"{place}/mend", row="2", column="amount", text="5.00")
@@ -290,7 +279,7 @@ def test_a_text_comes_back_as_a_whole_workbook_with_what_was_mended_here(house: 
     assert 'filename="payroll-november.marked.xlsx"' in ada.get(f"{place}/marked").headers["content-disposition"]
 
 
-def test_a_row_that_was_left_out_stays_out_of_the_corrected_file_unless_it_is_another_row(house: House) -> None:
+def test_left_out_row_stays_out_unless_changed(house: House) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(4))
     for number in ("3", "4"):
@@ -303,7 +292,7 @@ def test_a_row_that_was_left_out_stays_out_of_the_corrected_file_unless_it_is_an
     assert "Left out by" in ada.get(f"{place}?kind=mended").text
 
 
-def test_a_corrected_file_is_read_like_the_first_and_loses_its_signature(house: House) -> None:
+def test_corrected_file_is_reread_and_loses_signature(house: House) -> None:
     ada, ben = house.person(MAKER), house.person(APPROVER)
     place = uploaded(ada, PAYROLL.encode())
     ada.post(f"{place}/reading", reference="", **columns(ada.get(place).text))
@@ -316,7 +305,7 @@ def test_a_corrected_file_is_read_like_the_first_and_loses_its_signature(house: 
     assert "350.00" in ada.get(place).text
 
 
-def test_a_corrected_file_that_is_too_large_is_refused(house: House) -> None:
+def test_oversized_corrected_file_is_refused(house: House) -> None:
     text = house.program.config.read_text()
     house.program.config.write_text(text.replace("[console]", "[console]\nmax_upload_mib = 1"))
     ada = House(house.program).person(MAKER)
@@ -325,7 +314,7 @@ def test_a_corrected_file_that_is_too_large_is_refused(house: House) -> None:
     assert ada.upload(f"{place}/again", "fits.csv", b"x" * (600 * 1024)).status_code == 303
 
 
-def test_a_sheet_that_could_not_be_read_is_mended_by_no_form(house: House) -> None:
+def test_unreadable_sheet_takes_no_corrections(house: House) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, b"%PDF-1.4", "scan.csv")
     for act, form in (
@@ -339,7 +328,7 @@ def test_a_sheet_that_could_not_be_read_is_mended_by_no_form(house: House) -> No
     assert "Every row can be paid" in again(ada, place, sheet(1))
 
 
-def test_the_same_sheet_again_can_be_changed_and_removed_and_leads_to_its_payout(house: House) -> None:
+def test_repeated_sheet_can_be_changed_or_removed(house: House) -> None:
     ada, ben = house.person(MAKER), house.person(APPROVER)
     first = uploaded(ada, sheet(2))
     signed(ada, first)
@@ -362,7 +351,7 @@ def test_the_same_sheet_again_can_be_changed_and_removed_and_leads_to_its_payout
 # One sentence, and while it is read
 
 
-def test_what_concerns_most_rows_is_one_sentence(house: House) -> None:
+def test_problem_of_most_rows_is_single_sentence(house: House) -> None:
     ada = house.person(MAKER)
     lines = {n: {"amount": f'"{n},000.00"'} for n in range(1, 13)}
     page = ada.get(uploaded(ada, sheet(14, lines))).text
@@ -371,7 +360,7 @@ def test_what_concerns_most_rows_is_one_sentence(house: House) -> None:
     assert "rows: Amount not readable." not in few
 
 
-def test_a_large_sheet_is_read_while_its_page_says_so(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_sheet_is_read_while_page_waits(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Event()
 
     def check(folder: PayoutFolder, settings: Settings, key: str, **_where: object) -> None:
@@ -394,9 +383,7 @@ def test_a_large_sheet_is_read_while_its_page_says_so(house: House, monkeypatch:
     assert "Every row can be paid" in ada.get(place).text
 
 
-def test_a_sheet_above_the_limits_says_so_and_is_not_tried_again_at_each_look(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sheet_above_limits_is_checked_only_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = []
 
     def check(_folder: PayoutFolder, *_given: object, **_where: object) -> None:

@@ -17,12 +17,10 @@ from paygw_batch.console.console_app import ROUTES
 from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.notices.delivery import listed_notices
 from paygw_batch.opening.open_journal import journal_to_read
-from tests.approval.software_passkey import PRESENT_AND_VERIFIED, SoftwarePasskey
-from tests.approval.test_passkey import passkey
-from tests.cli.program import Program
-from tests.console.people import APPROVER, AUDITOR, MAKER, ORIGIN, PORT, House, Person, set_up
-from tests.console.test_console_access import address
-from tests.console.test_console_preparation import digest, finished, row, sheet, signed, uploaded
+from tests.console.preparing import digest, finished, folder_in, row, sheet, signed, submitted, uploaded
+from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, PORT, House, Person, address, set_up
+from tests.support.program import Program
+from tests.support.software_passkey import PRESENT_AND_VERIFIED, SoftwarePasskey, passkey
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 
@@ -35,18 +33,6 @@ def ada(house: House) -> Person:
 @pytest.fixture
 def ben(house: House) -> Person:
     return house.person(APPROVER)
-
-
-def folder_of(house: House, place: str) -> PayoutFolder:
-    return PayoutFolder(house.console.directory / place.rpartition("/")[2])
-
-
-def submitted(program: Program, found: PayoutFolder) -> tuple[int, str]:
-    """Submit the sheet of the pages by the command line; return the exit code and what it says."""
-    run = program.run(
-        "submit", found.sheet, "--mended", found.mending_file, "--plan", found.plan_file, "--skip-invalid"
-    )
-    return run.exit_code, " ".join(run.output.split())
 
 
 # 4
@@ -62,9 +48,7 @@ def approved_by_herself(house: House, found: PayoutFolder) -> PlanDocument:
 
 
 @pytest.mark.parametrize("is_approver_too", [False, True])
-def test_story_4_her_own_approval_is_refused_by_route_by_command_line_and_by_submit(
-    house: House, *, is_approver_too: bool
-) -> None:
+def test_story_4_own_approval_is_refused_everywhere(house: House, *, is_approver_too: bool) -> None:
     if is_approver_too:
         text = house.program.config.read_text()
         own = next(line for line in text.splitlines() if line.startswith(f'"{MAKER}" = '))
@@ -73,7 +57,7 @@ def test_story_4_her_own_approval_is_refused_by_route_by_command_line_and_by_sub
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(2))
     signed(ada, place)
-    found = folder_of(house, place)
+    found = folder_in(house, place)
     assert "Approve</button>" not in ada.get(f"{place}/plan").text
     assert "another person must approve it" in ada.get(f"{place}/plan").text
     by_route = ada.post(f"{place}/approve", digest=read_plan(found.plan_file).digest())
@@ -94,12 +78,10 @@ def test_story_4_her_own_approval_is_refused_by_route_by_command_line_and_by_sub
 # 6
 
 
-def test_story_6_sent_back_with_a_reason_the_old_signature_counts_for_nothing(
-    house: House, ada: Person, ben: Person
-) -> None:
+def test_story_6_sent_back_plan_loses_signature(house: House, ada: Person, ben: Person) -> None:
     place = uploaded(ada, sheet(2))
     signed(ada, place)
-    found, shown = folder_of(house, place), digest(ben, place)
+    found, shown = folder_in(house, place), digest(ben, place)
     old = read_plan(found.plan_file)
     assert ben.post(f"{place}/send-back", digest=shown, reason=" ").status_code == 409
     assert ben.post(f"{place}/send-back", digest=shown, reason="Row 2 was paid in cash <b>").status_code == 303
@@ -172,7 +154,7 @@ class Signed:
 
     @property
     def found(self) -> PayoutFolder:
-        return folder_of(self.house, self.place)
+        return folder_in(self.house, self.place)
 
     def approve(self, key: SoftwarePasskey = BENS, flags: int = PRESENT_AND_VERIFIED) -> int:
         ben = at_passkey(self.house, BENS)
@@ -205,7 +187,7 @@ def waiting(house: House) -> Signed:
     return Signed(house, place)
 
 
-def test_story_7_what_a_passkey_signed_in_time_is_an_approval(waiting: Signed) -> None:
+def test_story_7_timely_passkey_signature_is_approval(waiting: Signed) -> None:
     assert waiting.approve() == 303
     assert submitted(waiting.house.program, waiting.found)[0] == 0
     assert len(waiting.house.program.record()) == 2
@@ -222,9 +204,7 @@ def test_story_7_what_a_passkey_signed_in_time_is_an_approval(waiting: Signed) -
         pytest.param(ADAS, PRESENT_AND_VERIFIED, id="by the maker's key"),
     ],
 )
-def test_story_7_an_approval_that_was_not_given_like_this_is_refused(
-    waiting: Signed, key: SoftwarePasskey, flags: int
-) -> None:
+def test_story_7_irregular_passkey_approval_is_refused(waiting: Signed, key: SoftwarePasskey, flags: int) -> None:
     assert waiting.approve(key, flags) == 409
     waiting.assert_not_approved()
 
@@ -236,13 +216,13 @@ def test_story_7_an_expired_approval_counts_no_more(waiting: Signed) -> None:
     assert "expired at" in submitted(waiting.house.program, waiting.found)[1]
 
 
-def test_story_7_the_approval_of_a_key_that_was_removed_counts_no_more(waiting: Signed) -> None:
+def test_story_7_removed_key_approval_counts_no_more(waiting: Signed) -> None:
     assert waiting.approve() == 303
     with_passkey(waiting.house.program, APPROVER, ANOTHER)
     waiting.assert_not_approved()
 
 
-def test_story_7_an_approval_for_another_endpoint_sends_nothing(waiting: Signed) -> None:
+def test_story_7_approval_for_other_endpoint_sends_nothing(waiting: Signed) -> None:
     assert waiting.approve() == 303
     program = waiting.house.program
     with_line(program, 'endpoint_id = "1000"', 'endpoint_id = "2000"')
@@ -257,9 +237,7 @@ def test_story_7_an_approval_for_another_endpoint_sends_nothing(waiting: Signed)
 
 
 @pytest.mark.long
-def test_story_9_two_payouts_started_in_the_same_second_run_one_after_the_other(
-    house: House, ada: Person, ben: Person
-) -> None:
+def test_story_9_simultaneous_payouts_run_in_turn(house: House, ada: Person, ben: Person) -> None:
     team_a, team_b = (
         sheet(3).replace(b"P-", prefix).replace(b"25471234500", number).replace(b"Jane", name)
         for prefix, number, name in ((b"A-", b"25471234510", b"Ann"), (b"B-", b"25471234520", b"Bob"))
@@ -321,7 +299,7 @@ def test_story_16_the_auditor_can_change_nothing(house: House, ada: Person) -> N
 
 
 def digest_of(house: House, place: str) -> str:
-    return read_plan(folder_of(house, place).plan_file).digest()
+    return read_plan(folder_in(house, place).plan_file).digest()
 
 
 # 17
@@ -444,7 +422,7 @@ def pages_of(house: House, ada: Person, ben: Person) -> Iterator[tuple[Person, s
 
 
 @pytest.mark.long
-def test_story_17_a_hostile_sheet_and_hostile_gateway_words_are_only_texts_on_every_page(
+def test_story_17_hostile_texts_stay_texts_on_pages(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     house = House(set_up(tmp_path_factory.mktemp("home"), behaviour=BEHAVIOUR))

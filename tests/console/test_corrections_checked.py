@@ -6,7 +6,7 @@ import pytest
 
 from paygw_batch.console.pages import preparing
 from paygw_batch.console.payout_folder import PayoutFolder
-from tests.console.people import MAKER, House, Person
+from tests.support.people import MAKER, House, Person
 
 HEADER = "client_orderid,country,currency,amount,account_name,account_number,phone"
 ROWS = (
@@ -48,7 +48,7 @@ def results(house: House, path: str) -> dict[str, object]:
 
 
 @pytest.mark.usefixtures("large")
-def test_each_correction_has_the_results_of_a_whole_check(house: House) -> None:
+def test_each_correction_equals_whole_check(house: House) -> None:
     ada = house.person(MAKER)
     path = uploaded(ada)
     for row, column, text in (
@@ -69,7 +69,7 @@ def test_each_correction_has_the_results_of_a_whole_check(house: House) -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_before_the_plan_is_shown_the_whole_file_is_checked(house: House) -> None:
+def test_whole_file_is_checked_before_plan_is_shown(house: House) -> None:
     ada = house.person(MAKER)
     path = uploaded(ada)
     ada.post(f"{path}/mend", row="2", column="amount", text="55.00")
@@ -85,7 +85,7 @@ def test_before_the_plan_is_shown_the_whole_file_is_checked(house: House) -> Non
 
 
 @pytest.mark.usefixtures("large")
-def test_a_sheet_that_is_read_in_another_way_is_read_from_its_file(house: House) -> None:
+def test_sheet_uploaded_again_is_read_from_file(house: House) -> None:
     ada = house.person(MAKER)
     path = uploaded(ada)
     found = PayoutFolder.named(house.console.directory, path.rpartition("/")[2])

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import read_csv
-from tests.console.browsers import Desk
 from tests.console.documented import (
     Account,
     at_port,
@@ -19,13 +17,14 @@ from tests.console.documented import (
     person_at,
     set_up_endpoint,
 )
-from tests.console.keyed_people import PasskeyPerson
-from tests.console.passkey_people import make_passkey, sign_in
-from tests.console.people import APPROVER, MAKER
-from tests.console.test_console_preparation import sheet
-from tests.console.test_passkey_access import made
-from tests.journal.postgres_server import PostgresServer
-from tests.ports import free_port, wait_until_there
+from tests.console.preparing import sheet
+from tests.support.browsers import Desk
+from tests.support.keyed_people import PasskeyPerson, made
+from tests.support.passkey_people import make_passkey, sign_in
+from tests.support.people import APPROVER, MAKER
+from tests.support.ports import free_port, wait_until_there
+from tests.support.postgres_server import PostgresServer
+from tests.support.program import read_csv
 
 
 def signed_up(account: Account, name: str) -> PasskeyPerson:

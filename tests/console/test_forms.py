@@ -28,16 +28,13 @@ from paygw_batch.journal.lock import RunLock, lock_path
 from paygw_batch.opening.open_journal import journal_for_planning
 from paygw_batch.settle.kept_documents import withdrawn_at_a_page
 from paygw_batch.submit.approvals import withdraw_document
-from tests.cli.clocks import SetClock, clock_of
-from tests.console.keyed_people import FROM_PAGES, KEYS, PasskeyHouse
-from tests.console.people import APPROVER, MAKER, ORIGIN, House, Person, forms_of, set_up
-from tests.console.test_console_audit import trail_of
-from tests.console.test_console_preparation import sheet, signed, uploaded
-from tests.console.test_console_reading import folder_of
-from tests.console.test_passkey_access import made
-from tests.console.test_settling import DECLINES, SMALL, drafted, paid, settle
-from tests.console.test_settling import here as read_statements_here
-from tests.patience import until
+from tests.console.preparing import NO_APPROVAL, folder_of, sheet, signed, uploaded
+from tests.console.settling import DECLINES, drafted, paid, settle
+from tests.console.settling import here as read_statements_here
+from tests.support.clocks import SetClock, clock_of
+from tests.support.keyed_people import FROM_PAGES, KEYS, PasskeyHouse, made
+from tests.support.patience import until
+from tests.support.people import APPROVER, MAKER, ORIGIN, House, Person, forms_of, set_up, trail_of
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 WRONG = {3: {"amount": '"1,250.00"'}, 4: {"amount": '"2,250.00"'}}
@@ -83,7 +80,7 @@ FORMS: dict[str, tuple[str, dict[str, str]]] = {
 
 @pytest.mark.share(5)
 @pytest.mark.parametrize("name", FORMS)
-def test_a_form_about_a_sheet_sent_twice_is_done_once(house: House, ada: Person, name: str) -> None:
+def test_doubled_sheet_form_is_done_once(house: House, ada: Person, name: str) -> None:
     act, typed = FORMS[name]
     place = uploaded(ada, sheet(5, WRONG))
     path, content = f"{place}/{act}", sheet(6) if act == "again" else None
@@ -113,7 +110,7 @@ def test_a_form_of_another_file_changes_nothing(house: House, ada: Person, name:
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("name", ["mend", "mend a kind", "leave out"])
-def test_a_form_about_a_cell_that_was_mended_since_changes_nothing(house: House, ada: Person, name: str) -> None:
+def test_form_about_mended_cell_changes_nothing(house: House, ada: Person, name: str) -> None:
     act, typed = FORMS[name]
     place = uploaded(ada, sheet(5, WRONG))
     path = f"{place}/{act}"
@@ -126,7 +123,7 @@ def test_a_form_about_a_cell_that_was_mended_since_changes_nothing(house: House,
 
 @pytest.mark.share(5)
 @pytest.mark.parametrize("name", FORMS)
-def test_a_form_that_does_not_say_what_its_page_showed_changes_nothing(house: House, ada: Person, name: str) -> None:
+def test_form_without_shown_state_changes_nothing(house: House, ada: Person, name: str) -> None:
     act, typed = FORMS[name]
     place = uploaded(ada, sheet(5, WRONG))
     before = state(house, place)
@@ -134,7 +131,7 @@ def test_a_form_that_does_not_say_what_its_page_showed_changes_nothing(house: Ho
     assert state(house, place) == before
 
 
-def test_a_row_is_taken_back_by_the_form_that_says_so_and_by_no_double_click(house: House, ada: Person) -> None:
+def test_row_is_taken_back_only_by_explicit_form(house: House, ada: Person) -> None:
     place = uploaded(ada, sheet(5, WRONG))
     path = f"{place}/leave-out"
     out = ada.shown(path, row="4")
@@ -147,7 +144,7 @@ def test_a_row_is_taken_back_by_the_form_that_says_so_and_by_no_double_click(hou
     assert state(house, place)[2] == {4}  # the first page says what it wants, and the row is as it showed it
 
 
-def test_an_upload_sent_twice_is_one_payout(house: House, ada: Person) -> None:
+def test_doubled_upload_is_single_payout(house: House, ada: Person) -> None:
     form = ada.shown("/new")
     first, second = (sent(ada, "/new", form, sheet(3)) for _ in range(2))
     assert first.headers["location"] == second.headers["location"]
@@ -158,7 +155,7 @@ def test_an_upload_sent_twice_is_one_payout(house: House, ada: Person) -> None:
     assert sent(ada, "/new", ada.shown("/new"), sheet(3)).headers["location"] != first.headers["location"]
 
 
-def test_a_sheet_is_removed_once_and_only_as_its_page_showed_it(house: House, ada: Person) -> None:
+def test_sheet_is_removed_once_and_only_as_shown(house: House, ada: Person) -> None:
     place = uploaded(ada, sheet(5, WRONG))
     stale = ada.shown(f"{place}/remove")
     ada.post(f"{place}/mend", row="4", column="amount", text="55.00")
@@ -174,7 +171,7 @@ def test_only_shown_questions_are_answered(ada: Person) -> None:
         assert sent(ada, f"{place}/answer", form).status_code == 409
 
 
-def test_every_form_of_a_page_about_a_sheet_says_what_the_page_showed(ada: Person) -> None:
+def test_every_sheet_form_states_shown_version(ada: Person) -> None:
     place = uploaded(ada, sheet(5, WRONG))
     found = [
         (action, fields)
@@ -190,8 +187,8 @@ def test_every_form_of_a_page_about_a_sheet_says_what_the_page_showed(ada: Perso
 
 
 ELSEWHERE = {
-    "/sign-in/passkey": "test_what_signed_one_sign_in_twice_signs_in_once",
-    "/invitation/{token}": "test_an_invitation_sent_twice_is_used_once_and_shows_the_same_line",
+    "/sign-in/passkey": "test_doubled_sign_in_answer_signs_in_once",
+    "/invitation/{token}": "test_doubled_invitation_is_used_once_with_same_line",
 }
 """Forms that need people with passkeys: the tests that play them."""
 
@@ -393,7 +390,7 @@ def desk(
     house = House(set_up(tmp_path, behaviour=DECLINES))
     if not str(request.node.callspec.params["path"]).startswith("/sheets/"):
         text = house.program.config.read_text()
-        house.program.config.write_text(text.replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+        house.program.config.write_text(text.replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]"))
         house = House(house.program)
     waits = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(300)"
     house.console = replace(house.console, program=(sys.executable, "-S", "-c", waits))
@@ -437,7 +434,7 @@ def test_every_form_sent_twice_is_done_once(desk: Desk, path: str) -> None:
 
 @pytest.mark.share(5)
 @pytest.mark.parametrize("path", [name for name in SCENES if name not in STATELESS])
-def test_every_form_of_a_stale_page_changes_nothing_and_leads_back_to_it(desk: Desk, path: str) -> None:
+def test_stale_form_changes_nothing_and_leads_back(desk: Desk, path: str) -> None:
     one = SCENES[path](desk)
     assert one.turn is not None
     one.turn()
@@ -448,7 +445,7 @@ def test_every_form_of_a_stale_page_changes_nothing_and_leads_back_to_it(desk: D
     assert re.search(r'<a class="button action" href="/[^"]+">Reload</a>', answer.text)
 
 
-def test_what_signed_one_sign_in_twice_signs_in_once(tmp_path: Path) -> None:
+def test_doubled_sign_in_answer_signs_in_once(tmp_path: Path) -> None:
     house = PasskeyHouse(set_up(tmp_path))
     ada, begun = house.stranger(), house.stranger().begun()
     answers = [ada.sign_in(KEYS[MAKER], begun) for _ in range(2)]
@@ -457,7 +454,7 @@ def test_what_signed_one_sign_in_twice_signs_in_once(tmp_path: Path) -> None:
     assert house.stranger().sign_in(KEYS[MAKER], begun).status_code == 403
 
 
-def test_an_invitation_sent_twice_is_used_once_and_shows_the_same_line(tmp_path: Path) -> None:
+def test_doubled_invitation_is_used_once_with_same_line(tmp_path: Path) -> None:
     house = PasskeyHouse(set_up(tmp_path))
     token = "T" * 43
     house.console.access.invitations.invite(APPROVER, token, house.console.now())
@@ -475,7 +472,7 @@ def test_an_invitation_sent_twice_is_used_once_and_shows_the_same_line(tmp_path:
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("act", ["mend", "leave-out", "totals", "reading", "again", "remove"])
-def test_a_signed_sheet_that_is_changed_has_its_plan_withdrawn(house: House, ada: Person, act: str) -> None:
+def test_changing_signed_sheet_withdraws_plan(house: House, ada: Person, act: str) -> None:
     typed = {
         "mend": {"row": "2", "column": "amount", "text": "701.00"},
         "leave-out": {"row": "2", "out": "yes"},
@@ -493,7 +490,7 @@ def test_a_signed_sheet_that_is_changed_has_its_plan_withdrawn(house: House, ada
         assert [(one.sha256, one.by) for one in journal.withdrawals()] == [(plan.digest(), MAKER)]
 
 
-def test_a_page_says_that_a_plan_was_withdrawn_and_approves_of_nothing(house: House, ada: Person) -> None:
+def test_withdrawn_plan_is_told_and_not_approved(house: House, ada: Person) -> None:
     ben = house.person(APPROVER)
     place = uploaded(ada, sheet(3))
     signed(ada, place)
@@ -519,9 +516,9 @@ def test_a_page_says_that_a_plan_was_withdrawn_and_approves_of_nothing(house: Ho
     assert "Start the payout" in ben.get(f"{place}/plan").text
 
 
-def test_an_order_that_was_withdrawn_is_signed_again_on_its_page(house: House, ada: Person) -> None:
+def test_withdrawn_order_is_signed_again_on_page(house: House, ada: Person) -> None:
     house.program.config.write_text(
-        house.program.config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]")
+        house.program.config.read_text().replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]")
     )
     batch, ben = paid(house, "9006.00"), house.person(APPROVER)
     place = drafted(ada, batch, 2)
@@ -567,7 +564,7 @@ async def crowded(listener: socket.socket, count: int) -> bytes:
         return await reader.read()
 
 
-def test_connections_that_never_finish_their_heads_are_cut_and_keep_nobody_out(
+def test_unfinished_heads_are_cut_and_block_no_visitor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("paygw_batch.console.console_app.HEAD_LIMIT_S", 0.3)

@@ -13,9 +13,9 @@ from socket import socket
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.browsers import Desk, Keyboard
-from tests.console.people import APPROVER, MAKER, House
 from tests.console.serving import served
+from tests.support.browsers import Desk, Keyboard
+from tests.support.people import APPROVER, MAKER, House
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 NewDesk = Callable[..., Desk]
@@ -96,9 +96,7 @@ def corrected(ada: Desk, keyboard: Keyboard) -> None:
 
 
 @pytest.mark.long
-def test_an_export_without_order_ids_is_paid_in_french_by_two_people(
-    new_desk: NewDesk, address: str, tmp_path: Path
-) -> None:
+def test_export_without_ids_is_paid_in_french(new_desk: NewDesk, address: str, tmp_path: Path) -> None:
     ada, keyboard = seated(new_desk, address, MAKER)
     page = ada.page
     ada.look()

@@ -11,8 +11,8 @@ from paygw_batch.console.console_app import CurrentPages, console_app, console_o
 from paygw_batch.console.permissions import Role
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.settings.configuration import load_settings
-from tests.cli.program import sandbox_toml
-from tests.console.people import make_key
+from tests.support.people import make_key
+from tests.support.program import sandbox_toml
 
 NAMES = """
 [approval.makers]
@@ -34,7 +34,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_names_without_a_key_let_the_pages_start_and_nothing_be_approved(config: Path) -> None:
+def test_members_without_keys_start_pages_but_approve_nothing(config: Path) -> None:
     settings = load_settings(config, environ={})
     console = console_of(settings, config=config, environ={}, port=8443)
     assert [(one.name, set(one.roles)) for one in console.members] == [

@@ -7,9 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.console.people import MAKER, House, Person, set_up
-from tests.console.test_console_preparation import sheet, uploaded
-from tests.console.test_screen_stories import paid
+from tests.console.preparing import paid_through, sheet, uploaded
+from tests.support.people import MAKER, House, Person, set_up
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 FOCUS = re.compile(r'autofocus aria-label="([^"]+)"')
@@ -21,7 +20,7 @@ def mended(ada: Person, place: str, row: str, column: str, text: str) -> str:
     return ada.get(answer.headers["location"]).text
 
 
-def test_after_a_mend_the_next_red_cell_has_the_focus_and_after_the_last_one_the_next_button(house: House) -> None:
+def test_focus_moves_to_next_red_cell_then_button(house: House) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(4, {1: {"amount": "x"}, 3: {"currency": "USD"}}))
     page = mended(ada, place, "2", "amount", "5.00")
@@ -32,7 +31,7 @@ def test_after_a_mend_the_next_red_cell_has_the_focus_and_after_the_last_one_the
     assert "autofocus>Check what will be paid</a>" in page
 
 
-def test_the_last_mend_undone_leads_back_to_its_cell(house: House) -> None:
+def test_undone_mend_leads_back_to_cell(house: House) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(3, {1: {"amount": "x"}}))
     mended(ada, place, "2", "amount", "5.00")
@@ -42,7 +41,7 @@ def test_the_last_mend_undone_leads_back_to_its_cell(house: House) -> None:
     assert FOCUS.findall(page) == ["Amount of row 2"]
 
 
-def test_a_file_with_too_long_a_name_is_told_beside_its_field(house: House) -> None:
+def test_overlong_file_name_is_told_beside_field(house: House) -> None:
     answer = house.person(MAKER).upload("/new", f"{'n' * 120}.csv", sheet(1), title="Salaries")
     assert answer.status_code == 409
     assert re.search(r'id="sheet-problem">A sheet needs a plain file name[^<]+</p><input type="file"', answer.text)
@@ -50,9 +49,9 @@ def test_a_file_with_too_long_a_name_is_told_beside_its_field(house: House) -> N
 
 
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
-def test_the_list_is_searched_by_words_states_and_days_of_the_pages_own_zone(tmp_path: Path, zone: str) -> None:
+def test_payout_search_uses_words_states_and_local_days(tmp_path: Path, zone: str) -> None:
     house = House(set_up(tmp_path, further=f'time_zone = "{zone}"'))
-    batch = paid(house.program, "November", ["100.00"])
+    batch = paid_through(house.program, "November", ["100.00"])
     ada, address = House(house.program).person(MAKER), f'href="/payouts/{batch}"'
     assert "KES 100.00" in ada.get("/").text
     opened = house.program.json("status")["batches"][0]["opened_at"]
@@ -70,7 +69,7 @@ def test_the_list_is_searched_by_words_states_and_days_of_the_pages_own_zone(tmp
         assert (address in ada.get(f"/?{query}").text) is is_found, query
 
 
-def test_a_payout_is_called_as_its_maker_named_it(house: House) -> None:
+def test_payout_has_name_given_by_maker(house: House) -> None:
     ada = house.person(MAKER)
     named = ada.upload("/new", "x1.csv", sheet(2), title="Salaries November").headers["location"]
     page = ada.get(named).text

@@ -12,9 +12,9 @@ from paygw_batch.approval.approval_keys import PublicKey
 from paygw_batch.console.passkey_access import KeptSessions, SignedInKey, SignInWay, WebSessions
 from paygw_batch.console.permissions import Member, Role
 from paygw_batch.errors import JournalError, SessionsBroken
-from tests.approval.test_passkey import passkey
-from tests.console.people import APPROVER, AUDITOR, MAKER, ORIGIN, House
-from tests.journal.journal_disk import failing_disk
+from tests.support.journal_disk import failing_disk
+from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, House
+from tests.support.software_passkey import passkey
 
 ADA, BEN = Member("Ada", frozenset({Role.MAKER})), Member("Ben", frozenset({Role.APPROVER}))
 KEY = passkey("p-ada").public
@@ -75,7 +75,7 @@ def serve(journal: Path, clock: Clock) -> Iterator[Callable[..., WebSessions]]:
 Serve = Callable[..., WebSessions]
 
 
-def test_a_session_ends_when_nobody_uses_it_and_after_a_day_of_work(serve: Serve, clock: Clock) -> None:
+def test_session_ends_when_idle_or_after_workday(serve: Serve, clock: Clock) -> None:
     sessions = serve()
     found = sessions.sign_in(ADA, "", SignInWay.LIST)
     for _ in range(31):
@@ -91,7 +91,7 @@ def test_a_session_ends_when_nobody_uses_it_and_after_a_day_of_work(serve: Serve
     assert sessions.session(found) is None  # a page that asks by itself is nobody at the keyboard
 
 
-def test_a_restart_signs_nobody_out_and_lengthens_nothing(serve: Serve, clock: Clock) -> None:
+def test_restart_keeps_sessions_without_lengthening(serve: Serve, clock: Clock) -> None:
     before = serve()
     found = before.sign_in(ADA, "", SignInWay.PASSKEY, SignedInKey(KEY, "credential"))
     session = before.session(found)
@@ -105,7 +105,7 @@ def test_a_restart_signs_nobody_out_and_lengthens_nothing(serve: Serve, clock: C
     assert serve().session(found) is None
 
 
-def test_a_key_that_leaves_the_configuration_signs_out_everywhere_and_for_good(serve: Serve) -> None:
+def test_removed_key_signs_out_everywhere_for_good(serve: Serve) -> None:
     sessions = serve()
     at_work, at_home = (
         sessions.sign_in(ADA, "", SignInWay.PASSKEY, SignedInKey(KEY, place)) for place in ("work", "home")
@@ -126,12 +126,12 @@ def test_a_key_that_leaves_the_configuration_signs_out_everywhere_and_for_good(s
     ],
     ids=["the person left", "the key is another's now", "nobody signs in that way any more"],
 )
-def test_who_is_no_longer_known_is_signed_out(serve: Serve, changed: dict[str, object]) -> None:
+def test_unknown_member_key_or_way_is_signed_out(serve: Serve, changed: dict[str, object]) -> None:
     found = serve().sign_in(ADA, "", SignInWay.PASSKEY, SignedInKey(KEY, ""))
     assert serve(**changed).session(found) is None
 
 
-def test_a_role_is_the_one_of_the_configuration_and_not_of_the_session(serve: Serve) -> None:
+def test_session_role_comes_from_configuration(serve: Serve) -> None:
     found = serve().sign_in(ADA, "", SignInWay.LIST)
     moved = Member("Ada", frozenset({Role.AUDITOR}))
     session = serve(members=[moved]).session(found)
@@ -139,7 +139,7 @@ def test_a_role_is_the_one_of_the_configuration_and_not_of_the_session(serve: Se
     assert session.member == moved
 
 
-def test_a_clock_that_is_set_back_ends_the_sessions(serve: Serve, clock: Clock) -> None:
+def test_clock_set_back_ends_sessions(serve: Serve, clock: Clock) -> None:
     sessions = serve()
     found = sessions.sign_in(ADA, "", SignInWay.LIST)
     clock.now_s -= 30  # as time servers do
@@ -148,7 +148,7 @@ def test_a_clock_that_is_set_back_ends_the_sessions(serve: Serve, clock: Clock) 
     assert sessions.session(found) is None
 
 
-def test_the_file_has_no_id_and_no_token_and_is_for_its_owner_alone(serve: Serve, journal: Path) -> None:
+def test_session_file_has_no_secrets_and_is_private(serve: Serve, journal: Path) -> None:
     sessions = serve()
     found = sessions.sign_in(ADA, "", SignInWay.LIST)
     session = sessions.session(found)
@@ -176,7 +176,7 @@ def test_of_very_many_sessions_the_oldest_ends(serve: Serve, clock: Clock, journ
     assert sessions.session(second) is not None
 
 
-def test_on_a_full_disk_nobody_signs_in_and_people_look_on(journal: Path, clock: Clock) -> None:
+def test_full_disk_prevents_sign_in_but_not_reading(journal: Path, clock: Clock) -> None:
     with failing_disk() as disk, closing(KeptSessions(journal)) as kept:
         sessions = WebSessions(kept, members=[ADA], keys={}, ways=BOTH, idle_s=900, at_most_s=28_800, now_s=clock)
         found = sessions.sign_in(ADA, "", SignInWay.LIST)
@@ -189,7 +189,7 @@ def test_on_a_full_disk_nobody_signs_in_and_people_look_on(journal: Path, clock:
 
 
 @pytest.mark.parametrize("content", [b"SQLite format 3\0" + b"x" * 4096, b"nothing of ours " * 300])
-def test_a_damaged_file_is_a_sentence_that_says_how_to_go_on(journal: Path, content: bytes) -> None:
+def test_damaged_session_file_is_refused_with_hint(journal: Path, content: bytes) -> None:
     path = journal.with_name(f"{journal.name}.sessions")
     path.write_bytes(content)
     path.chmod(0o600)
@@ -198,7 +198,7 @@ def test_a_damaged_file_is_a_sentence_that_says_how_to_go_on(journal: Path, cont
     assert "Everyone then signs in again" in refused.value.hint
 
 
-def test_a_file_that_others_may_read_is_refused(serve: Serve, journal: Path) -> None:
+def test_session_file_readable_by_others_is_refused(serve: Serve, journal: Path) -> None:
     serve().close()
     journal.with_name(f"{journal.name}.sessions").chmod(0o644)
     with pytest.raises(JournalError, match="can be read or written by others"):
@@ -208,7 +208,7 @@ def test_a_file_that_others_may_read_is_refused(serve: Serve, journal: Path) -> 
 # On the pages
 
 
-def test_pages_that_are_served_anew_know_who_is_signed_in(house: House) -> None:
+def test_sessions_outlive_restart_of_pages(house: House) -> None:
     people = {name: house.person(name) for name in (MAKER, APPROVER, AUDITOR)}
     tokens = {name: person.token("/") for name, person in people.items()}
     house.console.close()

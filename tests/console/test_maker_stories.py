@@ -10,12 +10,11 @@ import openpyxl
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.browsers import Desk, Keyboard
-from tests.console.people import MAKER, House
+from tests.console.preparing import EIGHT_DEFECTS, NO_APPROVAL, sheet, upload
 from tests.console.serving import served
-from tests.console.test_console_payout import SMALL
-from tests.console.test_console_preparation import EIGHT_DEFECTS, sheet
-from tests.patience import PATIENCE_S
+from tests.support.browsers import Desk, Keyboard
+from tests.support.patience import PATIENCE_S
+from tests.support.people import MAKER, House
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 NewDesk = Callable[..., Desk]
@@ -36,18 +35,8 @@ def ada(new_desk: NewDesk, address: str) -> Desk:
     return desk
 
 
-def upload(desk: Desk, path: Path) -> Keyboard:
-    """Upload a sheet, from the first page on."""
-    keyboard, page = Keyboard(desk.page), desk.page
-    keyboard.press(page.get_by_role("link", name="Start a new payout"))
-    keyboard.reach(page.get_by_label("Your sheet")).set_input_files(path)
-    keyboard.press(page.get_by_role("button", name="Upload and check"))
-    page.wait_for_url("**/sheets/*")
-    return keyboard
-
-
 @pytest.mark.long
-def test_story_1_eight_defects_are_mended_and_the_totals_move_each_time(ada: Desk, tmp_path: Path) -> None:
+def test_story_1_mended_defects_move_totals_each_time(ada: Desk, tmp_path: Path) -> None:
     path = tmp_path / "payroll-november.csv"
     path.write_bytes(sheet(wrong=EIGHT_DEFECTS))
     keyboard, page = upload(ada, path), ada.page
@@ -109,7 +98,7 @@ def letterhead(path: Path) -> None:
     book.save(path)
 
 
-def test_story_2_a_workbook_with_a_letterhead_comes_back_mended(ada: Desk, tmp_path: Path) -> None:
+def test_story_2_letterhead_workbook_comes_back_mended(ada: Desk, tmp_path: Path) -> None:
     path, mended = tmp_path / "net pay.xlsx", tmp_path / "mended.xlsx"
     letterhead(path)
     keyboard, page = upload(ada, path), ada.page
@@ -141,7 +130,7 @@ def test_story_3_octobers_sheet_again_would_send_nothing(house: House, ada: Desk
     path = tmp_path / "october.csv"
     path.write_bytes(sheet(12))
     plain = program.config.read_text()
-    program.config.write_text(plain.replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    program.config.write_text(plain.replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]"))
     run = program.start("submit", path)  # a process: this one has the event loop of the browser
     said = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 0, said

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.console.people import APPROVER, MAKER, House, Person, forms_of, set_up
-from tests.console.test_console_preparation import digest, sheet, signed, uploaded
-from tests.planted_words import in_other_words
+from tests.console.preparing import digest, sheet, signed, uploaded
+from tests.support.people import APPROVER, MAKER, House, Person, forms_of, set_up
+from tests.support.planted_words import in_other_words
 
 WRONG = {
     1: {"amount": '"1,250.00"'},
@@ -45,7 +45,7 @@ def story(house: House) -> object:
 
 
 @pytest.mark.usefixtures("checks_here")
-def test_a_sheet_is_mended_and_approved_the_same_in_other_words(tmp_path: Path) -> None:
+def test_sheet_is_mended_and_approved_in_other_words(tmp_path: Path) -> None:
     houses = []
     for name in ("plain", "planted"):
         (tmp_path / name).mkdir()

@@ -50,7 +50,7 @@ def test_every_template_has_a_class_for_its_values() -> None:
 
 
 @pytest.mark.parametrize("template", sorted(OF_TEMPLATE))
-def test_a_template_knows_the_names_of_its_class_and_no_others(template: str) -> None:
+def test_template_uses_exactly_names_of_context_class(template: str) -> None:
     given = {one.name for one in fields(OF_TEMPLATE[template])}
     used, own = names_in(template)
     assert used - own - {one.name for one in fields(PageFrame)} == given - UNSHOWN.get(template, set()) - own

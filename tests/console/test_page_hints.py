@@ -17,7 +17,7 @@ from paygw_batch.errors import (
     UsageError,
 )
 from paygw_batch.extras import COMMANDS
-from tests.test_catalogue import messages
+from tests.support.catalogue import messages
 
 PACKAGE = Path(paygw_batch.__file__).parent
 OF_TERMINALS = (
@@ -82,7 +82,7 @@ def is_for_terminal(call: ast.Call) -> bool:
     return "option" in given or kind.for_terminal or call.func.id == SheetQuestion.__name__
 
 
-def test_a_hint_that_names_a_command_is_for_a_terminal() -> None:
+def test_hint_with_command_is_for_terminal() -> None:
     found = [(place, text) for place, text, call in hints() if COMMAND.search(text) and not is_for_terminal(call)]
     assert found == []
 
@@ -96,12 +96,12 @@ def messages_on_pages() -> Iterator[tuple[str, str]]:
             yield place, text
 
 
-def test_a_sentence_of_a_page_names_no_command_option_or_setting() -> None:
+def test_page_sentence_names_no_command_option_or_setting() -> None:
     found = [(place, text) for place, text in messages_on_pages() if COMMAND.search(text) and not OF_ERRORS.match(text)]
     assert found == []
 
 
-def test_a_page_shows_the_hint_that_is_for_it() -> None:
+def test_page_shows_hint_meant_for_pages() -> None:
     assert SheetError("x", hint="Save it again.").page_hint == "Save it again."
     assert SheetError("x", hint="Leave --sheet out.", option="--sheet").page_hint == ""
     assert UsageError("x").page_hint == ""

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import pytest
 
 from paygw_batch.core.generator_marks import PageKind
-from tests.checkout import ROOT
-from tests.console.browsers import NARROW, Desk
-from tests.long_part import share
+from tests.support.browsers import NARROW, Desk
+from tests.support.checkout import ROOT
+from tests.support.long_part import share
 
 
 @pytest.mark.parametrize("scheme", share(["dark", "light"], every=2))
-def test_a_page_that_is_a_file_has_no_violation(new_desk: Callable[..., Desk], scheme: str) -> None:
+def test_file_page_has_no_accessibility_violation(new_desk: Callable[..., Desk], scheme: str) -> None:
     desk = new_desk(color_scheme=scheme, bypass_csp=True)  # axe-core is a script: the pages themselves allow none
     for kind in PageKind:
         desk.page.goto((ROOT / f"tests/show/golden/{kind}.html").as_uri())

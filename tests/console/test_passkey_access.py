@@ -20,13 +20,11 @@ from paygw_batch.console.passkey_access import (
     key_that_signed,
     new_passkey,
 )
-from tests.approval.software_passkey import SoftwarePasskey
-from tests.approval.test_passkey import CONSOLE, ELSEWHERE, passkey
+from tests.support.keyed_people import ADA, CLEO, STRANGER, TOKEN, made
+from tests.support.software_passkey import CONSOLE, ELSEWHERE, SoftwarePasskey, passkey
 
 NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
-ADA, CLEO, STRANGER = passkey("p-ada"), passkey("r-cleo"), passkey("p-stranger")
 KEYS = (ADA.public, CLEO.public)
-TOKEN = "T" * 43
 
 
 class Hour:
@@ -65,14 +63,14 @@ def open_sign_ins(hour: Hour, kept: KeptSessions) -> OpenSignIns:
 
 
 @pytest.mark.parametrize("key", [ADA, CLEO])
-def test_a_person_is_known_by_the_key_that_fits(open_sign_ins: OpenSignIns, key: SoftwarePasskey) -> None:
+def test_person_is_known_by_fitting_key(open_sign_ins: OpenSignIns, key: SoftwarePasskey) -> None:
     begun = open_sign_ins.begin()
     ended = open_sign_ins.end(begun.nonce)
     assert ended == begun
     assert key_that_signed(begun, key.sign(begun.text), KEYS, CONSOLE) == key.public
 
 
-def test_a_stranger_is_nobody(open_sign_ins: OpenSignIns) -> None:
+def test_stranger_key_is_not_recognised(open_sign_ins: OpenSignIns) -> None:
     begun = open_sign_ins.begin()
     assert key_that_signed(begun, STRANGER.sign(begun.text), KEYS, CONSOLE) is None
 
@@ -92,7 +90,7 @@ def test_a_sign_in_ends_within_minutes(open_sign_ins: OpenSignIns, hour: Hour) -
     assert open_sign_ins.end(second.nonce) is None
 
 
-def test_very_many_open_sign_ins_drive_out_nobody_and_fill_no_disk(open_sign_ins: OpenSignIns, journal: Path) -> None:
+def test_many_sign_ins_displace_none_and_write_nothing(open_sign_ins: OpenSignIns, journal: Path) -> None:
     begun, before = open_sign_ins.begin(), sizes(journal)
     for _ in range(10_001):
         open_sign_ins.begin()
@@ -104,7 +102,7 @@ def sizes(journal: Path) -> list[int]:
     return [path.stat().st_size for path in sorted(journal.parent.glob(f"{journal.name}.sessions*"))]
 
 
-def test_a_restart_loses_no_sign_in_and_opens_none_again(open_sign_ins: OpenSignIns, hour: Hour, journal: Path) -> None:
+def test_restart_loses_no_sign_in_and_reopens_none(open_sign_ins: OpenSignIns, hour: Hour, journal: Path) -> None:
     open_one, used = open_sign_ins.begin(), open_sign_ins.begin()
     assert open_sign_ins.end(used.nonce) is not None
     with closing(KeptSessions(journal)) as later:
@@ -124,25 +122,25 @@ def test_no_character_of_a_nonce_can_differ(open_sign_ins: OpenSignIns) -> None:
     assert open_sign_ins.end(nonce) is not None
 
 
-def test_a_sign_in_of_another_console_does_not_count(open_sign_ins: OpenSignIns, hour: Hour, tmp_path: Path) -> None:
+def test_sign_in_of_other_console_does_not_count(open_sign_ins: OpenSignIns, hour: Hour, tmp_path: Path) -> None:
     with closing(KeptSessions(tmp_path / "other.sqlite3")) as elsewhere:
         other = OpenSignIns(elsewhere, now_s=hour, new_nonce=lambda: "x")
         assert open_sign_ins.end(other.begin().nonce) is None
 
 
-def test_what_was_signed_for_one_sign_in_counts_for_no_other(open_sign_ins: OpenSignIns) -> None:
+def test_signature_for_other_sign_in_does_not_count(open_sign_ins: OpenSignIns) -> None:
     first, second = open_sign_ins.begin(), open_sign_ins.begin()
     assert key_that_signed(second, ADA.sign(first.text), KEYS, CONSOLE) is None
 
 
-def test_a_sign_in_is_no_approval_and_an_approval_no_sign_in(open_sign_ins: OpenSignIns) -> None:
+def test_approval_signature_is_no_sign_in(open_sign_ins: OpenSignIns) -> None:
     begun = open_sign_ins.begin()
     assert begun.text.split(b"\n")[0] == b"paygw-batch sign-in 1"
     approval = b"paygw-batch plan 5 approval\n" + begun.text.split(b"\n", 1)[1]
     assert key_that_signed(begun, ADA.sign(approval), KEYS, CONSOLE) is None
 
 
-def test_a_sign_in_at_another_address_does_not_count(open_sign_ins: OpenSignIns) -> None:
+def test_sign_in_at_other_address_does_not_count(open_sign_ins: OpenSignIns) -> None:
     begun = open_sign_ins.begin()
     for party in (ELSEWHERE, RelyingParty(CONSOLE.origin + ":8443")):
         assert key_that_signed(begun, ADA.sign(begun.text), KEYS, party) is None
@@ -150,19 +148,9 @@ def test_a_sign_in_at_another_address_does_not_count(open_sign_ins: OpenSignIns)
 
 # A new passkey
 
-AT_AND_MORE = 0x45
-
-
-def made(key: SoftwarePasskey = ADA, *, token: str = TOKEN, kind: str = "webauthn.create") -> NewPasskey:
-    return NewPasskey(
-        client_data=to_base64url(key.client_data(invitation_challenge(token), kind, {})),
-        authenticator_data=to_base64url(key.authenticator_data(AT_AND_MORE, more=b"\0" * 100)),
-        public_key=to_base64url(key.public.material),
-    )
-
 
 @pytest.mark.parametrize("key", [ADA, CLEO, passkey("ed25519")])
-def test_the_line_of_a_new_passkey_is_the_one_that_the_configuration_takes(key: SoftwarePasskey) -> None:
+def test_new_passkey_line_fits_configuration(key: SoftwarePasskey) -> None:
     assert new_passkey(made(key), TOKEN, CONSOLE) == key.public
 
 
@@ -185,7 +173,7 @@ def test_another_thing_is_no_new_passkey(what: str) -> None:
     assert new_passkey(REFUSED[what], TOKEN, CONSOLE) is None
 
 
-def test_the_challenge_of_an_invitation_has_a_first_line_of_its_own() -> None:
+def test_invitation_challenge_has_own_first_line() -> None:
     assert invitation_challenge(TOKEN) == challenge_of(b"paygw-batch invitation 1\n" + TOKEN.encode())
 
 
@@ -224,7 +212,7 @@ def test_another_token_is_no_invitation(invitations: Invitations, token: str) ->
     assert invitations.invitation(token, NOW) is None
 
 
-def test_the_folder_has_no_token_and_is_for_its_owner_alone(invitations: Invitations, tmp_path: Path) -> None:
+def test_invitation_folder_is_private_without_token(invitations: Invitations, tmp_path: Path) -> None:
     invitations.invite("Ben Okello", TOKEN, NOW)
     folder = tmp_path / "console" / "invitations"
     (file,) = folder.iterdir()

@@ -34,7 +34,7 @@ def counted(counts: PayoutCounts, journal: Any, *, is_poll: bool) -> str:
     return str(found)
 
 
-def test_what_a_person_opens_is_what_the_journal_says_now(journal: Any) -> None:
+def test_opened_page_shows_current_journal_counts(journal: Any) -> None:
     counts = PayoutCounts(monotonic_s=lambda: 5.0)
     assert counted(counts, journal, is_poll=False) == "at fact 0"
     journal.facts = 1
@@ -43,7 +43,7 @@ def test_what_a_person_opens_is_what_the_journal_says_now(journal: Any) -> None:
     assert journal.times == 2  # nothing had moved
 
 
-def test_tabs_that_ask_by_themselves_have_it_counted_once_a_second(journal: Any) -> None:
+def test_polling_tabs_share_count_of_each_second(journal: Any) -> None:
     now_s = [0.0]
     counts = PayoutCounts(monotonic_s=lambda: now_s[0])
     for tab in range(50):
@@ -65,7 +65,7 @@ def test_while_nothing_moves_nothing_is_counted(journal: Any) -> None:
     assert journal.times == 1
 
 
-def test_one_look_is_enough_for_all_tabs_of_a_second() -> None:
+def test_seen_page_is_shared_for_single_second() -> None:
     now_s = [0.0]
     counts = PayoutCounts(monotonic_s=lambda: now_s[0])
     assert counts.seen("b", "en") is None
@@ -76,7 +76,7 @@ def test_one_look_is_enough_for_all_tabs_of_a_second() -> None:
     assert counts.seen("b", "en") is None
 
 
-def test_the_rate_is_that_of_the_last_half_minute() -> None:
+def test_rate_covers_last_half_minute() -> None:
     now_s = [0.0]
     counts = PayoutCounts(monotonic_s=lambda: now_s[0])
     assert counts.rate("b", 0) == 0

@@ -8,13 +8,13 @@ import pytest
 from playwright.sync_api import expect
 
 from paygw_batch.approval.plan_document import read_plan
-from tests.cli.program import Program
-from tests.console.browsers import PATIENCE_MS, Desk, Keyboard
-from tests.console.passkey_people import at_origin, give_passkeys, origin_of, sign_in
-from tests.console.people import APPROVER, MAKER, House
+from tests.console.preparing import NO_APPROVAL
 from tests.console.serving import served
-from tests.console.test_console_payout import SMALL
-from tests.patience import PATIENCE_S
+from tests.support.browsers import PATIENCE_MS, Desk, Keyboard
+from tests.support.passkey_people import at_origin, give_passkeys, origin_of, sign_in
+from tests.support.patience import PATIENCE_S
+from tests.support.people import APPROVER, MAKER, House
+from tests.support.program import Program
 
 PEOPLE = ("Achieng Otieno", "Kamau Njoroge", "Wambui Mwangi", "Halima Abdi", "Kiptoo Cheruiyot", "Zawadi Musa")
 NewDesk = Callable[..., Desk]
@@ -39,14 +39,14 @@ def rows(month: str, *, changed: int) -> list[str]:
 def pay_october(program: Program) -> None:
     """Pay the month before by the command line: a process, because this one has the event loop of the browser."""
     plain = program.config.read_text()
-    program.config.write_text(plain.replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    program.config.write_text(plain.replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]"))
     run = program.start("submit", program.sheet(rows("OCT", changed=0), "payroll-october.csv"))
     said = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 0, said
     program.config.write_text(plain)
 
 
-def test_story_5_the_approver_sees_changed_accounts_by_name_compares_the_code_and_approves_by_passkey(
+def test_story_5_changed_accounts_are_approved_by_passkey(
     program: Program, listener: socket, new_desk: NewDesk, tmp_path: Path
 ) -> None:
     pay_october(program)

@@ -8,9 +8,9 @@ import pytest
 from paygw_batch.console.console_app import console_app
 from paygw_batch.console.pages.people_page import HEALTH
 from paygw_batch.console.start_run import started_run
-from tests.console.people import ADMINISTRATOR, AUDITOR, MAKER, ORIGIN, House
-from tests.console.test_console_preparation import EIGHT_DEFECTS, sheet, uploaded
-from tests.patience import until
+from tests.console.preparing import EIGHT_DEFECTS, sheet, uploaded
+from tests.support.patience import until
+from tests.support.people import ADMINISTRATOR, AUDITOR, MAKER, ORIGIN, House
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 
@@ -22,7 +22,7 @@ def trail_shown(page: str) -> list[tuple[str, str, str]]:
     return [(act, about, result) for _, _, act, about, result, _ in cells]
 
 
-def test_the_trail_names_the_sheet_the_row_and_the_column_and_no_hash(house: House) -> None:
+def test_trail_names_sheet_row_and_column_without_hash(house: House) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(wrong=EIGHT_DEFECTS), "november.csv")
     ada.post(f"{place}/mend", row="4", column="amount", text="1250.00")
@@ -48,7 +48,7 @@ def test_the_last_backup_is_told(house: House) -> None:
     assert "(0 minutes ago)" in ada.get("/people").text
 
 
-def test_the_program_checks_itself_in_a_process_and_its_page_says_what_it_found(house: House) -> None:
+def test_health_check_runs_in_process_and_is_shown(house: House) -> None:
     said = '{"exit_code": 2, "message": "1 of 2 checks failed.", "checks": ['
     said += '{"check": "room", "state": "wrong", "found": "The disk is full."}, '
     said += '{"check": "clock", "state": "ok", "found": "it is noon"}]}'

@@ -6,7 +6,7 @@ import re
 import openpyxl
 import pytest
 
-from tests.console.people import MAKER, House, Person
+from tests.support.people import MAKER, House, Person
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 HEADER = "Country,Amount,Currency,Account name,account_number,phone"
@@ -27,7 +27,7 @@ def answered(ada: Person, path: str, page: str, **answer: str) -> str:
     return ada.get(path).text
 
 
-def test_a_sheet_without_order_ids_is_asked_for_the_name_of_the_run(house: House) -> None:
+def test_sheet_without_ids_is_asked_for_run_name(house: House) -> None:
     ada, path, page = uploaded(house, "pay.csv", f"{HEADER}\n{ROW}\n".encode())
     suggested = re.findall(r'name="reference"[^>]*value="(payroll-[0-9-]+)"', page)
     assert len(suggested) >= 1, page
@@ -68,7 +68,7 @@ def test_two_worksheets_are_two_buttons(house: House) -> None:
     assert "November" in ada.get(f"{path}/plan").text
 
 
-def test_headings_are_in_words_with_the_first_cells_beside_them(house: House) -> None:
+def test_headings_are_in_words_with_first_cells(house: House) -> None:
     lines = "\n".join(f"Kenya,Person {n},2547123456{n:02},{n}00.00,KES,P-{n}" for n in range(1, 6))
     _, _, page = uploaded(house, "hr.csv", f"Land,Who,Handy,Brings home,Money,Ref\n{lines}\n".encode())
     assert "<bdi>Person 1</bdi><br><bdi>Person 2</bdi><br><bdi>Person 3</bdi>" in page
@@ -76,7 +76,7 @@ def test_headings_are_in_words_with_the_first_cells_beside_them(house: House) ->
     assert ">account_name</option>" not in page
 
 
-def test_headings_of_the_senders_own_are_a_question_that_names_what_is_open(house: House) -> None:
+def test_unknown_headings_are_asked_with_open_columns(house: House) -> None:
     lines = "\n".join(f"KE,Person {n},2547123456{n:02},{n}00.00,KES" for n in range(1, 4))
     ada, path, page = uploaded(house, "hr.csv", f"Land,Who,Handy,Brings home,Money\n{lines}\n".encode())
     assert "What is each column of your sheet?" in page

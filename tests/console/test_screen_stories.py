@@ -1,20 +1,24 @@
 """Story 18: every screen in its states, wide and narrow, without a violation or anything beyond the edge."""
 
-import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from socket import socket
 
 import pytest
 
-from tests.cli.program import Program
-from tests.console.browsers import Desk
-from tests.console.people import ADMINISTRATOR, APPROVER, AUDITOR, MAKER, House, set_up
+from tests.console.preparing import (
+    EIGHT_DEFECTS,
+    LONG,
+    PAYROLL,
+    digest,
+    paid_through,
+    sheet,
+    signed,
+    uploaded,
+)
 from tests.console.serving import served
-from tests.console.test_console_payout import SMALL
-from tests.console.test_console_preparation import EIGHT_DEFECTS, digest, row, sheet, signed, uploaded
-from tests.console.test_console_reading import PAYROLL
-from tests.patience import PATIENCE_S
+from tests.support.browsers import Desk
+from tests.support.people import ADMINISTRATOR, APPROVER, AUDITOR, MAKER, House, set_up
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 NewDesk = Callable[..., Desk]
@@ -31,7 +35,6 @@ fault = "garbage"
 amount_whole = 9002
 status = "processing"
 """
-LONG = "Uchukuzi-na-Mawasiliano-Halmashauri-ya-Wilaya-ya-Kisumu-Magharibi-" * 2
 
 
 @pytest.fixture
@@ -120,20 +123,9 @@ def test_pages_stay_short(house: House, address: str, new_desk: NewDesk) -> None
         assert page.evaluate("document.documentElement.scrollHeight") < most, path
 
 
-def paid(program: Program, name: str, amounts: list[str]) -> str:
-    program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]"))
-    lines = [row(n, amount=amount, id=f"{name}-{n}", name=LONG) for n, amount in enumerate(amounts, 1)]
-    heading = "Country,Client Order ID,Amount,Currency,Account name,account_number,phone,Team"
-    run = program.start("--json", "submit", program.sheet(lines, f"{name}.csv", heading))
-    said, problem = run.communicate(timeout=PATIENCE_S)
-    found = re.findall(r'"batch": "(\w+)"', said)
-    assert found, problem
-    return str(found[0])
-
-
 def paying(house: House) -> dict[str, list[str]]:
     """Bring a payout into the states that rows have after they were sent."""
-    batch = paid(house.program, "November", ["100.00", "9001.00", "9006.00", "9002.00"])
+    batch = paid_through(house.program, "November", ["100.00", "9001.00", "9006.00", "9002.00"])
     place, ada = f"/payouts/{batch}", house.person(MAKER)
     known = uploaded(ada, house.program.home.joinpath("November.csv").read_bytes(), "November.csv")
     rows = [f"{place}/rows/{number}" for number in (2, 3, 4, 5)]
@@ -148,14 +140,10 @@ def paying(house: House) -> dict[str, list[str]]:
 
 
 @pytest.mark.long
-def test_story_18_no_screen_of_preparing_and_approving_has_a_violation(
-    house: House, address: str, new_desk: NewDesk
-) -> None:
+def test_story_18_preparation_screens_have_no_violation(house: House, address: str, new_desk: NewDesk) -> None:
     look_at(new_desk, address, in_a_thread(lambda: preparing(house)))
 
 
 @pytest.mark.long
-def test_story_18_no_screen_of_a_payout_has_a_violation_on_a_dark_screen(
-    house: House, address: str, new_desk: NewDesk
-) -> None:
+def test_story_18_dark_payout_screens_have_no_violation(house: House, address: str, new_desk: NewDesk) -> None:
     look_at(new_desk, address, in_a_thread(lambda: paying(house)), color_scheme="dark")

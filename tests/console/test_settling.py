@@ -12,14 +12,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from paygw_batch.console.pages import orders
 from paygw_batch.console.pages.orders import (
     OrderAgreement,
     OrderFolder,
     StatementFolder,
     UploadedStatement,
     order_folder_of,
-    read_statement_of,
     statement_folders,
 )
 from paygw_batch.console.start_run import started_run
@@ -29,40 +27,18 @@ from paygw_batch.journal import Entry
 from paygw_batch.journal.lock import RunLock, lock_path
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.opening.open_journal import journal_to_read
-from paygw_batch.settings.configuration import Settings
 from paygw_batch.settle.kept_documents import check_kept_orders
-from tests.cli.clocks import SetClock, clock_of
-from tests.cli.program import HEADING
-from tests.cli.test_postgres_commands import ClusterProgram
-from tests.console.people import APPROVER, AUDITOR, MAKER, ORIGIN, House, Person, set_up
-from tests.console.test_console_audit import trail_of
-from tests.console.test_console_language import choose, sentences, texts
-from tests.journal.journal_rows import outcome_of
-from tests.journal.postgres_server import PostgresServer
-from tests.patience import until
+from tests.console.french import choose, sentences, texts
+from tests.console.preparing import NO_APPROVAL
+from tests.console.settling import DECLINES, PAYS, TICKET, drafted, here, paid, settle
+from tests.support.clocks import SetClock, clock_of
+from tests.support.clusters import ClusterProgram
+from tests.support.journal_rows import outcome_of
+from tests.support.patience import until
+from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, House, Person, set_up, trail_of
+from tests.support.postgres_server import PostgresServer
 
-SMALL = '[approval.from_amount]\nKES = "100000000"\n'
-DECLINES = """
-[[rule]]
-amount_whole = 9001
-status = "declined"
-message = "The account is closed."
-commits = false
-[[rule]]
-amount_whole = 9002
-status = "declined"
-message = "The limit of the day is reached."
-commits = false
-[[rule]]
-amount_whole = 9006
-fault = "garbage"
-[[rule]]
-amount_whole = 9008
-fault = "drop_before"
-"""
-PAYS = '[default]\nstatus = "approved"\n'
 DAY = timedelta(hours=25)
-TICKET = "Ticket 7 <b>"
 
 
 @pytest.fixture
@@ -74,37 +50,15 @@ def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
 def house(tmp_path: Path) -> Iterator[House]:
     house = House(set_up(tmp_path, behaviour=DECLINES))
     config = house.program.config
-    config.write_text(config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    config.write_text(config.read_text().replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]"))
     house = House(house.program)
     yield house
     house.console.close()
 
 
-def paid(house: House, *amounts: str) -> str:
-    """Pay rows without approval, and return the batch. The first of them is row 2."""
-    rows = [f"KE,P-{n},{amount},KES,Jane {n},254712345{n:03},+254712345{n:03}" for n, amount in enumerate(amounts, 1)]
-    return str(house.program.json("submit", house.program.sheet(rows, "payroll.csv", HEADING))["batch"])
-
-
 def hidden(page: str, name: str) -> str:
     found = re.search(rf'name="{name}" value="([^"]*)"', page)
     return "" if found is None else found.group(1)
-
-
-def settle(
-    person: Person, batch: str, row: int, said: str, evidence: str = TICKET, attempt: str = "1"
-) -> Sequence[str]:
-    """Settle a row as the page does; return the status, and where the browser is led."""
-    place = f"/payouts/{batch}/rows/{row}/settle"
-    answer = person.post(place, said=said, evidence=evidence, attempt=attempt)
-    return str(answer.status_code), answer.headers.get("location", answer.text)
-
-
-def drafted(person: Person, batch: str, row: int, said: str = "rejected") -> str:
-    """Draft an order to settle a row, and return its address."""
-    status, place = settle(person, batch, row, said)
-    assert (status, place.startswith("/orders/")) == ("303", True), place
-    return place
 
 
 def act(person: Person, order: str, what: str, **form: str) -> int:
@@ -127,7 +81,7 @@ def kept_orders(house: House) -> int:
 # One person's word
 
 
-def test_that_it_was_paid_is_one_persons_word_once(house: House) -> None:
+def test_single_person_settles_row_as_paid_once(house: House) -> None:
     batch = paid(house, "9006.00", "100.00")
     ada, ben = house.person(MAKER), house.person(APPROVER)
     assert "Settle it" in ada.get(f"/payouts/{batch}/rows/2").text
@@ -158,7 +112,7 @@ def test_that_it_was_paid_is_one_persons_word_once(house: House) -> None:
     assert house.program.json("verify")["exit_code"] == 0
 
 
-def test_a_row_that_a_run_is_sending_is_not_settled(house: House) -> None:
+def test_row_being_sent_is_not_settled(house: House) -> None:
     batch = paid(house, "9006.00")
     ada = house.person(MAKER)
     lock = RunLock(lock_path(house.console.settings.journal_path()), now="2026-11-22T00:00:00.000Z", command="submit")
@@ -170,9 +124,7 @@ def test_a_row_that_a_run_is_sending_is_not_settled(house: House) -> None:
     assert state_of(ada, batch, 2) == "in_doubt"
 
 
-def test_a_row_that_the_gateway_answers_at_the_same_moment_is_left_as_it_is(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_row_answered_meanwhile_is_not_settled(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = paid(house, "9006.00")
     written = SqliteJournal.settle
 
@@ -192,7 +144,7 @@ def test_a_row_that_the_gateway_answers_at_the_same_moment_is_left_as_it_is(
 # Two people
 
 
-def test_never_had_it_is_shut_until_the_quarantine_ends_and_then_needs_two(house: House, set_clock: SetClock) -> None:
+def test_not_received_awaits_quarantine_and_needs_two_people(house: House, set_clock: SetClock) -> None:
     batch = paid(house, "9008.00")
     ada, ben = house.person(MAKER), house.person(APPROVER)
     page = ada.get(f"/payouts/{batch}/rows/2/settle").text
@@ -219,7 +171,7 @@ def test_never_had_it_is_shut_until_the_quarantine_ends_and_then_needs_two(house
     assert house.program.json("verify")["exit_code"] == 0
 
 
-def test_the_second_person_is_asked_in_the_overview_and_is_another_one(house: House) -> None:
+def test_overview_asks_second_person_other_than_maker(house: House) -> None:
     text = house.program.config.read_text()
     key = re.findall(rf'"{MAKER}" = "(\S+)"', text)[0]
     house.program.config.write_text(
@@ -253,7 +205,7 @@ def test_the_second_person_is_asked_in_the_overview_and_is_another_one(house: Ho
     assert f"prepared by {MAKER}, approved by {APPROVER}" in history
 
 
-def test_sent_back_with_a_reason_the_signature_counts_for_nothing(house: House) -> None:
+def test_order_sent_back_loses_signature(house: House) -> None:
     batch = paid(house, "9006.00")
     ada, ben = house.person(MAKER), house.person(APPROVER)
     order = drafted(ada, batch, 2)
@@ -276,7 +228,7 @@ def test_sent_back_with_a_reason_the_signature_counts_for_nothing(house: House) 
     assert kept_orders(house) == 0
 
 
-def test_an_order_about_a_row_that_has_changed_since_is_never_carried_out(house: House) -> None:
+def test_order_about_changed_row_is_never_carried_out(house: House) -> None:
     batch = paid(house, "9006.00")
     ada, ben = house.person(MAKER), house.person(APPROVER)
     order = drafted(ada, batch, 2)
@@ -294,7 +246,7 @@ def test_an_order_about_a_row_that_has_changed_since_is_never_carried_out(house:
     assert act(ada, order, "take-back") == 303
 
 
-def test_agreed_while_a_run_is_on_it_is_carried_out_after_it(house: House) -> None:
+def test_order_agreed_during_run_is_carried_out_later(house: House) -> None:
     batch = paid(house, "9006.00")
     ada, ben = house.person(MAKER), house.person(APPROVER)
     order = drafted(ada, batch, 2)
@@ -312,9 +264,7 @@ def test_agreed_while_a_run_is_on_it_is_carried_out_after_it(house: House) -> No
     assert state_of(ada, batch, 2) == "rejected"
 
 
-def test_an_order_that_goes_away_while_somebody_looks_is_no_error(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_order_vanishing_during_look_is_no_error(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = paid(house, "9006.00", "9006.10")
     ada = house.person(MAKER)
     kept, gone = drafted(ada, batch, 2), drafted(ada, batch, 3)
@@ -332,7 +282,7 @@ def test_an_order_that_goes_away_while_somebody_looks_is_no_error(
     assert (page.status_code, kept in page.text, gone in page.text) == (200, True, False)
 
 
-def test_every_act_of_two_people_leaves_a_trace_without_personal_data(house: House) -> None:
+def test_settling_acts_are_traced_without_personal_data(house: House) -> None:
     batch = paid(house, "9006.00")
     ada, ben = house.person(MAKER), house.person(APPROVER)
     order = drafted(ada, batch, 2)
@@ -349,7 +299,7 @@ def test_every_act_of_two_people_leaves_a_trace_without_personal_data(house: Hou
     assert house.program.json("verify")["exit_code"] == 0
 
 
-def test_what_is_shown_is_what_is_signed(house: House) -> None:
+def test_signed_order_matches_shown_order(house: House) -> None:
     batch = paid(house, "9006.00")
     ada = house.person(MAKER)
     order = drafted(ada, batch, 2)
@@ -373,7 +323,7 @@ def chosen(person: Person, batch: str, *boxes: str, evidence: str = TICKET) -> S
     return str(answer.status_code), answer.headers.get("location", answer.text)
 
 
-def test_rejected_rows_are_listed_by_reason_and_chosen_by_box(house: House) -> None:
+def test_rejected_rows_are_listed_by_reason_and_chosen(house: House) -> None:
     batch = paid(house, "9001.00", "9001.50", "9002.00", "100.00", "9006.00")
     ada = house.person(MAKER)
     page = ada.get(f"/payouts/{batch}/retry").text
@@ -398,7 +348,7 @@ def test_rejected_rows_are_listed_by_reason_and_chosen_by_box(house: House) -> N
     assert "Some of these rows are in an open order." in ada.get(f"/payouts/{batch}/retry").text
 
 
-def test_rows_come_by_page_and_a_page_without_rejected_rows_says_so(house: House) -> None:
+def test_rejected_rows_are_paged_and_absence_is_told(house: House) -> None:
     batch = paid(house, *["9001.00", "9002.00"] * 14)
     ada = house.person(MAKER)
     first = ada.get(f"/payouts/{batch}/retry").text
@@ -414,7 +364,7 @@ def test_rows_come_by_page_and_a_page_without_rejected_rows_says_so(house: House
     assert "No row of this payout is rejected." in ada.get(f"/payouts/{none}/retry").text
 
 
-def test_what_a_person_called_rejected_waits_for_the_quarantine(house: House) -> None:
+def test_row_rejected_by_person_waits_for_quarantine(house: House) -> None:
     batch = paid(house, "9006.00", "9001.00")
     ada, ben = house.person(MAKER), house.person(APPROVER)
     order = drafted(ada, batch, 2)
@@ -428,16 +378,6 @@ def test_what_a_person_called_rejected_waits_for_the_quarantine(house: House) ->
 
 
 # By a statement
-
-
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read statements in this process: another one costs a second. The stories read them as the pages do."""
-
-    def run(_program: str, given: Sequence[str], settings: Settings, **_where: object) -> bool:
-        read_statement_of(StatementFolder(Path(given[0])), settings)
-        return True
-
-    monkeypatch.setattr(orders, "run_within_limits", run)
 
 
 def uploaded(person: Person, batch: str, *lines: str, heading: str = "Order ID,Amount,Currency,Answer") -> str:
@@ -479,7 +419,7 @@ def test_the_questions_name_orders_and_no_people(house: House, doubtful: str) ->
     assert (MAKER, "download questions", f"batch {doubtful}, ending csv", "done") in trail_of(house)
 
 
-def test_a_statement_that_only_says_paid_is_one_persons_word_once(house: House, doubtful: str) -> None:
+def test_paid_statement_is_applied_once_by_single_person(house: House, doubtful: str) -> None:
     ada, ben = house.person(MAKER), house.person(APPROVER)
     place = uploaded(ben, doubtful, PAID, "P-2,9006.10,KES,", "P-6,100.00,KES,paid", CONTRARY, "X-9,1.00,KES,paid")
     page = ben.get(place).text
@@ -516,7 +456,7 @@ def test_a_statement_that_only_says_paid_is_one_persons_word_once(house: House, 
     assert "Settle 1 row" not in again.text
 
 
-def test_an_order_that_the_gateway_has_is_held_at_once_and_never_sent(house: House, doubtful: str) -> None:
+def test_contradicted_row_is_held_and_never_sent(house: House, doubtful: str) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, doubtful, CONTRARY)
     assert "It will be held." in ada.get(place).text
@@ -531,7 +471,7 @@ def test_an_order_that_the_gateway_has_is_held_at_once_and_never_sent(house: Hou
     assert state_of(ada, doubtful, 6) == "paid"
 
 
-def test_a_line_that_lets_rows_be_sent_again_takes_two_people(house: House, doubtful: str, set_clock: SetClock) -> None:
+def test_statement_releasing_rows_takes_two_people(house: House, doubtful: str, set_clock: SetClock) -> None:
     ada, ben = house.person(MAKER), house.person(APPROVER)
     lines = (PAID, "P-2,9006.10,KES,rejected", "P-3,9008.20,KES,not-received")
     early = uploaded(ada, doubtful, *lines)
@@ -564,7 +504,7 @@ def test_a_line_that_lets_rows_be_sent_again_takes_two_people(house: House, doub
         (".csv", b"x", "plain file name"),
     ],
 )
-def test_a_file_that_is_no_statement_is_a_sentence_and_is_not_kept(
+def test_file_other_than_statement_is_not_kept(
     house: House, name: str, content: bytes, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = paid(house, "100.00")
@@ -595,7 +535,7 @@ def test_hostile_texts_are_only_texts_on_these_pages(house: House, monkeypatch: 
 
 
 @pytest.mark.long
-def test_the_pages_are_french_where_a_person_chose_it(house: House, doubtful: str) -> None:
+def test_settling_pages_are_french_when_chosen(house: House, doubtful: str) -> None:
     ada = house.person(MAKER)
     choose(ada, "fr")
     order, preview = drafted(ada, doubtful, 2), uploaded(ada, doubtful, PAID, CONTRARY)
@@ -610,9 +550,11 @@ def test_the_pages_are_french_where_a_person_chose_it(house: House, doubtful: st
         assert texts(ada.get(address).text) & sentences(template) == set(), address
 
 
-def test_a_journal_in_postgresql_is_settled_by_the_same_pages(tmp_path: Path, postgres_server: PostgresServer) -> None:
+def test_postgres_journal_is_settled_by_same_pages(tmp_path: Path, postgres_server: PostgresServer) -> None:
     program = ClusterProgram(tmp_path, set_up(tmp_path, behaviour=DECLINES).config)
-    program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    program.config.write_text(
+        program.config.read_text().replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]")
+    )
     database = postgres_server.new_database()
     program.write_url(postgres_server.url(database))
     program.make_journal()
@@ -666,7 +608,7 @@ def declined(house: House, batch: str) -> bytes:
     return f"Order ID,Amount,Currency,Status,Time\nP-1,9006.00,KES,declined,{line['sent_at']}\n".encode()
 
 
-def test_the_page_of_a_row_says_when_it_can_be_tried_again(house: House) -> None:
+def test_settling_page_tells_time_of_retry(house: House) -> None:
     batch = paid(house, "9006.00")
     page = house.person(MAKER).get(f"/payouts/{batch}/rows/2/settle").text
     assert "No money left" not in page
@@ -674,9 +616,7 @@ def test_the_page_of_a_row_says_when_it_can_be_tried_again(house: House) -> None
 
 
 @pytest.mark.parametrize("is_signed", [False, True])
-def test_a_typed_statement_waits_and_a_signed_one_does_not_and_the_order_shows_it(
-    house_with_proof: House, doubtful: str, is_signed: bool
-) -> None:
+def test_only_signed_statement_allows_immediate_retry(house_with_proof: House, doubtful: str, is_signed: bool) -> None:
     house = house_with_proof
     content = declined(house, doubtful)
     ada, ben = house.person(MAKER), house.person(APPROVER)
@@ -702,9 +642,7 @@ def test_a_typed_statement_waits_and_a_signed_one_does_not_and_the_order_shows_i
     assert row.possible_duplicate_of == 1
 
 
-def test_a_signature_that_does_not_fit_is_a_sentence_and_nothing_is_kept(
-    house_with_proof: House, doubtful: str
-) -> None:
+def test_wrong_statement_signature_is_told_and_not_kept(house_with_proof: House, doubtful: str) -> None:
     house = house_with_proof
     content = declined(house, doubtful)
     ada = house.person(MAKER)
@@ -718,7 +656,7 @@ def test_a_signature_that_does_not_fit_is_a_sentence_and_nothing_is_kept(
     assert not list((house.console.directory / "statements").glob("*"))
 
 
-def test_a_statement_that_is_removed_meanwhile_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_statement_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there, gone = StatementFolder(tmp_path / "a"), StatementFolder(tmp_path / "b")
     there.path.mkdir()
     uploaded = UploadedStatement("b-1", "answers.csv", "ada", "2026-11-24T08:00:00.000Z", "ticket 7", "")

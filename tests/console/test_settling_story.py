@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.cli.clocks import clock_of
-from tests.cli.program import Program, read_csv
-from tests.console.browsers import PATIENCE_MS, Desk, follow, require_narrow
-from tests.console.passkey_people import at_origin, give_passkeys, origin_of, sign_in
-from tests.console.people import APPROVER, MAKER, set_up
+from tests.console.preparing import NO_APPROVAL
 from tests.console.serving import served
-from tests.console.test_settling import DECLINES, PAYS, SMALL
-from tests.patience import PATIENCE_S
+from tests.console.settling import DECLINES, PAYS
+from tests.support.browsers import PATIENCE_MS, Desk, follow, require_narrow
+from tests.support.clocks import clock_of
+from tests.support.passkey_people import at_origin, give_passkeys, origin_of, sign_in
+from tests.support.patience import PATIENCE_S
+from tests.support.people import APPROVER, MAKER, set_up
+from tests.support.program import Program, read_csv
 
 TICKET = "Ticket 4711, by phone"
 
@@ -60,7 +61,9 @@ class Company:
 @pytest.fixture
 def company(tmp_path: Path, listener: socket, new_desk: Callable[..., Desk]) -> Iterator[Company]:
     program = at_origin(set_up(tmp_path, behaviour=DECLINES), listener, with_keys=False)
-    program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    program.config.write_text(
+        program.config.read_text().replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]")
+    )
     ada, ben, origin = new_desk(), new_desk(), origin_of(listener)
     give_passkeys(program, listener, {MAKER: ada, APPROVER: ben})
     with served(program, listener):
@@ -101,7 +104,7 @@ def open_settling(page: Page, company: Company, batch: str, row: int) -> None:
 
 
 @pytest.mark.long
-def test_story_11_never_had_it_is_shut_until_the_quarantine_ends_and_then_needs_two(
+def test_story_11_not_received_needs_quarantine_and_agreement(
     company: Company, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = company.submit("9008.00", "100.00")
@@ -127,7 +130,7 @@ def test_story_11_never_had_it_is_shut_until_the_quarantine_ends_and_then_needs_
     assert company.program.json("verify")["checked"]["signed_orders"] == 1
 
 
-def test_story_12_a_statement_with_one_contrary_line_settles_the_others(company: Company, tmp_path: Path) -> None:
+def test_story_12_statement_with_contrary_line_settles_others(company: Company, tmp_path: Path) -> None:
     batch = company.submit("9006.00", "9006.10", "9001.00", "100.00")
     ada, ben = company.ada, company.ben
     ada.page.goto(f"{company.origin}/payouts/{batch}")
@@ -159,7 +162,7 @@ def test_story_12_a_statement_with_one_contrary_line_settles_the_others(company:
 
 
 @pytest.mark.long
-def test_story_13_and_14_three_of_four_rejected_are_tried_again_and_the_books_tie_during_and_after(
+def test_story_13_and_14_retry_keeps_books_tied(
     company: Company,
 ) -> None:
     amounts = ["9001.00", "9001.10", "9001.20", "9002.00", "100.00"]

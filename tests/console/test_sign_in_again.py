@@ -4,7 +4,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.console.people import ADMINISTRATOR, MAKER, ORIGIN, House
+from tests.support.people import ADMINISTRATOR, MAKER, ORIGIN, House
 
 
 def signed_in_from(house: House, address: str) -> str:
@@ -32,7 +32,7 @@ def test_an_address_elsewhere_is_not_led_to(house: House, to: str) -> None:
     assert 'name="to" value=""' in house.stranger().ask("GET", "/sign-in", params={"to": to}).text
 
 
-def test_a_session_that_has_ended_says_so_and_leads_back_to_the_page_of_the_form(house: House) -> None:
+def test_ended_session_is_told_and_leads_back(house: House) -> None:
     ada = house.person(MAKER)
     token = ada.token("/")
     house.console.sessions.sign_out(ada.client.cookies["payouts"])
@@ -48,14 +48,14 @@ def test_a_session_that_has_ended_says_so_and_leads_back_to_the_page_of_the_form
     assert ada.get("/").headers["location"] == "/sign-in"  # the cookie has gone: nobody was signed out now
 
 
-def test_a_link_in_a_mail_is_asked_for_once_more_from_our_own_site(house: House) -> None:
+def test_mail_link_is_reloaded_from_own_site(house: House) -> None:
     """A browser keeps the cookie of a session from what another site leads to."""
     answer = house.stranger().get("/payouts/0123456789abcdef", **{"sec-fetch-site": "cross-site"})
     assert answer.status_code == 200
     assert '<meta http-equiv="refresh" content="0;url=/payouts/0123456789abcdef">' in answer.text
 
 
-def test_the_rest_of_a_session_is_told_and_a_poll_does_not_prolong_it(house: House) -> None:
+def test_session_rest_is_told_and_poll_prolongs_nothing(house: House) -> None:
     ada = house.person(MAKER)
     assert 'data-session-left-s="900"' in ada.get("/").text
     assert int(ada.get("/session").text) <= 900
@@ -63,7 +63,7 @@ def test_the_rest_of_a_session_is_told_and_a_poll_does_not_prolong_it(house: Hou
     assert house.stranger().get("/session").status_code == 401
 
 
-def test_the_link_of_a_refusal_leads_an_administrator_somewhere(house: House) -> None:
+def test_refusal_link_leads_administrator_to_start_page(house: House) -> None:
     tom = house.person(ADMINISTRATOR)
     page = tom.get("/new")
     assert page.status_code == 403
@@ -71,7 +71,7 @@ def test_the_link_of_a_refusal_leads_an_administrator_somewhere(house: House) ->
     assert tom.get("/people").status_code == 200
 
 
-def test_a_refused_form_comes_back_with_what_was_typed(house: House) -> None:
+def test_refused_form_keeps_typed_values(house: House) -> None:
     ada = house.person(MAKER)
     answer = ada.upload("/new", "pay.csv", b"x", stated_rows="about 12", stated_sums="KES 5", reference="run-1")
     assert answer.status_code == 409

@@ -6,11 +6,11 @@ from socket import socket
 import pytest
 
 from paygw_batch.settings.configuration import load_settings
-from tests.cli.program import Program
-from tests.console.browsers import Desk
-from tests.console.passkey_people import at_origin, origin_of, own_line, use_passkey
-from tests.console.people import APPROVER, House, newest_entries
 from tests.console.serving import served
+from tests.support.browsers import Desk
+from tests.support.passkey_people import at_origin, origin_of, own_line, use_passkey
+from tests.support.people import APPROVER, House, newest_entries
+from tests.support.program import Program
 
 NewDesk = Callable[..., Desk]
 
@@ -27,9 +27,7 @@ def listed(program: Program, line: str) -> None:
     program.config.write_text(text.replace(own, f'{own.replace("= ", "= [")}, "{line}"]'))
 
 
-def test_an_invited_person_makes_a_passkey_and_signs_in_once_it_is_in_the_configuration(
-    program: Program, listener: socket, new_desk: NewDesk
-) -> None:
+def test_invited_person_signs_in_after_key_is_configured(program: Program, listener: socket, new_desk: NewDesk) -> None:
     invited = program.json("invite", APPROVER)
     desk, link = new_desk(), invited["link"]
     with served(program, listener):

@@ -16,13 +16,11 @@ from paygw_batch.console.console_app import ROUTES
 from paygw_batch.console.pages import people_page
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATIC
-from tests.checkout import ROOT
 from tests.console.checking import checked_here
-from tests.console.keyed_people import KEYS, PasskeyHouse, value
-from tests.console.people import APPROVER, MAKER, ORIGIN, House, newest_entries, set_up
-from tests.console.test_console_access import NAMES, address
-from tests.console.test_console_files import paid
-from tests.console.test_console_preparation import digest, finished, sheet, signed, uploaded
+from tests.console.preparing import digest, finished, paid_payout, sheet, signed, uploaded
+from tests.support.checkout import ROOT
+from tests.support.keyed_people import KEYS, PasskeyHouse, value
+from tests.support.people import APPROVER, MAKER, ORIGIN, PEOPLE, House, address, newest_entries, set_up
 
 OUR_FILES = [*STATIC.iterdir(), *(ROOT / "paygw_batch/show/static").iterdir()]
 HOSTILE = "\"'><img src=x onerror=alert(1)><svg onload=alert(2)><script>alert(3)</script><b hx-get=/x style=x>{{71*73}}"
@@ -133,10 +131,10 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, d
         yield house, places
 
 
-def test_xss_texts_of_others_are_only_texts_on_every_page(hostile: tuple[House, dict[str, str]]) -> None:
+def test_xss_texts_stay_texts_on_every_page(hostile: tuple[House, dict[str, str]]) -> None:
     house, places = hostile
     seen = 0
-    for name in NAMES.values():
+    for name in PEOPLE.values():
         person = house.person(name)
         for path in every_page(places):
             answer = person.get(path)
@@ -167,7 +165,7 @@ def every_page(places: dict[str, str]) -> Iterator[str]:
     yield f"/payouts/{HOSTILE}"
 
 
-def test_xss_files_to_take_away_are_no_pages_of_ours(hostile: tuple[House, dict[str, str]]) -> None:
+def test_xss_downloads_are_attachments_without_markup(hostile: tuple[House, dict[str, str]]) -> None:
     house, places = hostile
     person = house.person(MAKER)
     for path in (f"/payouts/{places['batch']}/reconciliation.html", "/payees/advice?text=254712345003"):
@@ -207,7 +205,7 @@ def test_vendored_files_are_none_and_ours_load_nothing() -> None:
 
 def test_formulas_in_downloads_are_texts(tmp_path: Path) -> None:
     house = House(set_up(tmp_path))
-    batch = paid(house.program)
+    batch = paid_payout(house.program)
     person = house.person(MAKER)
     lines = list(csv.reader(io.StringIO(person.get(f"/payouts/{batch}/reconciliation.csv").text)))
     cells = [cell for line in lines for cell in line]
@@ -225,7 +223,7 @@ def test_formulas_in_downloads_are_texts(tmp_path: Path) -> None:
 # Secrets
 
 
-def test_secrets_and_tokens_are_in_no_page_log_or_trail(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_are_in_no_page_log_or_trail(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     house = PasskeyHouse(set_up(tmp_path))
     ada, ben = house.person(MAKER), house.person(APPROVER)
@@ -258,7 +256,7 @@ def test_secrets_and_tokens_are_in_no_page_log_or_trail(tmp_path: Path, caplog: 
     assert in_groups(KEYS[MAKER].public.fingerprint) in shown  # what people compare is on the page
 
 
-def test_an_error_that_nobody_foresaw_says_nothing(
+def test_unforeseen_error_tells_no_personal_data(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     person = house.person(MAKER)
@@ -279,9 +277,9 @@ def test_an_error_that_nobody_foresaw_says_nothing(
 # Traces
 
 
-def test_no_act_refusal_or_download_is_without_a_trace(house: House) -> None:
+def test_every_act_refusal_and_download_is_traced(house: House) -> None:
     """Every path that does something, by everyone who may and everyone who may not: one line more in the trail."""
-    for name in NAMES.values():
+    for name in PEOPLE.values():
         person = house.person(name)
         for one in ROUTES:
             if one.path in {"/sign-in", "/sign-out"}:
@@ -294,7 +292,7 @@ def test_no_act_refusal_or_download_is_without_a_trace(house: House) -> None:
             assert is_noted == (does or status == 403), (name, one.method, one.path, status)
 
 
-def test_a_refused_form_of_another_site_leaves_a_trace(house: House) -> None:
+def test_refused_cross_site_form_is_traced(house: House) -> None:
     person = house.person(MAKER)
     for one in ROUTES:
         if one.method == "POST":
@@ -305,7 +303,7 @@ def test_a_refused_form_of_another_site_leaves_a_trace(house: House) -> None:
             assert (newest[0].result, newest[0].who) == ("refused", MAKER)
 
 
-def test_the_whole_of_a_payout_is_in_the_trail(house: House) -> None:
+def test_whole_payout_is_in_trail(house: House) -> None:
     ada, ben = house.person(MAKER), house.person(APPROVER)
     place = uploaded(ada, sheet(2))
     ada.post(f"{place}/mend", row="2", column="amount", text="7.00")

@@ -14,14 +14,13 @@ from paygw_batch.approval.plan_document import PlanDocument, read_plan
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.console.payout_folder import CheckedSheet, PayoutFolder
 from paygw_batch.console.start_run import start_run, started_run
-from tests.approval.software_passkey import SoftwarePasskey
-from tests.approval.test_passkey import flipped, passkey
-from tests.cli.program import Program
 from tests.console.checking import checked_here
-from tests.console.keyed_people import KEYS, PAGES, PasskeyHouse, PasskeyPerson, parts_of, value
-from tests.console.people import APPROVER, MAKER, House, set_up
-from tests.console.test_console_preparation import digest, finished, sheet, signed, uploaded
-from tests.patience import PATIENCE_S
+from tests.console.preparing import digest, finished, sheet, signed, uploaded
+from tests.support.keyed_people import KEYS, PAGES, PasskeyHouse, PasskeyPerson, parts_of, value
+from tests.support.patience import PATIENCE_S
+from tests.support.people import APPROVER, MAKER, House, set_up
+from tests.support.program import Program
+from tests.support.software_passkey import SoftwarePasskey, flipped, passkey
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +65,7 @@ def forgeries(keyed: PasskeyHouse) -> Forgeries:
 
 
 @pytest.mark.long
-def test_forged_approval_no_byte_of_it_can_differ(forgeries: Forgeries) -> None:
+def test_forged_approval_with_flipped_bit_is_refused(forgeries: Forgeries) -> None:
     """Every eighth bit here, through the pages; every bit is flipped in tests/approval/test_passkey.py."""
     for part in ("client_data", "authenticator_data", "signature"):
         plain = from_base64url(forgeries.form[part]) or b""
@@ -120,7 +119,7 @@ def forged(forgeries: Forgeries, how: str) -> dict[str, str]:
         "the maker's signature",
     ],
 )
-def test_forged_approval_what_was_signed_for_something_else_counts_for_nothing(forgeries: Forgeries, how: str) -> None:
+def test_forged_approval_signed_for_other_purpose_is_refused(forgeries: Forgeries, how: str) -> None:
     assert forgeries.hand_in(**forged(forgeries, how)) == 409
     assert not forgeries.is_approved
     assert forgeries.ben.post(f"{forgeries.place}/start", digest=forgeries.form["digest"]).status_code == 409
@@ -173,7 +172,7 @@ def approve_past_the_page(person: PasskeyPerson, house: PasskeyHouse, place: str
     return person.post(f"{place}/approve", **form).status_code
 
 
-def test_one_person_twice_is_one_person(strict: PasskeyHouse) -> None:
+def test_person_with_two_passkeys_counts_once(strict: PasskeyHouse) -> None:
     ben = strict.person(APPROVER)
     place = strict.prepared(strict.person(MAKER), sheet(2))
     assert approve(ben, place) == 303
@@ -188,7 +187,7 @@ def test_one_person_twice_is_one_person(strict: PasskeyHouse) -> None:
     assert not is_begun(ben, strict, place)
 
 
-def test_two_people_other_than_the_maker_approve_before_a_payout_can_start(strict: PasskeyHouse) -> None:
+def test_payout_needs_two_approvers_other_than_maker(strict: PasskeyHouse) -> None:
     ada, ben, cleo = strict.person(MAKER), strict.person(APPROVER), by(strict, CLEO)
     place = strict.prepared(ada, sheet(2))
     assert not is_begun(ben, strict, place)
@@ -216,7 +215,7 @@ FIGURE = re.compile(r"(?<![\w.,/-])\d[\d,\u202f]*(?:\.\d+)?(?![\w])")
 TIME = re.compile(r"\d+ [A-Z][a-z]{2} \d{4}, \d\d:\d\d UTC")
 
 
-def test_shown_differs_from_signed_every_figure_of_the_page_is_in_the_signed_text(house: House) -> None:
+def test_every_shown_figure_is_in_signed_text(house: House) -> None:
     """The page for the approver: counts, sums, amounts, accounts, changes. Its time and its steps are no figures."""
     ada, ben = house.person(MAKER), house.person(APPROVER)
     place = uploaded(ada, sheet(7))
@@ -281,7 +280,7 @@ def test_approve_while_mending_ends_without_an_approval(house: House) -> None:
     assert house.program.record() == []
 
 
-def test_double_click_and_stale_tab_are_one_deed(house: House) -> None:
+def test_doubled_click_and_stale_tab_act_once(house: House) -> None:
     ada, ben = house.person(MAKER), house.person(APPROVER)
     place = uploaded(ada, sheet(2))
     form = ada.shown(f"{place}/sign")
@@ -312,7 +311,7 @@ def endless(tmp_path: Path) -> Iterator[list[str]]:
         pass
 
 
-def test_two_starts_at_once_are_one_process(tmp_path: Path, endless: list[str]) -> None:
+def test_simultaneous_starts_are_single_process(tmp_path: Path, endless: list[str]) -> None:
     runs = tmp_path / "runs"
     pids = set()
     gate = threading.Barrier(8)
@@ -329,7 +328,7 @@ def test_two_starts_at_once_are_one_process(tmp_path: Path, endless: list[str]) 
     assert len(pids) == 1
 
 
-def test_two_starts_at_once_by_two_consoles_send_each_row_once(house: House) -> None:
+def test_simultaneous_starts_by_consoles_send_rows_once(house: House) -> None:
     """Two processes that serve the same journal know nothing of each other; the journal does."""
     ada, ben = house.person(MAKER), house.person(APPROVER)
     place = uploaded(ada, sheet(3))

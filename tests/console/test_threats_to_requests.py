@@ -14,13 +14,12 @@ from starlette.routing import Mount, Route
 from paygw_batch.console import web_guard
 from paygw_batch.console.console_app import ROUTES, console_app
 from paygw_batch.console.web_guard import HEADERS, MAX_FORM_BYTES, WebGuard
-from tests.approval.test_passkey import passkey
 from tests.console.checking import checked_here
-from tests.console.keyed_people import KEYS, PasskeyHouse
-from tests.console.people import APPROVER, MAKER, ORIGIN, House, Person, newest_entries, set_up
-from tests.console.test_console_access import NAMES, address
-from tests.console.test_console_preparation import HEADING, row, sheet, signed, uploaded
-from tests.patience import until
+from tests.console.preparing import HEADING, row, sheet, signed, uploaded
+from tests.support.keyed_people import KEYS, PasskeyHouse
+from tests.support.patience import until
+from tests.support.people import APPROVER, MAKER, ORIGIN, PEOPLE, House, Person, address, newest_entries, set_up
+from tests.support.software_passkey import passkey
 
 MIB = 1 << 20
 OWN = b"127.0.0.1:8460"
@@ -102,7 +101,7 @@ def _here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> No
 # Routes by role by owner
 
 
-def test_every_route_of_the_application_has_a_rule_here(house: House) -> None:
+def test_every_route_has_rule(house: House) -> None:
     assert {f"{one.method} {one.path}" for one in ROUTES} == set(RULES)
     app: Any = console_app(house.console)
     served = app._app.routes
@@ -113,10 +112,10 @@ def test_every_route_of_the_application_has_a_rule_here(house: House) -> None:
     assert all(isinstance(one, Route | Mount) for one in served)
 
 
-@pytest.mark.parametrize("name", NAMES.values())
-def test_every_route_asks_for_the_roles_of_its_rule(house: House, name: str) -> None:
+@pytest.mark.parametrize("name", PEOPLE.values())
+def test_route_asks_for_roles_of_rule(house: House, name: str) -> None:
     person = house.person(name)
-    role = next(role for role, one in NAMES.items() if one == name)
+    role = next(role for role, one in PEOPLE.items() if one == name)
     for one in ROUTES:
         rule = RULES[f"{one.method} {one.path}"]
         assert (one.act is None) == (rule == STRANGERS)
@@ -142,7 +141,7 @@ def both(house: House) -> House:
 
 
 @pytest.mark.long
-def test_every_route_of_a_sheet_asks_for_its_owner_or_for_another(both: House) -> None:
+def test_sheet_route_asks_for_owner_or_other_person(both: House) -> None:
     ada, ben = both.person(MAKER), both.person(APPROVER)
     forms = {
         "mend": {"row": "2", "column": "amount", "text": "9.00"},
@@ -184,7 +183,7 @@ def test_other_methods_do_nothing(house: House, method: str) -> None:
 # CSRF
 
 
-def test_csrf_a_form_without_the_token_of_this_very_session_changes_nothing(house: House) -> None:
+def test_csrf_form_without_session_token_changes_nothing(house: House) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(2))
     before = snapshot(house, place)
@@ -204,7 +203,7 @@ def test_csrf_a_form_without_the_token_of_this_very_session_changes_nothing(hous
     assert snapshot(house, place) == before
 
 
-def test_csrf_every_form_of_every_page_comes_from_our_own_origin(house: House) -> None:
+def test_csrf_forms_must_come_from_own_origin(house: House) -> None:
     person = house.person(MAKER)
     token = person.token("/")
     for one in ROUTES:
@@ -238,7 +237,7 @@ def test_csrf_looking_changes_nothing(house: House) -> None:
 # Sessions
 
 
-def test_session_theft_what_is_kept_or_shown_opens_no_session(house: House) -> None:
+def test_session_theft_fails_with_kept_or_shown_values(house: House) -> None:
     person = house.person(MAKER)
     cookie = person.client.cookies["payouts"]
     kept = house.program.journal.with_name("journal.sqlite3.sessions")
@@ -253,7 +252,7 @@ def test_session_theft_what_is_kept_or_shown_opens_no_session(house: House) -> N
         assert thief.get("/").status_code == 303, guess
 
 
-def test_session_fixation_an_id_is_never_one_that_was_there_before(house: House) -> None:
+def test_session_fixation_is_prevented_by_new_ids(house: House) -> None:
     victim = house.stranger()
     victim.client.cookies.set("payouts", "chosen-by-another")
     answer = victim.ask("POST", "/sign-in", data={"name": MAKER}, headers={"origin": ORIGIN})
@@ -280,7 +279,7 @@ def keyed(tmp_path: Path) -> PasskeyHouse:
     return PasskeyHouse(set_up(tmp_path))
 
 
-def test_sign_in_brute_force_opens_nothing_locks_nobody_out_and_is_all_noted(keyed: PasskeyHouse) -> None:
+def test_sign_in_brute_force_is_noted_without_lockout(keyed: PasskeyHouse) -> None:
     thief, eve = keyed.stranger(), passkey("p-eve")
     begun = thief.begun()
     for number in range(60):
@@ -293,7 +292,7 @@ def test_sign_in_brute_force_opens_nothing_locks_nobody_out_and_is_all_noted(key
     assert keyed.person(MAKER).get("/").status_code == 200
 
 
-def test_what_signed_one_sign_in_signs_no_second_one(keyed: PasskeyHouse) -> None:
+def test_signed_sign_in_cannot_be_reused(keyed: PasskeyHouse) -> None:
     ada, thief = keyed.stranger(), keyed.stranger()
     begun = ada.begun()
     assert ada.sign_in(KEYS[MAKER], begun).status_code == 303
@@ -305,7 +304,7 @@ def test_what_signed_one_sign_in_signs_no_second_one(keyed: PasskeyHouse) -> Non
 
 
 def test_clickjacking_no_answer_can_be_in_a_frame(house: House) -> None:
-    people = [house.stranger(), *map(house.person, NAMES.values())]
+    people = [house.stranger(), *map(house.person, PEOPLE.values())]
     for one in ROUTES:
         for person in people:
             answer = person.get(address(one))
@@ -383,7 +382,7 @@ def asked(
 # Bodies
 
 
-def test_upload_bomb_declared_as_ten_gibibytes_is_refused_before_a_byte_is_read(house: House) -> None:
+def test_upload_bomb_is_refused_by_declared_length(house: House) -> None:
     headers = [(b"host", b"127.0.0.1:8460"), (b"content-length", str(10 * 1024 * MIB).encode())]
     assert asked(house.app, headers=headers, method="POST", path="/new") == (413, 0)
     for length in (b"-1", b"1e9", b"0x10", b"1, 2", b""):
@@ -396,7 +395,7 @@ def endless_body(size: int) -> Iterator[dict[str, Any]]:
         yield {"type": "http.request", "body": b"x" * size, "more_body": True}
 
 
-def test_upload_bomb_that_declares_nothing_is_counted_as_it_comes(house: House) -> None:
+def test_upload_bomb_without_length_is_counted_while_read(house: House) -> None:
     cookie = house.person(MAKER).client.cookies["payouts"]
     headers = [
         (b"host", b"127.0.0.1:8460"), (b"transfer-encoding", b"chunked"), (b"cookie", f"payouts={cookie}".encode()),
@@ -459,7 +458,7 @@ def workbook_of_600_mib() -> bytes:
     return file.getvalue()
 
 
-def test_upload_bomb_of_600_mib_in_600_kib_is_a_sentence(house: House) -> None:
+def test_upload_bomb_in_workbook_is_refused_with_sentence(house: House) -> None:
     bomb = workbook_of_600_mib()
     assert len(bomb) < 4 * MIB
     ada = house.person(MAKER)
@@ -469,7 +468,7 @@ def test_upload_bomb_of_600_mib_in_600_kib_is_a_sentence(house: House) -> None:
 
 
 @pytest.mark.long
-def test_upload_bomb_of_a_million_columns_is_a_sentence(house: House) -> None:
+def test_upload_bomb_of_million_columns_is_refused(house: House) -> None:
     ada = house.person(MAKER)
     content = f"{HEADING},{','.join(f'c{n}' for n in range(1_000_000))}\n{row(1)}\n".encode()
     page = once_read(ada, uploaded(ada, content))
@@ -516,7 +515,7 @@ def test_path_traversal_leads_nowhere(house: House, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["//evil.example/", "//evil.example/%2f..", "/\\evil.example", "http://evil.example/"])
-def test_a_path_that_looks_like_another_site_is_a_path(house: House, path: str) -> None:
+def test_path_like_other_site_is_not_found(house: House, path: str) -> None:
     assert asked(house.app, headers=[(b"host", OWN)], path=path)[0] == 404
 
 
@@ -542,7 +541,7 @@ def test_an_answer_leads_to_no_other_site(house: House, back: str) -> None:
     assert not {"\t", "\n", "\r", "\\"} & set(location)
 
 
-def test_the_owner_alone_sees_a_sheet_that_is_removed_again(house: House) -> None:
+def test_removed_sheet_is_gone_from_page_and_disk(house: House) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(1))
     assert ada.post(f"{place}/remove").status_code == 303

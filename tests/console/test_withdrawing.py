@@ -15,12 +15,10 @@ from paygw_batch.console.console_app import console_app
 from paygw_batch.console.start_run import StartedRun, started_run
 from paygw_batch.journal.lock import RunLock, lock_path
 from paygw_batch.opening.open_journal import journal_to_read
-from tests.cli.program import kenyan_rows
-from tests.console.people import APPROVER, AUDITOR, MAKER, House, Person, forms_of
-from tests.console.test_console_payout import SMALL
-from tests.console.test_console_preparation import sheet, signed, uploaded
-from tests.console.test_console_stories import folder_of, submitted
-from tests.patience import until
+from tests.console.preparing import NO_APPROVAL, folder_in, sheet, signed, submitted, uploaded
+from tests.support.patience import until
+from tests.support.people import APPROVER, AUDITOR, MAKER, House, Person, forms_of
+from tests.support.program import kenyan_rows
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 PATHS = {MAKER: "withdraw", APPROVER: "send-back"}
@@ -60,7 +58,7 @@ def withdrawn_by(house: House) -> list[tuple[str, str]]:
         return [(one.sha256, one.by) for one in journal.withdrawals()]
 
 
-def test_who_may_withdraw_is_offered_it(house: House, ada: Person, ben: Person) -> None:
+def test_withdrawal_is_offered_to_entitled_people(house: House, ada: Person, ben: Person) -> None:
     place = signed_payout(ada)
     assert "withdraw" in actions_on(ada, f"{place}/plan")
     assert ben.post(f"{place}/approve").status_code == 303
@@ -72,7 +70,7 @@ def test_who_may_withdraw_is_offered_it(house: House, ada: Person, ben: Person) 
 @pytest.mark.parametrize("name", [MAKER, APPROVER])
 def test_no_copy_of_a_withdrawn_payout_starts(house: House, ada: Person, ben: Person, name: str) -> None:
     place, person = approved_payout(ada, ben), ada if name == MAKER else ben
-    found = folder_of(house, place)
+    found = folder_in(house, place)
     plan, copy = read_plan(found.plan_file), shutil.copy(found.plan_file, house.program.home / "copy.json")
     start = ben.shown(f"{place}/start")
     assert person.post(f"{place}/{PATHS[name]}", **REASONS[name]).status_code == 303
@@ -94,13 +92,13 @@ def journal_held(house: House) -> Iterator[None]:
 
 
 def run_of(house: House, place: str) -> StartedRun:
-    run = started_run(house.console.runs, read_plan(folder_of(house, place).plan_file).content.batch)
+    run = started_run(house.console.runs, read_plan(folder_in(house, place).plan_file).content.batch)
     assert run is not None
     return run
 
 
 @pytest.mark.parametrize("name", [MAKER, APPROVER])
-def test_a_payout_that_waits_is_withdrawn(house: House, ada: Person, ben: Person, name: str) -> None:
+def test_waiting_payout_can_be_withdrawn(house: House, ada: Person, ben: Person, name: str) -> None:
     place, person = approved_payout(ada, ben), ada if name == MAKER else ben
     with journal_held(house):
         assert ben.post(f"{place}/start").status_code == 303
@@ -126,7 +124,7 @@ def test_a_started_payout_is_stopped_and_not_withdrawn(house: House, ada: Person
 
 def test_a_payout_under_way_offers_to_pause(house: House) -> None:
     text = house.program.config.read_text()
-    house.program.config.write_text(text.replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    house.program.config.write_text(text.replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]"))
     batch = house.program.json("submit", house.program.sheet(kenyan_rows(3)), "--first", "1")["batch"]
     house = House(house.program)
     house.console = replace(house.console, program=(sys.executable, "-S", "-c", "import time; time.sleep(300)"))

@@ -10,25 +10,25 @@ from paygw_batch.journal import RunNow, SharedWork, TimetableJob, WorkerLife
 from paygw_batch.journal.port import GateState, GateStop, GateStopKind
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import pick_up_name
-from tests.cli.test_postgres_commands import ClusterProgram
-from tests.console.people import AUDITOR, MAKER, House, set_up
-from tests.engine.scripted_world import NOW
-from tests.journal.postgres_server import PostgresServer
-from tests.patience import PATIENCE_S, until
+from tests.support.clusters import ClusterProgram
+from tests.support.patience import PATIENCE_S, until
+from tests.support.people import AUDITOR, MAKER, House, set_up
+from tests.support.postgres_server import PostgresServer
+from tests.support.scripted_world import NOW
 
 GATE = GateState(50.0, 8, "amina", timestamp(NOW), [], "", 0, 0, None, "")
 WORKER = WorkerLife("nairobi-1", 4711, timestamp(NOW - timedelta(minutes=2)), timestamp(NOW), True, "b" * 16, 600)
 RUN = RunNow("b" * 16, "salaries.csv", 12_345, is_urgent=True, is_stopped=False)
 
 
-def test_rows_a_minute_are_those_since_the_worker_started() -> None:
+def test_rows_per_minute_count_from_worker_start() -> None:
     page = people_page.workers_page(SharedWork([WORKER], [RUN], GATE), [], Settings.model_validate({}), NOW)
     (one,) = page.workers
     assert (one.rows_a_minute, one.sheet_name) == (300, "salaries.csv")
     assert (page.rate_per_s, page.in_flight, page.stop_reason) == (50, 8, "")
 
 
-def test_what_nobody_set_is_what_is_configured() -> None:
+def test_unset_limits_show_configured_values() -> None:
     gate = replace(GATE, rate_per_s=None, concurrency=None)
     page = people_page.workers_page(SharedWork([], [], gate), [], Settings.model_validate({}), NOW)
     assert (page.rate_per_s, page.in_flight) == (0, 16)
@@ -43,7 +43,7 @@ def test_a_stop_is_told_with_its_reason() -> None:
     assert page.work.gate.stopped_at == timestamp(NOW)
 
 
-def test_the_jobs_of_the_timetable_are_told_by_what_they_do() -> None:
+def test_timetable_jobs_are_described_by_task() -> None:
     settings = Settings.model_validate(
         {
             "journal": {"url": "postgresql://db/paygw", "replication": "none"},
@@ -61,7 +61,7 @@ def test_the_jobs_of_the_timetable_are_told_by_what_they_do() -> None:
     assert [job for _, job in page.jobs] == jobs
 
 
-def test_a_journal_in_a_file_has_no_such_page_and_no_link_to_it(house: House) -> None:
+def test_journal_file_has_no_workers_page_or_link(house: House) -> None:
     ada = house.person(MAKER)
     assert ada.get("/workers").status_code == 404
     assert 'href="/workers"' not in ada.get("/").text

@@ -19,7 +19,7 @@ SAME = [
 
 
 @pytest.mark.parametrize("spellings", SAME, ids=lambda spellings: spellings[0])
-def test_every_spelling_of_a_host_is_one(spellings: list[str]) -> None:
+def test_host_spellings_are_equal(spellings: list[str]) -> None:
     assert len({canonical_host(text) for text in spellings}) == 1
 
 
@@ -38,7 +38,7 @@ def test_the_canonical_form_is_its_own() -> None:
             assert canonical_host(canonical_host(text)) == canonical_host(text)
 
 
-def test_what_is_no_host_name_is_compared_as_it_is_written() -> None:
+def test_invalid_host_name_is_compared_literally() -> None:
     odd = "a" * 70 + ".example"
     assert canonical_host(odd) == odd
 
@@ -58,11 +58,11 @@ OURS = EndpointIdentity.of("gateway.example", "1234", "merchant")
         (EndpointIdentity.of("gateway.example", "1235", None), False),
     ],
 )
-def test_two_of_three_say_whose_an_endpoint_is(other: EndpointIdentity, is_same: bool) -> None:
+def test_two_of_three_parts_identify_endpoint(other: EndpointIdentity, is_same: bool) -> None:
     assert OURS.is_of_same_merchant(other) == other.is_of_same_merchant(OURS) == is_same
 
 
-def test_names_may_differ_in_one_part_each() -> None:
+def test_known_names_may_differ_in_single_part() -> None:
     names = [OURS, EndpointIdentity.of("gateway.example", "1235", "merchant")]
     moved = EndpointIdentity.of("gateway.example", "1235", "another login")
     assert moved.is_of_merchant(names)
@@ -80,7 +80,7 @@ def test_the_consumer_key_is_kept_as_a_digest() -> None:
     assert len(ours.consumer_key_sha256) == 64
 
 
-def test_a_name_gives_the_endpoint_back_but_for_its_key() -> None:
+def test_name_gives_endpoint_back_without_key() -> None:
     ours = EndpointIdentity.of("127.0.0.1", "12/34", "merchant")
     assert ours.name == "localhost/12/34"
     assert EndpointIdentity.from_name("127.0.0.1/12/34").host == ours.host

@@ -62,7 +62,7 @@ def ruled(claim: Claim, *candidates: Candidate) -> Ruling:
         (State.REPLACED, "declined", Finding.LATE),
     ],
 )
-def test_what_a_proven_word_does_in_each_state(state: State, word: str, finding: Finding) -> None:
+def test_proven_word_has_finding_for_each_state(state: State, word: str, finding: Finding) -> None:
     found = ruled(replace(CLAIM, status=word), candidate(state))
     assert found.finding is finding
     assert found.said is WORDS[word]
@@ -72,7 +72,7 @@ def test_what_a_proven_word_does_in_each_state(state: State, word: str, finding:
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_nothing_is_judged_while_the_row_is_in_flight(word: str) -> None:
+def test_row_in_flight_is_not_judged(word: str) -> None:
     assert isinstance(rule(replace(CLAIM, status=word), [candidate(State.IN_FLIGHT)], WORDS), Waits)
 
 
@@ -94,26 +94,26 @@ def test_nothing_is_judged_while_the_row_is_in_flight(word: str) -> None:
         (replace(CLAIM, is_not_found=True, status="no-such-order"), Finding.NOT_FOUND),
     ],
 )
-def test_what_moves_nothing(claim: Claim, finding: Finding) -> None:
+def test_unusable_claim_moves_nothing(claim: Claim, finding: Finding) -> None:
     found = ruled(claim, candidate())
     assert found.finding is finding
     assert found.outcome is None
 
 
-def test_an_order_that_the_journal_does_not_have() -> None:
+def test_order_missing_in_journal_is_unknown() -> None:
     assert ruled(CLAIM) == Ruling(Finding.UNKNOWN_ORDER)
 
 
 @pytest.mark.parametrize("state", [State.READY, State.IN_DOUBT, State.ACCEPTED, State.REJECTED])
 @pytest.mark.parametrize("word", ["approved", "processing"])
-def test_a_later_attempt_that_the_journal_does_not_know_contradicts_it(state: State, word: str) -> None:
+def test_unknown_later_attempt_contradicts_journal(state: State, word: str) -> None:
     (of_copy,) = later_attempt_of("PAY-1", [candidate(state), candidate(client_orderid="PAY-2")])
     assert ruled(replace(CLAIM, order_id="PAY-1-r2", status=word), of_copy).finding is Finding.CONTRADICTING
     never_sent = replace(of_copy, sent_order_id=None, standing=Standing())
     assert ruled(replace(CLAIM, order_id="PAY-1-r2", status=word), never_sent).finding is Finding.CONTRADICTING
 
 
-def test_the_next_attempt_does_not_leave_under_an_id_that_was_answered_before() -> None:
+def test_id_answered_earlier_blocks_next_attempt() -> None:
     """Its own answer and the earlier one could not be told apart: a copy was restored, and an attempt is not in it."""
     (of_copy,) = later_attempt_of("PAY-1", [candidate(State.REJECTED)])
     assert ruled(replace(CLAIM, order_id="PAY-1-r2", status="declined"), of_copy).finding is Finding.CONTRADICTING
@@ -130,21 +130,21 @@ def test_the_next_attempt_does_not_leave_under_an_id_that_was_answered_before() 
         Standing(State.READY, attempt=1, possible_duplicate_of=1),  # a person called it not received
     ],
 )
-def test_the_answer_to_an_attempt_that_the_journal_knows_holds_nothing(standing: Standing) -> None:
+def test_answer_to_known_attempt_holds_nothing(standing: Standing) -> None:
     assert ruled(replace(CLAIM, status="declined"), candidate(standing=standing)).finding is Finding.LATE
 
 
-def test_the_same_amount_in_other_digits_is_the_same_amount() -> None:
+def test_amount_in_other_digits_is_equal() -> None:
     assert ruled(replace(CLAIM, amount="1500.5"), candidate()).finding is Finding.MOVED
 
 
-def test_a_collection_and_a_payout_of_one_order_id_are_told_apart_by_their_amounts() -> None:
+def test_payments_with_same_id_differ_by_amount() -> None:
     other = candidate(amount="20", number=8)
     assert ruled(CLAIM, other, candidate()).instruction == 7
     assert ruled(CLAIM, candidate(number=8), candidate()).finding is Finding.AMBIGUOUS
 
 
-def test_an_attempt_that_was_superseded_moves_nothing_and_its_money_is_a_contradiction() -> None:
+def test_superseded_attempt_moves_nothing_but_paid_contradicts() -> None:
     later = candidate(sent_order_id="PAY-1-r2", standing=Standing(State.ACCEPTED, attempt=2, generation=2))
     assert ruled(replace(CLAIM, status="declined"), later).finding is Finding.SUPERSEDED
     found = ruled(CLAIM, later)
@@ -154,13 +154,13 @@ def test_an_attempt_that_was_superseded_moves_nothing_and_its_money_is_a_contrad
 
 
 @pytest.mark.parametrize("standing", [Standing(State.ACCEPTED, 2, 1, 1), Standing(State.IN_DOUBT, 2, 2)])
-def test_no_is_not_taken_for_the_latest_attempt_when_an_earlier_one_left_under_the_same_id(standing: Standing) -> None:
+def test_rejection_of_reused_id_is_ambiguous(standing: Standing) -> None:
     twice = candidate(standing=standing, has_left_once=False)
     assert ruled(replace(CLAIM, status="declined"), twice).finding is Finding.AMBIGUOUS
     assert ruled(CLAIM, twice).finding is Finding.MOVED
 
 
-def test_a_release_under_an_id_of_its_own_leaves_no_doubt_which_attempt_is_meant() -> None:
+def test_release_under_own_id_is_unambiguous() -> None:
     again = candidate(
         sent_order_id="PAY-1-r2", standing=Standing(State.ACCEPTED, attempt=2, generation=2), has_left_once=False
     )
@@ -238,7 +238,7 @@ EXACT = Span(LEFT, "2026-11-20T10:00:00.501Z")
         (StatedTimes((AFTER,), sent_at=BEFORE), Meant.EARLIER),
     ],
 )
-def test_which_attempt_a_time_means(times: StatedTimes, meant: Meant) -> None:
+def test_stated_time_tells_meant_attempt(times: StatedTimes, meant: Meant) -> None:
     assert meant_attempt(times, LEFT) is meant
     assert meant_attempt(times, None) is Meant.UNSTATED
 
@@ -262,9 +262,7 @@ ONCE = candidate(State.IN_DOUBT, intended_at=LEFT)
         ("processing", StatedTimes((BEFORE,)), TWICE, Finding.CONTRADICTING),
     ],
 )
-def test_what_a_line_of_a_statement_comes_to_by_its_time(
-    word: str, times: StatedTimes, of: Candidate, finding: Finding
-) -> None:
+def test_statement_line_is_ruled_by_time(word: str, times: StatedTimes, of: Candidate, finding: Finding) -> None:
     assert ruled(replace(CLAIM, status=word, is_current=True, times=times), of).finding is finding
 
 
@@ -272,13 +270,11 @@ def test_what_a_line_of_a_statement_comes_to_by_its_time(
     ("standing", "finding"),
     [(Standing(State.REJECTED, 1), Finding.LATE), (Standing(State.REJECTED, 1, 1, 1), Finding.CONTRADICTING)],
 )
-def test_accepted_after_a_persons_rejected_is_no_late_message(standing: Standing, finding: Finding) -> None:
+def test_accepted_after_persons_rejection_is_not_late(standing: Standing, finding: Finding) -> None:
     assert ruled(replace(CLAIM, status="processing"), candidate(standing=standing)).finding is finding
 
 
 @pytest.mark.parametrize(("mark", "finding"), [(None, Finding.SUPERSEDED), (1, Finding.CONTRADICTING)])
-def test_accepted_for_an_attempt_that_a_person_called_rejected_is_told_after_its_release(
-    mark: int | None, finding: Finding
-) -> None:
+def test_accepted_after_release_of_rejected_attempt_is_told(mark: int | None, finding: Finding) -> None:
     later = candidate(sent_order_id="PAY-1-r2", standing=Standing(State.IN_DOUBT, 2, 2, mark))
     assert ruled(replace(CLAIM, status="processing"), later).finding is finding

@@ -25,7 +25,7 @@ from paygw_batch.core.lifecycle import (
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.journal.values import is_in_quarantine
-from tests.journal.row_progress import RowProgress
+from tests.support.row_progress import RowProgress
 
 FACTS: dict[FactKind, Fact] = {
     FactKind.INTENDED: Intended("A", "nonce", 1, None),
@@ -86,7 +86,7 @@ def may_be_sent(history: History) -> bool:
 
 
 @given(legal_histories())
-def test_at_every_prefix_a_row_may_be_sent_only_if_nothing_happened_or_the_last_fact_clears_it(
+def test_row_is_sendable_only_if_history_permits(
     history: History,
 ) -> None:
     for length in range(len(history) + 1):
@@ -96,7 +96,7 @@ def test_at_every_prefix_a_row_may_be_sent_only_if_nothing_happened_or_the_last_
 
 
 @given(legal_histories(), st.lists(st.tuples(st.sampled_from(list(FACTS.values())), st.integers(0, 9))))
-def test_a_fact_that_does_not_fit_changes_nothing(history: History, noise: History) -> None:
+def test_unfitting_fact_changes_nothing(history: History, noise: History) -> None:
     standing, _ = replay(history)
     for fact, attempt in noise:
         after = step(standing, kind_of(fact), attempt)
@@ -119,7 +119,7 @@ def test_attempts_count_intents_and_generations_count_releases(history: History)
 
 
 @given(legal_histories())
-def test_a_possible_duplicate_is_marked_from_a_persons_word_on_and_for_ever(history: History) -> None:
+def test_persons_word_marks_possible_duplicate_for_ever(history: History) -> None:
     standing, _ = replay(history)
     words = {FactKind.RESOLVED_NOT_RECEIVED, FactKind.RESOLVED_REJECTED}
     marked = [attempt for fact, attempt in history if kind_of(fact) in words]
@@ -127,25 +127,23 @@ def test_a_possible_duplicate_is_marked_from_a_persons_word_on_and_for_ever(hist
 
 
 @given(legal_histories(), st.integers(0, 24), st.sampled_from(list(FACTS)))
-def test_an_outcome_counts_only_for_the_attempt_that_is_in_flight(
-    history: History, attempt: int, kind: FactKind
-) -> None:
+def test_outcome_counts_only_for_attempt_in_flight(history: History, attempt: int, kind: FactKind) -> None:
     standing, _ = replay(history)
     expected = standing.attempt + 1 if kind is FactKind.INTENDED else standing.attempt
     if attempt != expected:
         assert isinstance(step(standing, kind, attempt), IllegalMove)
 
 
-def test_every_kind_of_fact_has_one_kind() -> None:
+def test_each_fact_maps_to_own_kind() -> None:
     assert {kind: kind_of(fact) for kind, fact in FACTS.items()} == {kind: kind for kind in FactKind}
 
 
-def test_only_an_intent_puts_a_row_in_flight_and_only_from_ready() -> None:
+def test_only_intent_puts_ready_row_in_flight() -> None:
     ways = [(state, kind) for (state, kind), target in TRANSITIONS.items() if target is State.IN_FLIGHT]
     assert ways == [(State.READY, FactKind.INTENDED)]
 
 
-def test_only_proof_or_a_person_leads_back_to_ready() -> None:
+def test_only_proof_or_person_restores_ready() -> None:
     ways = {(state, kind) for (state, kind), target in TRANSITIONS.items() if target is State.READY}
     assert ways == {
         (State.IN_FLIGHT, FactKind.NOT_SENT),
@@ -155,7 +153,7 @@ def test_only_proof_or_a_person_leads_back_to_ready() -> None:
     }
 
 
-def test_every_kind_of_fact_leads_to_one_state_wherever_it_is_legal() -> None:
+def test_each_kind_of_fact_leads_to_single_state() -> None:
     targets: dict[FactKind, set[State]] = {}
     for (_, kind), target in TRANSITIONS.items():
         targets.setdefault(kind, set()).add(target)
@@ -164,7 +162,7 @@ def test_every_kind_of_fact_leads_to_one_state_wherever_it_is_legal() -> None:
 
 
 @pytest.mark.parametrize("state", [State.PAID, State.RETURNED, State.REPLACED])
-def test_what_is_paid_returned_or_replaced_is_never_sent_again(state: State) -> None:
+def test_paid_returned_or_replaced_row_never_leaves_again(state: State) -> None:
     reachable, todo = set(), {state}
     while todo:
         here = todo.pop()
@@ -182,9 +180,7 @@ def test_what_is_paid_returned_or_replaced_is_never_sent_again(state: State) -> 
         (Resolution.PAID, Basis.PERSON, None),
     ],
 )
-def test_a_word_by_which_a_row_could_be_sent_again_leaves_a_mark(
-    resolution: Resolution, basis: Basis, mark: int | None
-) -> None:
+def test_word_permitting_resend_leaves_mark(resolution: Resolution, basis: Basis, mark: int | None) -> None:
     after = step(Standing(State.IN_DOUBT, 1), kind_of(Resolved(resolution, "Ticket 4711", "amina", basis)), 1)
     assert isinstance(after, Standing)
     assert after.possible_duplicate_of == mark
@@ -193,7 +189,7 @@ def test_a_word_by_which_a_row_could_be_sent_again_leaves_a_mark(
 
 @pytest.mark.parametrize("state", [State.IN_DOUBT, State.ACCEPTED, State.READY])
 @given(legal_histories())
-def test_no_legal_way_takes_the_mark_of_a_persons_rejected_away(state: State, history: History) -> None:
+def test_mark_of_persons_rejection_is_never_removed(state: State, history: History) -> None:
     standing = step(Standing(state, 1), FactKind.RESOLVED_REJECTED, 1)
     assert isinstance(standing, Standing)
     for fact, attempt in history:
@@ -214,7 +210,7 @@ def test_no_legal_way_takes_the_mark_of_a_persons_rejected_away(state: State, hi
         (Standing(State.READY, 2, 1, 2), None, "2026-11-20T10:00:00.001Z", False),
     ],
 )
-def test_only_what_a_person_alone_calls_rejected_waits(
+def test_only_rejection_by_person_alone_waits(
     standing: Standing, code: str | None, intended_at: str | None, waits: bool
 ) -> None:
     progress = RowProgress("ORD-2", standing, error_code=code, intended_at=intended_at)

@@ -9,14 +9,14 @@ ROOT = Path(__file__).resolve().parents[2]
 TOOL = runpy.run_path(str(ROOT / "tooling/state_diagram.py"))
 
 
-def test_the_page_is_what_would_be_written_now() -> None:
+def test_lifecycle_page_is_up_to_date() -> None:
     assert (ROOT / "docs/lifecycle.md").read_text(encoding="utf-8") == TOOL["page"](), (
         "run python tooling/state_diagram.py"
     )
     assert TOOL["main"](["--check"]) == 0
 
 
-def test_the_page_has_every_move_and_a_meaning_for_every_state() -> None:
+def test_lifecycle_page_shows_all_moves_and_states() -> None:
     page = TOOL["page"]()
     for (origin, kind), target in TRANSITIONS.items():
         (arrow,) = [line for line in page.splitlines() if line.startswith(f"    {origin.value} --> {target.value}:")]

@@ -15,7 +15,7 @@ UNITS = st.sampled_from([0, 2, 3])
 
 
 @given(MINOR, UNITS)
-def test_an_amount_goes_to_text_and_back_without_loss(minor: int, units: int) -> None:
+def test_amount_survives_text_conversion(minor: int, units: int) -> None:
     text = from_minor(minor, minor_units=units)
     assert Fraction(text) == Fraction(minor, 10**units)
     assert len(text.partition(".")[2]) == units
@@ -26,7 +26,7 @@ def test_an_amount_goes_to_text_and_back_without_loss(minor: int, units: int) ->
 
 
 @given(st.text(alphabet="0123456789.,+-eE_ \u0661\uff11x", max_size=20), UNITS)
-def test_what_parses_is_plain_digits_and_means_exactly_that(text: str, units: int) -> None:
+def test_parsed_amount_is_exact_plain_digits(text: str, units: int) -> None:
     amount = parse_amount(text, minor_units=units)
     if amount is None:
         return
@@ -43,7 +43,7 @@ def test_what_parses_is_plain_digits_and_means_exactly_that(text: str, units: in
         *("0x1", "\u0661", "\uff11", "1\n", "1\u00a0", "1" * 16, "1.00000", "\u00bd"),
     ],
 )
-def test_what_is_not_plain_digits_is_no_amount(text: str) -> None:
+def test_text_beyond_plain_digits_is_no_amount(text: str) -> None:
     assert parse_amount(text, minor_units=2) is None
 
 

@@ -17,7 +17,7 @@ from paygw_batch.core.lifecycle import (
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.shown_states import recorded
 from paygw_batch.language import language, speaking
-from tests.journal.row_progress import RowProgress, advance, with_duplicate
+from tests.support.row_progress import RowProgress, advance, with_duplicate
 
 AT = "2026-11-22T08:00:00.000Z"
 UNKNOWN, NOT_SENT, PAID = OutcomeKind.UNKNOWN, OutcomeKind.NOT_SENT, OutcomeKind.PAID
@@ -59,7 +59,7 @@ SENTENCES: dict[str, list[Fact]] = {
 
 
 @pytest.mark.parametrize("shown", SENTENCES)
-def test_a_sentence_that_the_journal_writes_is_shown_in_french(shown: str) -> None:
+def test_sentence_of_journal_is_shown_in_french(shown: str) -> None:
     with speaking("fr"):
         progress = RowProgress("PAY-1")
         for fact in (Intended("PAY-1", "nonce", 0, None), *SENTENCES[shown]):
@@ -72,7 +72,7 @@ def test_a_sentence_that_the_journal_writes_is_shown_in_french(shown: str) -> No
         assert recorded(with_duplicate(None, 1) or "") == "doublon possible de la tentative 1"
 
 
-def test_what_is_written_down_does_not_depend_on_the_language() -> None:
+def test_recorded_text_does_not_depend_on_language() -> None:
     def message() -> str | None:
         moved = advance(RowProgress("PAY-1"), Intended("PAY-1", "nonce", 0, None), 1, AT)
         assert not isinstance(moved, IllegalMove)

@@ -29,14 +29,14 @@ def ruled(claim: Claim, *candidates: Candidate) -> Ruling:
     return found
 
 
-def test_a_claim_about_several_rows_names_all_of_them_and_its_word_if_it_is_proven() -> None:
+def test_ambiguous_claim_names_rows_and_proven_word() -> None:
     both = candidate(7, State.IN_DOUBT), candidate(8, State.READY, attempt=1)
     assert ruled(said("approved"), *both) == Ruling(Finding.AMBIGUOUS, 7, 3, OutcomeKind.PAID, others=(8,))
     unproven = said("approved", proof=Proof.UNPROVEN)
     assert ruled(unproven, *both) == Ruling(Finding.AMBIGUOUS, 7, 3, None, others=(8,))
 
 
-def test_a_claim_that_moves_nothing_names_its_row_and_its_attempt() -> None:
+def test_unmoving_claim_names_row_and_attempt() -> None:
     doubtful = candidate(7, State.IN_DOUBT)
     assert ruled(said(None, is_not_found=True), doubtful) == Ruling(Finding.NOT_FOUND, 7, 3)
     assert ruled(said("limbo"), doubtful) == Ruling(Finding.UNLISTED, 7, 3)
@@ -44,7 +44,7 @@ def test_a_claim_that_moves_nothing_names_its_row_and_its_attempt() -> None:
     assert ruled(said("approved", proof=Proof.UNPROVEN), doubtful) == Ruling(Finding.TO_CONFIRM, 7, 3, OutcomeKind.PAID)
 
 
-def test_a_claim_that_is_forged_or_of_other_money_names_the_row_it_pretends_to_be_about() -> None:
+def test_forged_or_mismatched_claim_names_row() -> None:
     doubtful = candidate(7, State.IN_DOUBT)
     assert ruled(said("approved", proof=Proof.FORGED), doubtful) == Ruling(Finding.FORGED, 7)
     assert ruled(said("approved", amount="10.01"), doubtful) == Ruling(Finding.UNMATCHED, 7)
@@ -58,7 +58,7 @@ def test_a_claim_that_is_forged_or_of_other_money_names_the_row_it_pretends_to_b
         ("processing", Finding.CONTRADICTING),
     ],
 )
-def test_no_word_about_a_row_that_was_never_sent_is_harmless(word: str, finding: Finding) -> None:
+def test_no_word_about_unsent_row_is_harmless(word: str, finding: Finding) -> None:
     found = ruled(said(word), candidate(7, State.READY, attempt=0, sent=None))
     assert (found.finding, found.instruction, found.attempt) == (finding, 7, 0)
 
@@ -73,7 +73,7 @@ def test_no_word_about_a_row_that_was_never_sent_is_harmless(word: str, finding:
     ],
 )
 @pytest.mark.parametrize(("attempt", "about"), [(3, 2), (1, 0), (0, 0)])
-def test_a_word_about_an_earlier_attempt_is_noted_of_the_one_before(
+def test_word_about_earlier_attempt_is_noted_there(
     word: str, is_current: bool, finding: Finding, attempt: int, about: int
 ) -> None:
     later = candidate(7, State.IN_DOUBT, attempt=attempt, sent="A-r2")
@@ -90,9 +90,7 @@ def test_a_word_about_an_earlier_attempt_is_noted_of_the_one_before(
         (State.PAID, False, Finding.LATE),
     ],
 )
-def test_that_the_gateway_works_on_a_row_contradicts_a_no_where_it_says_how_things_are_now(
-    state: State, is_current: bool, finding: Finding
-) -> None:
+def test_current_processing_word_contradicts_rejection(state: State, is_current: bool, finding: Finding) -> None:
     assert ruled(said("processing", is_current=is_current), candidate(7, state)).finding is finding
 
 
@@ -106,7 +104,7 @@ def test_large_amounts_are_exact_both_ways() -> None:
         to_minor(Decimal("1.001"), minor_units=2)
 
 
-def test_an_amount_is_written_with_two_decimals_or_not_at_all() -> None:
+def test_amount_has_two_decimals_or_fails() -> None:
     assert [with_two_decimals(text) for text in ("7", "7.5", "7.25")] == ["7.00", "7.50", "7.25"]
     with pytest.raises(InternalError, match=r"^an amount has more than two decimals where two are to be written"):
         with_two_decimals("7.255")
@@ -125,8 +123,6 @@ def test_an_amount_is_written_with_two_decimals_or_not_at_all() -> None:
         (2, 2, False, False),
     ],
 )
-def test_an_attempt_is_the_only_one_that_a_word_can_mean(
-    marked: int | None, attempt: int, left_once: bool, sole: bool
-) -> None:
+def test_sole_possible_attempt_is_recognised(marked: int | None, attempt: int, left_once: bool, sole: bool) -> None:
     standing = Standing(State.IN_DOUBT, attempt, 1, marked)
     assert is_only_attempt(Candidate(7, "A", "10.00", "KES", standing, "A", has_left_once=left_once)) is sole

@@ -30,7 +30,7 @@ def obeyed(character: str) -> bool:
         ("tag\U000e0041", r"tag\U000e0041"),
     ],
 )
-def test_what_a_terminal_obeys_or_hides_is_shown(text: str, shown: str) -> None:
+def test_control_and_hidden_characters_are_shown(text: str, shown: str) -> None:
     assert fit_for_terminal(text) == shown
 
 
@@ -54,7 +54,7 @@ def test_words_of_all_scripts_stay(text: str) -> None:
 
 
 @given(st.text(st.characters()))
-def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
+def test_no_control_character_remains(text: str) -> None:
     assert not any(map(obeyed, fit_for_terminal(text)))
 
 
@@ -65,7 +65,7 @@ def test_json_says_the_same_and_can_be_printed(text: str) -> None:
     assert not any(map(obeyed, line))
 
 
-def test_a_layout_keeps_its_colours_and_lines_and_nothing_else() -> None:
+def test_layout_keeps_only_colours_and_lines() -> None:
     laid_out = "\x1b[1;31mError:\x1b[0m\n\r\x1b[2K\x1b[?25l"
     assert fit_in_print(laid_out) == laid_out
     assert fit_in_print("\x1b]0;title\x07\x9b2J\x1bc\u202e") == r"\x1b]0;title\x07\x9b2J\x1bc\u202e"

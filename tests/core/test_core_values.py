@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from paygw_batch.core.batch import ControlTotals, Instruction, attempt_order_id, differences, first_order_id
 
 
-def test_an_instruction_cannot_be_changed_through_the_fields_it_was_made_of() -> None:
+def test_instruction_cannot_change_through_source_fields() -> None:
     fields = {"account_name": "Wanjiku Kamau"}
     instruction = Instruction("A", "KE", "KES", "1", "account", fields)
     fields["account_name"] = "someone else"
@@ -18,17 +18,17 @@ def test_an_instruction_cannot_be_changed_through_the_fields_it_was_made_of() ->
         instruction.fields["account_name"] = "someone else"  # type: ignore[index]  # that is the point
 
 
-def test_the_first_attempt_goes_out_under_the_rows_own_id_and_a_released_one_under_the_next_suffix() -> None:
+def test_first_attempt_has_own_id_later_attempts_suffixes() -> None:
     assert [attempt_order_id("ORD-1", generation) for generation in (1, 2, 3)] == ["ORD-1", "ORD-1-r2", "ORD-1-r3"]
 
 
 @given(st.text(min_size=1), st.integers(2, 1000))
-def test_the_first_order_id_is_in_that_of_each_later_attempt(order_id: str, generation: int) -> None:
+def test_later_attempt_id_contains_first_id(order_id: str, generation: int) -> None:
     assert first_order_id(attempt_order_id(order_id, generation)) == order_id
 
 
 @pytest.mark.parametrize("order_id", ["ORD-1", "ORD-1-r1", "ORD-1-r", "ORD-1-r0", "ORD-1-r02", "-r2", "ORD-1-R2", ""])
-def test_what_is_not_written_as_a_later_attempt_has_no_first_order_id(order_id: str) -> None:
+def test_id_without_valid_suffix_has_no_first_id(order_id: str) -> None:
     assert first_order_id(order_id) is None
 
 
@@ -48,5 +48,5 @@ def test_what_is_not_written_as_a_later_attempt_has_no_first_order_id(order_id: 
         ),
     ],
 )
-def test_every_stated_figure_that_the_sheet_does_not_come_to_is_told(stated: ControlTotals, found: list[str]) -> None:
+def test_each_wrong_stated_total_is_told(stated: ControlTotals, found: list[str]) -> None:
     assert differences(stated, ControlTotals(2, {"KES": Decimal(10)})) == found

@@ -39,7 +39,7 @@ def added(line: str) -> Change:
     return lambda text: text + line + "\n"
 
 
-def test_a_copy_of_the_data_loads_as_the_original(data: Path) -> None:
+def test_copied_data_loads_as_original(data: Path) -> None:
     assert load_rules("payout", {}, data=data) == load_rules("payout", {})
 
 
@@ -102,7 +102,7 @@ def test_a_copy_of_the_data_loads_as_the_original(data: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_file_is_named_with_what_is_wrong_in_it(data: Path, file: str, change: Change, says: str) -> None:
+def test_wrong_file_is_named_with_defect(data: Path, file: str, change: Change, says: str) -> None:
     path = data / file
     path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
     with pytest.raises(ConfigurationError) as refused:
@@ -110,7 +110,7 @@ def test_a_wrong_file_is_named_with_what_is_wrong_in_it(data: Path, file: str, c
     assert re.search(says, refused.value.message)
 
 
-def test_a_field_that_the_operators_form_does_not_have_is_found_once_the_form_is_chosen(data: Path) -> None:
+def test_field_missing_in_chosen_form_is_found(data: Path) -> None:
     path = data / "countries/CI.toml"
     path.write_text(path.read_text(encoding="utf-8") + 'fields = { phone = "never" }\n', encoding="utf-8")
     usable = load_rules("payout", {"CI": OperatorTerms(form="account", purpose="X")}, data=data)["CI"]
@@ -130,13 +130,13 @@ def test_optional_field_is_sent_and_not_required(data: Path) -> None:
     assert rule.missing_terms == ()
 
 
-def test_a_country_file_under_another_name_than_a_code_is_refused(data: Path) -> None:
+def test_country_file_needs_code_as_name(data: Path) -> None:
     (data / "countries/KE.toml").rename(data / "countries/kenya.toml")
     with pytest.raises(ConfigurationError, match=r"kenya\.toml: a country code is two capital letters"):
         load_rules("payout", {}, data=data)
 
 
-def test_a_file_that_is_not_utf_8_is_named(data: Path) -> None:
+def test_non_utf_8_file_is_named(data: Path) -> None:
     (data / "countries/CI.toml").write_bytes('name = "Côte d\'Ivoire"'.encode("cp1252"))
     with pytest.raises(ConfigurationError, match=r"config/countries/CI\.toml cannot be read"):
         load_rules("payout", {}, data=data)
@@ -172,9 +172,7 @@ def test_a_second_operation_needs_only_data(data: Path) -> None:
     assert load_rules("payout", {}, data=data) == load_rules("payout", {})
 
 
-def test_the_data_inside_an_installed_package_comes_before_a_folder_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packaged_data_precedes_adjacent_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = tmp_path / "site-packages/paygw_batch/countries/load.py"
     monkeypatch.setattr(data_files, "__file__", str(module))
     beside, inside = tmp_path / "site-packages/config", tmp_path / "site-packages/paygw_batch/config"

@@ -100,7 +100,7 @@ def test_exactly_the_countries_of_the_interface_have_rules() -> None:
 
 
 @pytest.mark.parametrize("code", COUNTRIES)
-def test_a_country_says_what_the_interface_says(code: str) -> None:
+def test_country_rule_matches_interface(code: str) -> None:
     rule, facts = load_rules("payout", {})[code], FACTS[code]
     assert rule.code == code
     assert (rule.name, rule.currency, rule.minor_units) == (facts.name, facts.currency, facts.minor_units)
@@ -113,7 +113,7 @@ def test_a_country_says_what_the_interface_says(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", COUNTRIES)
-def test_every_field_that_is_shown_and_not_omitted_is_required(code: str) -> None:
+def test_shown_unomitted_fields_are_required(code: str) -> None:
     rule = load_rules("payout", {})[code]
     shown = {field.name for field in rule.form.fields} if rule.form else set()
     assert rule.required == shown - rule.omitted
@@ -123,25 +123,25 @@ def test_rwanda_requires_the_account_name() -> None:
     assert "account_name" in load_rules("payout", {})["RW"].required
 
 
-def test_egypt_carries_the_note_that_it_pays_cash_only() -> None:
+def test_egypt_notes_cash_only_payouts() -> None:
     assert any("cash only" in note for note in load_rules("payout", {})["EG"].notes)
 
 
-def test_the_iso_code_of_benin_is_known_as_confused_with_the_gateways() -> None:
+def test_confusable_code_of_benin_is_known() -> None:
     rules = load_rules("payout", {})
     assert {code: rule.confused_codes for code, rule in rules.items() if rule.confused_codes} == {
         "BN": {"BJ": "Benin is written BN at this gateway, not BJ."}
     }
 
 
-def test_the_receiver_form_has_defaults_for_what_a_sheet_may_leave_out() -> None:
+def test_receiver_form_has_defaults_for_optional_fields() -> None:
     rules = load_rules("payout", {})
     assert rules["TZ"].defaults == {"ipaddress": "127.0.0.1", "order_desc": "Payout"}
     assert all(not rule.defaults for code, rule in rules.items() if code != "TZ")
 
 
 @pytest.mark.parametrize("code", ASK_FOR_PURPOSE)
-def test_a_purpose_is_missing_until_the_operator_gives_it(code: str) -> None:
+def test_purpose_is_missing_until_given(code: str) -> None:
     without = load_rules("payout", {})[code]
     assert (without.purpose, without.missing_terms) == (None, (f"countries.{code}.payout.purpose",))
     assert without.unusable == ""
@@ -164,9 +164,7 @@ def test_south_africa_misses_nothing() -> None:
     ],
     ids=["nothing", "form alone", "purpose alone"],
 )
-def test_the_xof_zone_is_unusable_until_form_and_purpose_are_given(
-    code: str, terms: OperatorTerms, missing: list[str]
-) -> None:
+def test_xof_zone_needs_form_and_purpose(code: str, terms: OperatorTerms, missing: list[str]) -> None:
     rule = load_rules("payout", {code: terms})[code]
     assert rule.form is None
     assert rule.required == frozenset()
@@ -183,7 +181,7 @@ def test_form_and_purpose_open_the_xof_zone(code: str, form: Form) -> None:
     assert rule.required == {field.name for field in form.fields}
 
 
-def test_the_operators_terms_join_the_rule_and_override_its_defaults() -> None:
+def test_operator_terms_override_rule_defaults() -> None:
     terms = {
         "TZ": OperatorTerms(purpose="INVENTED", ipaddress="192.0.2.7", order_desc="Wages"),
         "KE": OperatorTerms(
@@ -198,7 +196,7 @@ def test_the_operators_terms_join_the_rule_and_override_its_defaults() -> None:
     assert (rules["KE"].min_amount, rules["KE"].max_amount) == (Decimal(10), Decimal("250000.50"))
 
 
-def test_a_bank_account_pattern_can_be_anchored_whatever_its_alternatives() -> None:
+def test_bank_account_pattern_anchors_all_alternatives() -> None:
     terms = OperatorTerms(purpose="INVENTED", bank_account_pattern="[0-9]{10}|[0-9]{13}")
     pattern = f"^{load_rules('payout', {'KE': terms})['KE'].bank_account_pattern}$"
     assert re.search(pattern, "0123456789")
@@ -249,7 +247,7 @@ def test_a_bank_account_pattern_can_be_anchored_whatever_its_alternatives() -> N
         ({"TZ": OperatorTerms(bank_account_pattern="[0-9]+")}, r"the receiver form has no account number"),
     ],
 )
-def test_terms_that_cannot_be_meant_are_refused_by_their_key(terms: dict[str, OperatorTerms], says: str) -> None:
+def test_impossible_terms_are_refused_by_key(terms: dict[str, OperatorTerms], says: str) -> None:
     assert re.search(says, refusal(**terms))
 
 
@@ -289,7 +287,7 @@ def test_an_unknown_operation_names_the_nearest(load: Any) -> None:
         load("payuot")
 
 
-def test_rules_cannot_be_changed_by_who_receives_them() -> None:
+def test_loaded_rules_cannot_be_changed() -> None:
     rules: Any = load_rules("payout", {})
     with pytest.raises(TypeError):
         rules["KE"] = replace(rules["KE"], currency="USD")
@@ -309,7 +307,7 @@ possible_terms = st.builds(
 
 
 @given(st.dictionaries(st.sampled_from(COUNTRIES), possible_terms, max_size=4))
-def test_a_country_can_be_paid_or_says_why_not(terms: dict[str, OperatorTerms]) -> None:
+def test_country_is_payable_or_names_reason(terms: dict[str, OperatorTerms]) -> None:
     """Whatever the operator writes: refused by name, or every country is complete or tells what it misses."""
     rules, refusal_message = loaded(terms)
     assert all(line.startswith("countries.") for line in refusal_message.splitlines())

@@ -23,16 +23,16 @@ def script() -> ModuleType:
     return module
 
 
-def test_the_document_is_what_the_script_writes(script: ModuleType) -> None:
+def test_country_document_matches_script(script: ModuleType) -> None:
     assert script.document() == DOCUMENT
 
 
 @pytest.mark.parametrize("code", sorted(load_rules("payout", {})))
-def test_the_document_has_a_line_for_the_country_with_its_currency(code: str) -> None:
+def test_document_lists_each_country_with_currency(code: str) -> None:
     rule = load_rules("payout", {})[code]
     assert f"| `{code}` | {rule.name} | {rule.currency} | {rule.minor_units} |" in DOCUMENT
 
 
-def test_what_stands_in_no_table_is_said_in_a_sentence() -> None:
+def test_document_tells_notes_in_sentences() -> None:
     assert "- `EG`: Egypt pays out in cash only." in DOCUMENT
     assert "- `BN`: Benin is written BN at this gateway, not BJ." in DOCUMENT

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from paygw_batch.countries.data import config_dir
 from paygw_batch.countries.load import load_rules
-from tests.long_part import share_of
+from tests.support.long_part import share_of
 
 NUMBERS = {code: rule.numbers for code, rule in load_rules("payout", {}).items()}
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +38,7 @@ def generator() -> ModuleType:
     return module
 
 
-def test_the_files_are_what_the_script_writes(generator: ModuleType) -> None:
+def test_number_files_match_script(generator: ModuleType) -> None:
     assert (config_dir() / "mobile-numbers.toml").read_text(encoding="utf-8") == generator.numbers_document()
     assert (config_dir() / "mobile-operators.toml").read_text(encoding="utf-8") == generator.operators_document()
 
@@ -49,7 +49,7 @@ def test_patterns_hold_no_classes_of_other_scripts_digits(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", sorted(NUMBERS))
-def test_an_example_of_a_country_passes_and_a_cut_or_longer_one_does_not(code: str) -> None:
+def test_only_full_length_example_passes(code: str) -> None:
     example = NUMBERS[code].example
     assert passes(code, example)
     assert not passes(code, example[:-1])
@@ -84,14 +84,14 @@ def test_an_example_of_a_country_passes_and_a_cut_or_longer_one_does_not(code: s
         ("BN", "97123456", False),
     ],
 )
-def test_known_numbers_are_judged_as_the_numbering_plans_have_them(code: str, national: str, valid: bool) -> None:
+def test_known_numbers_follow_numbering_plans(code: str, national: str, valid: bool) -> None:
     assert passes(code, national) is valid
 
 
 @pytest.mark.parametrize("code", sorted(NUMBERS))
 @given(data=st.data())
 @settings(max_examples=share_of(60))
-def test_what_a_pattern_lets_pass_has_a_length_of_the_country_and_polars_agrees(code: str, data: st.DataObject) -> None:
+def test_passing_number_fits_country_and_polars_agrees(code: str, data: st.DataObject) -> None:
     numbers = NUMBERS[code]
     good = data.draw(st.from_regex(numbers.pattern, fullmatch=True))
     other = data.draw(st.text("0123456789", min_size=4, max_size=12))

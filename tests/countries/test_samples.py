@@ -54,7 +54,7 @@ def national(written: str, rule: CountryRule) -> str:
     return digits
 
 
-def test_the_samples_are_what_their_script_writes(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
+def test_samples_match_script(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
     scripts[1].write_all(tmp_path)
     written = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*"))
     kept = [
@@ -95,7 +95,7 @@ def test_a_clean_sample_fits_its_countries(name: str) -> None:
             assert re.fullmatch(rule.numbers.pattern, national(row[column], rule)), row[column]
 
 
-def test_the_mixed_payroll_has_every_country_and_no_purpose() -> None:
+def test_mixed_payroll_has_all_countries_without_purpose() -> None:
     sheet = sample("payroll-mixed.csv")
     assert sheet.height == 200
     assert set(sheet["country"]) == set(RULES)
@@ -106,7 +106,7 @@ def test_the_mixed_payroll_has_every_country_and_no_purpose() -> None:
     assert payees.n_unique() == 200
 
 
-def test_the_mixed_payroll_as_parquet_is_the_same_text() -> None:
+def test_mixed_payroll_parquet_equals_csv() -> None:
     sheet = pl.read_parquet(SAMPLES / "payroll-mixed.parquet")
     assert set(sheet.dtypes) == {pl.String}
     assert_frame_equal(sheet, sample("payroll-mixed.csv"))
@@ -132,7 +132,7 @@ def test_the_outcomes_sample_asks_for_each_answer_once() -> None:
     assert len(wholes) > 12
 
 
-def test_the_readme_states_the_totals_of_the_mixed_payroll() -> None:
+def test_readme_states_totals_of_mixed_payroll() -> None:
     readme = (SAMPLES / "README.md").read_text(encoding="utf-8")
     stated = re.findall(r"^\| ([A-Z]{3}) \| ([0-9]+) \| ([0-9.]+) \|$", readme, re.MULTILINE)
     sheet = sample("payroll-mixed.csv")
@@ -158,7 +158,7 @@ def test_the_same_arguments_give_the_same_sheet(scripts: tuple[ModuleType, Modul
     assert not make_sheet(500, seed=3).equals(make_sheet(500, seed=4, prefix="S3"))
 
 
-def test_bad_share_spoils_about_so_many_rows_and_no_other(scripts: tuple[ModuleType, ModuleType]) -> None:
+def test_bad_share_spoils_expected_number_of_rows(scripts: tuple[ModuleType, ModuleType]) -> None:
     make_sheet = scripts[0].make_sheet
     clean, spoilt = make_sheet(5_000, bad_share=0.0), make_sheet(5_000, bad_share=0.2)
     key = pl.concat_str(pl.all().fill_null("-"), separator="|")

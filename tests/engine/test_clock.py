@@ -51,13 +51,13 @@ def noted(ahead_s: int) -> SqliteJournal:
         (TransportFault(FaultKind.READ_TIMEOUT, first_byte_left=True), None),
     ],
 )
-def test_what_a_reply_says_of_our_clock(came_back: RawReply | TransportFault, ahead_s: int | None) -> None:
+def test_reply_date_shows_clock_difference(came_back: RawReply | TransportFault, ahead_s: int | None) -> None:
     watch = DateWatch(lambda: NOW)
     watch.see(came_back)
     assert (watch.seen.ahead_s if watch.seen else None) == ahead_s
 
 
-def test_the_difference_is_written_once_and_only_when_it_changes_by_more_than_a_minute() -> None:
+def test_clock_difference_is_noted_after_minute_change() -> None:
     journal = in_memory_journal()
     DateWatch(lambda: NOW).note_in(journal)
     assert journal.head().clock is None
@@ -72,7 +72,7 @@ def test_the_difference_is_written_once_and_only_when_it_changes_by_more_than_a_
 
 
 @pytest.mark.parametrize(("ahead_s", "is_wrong"), [(-99_999, False), (600, False), (601, True)])
-def test_a_clock_more_than_ten_minutes_ahead_settles_nothing(ahead_s: int, is_wrong: bool) -> None:
+def test_fast_clock_over_ten_minutes_settles_nothing(ahead_s: int, is_wrong: bool) -> None:
     journal = noted(ahead_s)
     assert (JournalClock.read(journal, NOW).ahead_sentence() is not None) == is_wrong
     if is_wrong:
@@ -82,7 +82,7 @@ def test_a_clock_more_than_ten_minutes_ahead_settles_nothing(ahead_s: int, is_wr
         JournalClock.read(journal, NOW).require_sound()
 
 
-def test_a_clock_behind_the_newest_time_of_the_journal_settles_nothing() -> None:
+def test_clock_behind_journal_settles_nothing() -> None:
     journal = noted(0)
     JournalClock.read(journal, NOW).require_sound()
     with pytest.raises(UsageError, match=r"^The clock says .* the clock was set back\. Nothing is settled") as found:
@@ -99,7 +99,7 @@ def noted_at(journal: SqliteJournal, now: datetime, gateway: datetime) -> None:
     watch.note_in(journal)
 
 
-def test_a_clock_that_was_behind_makes_the_quarantine_longer_until_it_is_over_for_all_that_left_by_it() -> None:
+def test_past_clock_lag_lengthens_quarantine_until_over() -> None:
     journal = in_memory_journal()
     assert JournalClock.read(journal, NOW).quarantine(24) == Quarantine(24)
     noted_at(journal, NOW, NOW)
@@ -131,13 +131,13 @@ def test_of_several_differences_the_largest_counts() -> None:
 
 
 @pytest.mark.parametrize(("ahead_s", "longer_s"), [(0, 0), (600, 0), (-600, 0), (-601, 601), (-(10**12), 315_360_000)])
-def test_ten_minutes_are_believed_and_no_date_lengthens_a_quarantine_for_ever(ahead_s: int, longer_s: int) -> None:
+def test_clock_lag_lengthens_quarantine_within_limits(ahead_s: int, longer_s: int) -> None:
     journal = noted(ahead_s)
     assert JournalClock.read(journal, NOW).quarantine(1) == Quarantine(1, timedelta(seconds=longer_s))
     assert latest_start(journal.head().clock, timestamp(NOW)) == timestamp(NOW + timedelta(seconds=longer_s))
 
 
-def test_what_left_before_the_clock_was_behind_is_noted_at_its_time() -> None:
+def test_departure_before_clock_lag_keeps_time() -> None:
     journal = in_memory_journal()
     noted_at(journal, NOW, NOW)
     noted_at(journal, NOW + HOUR, NOW + 3 * HOUR)
@@ -156,7 +156,7 @@ def test_what_left_before_the_clock_was_behind_is_noted_at_its_time() -> None:
 
 @pytest.mark.parametrize("advice", [GoOn(), PauseRun(5), StopRun("no"), TryAgain()])
 @pytest.mark.parametrize(("behind_s", "stops"), [(0, False), (600, False), (601, True)])
-def test_a_clock_that_is_behind_stops_the_run_that_hears_of_it(advice: Advice, behind_s: int, stops: bool) -> None:
+def test_run_stops_on_hearing_of_slow_clock(advice: Advice, behind_s: int, stops: bool) -> None:
     watch = DateWatch(lambda: NOW)
     verdict = Verdict(Outcome(OutcomeKind.PAID), advice)
     assert watch.judged(verdict) == verdict
@@ -172,13 +172,13 @@ def test_a_clock_that_is_behind_stops_the_run_that_hears_of_it(advice: Advice, b
 
 
 @pytest.mark.parametrize("state", [State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED, State.READY])
-def test_every_word_by_which_a_row_could_be_sent_again_needs_two_people(state: State) -> None:
+def test_word_permitting_resend_needs_second_person(state: State) -> None:
     assert needs_second_person(state, Resolution.REJECTED)
     assert needs_second_person(state, Resolution.NOT_RECEIVED)
     assert not needs_second_person(state, Resolution.PAID)
 
 
-def test_days_ago_are_longer_by_what_the_clock_was_behind_but_no_days_are_none() -> None:
+def test_days_ago_include_clock_lag_except_zero() -> None:
     behind = noted(-86_400)
     assert JournalClock.read(behind, NOW).days_ago(5) == timestamp(NOW - 6 * 24 * HOUR)
     assert JournalClock.read(behind, NOW).days_ago(0) == timestamp(NOW)

@@ -19,8 +19,9 @@ from paygw_batch.gateway.message import Attempt, MayLeave, PreparedRequest, RawR
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, Entry, MoveResult
 from paygw_batch.processes import gc_paused
-from tests.engine.inline_journal import InlineJournal
-from tests.engine.scripted_world import (
+from tests.support.inline_journal import InlineJournal
+from tests.support.patience import PATIENCE_S
+from tests.support.scripted_world import (
     APPROVED,
     AT,
     DEPARTS_WITHIN_S,
@@ -34,7 +35,6 @@ from tests.engine.scripted_world import (
     reply,
     run,
 )
-from tests.patience import PATIENCE_S
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ def states(journal: SqliteJournal, batch: BatchRecord) -> Counter[State]:
     return Counter({tally.state: tally.count for tally in journal.tallies(batch.number)})
 
 
-def test_every_due_row_is_sent_once_and_its_outcome_kept() -> None:
+def test_each_due_row_is_sent_once_with_outcome() -> None:
     journal, batch = a_journal(rows=600)
     gateway = ScriptedGateway()
     end = run(an_engine(journal, gateway), batch)
@@ -52,7 +52,7 @@ def test_every_due_row_is_sent_once_and_its_outcome_kept() -> None:
     assert (end.sent, end.stop_reason, end.interrupted, end.failure) == (600, None, False, None)
 
 
-def test_a_second_run_over_the_same_batch_sends_nothing() -> None:
+def test_second_run_over_batch_sends_nothing() -> None:
     journal, batch = a_journal(rows=10)
     run(an_engine(journal, ScriptedGateway()), batch)
     gateway = ScriptedGateway()
@@ -94,7 +94,7 @@ def test_the_intent_is_durable_before_anything_leaves() -> None:
     assert len(intended) == 40
 
 
-def test_no_commit_leaves_more_rows_in_flight_than_there_are_places() -> None:
+def test_commits_keep_rows_in_flight_within_places() -> None:
     journal, batch = a_journal(rows=100)
     gateway = ScriptedGateway(latency=0.01)
     append, in_flight = journal.append, []
@@ -110,7 +110,7 @@ def test_no_commit_leaves_more_rows_in_flight_than_there_are_places() -> None:
     assert in_flight[-1] == 0
 
 
-def test_a_request_leaves_only_while_its_intent_is_young_and_then_by_another_intent() -> None:
+def test_stale_request_leaves_by_new_intent() -> None:
     """The process was frozen, the machine slept, or the connection was slow to open."""
     journal, batch = a_journal(rows=3)
     clock_s = [0.0]
@@ -133,7 +133,7 @@ def test_a_request_leaves_only_while_its_intent_is_young_and_then_by_another_int
     assert (end.sent, end.stop_reason) == (3, None)
 
 
-def test_a_run_whose_requests_are_always_too_late_stops_and_its_rows_are_ready() -> None:
+def test_run_of_late_requests_stops_with_rows_ready() -> None:
     journal, batch = a_journal(rows=3)
     clock_s = [0.0]
 
@@ -147,7 +147,7 @@ def test_a_run_whose_requests_are_always_too_late_stops_and_its_rows_are_ready()
     assert states(journal, batch) == {State.READY: 3}
 
 
-def test_nothing_leaves_after_a_write_failed_while_a_connection_was_opened() -> None:
+def test_no_request_leaves_after_write_failed_while_connecting() -> None:
     journal, batch = a_journal(rows=3)
 
     def failing(order_id: str) -> None:
@@ -177,9 +177,7 @@ class WaitsForDisk(InlineJournal):
 
 
 @pytest.mark.parametrize(("commit_s", "answer_s", "is_large"), [(60.0, 1.0, True), (1.0, 3600.0, False)])
-def test_commits_are_large_where_rows_wait_for_the_journal_and_small_where_they_wait_for_the_gateway(
-    commit_s: float, answer_s: float, is_large: bool
-) -> None:
+def test_commit_size_follows_wait_for_journal(commit_s: float, answer_s: float, is_large: bool) -> None:
     journal, batch = a_journal(rows=1500)
     append, in_flight = journal.append, []
 
@@ -198,7 +196,7 @@ def test_commits_are_large_where_rows_wait_for_the_journal_and_small_where_they_
     assert max(in_flight) <= 64
 
 
-def test_an_outcome_travels_in_one_commit_with_the_next_rows_intent() -> None:
+def test_outcome_shares_commit_with_next_intent() -> None:
     journal, batch = a_journal(rows=10)
     append, commits = journal.append, []
 
@@ -223,7 +221,7 @@ class AnswersOnTheHour(ScriptedGateway):
         return await super().deliver(request, lambda: True)
 
 
-def test_outcomes_that_come_together_share_a_commit_with_the_intents_that_take_their_places() -> None:
+def test_simultaneous_outcomes_share_commit_with_following_intents() -> None:
     journal, batch = a_journal(rows=27)
     append, commits = journal.append, []
 
@@ -244,7 +242,7 @@ def test_outcomes_that_come_together_share_a_commit_with_the_intents_that_take_t
     ]
 
 
-def test_a_row_whose_fate_is_unknown_is_in_doubt_and_not_sent_again() -> None:
+def test_row_of_unknown_fate_is_not_resent() -> None:
     journal, batch = a_journal(rows=5)
     gateway = ScriptedGateway(lambda order_id, _times: LOST if order_id == "PAY-3" else APPROVED)
     run(an_engine(journal, gateway), batch)
@@ -254,7 +252,7 @@ def test_a_row_whose_fate_is_unknown_is_in_doubt_and_not_sent_again() -> None:
     assert again.arrived == []
 
 
-def test_what_provably_never_left_is_tried_again_with_a_new_nonce() -> None:
+def test_provably_unsent_row_is_tried_again() -> None:
     journal, batch = a_journal(rows=1)
     gateway = ScriptedGateway(lambda _order_id, times: APPROVED if times == TRIES else REFUSED)
     run(an_engine(journal, gateway), batch)
@@ -263,7 +261,7 @@ def test_what_provably_never_left_is_tried_again_with_a_new_nonce() -> None:
     assert (standing.state, standing.attempts) == (State.PAID, TRIES)
 
 
-def test_a_gateway_that_is_not_there_leaves_rows_ready_and_stops_the_run() -> None:
+def test_absent_gateway_leaves_rows_ready_and_stops() -> None:
     journal, batch = a_journal(rows=100)
     gateway = ScriptedGateway(lambda _order_id, _times: REFUSED)
     end = run(an_engine(journal, gateway), batch)
@@ -273,7 +271,7 @@ def test_a_gateway_that_is_not_there_leaves_rows_ready_and_stops_the_run() -> No
     assert end.stop_reason == "The gateway cannot be reached (connect.refused)."
 
 
-def test_a_wrong_certificate_is_tried_once_and_stops_the_run() -> None:
+def test_wrong_certificate_stops_run_after_single_try() -> None:
     journal, batch = a_journal(rows=100)
     gateway = ScriptedGateway(lambda _order_id, _times: UNTRUSTED)
     end = run(an_engine(journal, gateway), batch)
@@ -290,7 +288,7 @@ def test_refused_credentials_stop_the_run() -> None:
 
 
 @pytest.mark.parametrize(("concurrency", "breaker"), [(1, 3), (8, 5), (16, 1)])
-def test_a_dead_gateway_puts_no_more_than_concurrency_and_breaker_in_doubt(concurrency: int, breaker: int) -> None:
+def test_dead_gateway_puts_limited_rows_in_doubt(concurrency: int, breaker: int) -> None:
     journal, batch = a_journal(rows=500)
     alive = 100
     gateway = ScriptedGateway(latency=0.01)
@@ -303,7 +301,7 @@ def test_a_dead_gateway_puts_no_more_than_concurrency_and_breaker_in_doubt(concu
 
 
 @pytest.mark.parametrize(("concurrency", "limit"), [(1, 3), (8, 10), (4, 1)])
-def test_rows_rejected_for_one_reason_in_a_row_stop_the_run(concurrency: int, limit: int) -> None:
+def test_sequence_of_equal_rejections_stops_run(concurrency: int, limit: int) -> None:
     journal, batch = a_journal(rows=200)
     gateway = ScriptedGateway(lambda _order_id, _times: reply("declined"), latency=0.01)
     end = run(an_engine(journal, gateway, Pace(concurrency, stop_after_rejected=limit)), batch)
@@ -315,7 +313,7 @@ def test_rows_rejected_for_one_reason_in_a_row_stop_the_run(concurrency: int, li
 
 
 @pytest.mark.parametrize("first", [1, 63, 64, 65, 200, 300])
-def test_only_the_first_due_rows_of_a_sheet_are_sent(first: int) -> None:
+def test_only_first_due_rows_are_sent(first: int) -> None:
     journal, batch = a_journal(rows=200)
     gateway = ScriptedGateway()
     end = run(an_engine(journal, gateway, Pace(concurrency=4, first=first)), batch)
@@ -336,7 +334,7 @@ def test_a_breaker_of_zero_goes_on_through_doubt() -> None:
     assert end.stop_reason is None
 
 
-def test_a_pause_that_the_gateway_asks_for_is_kept() -> None:
+def test_pause_asked_by_gateway_is_kept() -> None:
     journal, batch = a_journal(rows=3)
     starts: list[float] = []
     gateway = ScriptedGateway()
@@ -350,7 +348,7 @@ def test_a_pause_that_the_gateway_asks_for_is_kept() -> None:
     assert starts[1] - starts[0] >= 60
 
 
-def test_a_drain_starts_no_new_row_and_waits_for_those_in_flight() -> None:
+def test_drain_starts_no_row_and_awaits_flying_rows() -> None:
     journal, batch = a_journal(rows=100)
     gateway = ScriptedGateway(latency=0.01)
     engine = an_engine(journal, gateway, Pace(concurrency=4))
@@ -363,7 +361,7 @@ def test_a_drain_starts_no_new_row_and_waits_for_those_in_flight() -> None:
     assert State.IN_FLIGHT not in found
 
 
-def test_nothing_leaves_once_the_journal_cannot_be_written_and_what_came_back_is_reported() -> None:
+def test_unwritable_journal_stops_sending_and_reports_outcomes() -> None:
     journal, batch = a_journal(rows=100)
     gateway = ScriptedGateway(latency=0.01)
     append = journal.append
@@ -382,7 +380,7 @@ def test_nothing_leaves_once_the_journal_cannot_be_written_and_what_came_back_is
     assert {kind for _, kind in end.unrecorded} == {OutcomeKind.PAID}
 
 
-def test_a_row_in_doubt_at_the_start_is_not_due() -> None:
+def test_row_in_doubt_at_start_is_not_due() -> None:
     journal, batch = a_journal(rows=3)
     (due, *_) = journal.due(batch.number, after_row=0, limit=1)
     journal.append([Entry(due.number, 1, Intended("PAY-2", "n", 1, None), "2026-11-20T10:00:00.000Z")])
@@ -392,7 +390,7 @@ def test_a_row_in_doubt_at_the_start_is_not_due() -> None:
     assert sorted(gateway.arrived) == ["PAY-3", "PAY-4"]
 
 
-def test_a_row_that_evidence_came_to_hold_after_it_was_signed_is_not_sent_and_the_run_goes_on() -> None:
+def test_signed_row_held_by_evidence_is_not_sent() -> None:
     journal, batch = a_journal(rows=40)
 
     class Witness(ScriptedGateway):
@@ -414,7 +412,7 @@ def test_a_row_that_evidence_came_to_hold_after_it_was_signed_is_not_sent_and_th
     journal.verify()
 
 
-def test_an_error_of_our_own_ends_the_run_in_order() -> None:
+def test_own_error_ends_run_in_order() -> None:
     journal, batch = a_journal(rows=50)
     gateway = ScriptedGateway(latency=0.01)
 
@@ -430,7 +428,7 @@ def test_an_error_of_our_own_ends_the_run_in_order() -> None:
     assert found[State.PAID] == len(gateway.arrived) - 1
 
 
-def test_requests_that_cannot_be_prepared_end_the_run_and_nobody_waits_for_room() -> None:
+def test_unpreparable_requests_end_run_without_waiting() -> None:
     journal, batch = a_journal(SIGNED_AHEAD + 200)
     gateway = ScriptedGateway()
     engine = an_engine(journal, gateway)
@@ -456,7 +454,7 @@ def test_a_payout_leaves_nothing_for_the_garbage_collector() -> None:
     assert states(journal, batch) == {State.PAID: 600}
 
 
-def test_the_collector_is_left_as_it_was_found() -> None:
+def test_garbage_collector_settings_are_restored() -> None:
     before = gc.get_threshold()
     with suppress(ZeroDivisionError), gc_paused():
         assert gc.get_threshold()[0] > before[0]

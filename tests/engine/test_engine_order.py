@@ -15,8 +15,8 @@ from paygw_batch.engine.pacing import FIRST_WAIT_S, TRIES, Pace, RejectionBreake
 from paygw_batch.errors import InternalError, SigningFailed
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.values import Due, Entry, MoveResult
-from tests.engine.inline_journal import InlineJournal
-from tests.engine.scripted_world import (
+from tests.support.inline_journal import InlineJournal, SlowJournal, entry
+from tests.support.scripted_world import (
     APPROVED,
     REFUSED,
     ScriptedGateway,
@@ -26,7 +26,6 @@ from tests.engine.scripted_world import (
     reply,
     run,
 )
-from tests.engine.test_group_commit import SlowJournal, entry
 
 
 class Said:
@@ -46,7 +45,7 @@ class Said:
         self.notes.append(sentence)
 
 
-def test_a_run_goes_on_while_rows_are_still_being_signed() -> None:
+def test_run_goes_on_during_signing() -> None:
     journal, batch = a_journal(rows=70)
     gateway = ScriptedGateway()
     engine = an_engine(journal, gateway)
@@ -62,7 +61,7 @@ def test_a_run_goes_on_while_rows_are_still_being_signed() -> None:
     assert run(engine, batch).sent == 70
 
 
-def test_no_more_rows_are_handed_over_to_be_signed_than_may_wait() -> None:
+def test_rows_awaiting_signature_stay_within_limit() -> None:
     journal, batch = a_journal(rows=3 * SIGNED_AHEAD)
     engine = an_engine(journal, ScriptedGateway())
     asked: list[int] = []
@@ -78,7 +77,7 @@ def test_no_more_rows_are_handed_over_to_be_signed_than_may_wait() -> None:
     assert sum(asked) == SIGNED_AHEAD
 
 
-def test_a_slow_key_is_asked_for_one_signature_after_another_and_few_ahead() -> None:
+def test_slow_key_signs_single_requests_few_ahead() -> None:
     journal, batch = a_journal(rows=30)
     engine = an_engine(journal, ScriptedGateway(), signed_ahead=5)
     under_way = most = 0
@@ -97,7 +96,7 @@ def test_a_slow_key_is_asked_for_one_signature_after_another_and_few_ahead() -> 
 
 
 @pytest.mark.parametrize("signed_ahead", [None, 5])
-def test_a_key_that_fails_stops_the_run_and_what_was_signed_is_known(signed_ahead: int | None) -> None:
+def test_failing_key_stops_run_without_lost_rows(signed_ahead: int | None) -> None:
     journal, batch = a_journal(rows=80)
     gateway = ScriptedGateway()
     engine = an_engine(journal, gateway, signed_ahead=signed_ahead)
@@ -120,7 +119,7 @@ def test_a_key_that_fails_stops_the_run_and_what_was_signed_is_known(signed_ahea
     assert states[State.READY] >= 80 - signed
 
 
-def test_a_key_that_fails_for_a_row_that_waited_too_long_leaves_it_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_failing_on_stale_row_leaves_row_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     journal, batch = a_journal(rows=3)
     engine = an_engine(journal, ScriptedGateway(), Pace(concurrency=1), signed_ahead=5)
     asked = 0
@@ -140,7 +139,7 @@ def test_a_key_that_fails_for_a_row_that_waited_too_long_leaves_it_ready(monkeyp
     assert states == [State.PAID, State.READY, State.READY]
 
 
-def test_a_drain_while_rows_wait_to_be_signed_ends_the_run_in_order() -> None:
+def test_drain_during_signing_ends_run_in_order() -> None:
     journal, batch = a_journal(rows=2 * SIGNED_AHEAD)
     gateway = ScriptedGateway()
     engine = an_engine(journal, gateway, Pace(concurrency=1))
@@ -149,7 +148,7 @@ def test_a_drain_while_rows_wait_to_be_signed_ends_the_run_in_order() -> None:
     assert (end.sent, end.interrupted, end.failure) == (1, True, None)
 
 
-def test_a_request_that_leaves_soon_is_signed_once() -> None:
+def test_soon_leaving_request_is_signed_once() -> None:
     journal, batch = a_journal(rows=40)
     engine = an_engine(journal, ScriptedGateway())
     signed: list[str] = []
@@ -163,7 +162,7 @@ def test_a_request_that_leaves_soon_is_signed_once() -> None:
     assert sorted(signed) == sorted(f"PAY-{row}" for row in range(2, 42))
 
 
-def test_each_try_waits_longer_than_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_try_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[int] = []
 
     def wait(number: int, chance: float) -> float:
@@ -177,7 +176,7 @@ def test_each_try_waits_longer_than_the_one_before(monkeypatch: pytest.MonkeyPat
     assert [wait_before_try(number, 0.5) for number in (2, 3)] == [FIRST_WAIT_S, 4 * FIRST_WAIT_S]
 
 
-def test_a_row_that_is_held_gives_its_place_to_the_next() -> None:
+def test_held_row_yields_place_to_next_row() -> None:
     journal, batch = a_journal(rows=3)
 
     class HoldsTheFirst(InlineJournal):
@@ -191,7 +190,7 @@ def test_a_row_that_is_held_gives_its_place_to_the_next() -> None:
     assert (gateway.arrived, end.failure) == (["PAY-3", "PAY-4"], None)
 
 
-def test_a_row_that_someone_else_moved_ends_the_run_and_is_named() -> None:
+def test_row_moved_elsewhere_ends_run_and_is_named() -> None:
     journal, batch = a_journal(rows=1)
 
     class MovesNothing(InlineJournal):
@@ -203,7 +202,7 @@ def test_a_row_that_someone_else_moved_ends_the_run_and_is_named() -> None:
     assert "row 2 was moved by someone else" in str(end.failure)
 
 
-def test_an_intent_that_is_overtaken_by_the_end_of_the_run_is_noted_as_not_sent() -> None:
+def test_intent_overtaken_by_drain_is_noted_unsent() -> None:
     journal, batch = a_journal(rows=1)
 
     class DrainsMeanwhile(InlineJournal):
@@ -238,7 +237,7 @@ def test_outcomes_and_the_reason_to_stop_are_said() -> None:
     assert end.stop_reason == "Credentials were refused."
 
 
-def test_a_reply_that_is_no_yes_is_kept_with_its_fact() -> None:
+def test_unapproved_reply_is_kept_with_fact() -> None:
     journal, batch = a_journal(rows=2)
     run(
         an_engine(journal, ScriptedGateway(lambda order_id, _: APPROVED if order_id == "PAY-2" else reply("no"))), batch
@@ -246,14 +245,14 @@ def test_a_reply_that_is_no_yes_is_kept_with_its_fact() -> None:
     assert journal._fetch("SELECT instruction, body FROM reply") == [(2, b'{"status": "no"}')]
 
 
-def test_rows_without_a_reason_are_rejected_for_the_same_one() -> None:
+def test_rejections_without_reason_count_as_equal() -> None:
     breaker = RejectionBreaker(2)
     without = Outcome(OutcomeKind.REJECTED)
     assert [breaker.learn(one) for one in (without, Outcome(OutcomeKind.PAID), without)] == [False] * 3
     assert breaker.learn(without)
 
 
-def test_without_pressure_all_that_wait_share_a_commit() -> None:
+def test_waiting_entries_share_commit_without_pressure() -> None:
     async def story() -> None:
         journal = SlowJournal()
         journal.gate.set()
@@ -264,7 +263,7 @@ def test_without_pressure_all_that_wait_share_a_commit() -> None:
     asyncio.run(story())
 
 
-def test_rows_that_are_rejected_without_a_reason_stop_the_run_and_it_says_so() -> None:
+def test_rejections_without_reason_stop_run_with_message() -> None:
     journal, batch = a_journal(rows=5)
     gateway = ScriptedGateway(lambda *_: RawReply(429, (), b"{}"))
     end = run(an_engine(journal, gateway, Pace(concurrency=1, stop_after_rejected=2)), batch)

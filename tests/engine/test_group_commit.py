@@ -1,39 +1,15 @@
 """Group commit: everyone who waits is carried by the next commit, and everyone hears of a failure."""
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 
-from paygw_batch.core.lifecycle import Interrupted
 from paygw_batch.engine.engine import GroupCommit
 from paygw_batch.errors import JournalUnwritable
-from paygw_batch.journal.values import Entry, MoveResult
-
-RESULTS = (MoveResult.MOVED, MoveResult.NOT_MOVED)
+from tests.support.inline_journal import RESULTS, SlowJournal, entry
 
 
-def entry(number: int) -> Entry:
-    return Entry(number, 1, Interrupted(), "2026-11-20T10:00:00.000Z")
-
-
-class SlowJournal:
-    """Holds each commit until it is let through."""
-
-    def __init__(self) -> None:
-        self.commits: list[list[int]] = []
-        self.gate = asyncio.Event()
-        self.fails = False
-
-    async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        self.commits.append([one.instruction for one in entries])
-        await self.gate.wait()
-        if self.fails:
-            raise JournalUnwritable
-        return [RESULTS[one.instruction % 2] for one in entries]
-
-
-def test_what_arrives_during_a_commit_shares_the_next_one() -> None:
+def test_entries_during_commit_share_next_commit() -> None:
     async def story() -> None:
         journal = SlowJournal()
         committer = GroupCommit(journal.append, on_failure=lambda _: None)
@@ -50,7 +26,7 @@ def test_what_arrives_during_a_commit_shares_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("facts", [1, 3])
-def test_after_a_failure_nobody_is_told_durable_and_nothing_is_written_again(facts: int) -> None:
+def test_failed_commit_confirms_and_writes_nothing_more(facts: int) -> None:
     async def story() -> None:
         journal = SlowJournal()
         journal.fails = True
@@ -83,7 +59,7 @@ def test_under_pressure_commits_are_small_and_in_order() -> None:
     asyncio.run(story())
 
 
-def test_at_leisure_a_commit_is_followed_by_a_rest_in_which_more_comes_together() -> None:
+def test_commit_at_leisure_rests_to_gather_entries() -> None:
     async def story() -> None:
         journal = SlowJournal()
         committer = GroupCommit(journal.append, lambda _: None)

@@ -20,7 +20,7 @@ from paygw_batch.engine.pacing import (
 ANSWERS = (OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED)
 
 
-def test_a_run_starts_with_one_in_flight_and_doubles_with_every_answer_up_to_the_limit() -> None:
+def test_window_doubles_from_single_row_to_limit() -> None:
     window = Window(limit=10)
     sizes = [window.size]
     for _ in range(5):
@@ -29,27 +29,27 @@ def test_a_run_starts_with_one_in_flight_and_doubles_with_every_answer_up_to_the
     assert sizes == [1, 2, 4, 8, 10, 10]
 
 
-def test_an_unknown_outcome_sends_the_window_back_to_one() -> None:
+def test_unknown_outcome_shrinks_window_to_single_row() -> None:
     window = Window(limit=16, size=16)
     window.learn(OutcomeKind.UNKNOWN)
     assert window.size == 1
 
 
-def test_what_never_left_teaches_the_window_nothing() -> None:
+def test_unsent_row_leaves_window_unchanged() -> None:
     window = Window(limit=16, size=4)
     window.learn(OutcomeKind.NOT_SENT)
     assert window.size == 4
 
 
 @given(limit=st.integers(1, 1024), outcomes=st.lists(st.sampled_from(OutcomeKind)))
-def test_the_window_stays_between_one_and_its_limit(limit: int, outcomes: list[OutcomeKind]) -> None:
+def test_window_stays_within_limits(limit: int, outcomes: list[OutcomeKind]) -> None:
     window = Window(limit)
     for outcome in outcomes:
         window.learn(outcome)
         assert 1 <= window.size <= limit
 
 
-def test_the_breaker_trips_at_so_many_in_doubt_in_a_row() -> None:
+def test_breaker_trips_at_limit_of_sequential_doubts() -> None:
     breaker = Breaker(3)
     assert [breaker.learn(OutcomeKind.UNKNOWN) for _ in range(3)] == [False, False, True]
 
@@ -61,7 +61,7 @@ def test_any_answer_starts_the_breakers_count_again(answer: OutcomeKind) -> None
     assert not any(tripped)
 
 
-def test_what_never_left_neither_trips_nor_resets_the_breaker() -> None:
+def test_unsent_row_neither_trips_nor_resets_breaker() -> None:
     breaker = Breaker(2)
     kinds = (OutcomeKind.UNKNOWN, OutcomeKind.NOT_SENT, OutcomeKind.UNKNOWN)
     assert [breaker.learn(kind) for kind in kinds] == [False, False, True]
@@ -76,7 +76,7 @@ def rejected(code: str | None = None, message: str | None = None) -> Outcome:
     return Outcome(OutcomeKind.REJECTED, gateway_status="declined", error_code=code, message=message)
 
 
-def test_equal_rejections_in_a_row_trip_by_code_before_message_before_word() -> None:
+def test_equal_rejections_trip_by_code_message_word() -> None:
     for first, second in [
         (rejected("51", "No funds for Jane"), rejected("51", "No funds for Ann")),
         (rejected(None, "No funds"), rejected(None, "No funds")),
@@ -89,13 +89,13 @@ def test_equal_rejections_in_a_row_trip_by_code_before_message_before_word() -> 
 @pytest.mark.parametrize(
     "between", [rejected("14"), rejected("14", "No funds"), Outcome(OutcomeKind.PAID), Outcome(OutcomeKind.ACCEPTED)]
 )
-def test_another_reason_or_a_yes_starts_the_count_of_rejections_again(between: Outcome) -> None:
+def test_other_reason_or_success_restarts_rejection_count(between: Outcome) -> None:
     breaker = RejectionBreaker(2)
     assert not any(breaker.learn(outcome) for outcome in (rejected("51"), between, rejected("51")))
 
 
 @pytest.mark.parametrize("between", [OutcomeKind.UNKNOWN, OutcomeKind.NOT_SENT])
-def test_what_is_no_answer_leaves_the_count_of_rejections(between: OutcomeKind) -> None:
+def test_non_answer_leaves_rejection_count(between: OutcomeKind) -> None:
     breaker = RejectionBreaker(2)
     assert breaker.learn(rejected("51")) is False
     assert breaker.learn(Outcome(between)) is False
@@ -116,7 +116,7 @@ def test_the_rate_limit_spaces_starts_evenly() -> None:
     assert waits == [0.0, 0.25, 0.5]
 
 
-def test_idle_time_is_not_saved_up_for_a_burst() -> None:
+def test_idle_time_is_not_saved_for_burst() -> None:
     rhythm = Rhythm(rate_per_s=1)
     rhythm.start(0.0)
     rhythm.start(100.0)
@@ -129,7 +129,7 @@ def test_no_rate_limit_means_no_wait() -> None:
     assert rhythm.wait_s(5.0) == 0.0
 
 
-def test_a_pause_that_the_gateway_asked_for_holds_the_next_start() -> None:
+def test_pause_asked_by_gateway_delays_start() -> None:
     rhythm = Rhythm(rate_per_s=0)
     rhythm.pause(5.0, 60.0)
     rhythm.pause(6.0, 10.0)
@@ -166,16 +166,16 @@ def test_groups_are_small_where_the_gateway_is_slow() -> None:
 
 
 @pytest.mark.parametrize("waits", [SLOW_PROCESSOR, SLOW_DISK])
-def test_groups_are_large_where_rows_wait_for_the_journal(waits: tuple[float, float]) -> None:
+def test_groups_are_large_while_rows_await_journal(waits: tuple[float, float]) -> None:
     assert after_waits(64, waits) == LARGEST_GROUP_FACTS
 
 
-def test_groups_follow_the_bottleneck_when_it_moves() -> None:
+def test_groups_follow_moving_bottleneck() -> None:
     assert after_waits(64, SLOW_GATEWAY, SLOW_PROCESSOR) == LARGEST_GROUP_FACTS
     assert after_waits(64, SLOW_GATEWAY, SLOW_PROCESSOR, SLOW_GATEWAY) == SMALLEST_GROUP_FACTS
 
 
-def test_one_slow_row_changes_no_group() -> None:
+def test_single_slow_row_changes_no_group() -> None:
     size = GroupLimit(places=64)
     for _ in range(500):
         size.learn(*SLOW_GATEWAY)
@@ -184,5 +184,5 @@ def test_one_slow_row_changes_no_group() -> None:
 
 
 @pytest.mark.parametrize("waits", [SLOW_GATEWAY, SLOW_PROCESSOR])
-def test_a_group_holds_a_quarter_of_the_places_at_least(waits: tuple[float, float]) -> None:
+def test_group_holds_quarter_of_places_at_least(waits: tuple[float, float]) -> None:
     assert after_waits(1000, waits) == 250

@@ -17,8 +17,8 @@ from paygw_batch.engine.engine import RunEnd
 from paygw_batch.engine.pacing import Pace, Rhythm
 from paygw_batch.errors import JournalError
 from paygw_batch.journal.port import CountedKind, CountedOutcomes, GateReport, GateShare, GateStop, GateStopKind
-from tests.engine.scripted_world import LOST, REFUSED, ScriptedGateway, a_journal, an_engine, reply, run
-from tests.long_part import share_of
+from tests.support.long_part import share_of
+from tests.support.scripted_world import LOST, REFUSED, ScriptedGateway, a_journal, an_engine, reply, run
 
 ALONE = GateShare(1, 0, rate_per_s=None, concurrency=None, rest_s=0, stop=None)
 
@@ -80,7 +80,7 @@ def test_shares_together_are_the_limits(concurrency: int, senders: int, rate: fl
     assert sum(rates) == pytest.approx(rate)
 
 
-def test_who_has_no_place_waits_for_one() -> None:
+def test_worker_without_place_waits() -> None:
     shares = iter([replace(ALONE, senders=20, before=19)] * 3)
     gate, gateway = ScriptedGate(lambda _: next(shares, ALONE)), ScriptedGateway()
     assert sent_through(gate, gateway, rows=3).sent == 3
@@ -101,7 +101,7 @@ def test_the_rate_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [after - before for before, after in itertools.pairwise(started)] == [pytest.approx(0.2, abs=0.01)] * 5
 
 
-def test_a_worker_begins_with_one_row_whatever_is_granted() -> None:
+def test_worker_begins_with_single_row() -> None:
     gateway = ScriptedGateway(latency=0.01)
     seen: list[int] = []
     gateway.before_answer = lambda _: seen.append(len(gateway.arrived))
@@ -120,7 +120,7 @@ def test_every_outcome_is_reported_once_and_in_order() -> None:
     assert {one.reason for one in reported} == {"", "declined"}
 
 
-def test_outcomes_of_a_call_without_an_answer_are_reported_again() -> None:
+def test_unanswered_outcomes_are_reported_again() -> None:
     def fails_at_first(_: GateReport) -> GateShare:
         if len(gate.reports) == 1:
             raise JournalError("The database is gone.")
@@ -139,7 +139,7 @@ def test_outcomes_of_a_call_without_an_answer_are_reported_again() -> None:
     assert [[one.times for one in report.outcomes] for report in gate.reports] == [[1], [2]]
 
 
-def test_where_the_gate_does_not_answer_nothing_leaves_and_the_run_stops() -> None:
+def test_silent_gate_stops_run_before_sending() -> None:
     def never(_: GateReport) -> GateShare:
         raise JournalError("The database is gone.")
 
@@ -149,7 +149,7 @@ def test_where_the_gate_does_not_answer_nothing_leaves_and_the_run_stops() -> No
     assert end.stop_reason == "The limits over all workers cannot be read (The database is gone)."
 
 
-def test_an_error_of_our_own_ends_the_run_and_is_not_hidden() -> None:
+def test_own_error_ends_run_and_is_shown() -> None:
     def broken(_: GateReport) -> GateShare:
         raise ZeroDivisionError
 
@@ -170,7 +170,7 @@ def test_an_error_of_our_own_ends_the_run_and_is_not_hidden() -> None:
         (GateStop(GateStopKind.REQUESTED, 0, "Credentials were refused."), "Credentials were refused."),
     ],
 )
-def test_what_stops_another_worker_stops_this_one(stop: GateStop, sentence: str) -> None:
+def test_stop_of_other_worker_stops_run(stop: GateStop, sentence: str) -> None:
     gateway = ScriptedGateway(latency=0.01)
 
     def stops_later(report: GateReport) -> GateShare:
@@ -188,7 +188,7 @@ def test_its_own_stop_is_reported_with_its_reason() -> None:
     assert gate.reports[-1].stop == end.stop_reason == "2 rows in a row ended in doubt."
 
 
-def test_a_rest_that_the_gateway_asked_of_one_is_reported_for_all() -> None:
+def test_rest_of_single_worker_is_reported_for_all() -> None:
     gate = ScriptedGate()
     answers = {"PAY-2": reply("", 429)}
     gateway = ScriptedGateway(lambda order_id, _: answers.get(order_id, reply("approved")))
@@ -196,7 +196,7 @@ def test_a_rest_that_the_gateway_asked_of_one_is_reported_for_all() -> None:
     assert [report.rest_s for report in gate.reports if report.rest_s] == [pytest.approx(60, abs=1)], "told once"
 
 
-def test_a_rest_that_another_worker_was_asked_for_is_kept() -> None:
+def test_rest_of_other_worker_is_kept() -> None:
     rests = iter([30.0])
     begun_s: list[float] = []
     gateway = ScriptedGateway()
@@ -214,7 +214,7 @@ def test_a_rest_that_another_worker_was_asked_for_is_kept() -> None:
     assert not any(report.rest_s for report in gate.reports), "the gate knows it"
 
 
-def test_what_never_left_is_no_outcome_to_report() -> None:
+def test_unsent_row_is_not_reported() -> None:
     gate = ScriptedGate()
     refused = {"PAY-2": REFUSED}
     gateway = ScriptedGateway(lambda order_id, times: refused.get(order_id, LOST) if times == 1 else reply("approved"))

@@ -58,7 +58,7 @@ def test_a_statement_is_read_as_its_answer_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ANSWERS if name.startswith("keys/")])
-def test_a_key_is_called_what_its_answer_says(name: str, tmp_path: Path) -> None:
+def test_field_key_refusal_matches_answer(name: str, tmp_path: Path) -> None:
     """`refused`: what the sentence names; `command`: what converts the key."""
     kept = tmp_path / Path(name).name
     kept.write_bytes((FILES / name).read_bytes())

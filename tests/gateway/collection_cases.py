@@ -10,7 +10,7 @@ from paygw_batch.gateway.encode import ControlAmount, ControlPart, ControlProfil
 from paygw_batch.gateway.message import PreparedRequest
 from paygw_batch.gateway.sign import SignatureProfile, Signer
 from paygw_batch.gateway.signing.key import PrivateKey
-from tests.gateway.gateway_cases import (
+from tests.support.gateway_cases import (
     BASE_URL,
     CALLBACK_URL,
     CONSUMER_KEY,

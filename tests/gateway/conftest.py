@@ -10,8 +10,8 @@ import pytest
 import trustme
 
 from paygw_batch.gateway.signing.key import PrivateKey
-from tests.gateway.gateway_cases import throw_away_key
-from tests.tokens import HOW_TO_GET_IT, softhsm
+from tests.support.gateway_cases import throw_away_key
+from tests.support.tokens import HOW_TO_GET_IT, softhsm
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -13,7 +13,7 @@ from paygw_batch.core.outcome import Advice, GoOn, Outcome, OutcomeKind, PauseRu
 from paygw_batch.gateway.classify import MAX_PAUSE_S, UNSTATED_PAUSE_S, classify, date_of
 from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
 from paygw_batch.gateway.strict_json import MAX_NESTING
-from tests.gateway.gateway_cases import OPERATION
+from tests.support.gateway_cases import OPERATION
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 OURS = Expected("PAY-1", Decimal("1500.50"), "KES")
@@ -44,28 +44,28 @@ def judge_fault(kind: FaultKind, *, left: bool, written: int = 0) -> Verdict:
 
 
 @pytest.mark.parametrize("kind", FaultKind)
-def test_once_the_first_byte_may_have_left_any_fault_is_unknown_and_the_run_goes_on(kind: FaultKind) -> None:
+def test_fault_after_first_byte_leaves_outcome_unknown(kind: FaultKind) -> None:
     assert judge_fault(kind, left=True) == Verdict(Outcome(OutcomeKind.UNKNOWN, cause=kind.value), GoOn())
 
 
 @pytest.mark.parametrize("kind", sorted(set(FaultKind) - {FaultKind.TLS_UNTRUSTED, FaultKind.EARLY_REPLY}))
-def test_while_no_byte_has_left_a_fault_is_not_sent_and_may_be_tried_again(kind: FaultKind) -> None:
+def test_fault_before_first_byte_is_unsent_and_retried(kind: FaultKind) -> None:
     assert judge_fault(kind, left=False) == Verdict(Outcome(OutcomeKind.NOT_SENT, cause=kind.value), TryAgain())
 
 
-def test_a_certificate_that_is_not_to_be_trusted_stops_the_run() -> None:
+def test_untrusted_certificate_stops_run() -> None:
     verdict = judge_fault(FaultKind.TLS_UNTRUSTED, left=False)
     assert verdict.outcome == Outcome(OutcomeKind.NOT_SENT, cause="tls.untrusted")
     assert verdict.advice == StopRun("The gateway's certificate is not trusted.")
 
 
-def test_a_gateway_that_speaks_before_it_is_asked_stops_the_run() -> None:
+def test_reply_before_request_stops_run() -> None:
     verdict = judge_fault(FaultKind.EARLY_REPLY, left=False)
     assert verdict.outcome == Outcome(OutcomeKind.NOT_SENT, cause="reply.early")
     assert verdict.advice == StopRun("The gateway replied before we sent a request, so its replies can't be trusted.")
 
 
-def test_written_bytes_are_believed_more_than_a_witness_that_is_unset() -> None:
+def test_written_bytes_outweigh_unset_witness() -> None:
     assert judge_fault(FaultKind.CONNECT_FAILED, left=False, written=1).outcome.kind is OutcomeKind.UNKNOWN
 
 
@@ -74,9 +74,7 @@ def test_written_bytes_are_believed_more_than_a_witness_that_is_unset() -> None:
 
 @pytest.mark.parametrize(("word", "kind"), WORDS.items())
 @pytest.mark.parametrize("http_status", [200, 201, 204, 299, 400, 404, 409, 422, 499])
-def test_below_500_a_listed_word_decides_whatever_the_http_status(
-    word: str, kind: OutcomeKind, http_status: int
-) -> None:
+def test_listed_word_decides_at_every_status_below_500(word: str, kind: OutcomeKind, http_status: int) -> None:
     verdict = judge({"status": word}, http_status)
     assert verdict == Verdict(Outcome(kind, gateway_status=word, http_status=http_status), GoOn())
 
@@ -84,12 +82,12 @@ def test_below_500_a_listed_word_decides_whatever_the_http_status(
 @pytest.mark.parametrize(
     "word", ["Approved", "APPROVED", "approved ", " approved", "approve", "", "unknown", "\u0430pproved"]
 )
-def test_a_word_that_is_not_listed_exactly_is_unknown(word: str) -> None:
+def test_word_not_listed_exactly_is_unknown(word: str) -> None:
     outcome = judge({"status": word}).outcome
     assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.status_unlisted")
 
 
-def test_a_word_that_is_listed_as_not_sent_is_not_believed() -> None:
+def test_word_listed_as_not_sent_is_unknown() -> None:
     words = {"approved": OutcomeKind.NOT_SENT}
     outcome = classify(RawReply(200, (), b'{"status":"approved"}'), OURS, words, OPERATION).outcome
     assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.status_unlisted")
@@ -97,7 +95,7 @@ def test_a_word_that_is_listed_as_not_sent_is_not_believed() -> None:
 
 @pytest.mark.parametrize("http_status", [500, 501, 502, 503, 504, 520, 599, 600, 999])
 @pytest.mark.parametrize("body", [GOOD, {"status": "declined"}, "<html>Bad gateway</html>", ""])
-def test_500_and_above_is_unknown_whatever_the_body_says(http_status: int, body: str | dict[str, Any]) -> None:
+def test_status_of_500_or_above_is_unknown(http_status: int, body: str | dict[str, Any]) -> None:
     outcome = judge(body, http_status).outcome
     assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.server_error")
 
@@ -153,13 +151,13 @@ def test_a_redirect_is_unknown_whatever_the_body_says(http_status: int, location
         (b'{"status":{"value":"approved"}}', "reply.status_not_text"),
     ],
 )
-def test_what_is_no_strict_object_with_a_text_status_is_unknown(body: bytes, cause: str) -> None:
+def test_malformed_reply_is_unknown(body: bytes, cause: str) -> None:
     verdict = judge(body)
     assert (verdict.outcome.kind, verdict.outcome.cause) == (OutcomeKind.UNKNOWN, cause)
     assert verdict.advice == GoOn()
 
 
-def test_nesting_up_to_the_bound_and_brackets_in_text_are_fine() -> None:
+def test_nesting_up_to_bound_and_brackets_are_accepted() -> None:
     inner = "[" * (MAX_NESTING - 1) + "]" * (MAX_NESTING - 1)
     assert judge(f'{{"status":"approved","a":{inner}}}').outcome.kind is OutcomeKind.PAID
     assert judge({"status": "approved", "a": "[{" * 500}).outcome.kind is OutcomeKind.PAID
@@ -194,19 +192,19 @@ def test_a_reply_cut_at_any_byte_is_unknown() -> None:
         {"amount": "01500.50"},
     ],
 )
-def test_an_echo_that_is_ours_or_absent_leaves_the_word_to_decide(echo: dict[str, Any]) -> None:
+def test_matching_or_absent_echo_lets_word_decide(echo: dict[str, Any]) -> None:
     assert judge({"status": "approved", **echo}).outcome.kind is OutcomeKind.PAID
 
 
 @pytest.mark.parametrize("number", ["1500.50", "1500.5", "1500.5000", "1.50050e3", "150050E-2"])
-def test_an_echoed_amount_is_compared_as_an_exact_number(number: str) -> None:
+def test_echoed_amount_is_compared_exactly(number: str) -> None:
     assert judge(f'{{"status":"approved","amount":{number}}}').outcome.kind is OutcomeKind.PAID
 
 
 @pytest.mark.parametrize(
     "number", ["1500.51", "1500.500000000000000000001", "150050", "-1500.50", "0", "1e99999", "1e-99999", "9" * 5000]
 )
-def test_an_echoed_number_that_differs_by_anything_is_a_conflict(number: str) -> None:
+def test_any_difference_in_echoed_amount_is_conflict(number: str) -> None:
     assert judge(f'{{"status":"approved","amount":{number}}}').outcome.conflict
 
 
@@ -236,9 +234,7 @@ def test_an_echoed_number_that_differs_by_anything_is_a_conflict(number: str) ->
     ],
 )
 @pytest.mark.parametrize("http_status", [200, 302, 401, 422, 429, 500])
-def test_an_echo_that_is_not_ours_is_a_conflict_and_stops_the_run_whatever_else_it_says(
-    echo: dict[str, Any], http_status: int
-) -> None:
+def test_foreign_echo_is_conflict_and_stops_run(echo: dict[str, Any], http_status: int) -> None:
     verdict = judge({"status": "approved", **echo}, http_status)
     assert (verdict.outcome.kind, verdict.outcome.cause) == (OutcomeKind.UNKNOWN, "reply.other_payout")
     assert verdict.outcome.conflict
@@ -246,7 +242,7 @@ def test_an_echo_that_is_not_ours_is_a_conflict_and_stops_the_run_whatever_else_
     assert verdict.advice == StopRun("The gateway's answer was about a different payout.")
 
 
-def test_an_order_id_of_digits_may_be_echoed_as_a_number() -> None:
+def test_numeric_order_id_may_be_echoed_as_number() -> None:
     expected = Expected("20261121", Decimal(1), "KES")
     assert judge('{"status":"approved","client_orderid":20261121}', expected=expected).outcome.kind is OutcomeKind.PAID
     assert judge('{"status":"approved","client_orderid":20261122}', expected=expected).outcome.conflict
@@ -255,12 +251,12 @@ def test_an_order_id_of_digits_may_be_echoed_as_a_number() -> None:
 
 
 @pytest.mark.parametrize("echo", [{}, {"client_orderid": None}, {"amount": "1500.50", "currency": "KES"}])
-def test_over_a_reused_connection_a_reply_must_name_this_payout(echo: dict[str, Any]) -> None:
+def test_reply_on_reused_connection_must_name_payout(echo: dict[str, Any]) -> None:
     outcome = judge({"status": "approved", **echo}, reused=True).outcome
     assert (outcome.kind, outcome.cause, outcome.conflict) == (OutcomeKind.UNKNOWN, "reply.not_echoed", False)
 
 
-def test_over_a_reused_connection_the_own_order_id_is_enough() -> None:
+def test_own_order_id_suffices_on_reused_connection() -> None:
     assert judge({"status": "approved", "client_orderid": "PAY-1"}, reused=True).outcome.kind is OutcomeKind.PAID
 
 
@@ -285,17 +281,17 @@ def test_the_gateways_own_words_are_kept() -> None:
     )
 
 
-def test_the_first_name_that_holds_anything_counts() -> None:
+def test_first_reply_name_with_value_counts() -> None:
     outcome = judge({"status": "approved", "paynet-order-id": None, "reference": "  ", "id": "abc", "code": []}).outcome
     assert (outcome.gateway_reference, outcome.error_code) == ("abc", None)
 
 
-def test_evidence_is_kept_of_replies_that_are_unknown_too() -> None:
+def test_evidence_of_unknown_reply_is_kept() -> None:
     outcome = judge({"status": "odd", "id": "R1", "message": "what?"}, 500).outcome
     assert (outcome.gateway_status, outcome.gateway_reference, outcome.message) == ("odd", "R1", "what?")
 
 
-def test_evidence_is_short_printable_and_fit_for_any_file() -> None:
+def test_evidence_is_short_printable_and_encodable() -> None:
     hostile = "\x1b[31mred\x00\u202edesrever\ud800\u2028line\nnext\ttab\u00a0" + "x" * 500
     outcome = judge(json.dumps({"status": "declined", "message": hostile, "id": hostile, "code": "1" * 300})).outcome
     for text in (outcome.message, outcome.gateway_reference, outcome.error_code):
@@ -319,7 +315,7 @@ def test_evidence_is_short_printable_and_fit_for_any_file() -> None:
         ("Unauthorized", OutcomeKind.UNKNOWN),
     ],
 )
-def test_refused_credentials_stop_the_run_and_the_body_decides_the_row(
+def test_refused_credentials_stop_run_while_body_decides_row(
     http_status: int, body: str | dict[str, Any], kind: OutcomeKind
 ) -> None:
     verdict = judge(body, http_status)
@@ -355,7 +351,7 @@ RETRY_AFTER = [
 
 @pytest.mark.parametrize("http_status", [429, 503])
 @pytest.mark.parametrize(("asked", "advice"), RETRY_AFTER)
-def test_a_rest_that_is_asked_for_is_kept_within_bounds(http_status: int, asked: str, advice: Advice) -> None:
+def test_requested_pause_is_kept_within_bounds(http_status: int, asked: str, advice: Advice) -> None:
     verdict = judge({"status": "declined"}, http_status, (("retry-after", asked),), now=NOW)
     assert verdict.advice == advice
     assert verdict.outcome.kind is (OutcomeKind.REJECTED if http_status == 429 else OutcomeKind.UNKNOWN)
@@ -367,7 +363,7 @@ def test_a_date_counts_from_the_replys_own_clock() -> None:
     assert judge({}, 429, headers).advice == PauseRun(30.0)
 
 
-def test_a_date_with_nothing_to_count_from_is_a_rest_of_unstated_length() -> None:
+def test_retry_date_without_clock_gives_unstated_pause() -> None:
     assert judge({}, 503, (("retry-after", "Sat, 21 Nov 2026 12:00:30 GMT"),)).advice == PauseRun(UNSTATED_PAUSE_S)
 
 
@@ -383,15 +379,13 @@ def test_a_date_with_nothing_to_count_from_is_a_rest_of_unstated_length() -> Non
         ((("date", "Sat, 21 Nov 2026 12:00:00 GMT"), ("date", "Sat, 21 Nov 2026 12:00:01 GMT")), None),
     ],
 )
-def test_the_gateways_clock_is_its_date_in_utc_where_it_states_one_alone(
-    headers: tuple[tuple[str, str], ...], stated: datetime | None
-) -> None:
+def test_gateway_clock_is_read_from_single_date(headers: tuple[tuple[str, str], ...], stated: datetime | None) -> None:
     found = date_of(RawReply(200, headers, b""))
     assert found == stated
     assert found is None or found.tzinfo is UTC
 
 
-def test_too_many_requests_asks_for_a_rest_even_without_saying_how_long() -> None:
+def test_too_many_requests_pauses_run_without_stated_time() -> None:
     assert judge({}, 429).advice == PauseRun(UNSTATED_PAUSE_S)
     assert judge({}, 429, (("retry-after", "1"), ("retry-after", "2"))).advice == PauseRun(UNSTATED_PAUSE_S)
     assert judge({}, 503).advice == GoOn()
@@ -417,7 +411,7 @@ MEMBERS = st.dictionaries(
     headers=st.lists(st.tuples(st.sampled_from(["retry-after", "date", "x"]), st.text(max_size=60)), max_size=3),
     reused=st.booleans(),
 )
-def test_no_reply_makes_it_raise_and_only_a_listed_word_below_300_or_in_the_400s_is_believed(
+def test_no_reply_raises_and_only_listed_words_count(
     body: bytes, http_status: int, headers: list[tuple[str, str]], *, reused: bool
 ) -> None:
     outcome = judge(body, http_status, tuple(headers), reused=reused, now=NOW).outcome

@@ -33,7 +33,7 @@ from tests.gateway.collection_cases import (
     prepared,
     supplies,
 )
-from tests.gateway.gateway_cases import GOLDEN, head_and_body, request_bytes
+from tests.support.gateway_cases import GOLDEN, head_and_body, request_bytes
 
 # Section 2.4, rule 5 of the gateway's interface, in the order of the table in 2.1.
 EVERYWHERE = [
@@ -70,20 +70,20 @@ def fields_of(country: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("profile", "country", "form"), EVERY_REQUEST)
-def test_a_request_is_the_golden_one_to_the_byte(
+def test_collection_request_matches_golden_bytes(
     key: PrivateKey, profile: SignatureProfile, country: str, form: AmountForm
 ) -> None:
     assert request_bytes(prepared(key, profile, country, form)) == golden_file(profile, country, form).read_bytes()
 
 
-def test_there_is_a_golden_request_for_every_country_and_no_other() -> None:
+def test_every_country_has_golden_collection_request() -> None:
     kept = {path.name for path in (GOLDEN / "payin").glob("*.http")}
     assert kept == {golden_file(*one).name for one in EVERY_REQUEST}
     assert len(kept) == 28
 
 
 @pytest.mark.parametrize(("profile", "country", "form"), EVERY_REQUEST)
-def test_a_golden_body_has_the_fields_of_its_country_and_a_control_that_fits(
+def test_golden_body_has_country_fields_and_right_control(
     profile: SignatureProfile, country: str, form: AmountForm
 ) -> None:
     first, _, body = head_and_body(golden_file(profile, country, form).read_bytes())
@@ -111,7 +111,7 @@ def test_a_golden_body_has_the_fields_of_its_country_and_a_control_that_fits(
     cents=st.integers(1, 10**9),
     algorithm=st.sampled_from(ControlAlgorithm),
 )
-def test_the_sandbox_computes_the_same_control_in_its_own_way(
+def test_sandbox_computes_same_control(
     order: tuple[ControlPart, ...],
     separator: str,
     form: AmountForm,
@@ -145,7 +145,7 @@ def test_the_sandbox_computes_the_same_control_in_its_own_way(
         (ControlAmount.MINOR_UNITS, "COL-1,150050,KES"),
     ],
 )
-def test_the_amount_is_hashed_as_it_is_configured(control_amount: ControlAmount, text: str) -> None:
+def test_control_hashes_configured_amount_form(control_amount: ControlAmount, text: str) -> None:
     profile = ControlProfile((ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY), ",", control_amount)
     given_parts: dict[str, Any] = {"order_id": "COL-1", "amount": "1500.5", "amount_sent": "1500.5", "currency": "KES"}
     assert profile.text(**given_parts, minor_units=2) == text
@@ -157,7 +157,7 @@ def test_the_secret_is_not_shown() -> None:
     assert "a secret of the tests" not in repr(supplies())
 
 
-def test_an_amount_with_more_than_two_decimals_is_never_cut() -> None:
+def test_amount_with_surplus_decimals_is_never_cut() -> None:
     with pytest.raises(InternalError):
         encode_body(
             RULES["KE"],
@@ -195,12 +195,12 @@ def test_the_page_for_the_customer_is_kept(name: str) -> None:
         URLS["site_url"],
     ],
 )
-def test_what_is_no_page_for_the_customer_is_left_out(value: object) -> None:
+def test_invalid_customer_page_is_left_out(value: object) -> None:
     verdict = classify(reply(redirect_url=value), EXPECTED, WORDS, OPERATION)
     assert (verdict.outcome.kind, verdict.outcome.customer_url) == (OutcomeKind.PAID, None)
 
 
-def test_an_echo_of_our_own_address_does_not_hide_the_page() -> None:
+def test_echoed_own_address_does_not_hide_page() -> None:
     came_back = reply(**{"redirect-url": URLS["redirect_url"], "url": "https://pay.example/1"})
     assert customer_url(came_back) == "https://pay.example/1"
 
@@ -210,13 +210,13 @@ def test_a_reply_about_another_order_names_no_page() -> None:
 
 
 def test_a_payout_has_no_page() -> None:
-    from tests.gateway.gateway_cases import OPERATION as PAYOUT  # noqa: PLC0415 (the other operation, for this test alone)
+    from tests.support.gateway_cases import OPERATION as PAYOUT  # noqa: PLC0415 (the other operation, for this test alone)
 
     verdict = classify(reply(redirect_url="https://pay.example/1"), EXPECTED, WORDS, PAYOUT)
     assert verdict.outcome.customer_url is None
 
 
-def test_a_keyed_control_has_the_secret_as_its_key() -> None:
+def test_keyed_control_uses_secret_as_key() -> None:
     order = (ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY)
     profile = ControlProfile(order, "|", ControlAmount.TWO_DECIMALS, "Jefe", ControlAlgorithm.HMAC_SHA256)
     made = profile.control(order_id="INV-1", amount="1500.5", amount_sent="1500.5", currency="KES", minor_units=2)

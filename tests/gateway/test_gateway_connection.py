@@ -9,7 +9,7 @@ import pytest
 
 from paygw_batch.gateway.http.connection import CannotOpen, Connection
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from tests.gateway.gateway_server import at_any_time, play
+from tests.support.gateway_server import at_any_time, play
 
 
 class FailingTransport(asyncio.Transport):
@@ -65,7 +65,7 @@ async def exchange_over(transport: FailingTransport) -> RawReply | TransportFaul
         ),
     ],
 )
-def test_only_a_connection_that_was_gone_before_the_write_proves_that_nothing_left(
+def test_lost_connection_proves_unsent_only_before_write(
     fault: TransportFault, written: list[bytes], *, broken_before: bool
 ) -> None:
     transport = FailingTransport(broken=broken_before)

@@ -23,7 +23,7 @@ from paygw_batch.gateway.http import connection, transport
 from paygw_batch.gateway.http.tls import TlsChannel, client_context
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, MayLeave, RawReply, TransportFault
-from tests.gateway.gateway_server import (
+from tests.support.gateway_server import (
     BODY,
     HUGE,
     REPLY,
@@ -41,7 +41,7 @@ from tests.gateway.gateway_server import (
     summary,
     turns,
 )
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 Channel = dict[str, Any]
 Gateway = Callable[[socket.socket], None]
@@ -64,7 +64,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("said", [REPLY, NO, REPLY[:1], b"H", b"\r\n"], ids=["yes", "no", "byte", "H", "blank line"])
-def test_who_speaks_when_he_is_connected_gets_no_request(channel: Channel, said: bytes) -> None:
+def test_gateway_speaking_on_connect_gets_no_request(channel: Channel, said: bytes) -> None:
     async def script(peer: Peer) -> None:
         peer.writer.write(said)
         assert await peer.until_closed() == b""
@@ -72,9 +72,7 @@ def test_who_speaks_when_he_is_connected_gets_no_request(channel: Channel, said:
     assert summary(play(deliver_once(script, **channel))) == NOT_SENT
 
 
-def test_what_is_there_already_is_seen_also_where_nothing_is_waited_for(
-    channel: Channel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_early_bytes_in_kernel_are_seen_without_waiting(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop has not seen the bytes when the request is about to leave: the kernel has."""
     monkeypatch.setattr(transport, "FIRST_LISTENING_S", 0)
     monkeypatch.setattr(connection.Connection, "round_trip_s", lambda _: 0.0)
@@ -99,7 +97,7 @@ def test_what_is_there_already_is_seen_also_where_nothing_is_waited_for(
 
 
 @pytest.mark.parametrize("connections", list(Connections))
-def test_the_last_look_is_taken_where_the_request_is_handed_over(
+def test_bytes_arriving_at_handover_keep_request_unsent(
     channel: Channel, monkeypatch: pytest.MonkeyPatch, connections: Connections
 ) -> None:
     exchange = connection.Connection.exchange
@@ -134,7 +132,7 @@ def test_the_last_look_is_taken_where_the_request_is_handed_over(
     assert not result.first_byte_left
 
 
-def test_a_proxy_that_says_more_than_that_the_way_is_open_gets_no_request() -> None:
+def test_talkative_proxy_gets_no_request() -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readuntil(b"\r\n\r\n")
         peer.writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + NO)
@@ -199,7 +197,7 @@ async def deliver_over_tls(script: Script, ca_bundle: Path) -> RawReply | Transp
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("cut", [1, 4, 5, 6, 30])
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_a_record_that_has_begun_before_the_request_is_waited_for_and_is_no_reply(
+def test_record_begun_before_request_is_no_reply(
     server_tls: ssl.SSLContext, ca_bundle: Path, cut: int, *, goes_on: bool
 ) -> None:
     async def script(peer: Peer) -> None:
@@ -220,7 +218,7 @@ def test_a_record_that_has_begun_before_the_request_is_waited_for_and_is_no_repl
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_ticket_in_two_pieces_is_no_early_reply(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
+def test_split_session_ticket_is_no_early_reply(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
     async def script(peer: Peer) -> None:
         tls = TlsByHand(server_tls, peer)
         pieces: list[bytes] = []
@@ -245,7 +243,7 @@ def test_a_ticket_in_two_pieces_is_no_early_reply(server_tls: ssl.SSLContext, ca
     assert summary(play(deliver_over_tls(script, ca_bundle))) == BODY
 
 
-def test_where_records_begin_and_end_is_followed_whatever_the_pieces(ca_bundle: Path) -> None:
+def test_tls_record_ends_are_followed_in_any_pieces(ca_bundle: Path) -> None:
     records = b"".join(b"\x17\x03\x03" + size.to_bytes(2) + b"x" * size for size in (1, 300, 0, 7))
     ends = {6, 6 + 305, 6 + 305 + 5, len(records)}
     for step in (1, 2, 3, 5, 7, 400):
@@ -267,11 +265,11 @@ async def take_a_little_and_say(said: bytes, peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("said", [REPLY, NO, REPLY[:1]], ids=["yes", "no", "byte"])
-def test_a_reply_that_begins_while_the_request_leaves_is_in_doubt(channel: Channel, said: bytes) -> None:
+def test_reply_beginning_during_request_is_in_doubt(channel: Channel, said: bytes) -> None:
     assert summary(play(deliver_once(partial(take_a_little_and_say, said), body=HUGE, **channel))) == IN_DOUBT
 
 
-def test_a_reply_that_begins_while_the_request_leaves_and_ends_later_is_in_doubt(channel: Channel) -> None:
+def test_reply_spanning_request_end_is_in_doubt(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(1000)
         pause_reading(peer)
@@ -349,7 +347,7 @@ def read_to_the_end(taken: socket.socket) -> bytes:
 
 
 @every_loop
-def test_no_row_is_sent_to_who_says_no_to_everyone_who_connects(
+def test_gateway_refusing_on_connect_gets_no_rows(
     channel: Channel, new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "FIRST_LISTENING_S", 25)
@@ -370,7 +368,7 @@ def test_no_row_is_sent_to_who_says_no_to_everyone_who_connects(
 
 
 @every_loop
-def test_a_reply_that_was_sent_before_the_request_had_arrived_whole_is_in_doubt(
+def test_reply_before_whole_request_arrived_is_in_doubt(
     channel: Channel, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     """The request has left whole, as far as the program can see: the kernel still holds it for a slow peer."""
@@ -388,7 +386,7 @@ def test_a_reply_that_was_sent_before_the_request_had_arrived_whole_is_in_doubt(
 
 
 @every_loop
-def test_a_slow_reader_that_answers_the_whole_request_is_believed(
+def test_slow_reader_answering_whole_request_is_believed(
     channel: Channel, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     def reads_slowly(taken: socket.socket) -> None:
@@ -407,7 +405,7 @@ def test_a_slow_reader_that_answers_the_whole_request_is_believed(
 # How long is listened.
 
 
-def test_the_first_connection_is_listened_to_for_long_and_later_ones_for_a_share_of_the_answers(
+def test_first_connection_listens_longer_than_later_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     listened: list[float] = []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from paygw_batch.countries.rules import CountryRule
 from paygw_batch.errors import ConfigurationError, InternalError
 from paygw_batch.gateway.encode import EncodedBody, Supplies, encode_body
-from tests.gateway.gateway_cases import RULES, SUPPLIES, instruction_for, rule_for
+from tests.support.gateway_cases import RULES, SUPPLIES, instruction_for, rule_for
 
 AMOUNTS = st.from_regex(r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,4})?", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
@@ -30,7 +30,7 @@ def read(encoded: EncodedBody) -> list[tuple[str, str]]:
     return pairs
 
 
-def test_the_account_form_of_kenya_is_written_byte_for_byte_in_the_order_of_the_interface() -> None:
+def test_kenyan_account_form_is_encoded_in_interface_order() -> None:
     assert encode("KE").body.decode() == (
         '{"account_name":"Wanjiku Kamau","account_number":"254700123456","amount":1500.50,'
         '"client_orderid":"PAY-KE-0001","currency":"KES","phone":"+254700123456","purpose":"OPERATOR-KE",'
@@ -39,20 +39,20 @@ def test_the_account_form_of_kenya_is_written_byte_for_byte_in_the_order_of_the_
 
 
 @given(AMOUNTS)
-def test_an_amount_is_a_json_number_with_the_very_digits_of_the_sheet(amount: str) -> None:
+def test_amount_is_json_number_with_sheet_digits(amount: str) -> None:
     assert dict(read(encode("KE", amount=amount)))["amount"] == f"#{amount}"
 
 
 @pytest.mark.parametrize(
     "amount", ["1e3", "1500.", ".5", "01", "+1", "-1", "1,500", "1500 ", "NaN", "", "1.12345", "\u0661"]
 )
-def test_an_amount_that_is_not_plain_digits_never_reaches_the_wire(amount: str) -> None:
+def test_amount_without_plain_digits_is_never_encoded(amount: str) -> None:
     with pytest.raises(InternalError):
         encode("KE", amount=amount)
 
 
 @given(name=TEXTS, order_id=TEXTS)
-def test_any_text_comes_back_from_the_body_as_it_went_in(name: str, order_id: str) -> None:
+def test_text_returns_from_body_unchanged(name: str, order_id: str) -> None:
     instruction = instruction_for("KE", fields={**instruction_for("KE").fields, "account_name": name})
     encoded = encode_body(RULES["KE"], instruction, order_id=order_id, supplies=SUPPLIES)
     pairs = dict(read(encoded))
@@ -60,14 +60,14 @@ def test_any_text_comes_back_from_the_body_as_it_went_in(name: str, order_id: st
 
 
 @given(amount=AMOUNTS, name=TEXTS, country=st.sampled_from(sorted(RULES)))
-def test_the_pairs_to_sign_are_those_of_the_body_in_its_order(amount: str, name: str, country: str) -> None:
+def test_signed_pairs_match_body_order(amount: str, name: str, country: str) -> None:
     own = "receiver_first_name" if country == "TZ" else "account_name"
     encoded = encode(country, amount=amount, fields={**instruction_for(country).fields, own: name})
     in_body = [(field, value.removeprefix("#") if field == "amount" else value) for field, value in read(encoded)]
     assert list(encoded.params) == in_body
 
 
-def test_text_beyond_ascii_is_utf_8_and_not_escaped() -> None:
+def test_non_ascii_text_is_utf8_unescaped() -> None:
     body = encode("EG").body
     assert "محمد أحمد".encode() in body
     assert b"\\u" not in body
@@ -77,7 +77,7 @@ def test_south_africa_sends_no_purpose() -> None:
     assert b"purpose" not in encode("ZA").body
 
 
-def test_what_a_country_omits_is_not_sent_even_where_an_instruction_has_it() -> None:
+def test_omitted_fields_are_not_sent() -> None:
     rule = rule_for("KE", omitted=frozenset({"phone", "purpose"}))
     assert [name for name, _ in encode("KE", rule).params] == [
         "account_name",
@@ -97,7 +97,7 @@ def test_an_optional_field_may_be_absent_or_empty() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"account_name": "Wanjiku"}, {"account_name": "", "account_number": "1"}])
-def test_an_instruction_without_what_its_form_requires_is_an_error_of_ours_and_names_no_payee(
+def test_missing_form_field_error_names_no_payee(
     fields: dict[str, str],
 ) -> None:
     with pytest.raises(InternalError) as caught:
@@ -105,36 +105,36 @@ def test_an_instruction_without_what_its_form_requires_is_an_error_of_ours_and_n
     assert "Wanjiku" not in str(caught.value)
 
 
-def test_a_missing_callback_address_is_named_as_the_setting_it_is() -> None:
+def test_missing_callback_address_is_named_as_setting() -> None:
     with pytest.raises(ConfigurationError, match="server_callback_url"):
         encode("KE", supplies=Supplies({}))
     assert b"callback" not in encode("TZ", supplies=Supplies({})).body
 
 
-def test_a_country_that_is_not_configured_sends_nothing_and_says_what_is_missing() -> None:
+def test_unconfigured_country_sends_nothing_and_names_setting() -> None:
     with pytest.raises(ConfigurationError, match=r"countries\.KE\.payout\.purpose"):
         encode("KE", rule_for("KE", purpose=None, missing_terms=("countries.KE.payout.purpose",)))
 
 
-def test_a_country_that_cannot_be_used_sends_nothing_and_says_why() -> None:
+def test_unusable_country_sends_nothing_and_tells_reason() -> None:
     with pytest.raises(ConfigurationError, match="shows no payout"):
         encode("SN", rule_for("SN", form=None, unusable="The interface shows no payout for Senegal."))
 
 
-def test_an_instruction_of_another_country_or_currency_is_never_encoded() -> None:
+def test_instruction_of_other_country_or_currency_is_refused() -> None:
     with pytest.raises(InternalError):
         encode_body(RULES["UG"], instruction_for("KE"), order_id="1", supplies=SUPPLIES)
     with pytest.raises(InternalError):
         encode("KE", currency="UGX")
 
 
-def test_an_instruction_validated_for_another_form_waits_for_the_configuration_to_be_put_right() -> None:
+def test_instruction_for_other_form_awaits_configuration() -> None:
     with pytest.raises(ConfigurationError, match="receiver form") as caught:
         encode("KE", form="receiver")
     assert 'form = "receiver"' in caught.value.hint
 
 
-def test_text_that_is_not_unicode_is_refused_without_being_repeated() -> None:
+def test_invalid_unicode_is_refused_without_repetition() -> None:
     with pytest.raises(InternalError) as caught:
         encode("KE", fields={**instruction_for("KE").fields, "account_name": "Wanjiku \ud800"})
     assert caught.value.__cause__ is None

@@ -5,7 +5,7 @@ from oauthlib.oauth1.rfc5849.signature import base_string_uri
 
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.address import Origin, gateway_origin, operation_url, proxy_origin
-from tests.gateway.gateway_cases import OPERATION
+from tests.support.gateway_cases import OPERATION
 
 GATEWAY = Origin("https", "gateway.example", 443)
 
@@ -25,7 +25,7 @@ GATEWAY = Origin("https", "gateway.example", 443)
         ("http://[::1]:8080", "http://[::1]:8080", ""),
     ],
 )
-def test_an_address_is_brought_to_one_form(base_url: str, origin: str, path: str) -> None:
+def test_gateway_address_is_normalised(base_url: str, origin: str, path: str) -> None:
     found, rest = gateway_origin(base_url)
     assert (str(found), rest) == (origin, path)
 
@@ -65,19 +65,19 @@ def test_an_address_is_brought_to_one_form(base_url: str, origin: str, path: str
         "https://gateway.example/a%2F..%2Fb",
     ],
 )
-def test_what_is_no_plain_address_is_refused_and_not_repeated(base_url: str) -> None:
+def test_malformed_address_is_refused_without_repetition(base_url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"gateway\.base_url") as caught:
         gateway_origin(base_url)
     assert "hunter2" not in f"{caught.value} {caught.value.hint}"
 
 
 @pytest.mark.parametrize("host", ["gateway.example", "192.0.2.7", "0.0.0.0", "localhost.example", "[2001:db8::1]"])  # noqa: S104 (it is refused)
-def test_plain_http_is_refused_for_any_host_but_loopback(host: str) -> None:
+def test_plain_http_is_refused_except_for_loopback(host: str) -> None:
     with pytest.raises(ConfigurationError, match="unencrypted"):
         gateway_origin(f"http://{host}:8080")
 
 
-def test_a_proxy_is_plain_http_and_carries_tls_only() -> None:
+def test_proxy_is_plain_http_and_carries_only_tls() -> None:
     assert proxy_origin("http://Proxy.example:3128/", gateway=GATEWAY) == Origin("http", "proxy.example", 3128)
     for proxy in ("https://proxy.example:3128", "http://proxy.example:3128/path", "proxy.example:3128"):
         with pytest.raises(ConfigurationError, match=r"gateway\.proxy"):
@@ -98,13 +98,13 @@ def test_a_proxy_is_plain_http_and_carries_tls_only() -> None:
         ("http://127.0.0.1:80", "é", "http://127.0.0.1/paynet/api/v4/payout/%C3%A9"),
     ],
 )
-def test_the_url_that_is_sent_is_the_one_that_rfc_5849_signs(base_url: str, endpoint_id: str, url: str) -> None:
+def test_sent_url_matches_signed_url(base_url: str, endpoint_id: str, url: str) -> None:
     assert operation_url(base_url, OPERATION, endpoint_id) == url
     assert base_string_uri(url) == url
 
 
 @pytest.mark.parametrize("endpoint_id", ["", ".", ".."])
-def test_an_endpoint_that_would_be_another_path_is_refused(endpoint_id: str) -> None:
+def test_endpoint_changing_path_is_refused(endpoint_id: str) -> None:
     with pytest.raises(ConfigurationError, match="endpoint_id"):
         operation_url("https://gateway.example", OPERATION, endpoint_id)
 
@@ -125,13 +125,13 @@ def test_an_endpoint_that_would_be_another_path_is_refused(endpoint_id: str) -> 
         ("/Payout/", ""),
     ],
 )
-def test_a_base_address_with_a_part_of_an_operation_is_refused(path: str, before: str) -> None:
+def test_base_address_with_operation_path_is_refused(path: str, before: str) -> None:
     with pytest.raises(ConfigurationError, match="path of an operation") as caught:
         operation_url(f"https://gateway.example{path}", OPERATION, "1234")
     assert caught.value.hint.endswith(f" https://gateway.example{before}")
 
 
-def test_a_base_address_may_have_a_path_of_its_own() -> None:
+def test_base_address_may_have_own_path() -> None:
     for path in ("/paynets/v4", "/payout-gateway", "/payout/v1", "/api"):
         url = operation_url(f"https://gateway.example{path}", OPERATION, "1")
         assert url == f"https://gateway.example{path}{OPERATION.path.replace('{endpoint_id}', '1')}"

@@ -15,8 +15,8 @@ from paygw_batch.errors import ConfigurationError, InternalError
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.http.enquiry_client import EnquiryClient
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from tests.gateway.gateway_cases import head_and_body
-from tests.gateway.gateway_server import (
+from tests.support.gateway_cases import head_and_body
+from tests.support.gateway_server import (
     BODY,
     PATH,
     REPLY,
@@ -45,7 +45,7 @@ async def ask_once(script: Script, *, tls: ssl.SSLContext | None = None, **chang
         return await client.ask(request_to(server.url))
 
 
-def test_an_enquiry_leaves_as_it_was_signed_and_its_reply_comes_as_it_is(channel: Channel) -> None:
+def test_enquiry_is_sent_as_signed_and_reply_returned(channel: Channel) -> None:
     async def scenario() -> None:
         heard: list[bytes] = []
 
@@ -94,7 +94,7 @@ def test_a_redirect_is_handed_over_and_never_followed(http_status: int) -> None:
     play(scenario())
 
 
-def test_a_reply_is_unpacked_though_nobody_asked_for_gzip(channel: Channel) -> None:
+def test_unrequested_gzip_reply_is_unpacked(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         body = gzip.compress(BODY)
@@ -123,7 +123,7 @@ def test_a_reply_is_unpacked_though_nobody_asked_for_gzip(channel: Channel) -> N
     ],
     ids=["garbage", "lengths", "length and chunks", "gzip", "gzip bomb", "length", "10 MB", "head"],
 )
-def test_what_is_no_single_plain_reply_is_no_answer(channel: Channel, reply: bytes, kind: FaultKind) -> None:
+def test_malformed_enquiry_reply_is_no_answer(channel: Channel, reply: bytes, kind: FaultKind) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         peer.writer.write(reply)
@@ -133,7 +133,7 @@ def test_what_is_no_single_plain_reply_is_no_answer(channel: Channel, reply: byt
 
 
 @pytest.mark.parametrize("cut", [0, 10, len(REPLY) - 1])
-def test_a_reply_that_is_cut_is_no_answer(channel: Channel, cut: int) -> None:
+def test_cut_enquiry_reply_is_no_answer(channel: Channel, cut: int) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.send(REPLY[:cut])
@@ -146,7 +146,7 @@ def test_a_reply_that_is_cut_is_no_answer(channel: Channel, cut: int) -> None:
 
 
 @pytest.mark.parametrize("said", [UNNAMED, b"null"])
-def test_what_was_said_before_the_question_moves_nothing(said: bytes) -> None:
+def test_early_reply_to_enquiry_decides_nothing(said: bytes) -> None:
     """Httpx cannot see that it came too early: but it does not name the order."""
 
     async def script(peer: Peer) -> None:
@@ -158,7 +158,7 @@ def test_what_was_said_before_the_question_moves_nothing(said: bytes) -> None:
     assert verdict.outcome.kind is OutcomeKind.UNKNOWN
 
 
-def test_the_silence_and_the_whole_of_an_answer_are_bounded() -> None:
+def test_enquiry_silence_and_total_time_are_bounded() -> None:
     async def silent(peer: Peer) -> None:
         await peer.request()
         jump(61)
@@ -215,7 +215,7 @@ def test_an_authority_in_the_environment_is_not_trusted(
     assert summary(play(ask_once(silence, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
 
 
-def test_only_safe_settings_and_the_configured_gateway_are_used() -> None:
+def test_enquiries_refuse_unsafe_settings_and_other_gateways() -> None:
     for settings in (settings_for("http://gateway.example"), settings_for("http://localhost", proxy="http://p:1")):
         with pytest.raises(ConfigurationError):
             EnquiryClient(settings)

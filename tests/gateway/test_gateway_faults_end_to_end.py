@@ -36,8 +36,7 @@ from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import NewBatch, NewInstruction, RowState
 from paygw_batch.show.summary import of_states
-from tests.engine.inline_journal import InlineJournal
-from tests.gateway.gateway_server import (
+from tests.support.gateway_server import (
     PATH,
     JumpingLoop,
     Peer,
@@ -51,6 +50,7 @@ from tests.gateway.gateway_server import (
     silence,
     turns,
 )
+from tests.support.inline_journal import InlineJournal
 
 Channel = dict[str, Any]
 OPERATION = load_operation("payout")
@@ -254,7 +254,7 @@ def check(ended: Ended, state: str, rows: int) -> None:
 
 
 @pytest.mark.parametrize("name", REPLIES)
-def test_what_a_reply_makes_of_its_row_and_of_the_run(channel: Channel, name: str) -> None:
+def test_reply_decides_row_and_run(channel: Channel, name: str) -> None:
     reply, state, rows = REPLIES[name]
 
     async def script(peer: Peer) -> None:
@@ -267,7 +267,7 @@ def test_what_a_reply_makes_of_its_row_and_of_the_run(channel: Channel, name: st
 
 @pytest.mark.parametrize("cut", [0, 1, 8, 12, 17, 30, len(http(NO)) - 2, len(http(NO)) - 1])
 @pytest.mark.parametrize("reset", [False, True])
-def test_a_reply_that_is_cut_leaves_its_row_in_doubt(channel: Channel, cut: int, *, reset: bool) -> None:
+def test_cut_reply_leaves_row_in_doubt(channel: Channel, cut: int, *, reset: bool) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         if cut:
@@ -278,7 +278,7 @@ def test_a_reply_that_is_cut_leaves_its_row_in_doubt(channel: Channel, cut: int,
 
 
 @pytest.mark.parametrize("taken", [1, 40, 200])
-def test_a_request_that_is_cut_leaves_its_row_in_doubt(channel: Channel, taken: int) -> None:
+def test_cut_request_leaves_row_in_doubt(channel: Channel, taken: int) -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(taken)
         peer.reset()
@@ -287,7 +287,7 @@ def test_a_request_that_is_cut_leaves_its_row_in_doubt(channel: Channel, taken: 
 
 
 @pytest.mark.parametrize("part", [b"", b"HTTP/1.1 200 OK\r\n", http(NO)[:-1]], ids=["nothing", "head", "all but one"])
-def test_silence_leaves_its_row_in_doubt_when_the_time_is_over(channel: Channel, part: bytes) -> None:
+def test_silence_leaves_row_in_doubt_after_timeout(channel: Channel, part: bytes) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         if part:
@@ -297,7 +297,7 @@ def test_silence_leaves_its_row_in_doubt_when_the_time_is_over(channel: Channel,
     check(play(a_run(script, channel)), "in_doubt", ROWS)
 
 
-def test_a_reply_that_drips_leaves_its_row_in_doubt_when_the_time_is_over(channel: Channel) -> None:
+def test_dripping_reply_leaves_row_in_doubt_after_timeout(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         for byte in http(NO):
@@ -315,15 +315,15 @@ def check_unsent(ended: Ended) -> None:
     assert ended.arrived == {}
 
 
-def test_a_gateway_that_is_not_there_leaves_every_row_ready(channel: Channel) -> None:
+def test_absent_gateway_leaves_rows_ready(channel: Channel) -> None:
     check_unsent(play(a_run(silence, channel, url="http://127.0.0.1:1")))
 
 
-def test_a_gateway_that_never_takes_the_connection_leaves_every_row_ready(blackhole: int) -> None:
+def test_unanswered_connection_leaves_rows_ready(blackhole: int) -> None:
     check_unsent(play(a_run(silence, {"tls": None}, url=f"http://127.0.0.1:{blackhole}")))
 
 
-def test_a_name_that_is_not_resolved_leaves_every_row_ready() -> None:
+def test_unresolved_name_leaves_rows_ready() -> None:
     async def scenario() -> Ended:
         cast("JumpingLoop", asyncio.get_running_loop()).names["localhost"] = socket.gaierror(-2, "not known")
         return await a_run(silence, {"tls": None})
@@ -331,7 +331,7 @@ def test_a_name_that_is_not_resolved_leaves_every_row_ready() -> None:
     check_unsent(play(scenario()))
 
 
-def test_a_gateway_that_speaks_before_it_is_asked_gets_one_connection_and_no_row(channel: Channel) -> None:
+def test_early_speaking_gateway_gets_single_connection_without_row(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         peers.append(peer)
         await peer.send(http(NO))
@@ -345,12 +345,12 @@ def test_a_gateway_that_speaks_before_it_is_asked_gets_one_connection_and_no_row
 
 
 @pytest.mark.parametrize("script", [hang_up, reset, silence])
-def test_a_handshake_that_is_ended_reset_or_stalled_leaves_every_row_ready(script: Script, ca_bundle: Path) -> None:
+def test_failed_handshake_leaves_rows_ready(script: Script, ca_bundle: Path) -> None:
     check_unsent(play(a_run(script, {"tls": None, "speaks": "https", "ca_bundle": ca_bundle}, always=True)))
 
 
 @pytest.mark.parametrize("end", ["cut", "reset"])
-def test_a_connection_that_ends_as_soon_as_it_is_taken_pays_no_row_twice(channel: Channel, end: str) -> None:
+def test_connection_ending_at_once_pays_no_row_twice(channel: Channel, end: str) -> None:
     """Whether the request had left by then is a race that either side may win; the witness knows who did."""
 
     async def script(peer: Peer) -> None:
@@ -362,7 +362,7 @@ def test_a_connection_that_ends_as_soon_as_it_is_taken_pays_no_row_twice(channel
 
 
 @pytest.mark.parametrize("case", ["unknown authority", "expired", "other name"])
-def test_a_certificate_that_nobody_vouches_for_leaves_every_row_ready_and_is_tried_once(
+def test_untrusted_certificate_leaves_rows_ready_after_single_try(
     case: str, authority: trustme.CA, ca_bundle: Path
 ) -> None:
     yesterday = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)

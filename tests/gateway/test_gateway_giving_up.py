@@ -10,7 +10,7 @@ from paygw_batch.errors import InternalError
 from paygw_batch.gateway.http.connection import Connection
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind
-from tests.gateway.gateway_server import (
+from tests.support.gateway_server import (
     BODY,
     HUGE,
     JumpingLoop,
@@ -35,7 +35,7 @@ Channel = dict[str, Any]
 # Giving up.
 
 
-def test_a_cancelled_delivery_cuts_its_connection_and_goes_on_being_cancelled(channel: Channel) -> None:
+def test_cancelled_delivery_cuts_connection_and_stays_cancelled(channel: Channel) -> None:
     async def scenario() -> None:
         asked = asyncio.Event()
         after: list[bytes] = []
@@ -61,7 +61,7 @@ def test_a_cancelled_delivery_cuts_its_connection_and_goes_on_being_cancelled(ch
     play(scenario())
 
 
-def test_a_cancelled_delivery_writes_nothing_more_of_its_request() -> None:
+def test_cancelled_delivery_writes_no_more_of_request() -> None:
     async def scenario() -> None:
         taken = asyncio.Event()
         rest: list[bytes] = []
@@ -88,7 +88,7 @@ def test_a_cancelled_delivery_writes_nothing_more_of_its_request() -> None:
     play(scenario())
 
 
-def test_a_delivery_cancelled_in_the_handshake_cuts_its_connection() -> None:
+def test_delivery_cancelled_in_handshake_cuts_connection() -> None:
     async def scenario() -> None:
         met = asyncio.Event()
         heard: list[bytes] = []
@@ -113,7 +113,7 @@ def test_a_delivery_cancelled_in_the_handshake_cuts_its_connection() -> None:
     play(scenario())
 
 
-def test_a_delivery_cancelled_while_it_connects_leaves_nothing_open(blackhole: int) -> None:
+def test_delivery_cancelled_while_connecting_leaves_no_connection(blackhole: int) -> None:
     async def scenario() -> None:
         url = f"http://127.0.0.1:{blackhole}"
         transport = PayoutTransport(settings_for(url))
@@ -127,7 +127,7 @@ def test_a_delivery_cancelled_while_it_connects_leaves_nothing_open(blackhole: i
     play(scenario())
 
 
-def test_closing_the_transport_ends_what_is_under_way_with_its_true_witness(channel: Channel) -> None:
+def test_closing_transport_ends_delivery_with_true_witness(channel: Channel) -> None:
     async def scenario() -> None:
         asked = asyncio.Event()
 
@@ -148,7 +148,7 @@ def test_closing_the_transport_ends_what_is_under_way_with_its_true_witness(chan
     play(scenario())
 
 
-def test_closing_the_transport_while_a_connection_opens_sends_nothing() -> None:
+def test_closing_transport_while_connecting_sends_nothing() -> None:
     async def scenario() -> None:
         met = asyncio.Event()
 
@@ -167,7 +167,7 @@ def test_closing_the_transport_while_a_connection_opens_sends_nothing() -> None:
     play(scenario())
 
 
-def test_closing_the_transport_while_a_name_is_looked_up_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_transport_during_name_lookup_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         asked, told = asyncio.Event(), asyncio.Event()
 
@@ -194,7 +194,7 @@ def test_closing_the_transport_while_a_name_is_looked_up_sends_nothing(monkeypat
     play(scenario())
 
 
-def test_sixty_four_at_once_each_get_their_own_reply(channel: Channel) -> None:
+def test_sixty_four_deliveries_each_get_own_reply(channel: Channel) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             request = await peer.request()

@@ -15,7 +15,7 @@ from oauthlib.oauth1.rfc5849.utils import escape
 
 from paygw_batch.gateway.sign import SignatureProfile
 from paygw_batch.gateway.signing.key import PrivateKey
-from tests.gateway.gateway_cases import (
+from tests.support.gateway_cases import (
     CALLBACK_URL,
     CONSUMER_KEY,
     GOLDEN,
@@ -76,20 +76,18 @@ def verify(key: PrivateKey, signature: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
-def test_a_request_is_the_golden_one_to_the_byte(key: PrivateKey, profile: SignatureProfile, country: str) -> None:
+def test_payout_request_matches_golden_bytes(key: PrivateKey, profile: SignatureProfile, country: str) -> None:
     assert request_bytes(prepared(key, profile, country)) == golden_file(profile, country).read_bytes()
 
 
-def test_there_is_a_golden_request_for_every_country_and_profile_and_no_other() -> None:
+def test_every_country_and_profile_has_golden_request() -> None:
     kept = {path.name for path in GOLDEN.glob("*.http")}
     assert kept == {golden_file(profile, country).name for profile in SignatureProfile for country in RULES}
     assert len(kept) == 28
 
 
 @pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
-def test_a_golden_signature_fits_what_oauthlib_would_have_signed(
-    key: PrivateKey, profile: SignatureProfile, country: str
-) -> None:
+def test_golden_signature_fits_oauthlib_text(key: PrivateKey, profile: SignatureProfile, country: str) -> None:
     _, headers, body = head_and_body(golden_file(profile, country).read_bytes())
     oauth = oauth_of(headers["authorization"])
     text = text_to_sign(profile, oauth, body)
@@ -99,9 +97,7 @@ def test_a_golden_signature_fits_what_oauthlib_would_have_signed(
 
 
 @pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
-def test_a_golden_head_has_what_the_interface_asks_for_and_nothing_that_could_surprise(
-    profile: SignatureProfile, country: str
-) -> None:
+def test_golden_head_has_only_interface_headers(profile: SignatureProfile, country: str) -> None:
     first, headers, body = head_and_body(golden_file(profile, country).read_bytes())
     assert first == "POST /paynet/api/v4/payout/1234 HTTP/1.1"
     authorization = headers.pop("authorization")
@@ -136,7 +132,7 @@ def test_a_golden_head_has_what_the_interface_asks_for_and_nothing_that_could_su
 
 
 @pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
-def test_a_golden_body_pays_what_the_instruction_says(profile: SignatureProfile, country: str) -> None:
+def test_golden_body_pays_instruction(profile: SignatureProfile, country: str) -> None:
     _, _, body = head_and_body(golden_file(profile, country).read_bytes())
     pairs: list[tuple[str, Any]] = json.loads(body, object_pairs_hook=list, parse_int=str, parse_float=str)
     instruction = instruction_for(country)
@@ -156,7 +152,7 @@ def test_a_golden_body_pays_what_the_instruction_says(profile: SignatureProfile,
 
 
 @pytest.mark.parametrize("country", RULES)
-def test_a_prepared_request_carries_what_the_journal_and_the_judge_need(key: PrivateKey, country: str) -> None:
+def test_prepared_request_carries_journal_and_judge_data(key: PrivateKey, country: str) -> None:
     request = prepared(key, SignatureProfile.JSON_PARAMS, country)
     instruction = instruction_for(country)
     assert request.body_sha256 == hashlib.sha256(request.body).hexdigest()

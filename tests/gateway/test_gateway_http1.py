@@ -20,7 +20,7 @@ from paygw_batch.gateway.http.http1 import (
     payout_request,
 )
 from paygw_batch.gateway.message import FaultKind, RawReply
-from tests.gateway.gateway_server import request_to
+from tests.support.gateway_server import request_to
 
 OK = b"HTTP/1.1 200 OK\r\n"
 LENGTH_2 = b"Content-Length: 2\r\n"
@@ -149,7 +149,7 @@ def kind_of(reader: ReplyReader) -> FaultKind | None:
 
 
 @pytest.mark.parametrize(("data", "status", "body"), WHOLE.values(), ids=WHOLE)
-def test_a_reply_is_complete_with_its_last_byte_whole_or_in_pieces(data: bytes, status: int, body: bytes) -> None:
+def test_reply_is_complete_with_last_byte(data: bytes, status: int, body: bytes) -> None:
     for reader in (read([data]), read(byte_by_byte(data))):
         assert isinstance(reader.result, RawReply)
         assert (reader.result.http_status, reader.result.body) == (status, body)
@@ -167,7 +167,7 @@ def test_a_reply_cut_anywhere_is_no_reply(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(("data", "kind"), BROKEN.values(), ids=BROKEN)
-def test_broken_bytes_are_found_broken_whole_or_in_pieces(data: bytes, kind: FaultKind) -> None:
+def test_broken_reply_bytes_are_found_in_any_pieces(data: bytes, kind: FaultKind) -> None:
     assert kind_of(read([data])) is kind
     if len(data) < 1000:
         assert kind_of(read(byte_by_byte(data))) is kind
@@ -179,12 +179,12 @@ def test_broken_bytes_are_found_broken_whole_or_in_pieces(data: bytes, kind: Fau
     [b"x", b"\0", b"{}", OK + LENGTH_2 + b"\r\n{}", b"\r\n" + OK, b"HTTP/1.1 100 Continue\r\n\r\n"],
     ids=["letter", "nul", "body", "second reply", "blank line and reply", "interim"],
 )
-def test_a_reply_with_more_behind_it_in_the_same_read_cannot_be_told_apart(data: bytes, surplus: bytes) -> None:
+def test_reply_with_surplus_in_same_read_is_refused(data: bytes, surplus: bytes) -> None:
     assert kind_of(read([data + surplus])) in {FaultKind.PROTOCOL_ERROR, FaultKind.REPLY_TOO_LARGE}
 
 
 @pytest.mark.parametrize(("data", "body"), UNTIL_END.values(), ids=UNTIL_END)
-def test_a_reply_without_a_framing_is_complete_at_a_clean_end_of_the_stream_only(data: bytes, body: bytes) -> None:
+def test_unframed_reply_is_complete_only_at_clean_end(data: bytes, body: bytes) -> None:
     for pieces in ([data], byte_by_byte(data)):
         reader = read(pieces)
         assert reader.result is None
@@ -198,14 +198,14 @@ def test_a_reply_without_a_framing_is_complete_at_a_clean_end_of_the_stream_only
 
 
 @pytest.mark.parametrize(("data", "body"), UNTIL_END.values(), ids=UNTIL_END)
-def test_an_end_inside_the_head_is_never_a_reply(data: bytes, body: bytes) -> None:
+def test_end_inside_head_is_never_reply(data: bytes, body: bytes) -> None:
     for cut in range(len(data) - len(body)):
         reader = read(byte_by_byte(data[:cut]) if cut % 2 else [data[:cut]])
         reader.end(cleanly=True)
         assert kind_of(reader) is FaultKind.CONNECTION_LOST
 
 
-def test_header_names_are_in_lower_case_and_trailers_and_interim_headers_are_left_out() -> None:
+def test_header_names_are_lowercase_and_trailers_left_out() -> None:
     data = (
         b"HTTP/1.1 103 Hints\r\nA: 1\r\n\r\n"
         + OK
@@ -234,14 +234,14 @@ MAY_SERVE_ON = {
 
 
 @pytest.mark.parametrize(("data", "expected"), MAY_SERVE_ON.values(), ids=MAY_SERVE_ON)
-def test_a_connection_may_serve_on_only_when_the_reply_ends_it_tidily(data: bytes, expected: bool) -> None:
+def test_connection_serves_on_only_after_tidy_reply(data: bytes, expected: bool) -> None:
     reader = read([data])
     assert isinstance(reader.result, RawReply)
     assert reader.may_serve_on is expected
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=5))
-def test_no_bytes_make_the_reader_raise_and_only_complete_replies_come_out(data: bytes, cuts: list[int]) -> None:
+def test_reader_never_raises_and_returns_only_complete_replies(data: bytes, cuts: list[int]) -> None:
     for prefix in (b"", OK, OK + LENGTH_2, OK + CHUNKED + b"\r\n"):
         whole = prefix + data
         bounds = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
@@ -251,7 +251,7 @@ def test_no_bytes_make_the_reader_raise_and_only_complete_replies_come_out(data:
             assert 200 <= reader.result.http_status <= 999
 
 
-def test_nothing_can_be_fed_to_a_reply_that_is_complete() -> None:
+def test_complete_reply_takes_no_more_bytes() -> None:
     reader = read([OK + LENGTH_2 + b"\r\n{}"])
     with pytest.raises(InternalError):
         reader.feed(b"x")
@@ -264,7 +264,7 @@ def test_an_end_after_a_complete_reply_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\nb", "a\rb", "a\0b"])
-def test_a_header_that_would_break_out_of_its_line_is_never_composed(value: str) -> None:
+def test_header_with_line_break_is_never_composed(value: str) -> None:
     request, origin = request_to("http://localhost"), gateway_origin("http://localhost")[0]
     with pytest.raises(InternalError):
         payout_request(replace(request, authorization=value), origin, close=True)

@@ -51,7 +51,7 @@ def proof_of(received: Received, check: AuthenticityCheck | None) -> Proof:
         *("application/json; charset=UTF-8", 'text/json;charset="utf-8"', "application/json; profile=x; charset=utf-8"),
     ],
 )
-def test_json_is_read_under_every_name_it_has(content_type: str) -> None:
+def test_json_is_read_under_every_content_type(content_type: str) -> None:
     assert read_notification(posted(content_type=content_type), NAMES, None) == Claim(
         "PAY-1", "1500.50", "KES", "approved"
     )
@@ -71,7 +71,7 @@ def test_another_type_is_not_read(content_type: str, cause: str) -> None:
     assert read_notification(posted(content_type=content_type), NAMES, None) == cause
 
 
-def test_what_has_no_type_and_is_no_json_is_not_read() -> None:
+def test_untyped_body_other_than_json_is_not_read() -> None:
     assert read_notification(posted(b"client_orderid=PAY-1", ""), NAMES, None) == "reply.not_json"
 
 
@@ -83,7 +83,7 @@ def test_what_has_no_type_and_is_no_json_is_not_read() -> None:
     ("algorithm", "digest"), [(HashAlgorithm.HMAC_SHA256, "sha256"), (HashAlgorithm.HMAC_SHA512, "sha512")]
 )
 @pytest.mark.parametrize("prefix", ["", "v1="])
-def test_a_keyed_hash_over_the_raw_body_proves_it(
+def test_keyed_hash_over_raw_body_proves_notification(
     encoding: HeaderEncoding, algorithm: HashAlgorithm, digest: str, prefix: str
 ) -> None:
     made = hmac.new(SECRET, BODY, digest).digest()
@@ -107,24 +107,24 @@ def test_a_hash_in_capital_letters_is_the_same() -> None:
 
 @pytest.mark.parametrize("text", ["zz", "", "é", "0" * 63, "=" * 8])
 @pytest.mark.parametrize("encoding", list(HeaderEncoding))
-def test_a_header_that_cannot_be_decoded_proves_nothing(text: str, encoding: HeaderEncoding) -> None:
+def test_undecodable_header_proves_nothing(text: str, encoding: HeaderEncoding) -> None:
     check = HeaderHash(HashAlgorithm.HMAC_SHA256, SignedHeader("X-Signature", encoding), SECRET)
     assert proof_of(posted(x_signature=text), check) is Proof.FORGED
 
 
-def test_a_header_that_is_there_twice_proves_nothing() -> None:
+def test_doubled_header_proves_nothing() -> None:
     made = hmac.new(SECRET, BODY, "sha256").hexdigest()
     twice = Received("POST", "application/json", "", BODY, (("x-signature", made), ("x-signature", made)))
     assert proof_of(twice, HMAC) is Proof.FORGED
 
 
-def test_no_hash_over_a_body_proves_what_an_address_says() -> None:
+def test_body_hash_does_not_prove_address_values() -> None:
     query = "client_orderid=PAY-1&amount=1500.50&currency=KES&status=approved"
     empty = hmac.new(SECRET, b"", "sha256").hexdigest()
     assert proof_of(Received("GET", "", query, b"", (("x-signature", empty),)), HMAC) is Proof.FORGED
 
 
-def test_a_form_is_proven_by_its_raw_bytes_too() -> None:
+def test_form_is_proven_by_raw_bytes() -> None:
     form = b"client_orderid=PAY-1&amount=1500.50&currency=KES&status=approved"
     made = hmac.new(SECRET, form, "sha256").hexdigest()
     assert proof_of(posted(form, "application/x-www-form-urlencoded", x_signature=made), HMAC) is Proof.PROVEN
@@ -144,7 +144,7 @@ def signed(algorithm: SignatureAlgorithm, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("algorithm", list(SignatureAlgorithm))
-def test_an_rsa_signature_over_the_raw_body_proves_it(algorithm: SignatureAlgorithm) -> None:
+def test_rsa_signature_over_raw_body_proves_notification(algorithm: SignatureAlgorithm) -> None:
     header = SignedHeader("Signature", HeaderEncoding.BASE64)
     check = HeaderSignature(header, gateway_key_of(PEM, algorithm, name="the key"))
     text = base64.b64encode(signed(algorithm, BODY)).decode()
@@ -157,14 +157,14 @@ def test_an_rsa_signature_over_the_raw_body_proves_it(algorithm: SignatureAlgori
         assert proof_of(posted(signature=text), check) is Proof.FORGED
 
 
-def test_a_signature_in_hex_is_read_where_that_is_configured() -> None:
+def test_hex_signature_is_read_where_configured() -> None:
     header = SignedHeader("Signature", HeaderEncoding.HEX, "rsa:")
     check = HeaderSignature(header, gateway_key_of(PEM, SignatureAlgorithm.RSA_SHA256, name="the key"))
     text = f"rsa:{signed(SignatureAlgorithm.RSA_SHA256, BODY).hex()}"
     assert proof_of(posted(signature=text), check) is Proof.PROVEN
 
 
-def test_a_key_that_is_none_is_refused_by_its_name() -> None:
+def test_invalid_gateway_key_is_refused_by_name() -> None:
     short = rsa.generate_private_key(65537, 1024).public_key()  # noqa: S505 (it is to be refused)
     pem = short.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     with pytest.raises(ConfigurationError, match=r"key\.pem is not an RSA key of at least 2048 bits"):
@@ -177,7 +177,7 @@ def test_a_key_that_is_none_is_refused_by_its_name() -> None:
 # A hash of the gateway family's own
 
 
-def test_a_sha1_hash_without_separator_is_a_reason_to_ask_and_no_proof() -> None:
+def test_sha1_hash_without_separator_is_no_proof() -> None:
     fields = ("status", "client_orderid", "{secret}")
     check = SharedSecretHash(HashAlgorithm.SHA1, fields, "", "control", SECRET)
     made = hashlib.sha1(b"approvedPAY-1" + SECRET, usedforsecurity=False).hexdigest()
@@ -187,7 +187,7 @@ def test_a_sha1_hash_without_separator_is_a_reason_to_ask_and_no_proof() -> None
     assert proof_of(posted(), check) is Proof.FORGED
 
 
-def test_a_value_that_holds_the_separator_proves_nothing() -> None:
+def test_value_with_separator_proves_nothing() -> None:
     fields = ("status", "client_orderid", "amount", "currency", "{secret}")
     check = SharedSecretHash(HashAlgorithm.SHA256, fields, "|", "control", SECRET)
     for status, proof in (("approved", Proof.PROVEN), ("appr|oved", Proof.FORGED)):
@@ -199,7 +199,7 @@ def test_a_value_that_holds_the_separator_proves_nothing() -> None:
 # Headers
 
 
-def test_headers_that_matter_are_kept_and_none_that_may_hold_a_secret() -> None:
+def test_only_relevant_headers_without_secrets_are_kept() -> None:
     received = posted(
         x_signature="s" * 2000,
         x_request_id="r-1",

@@ -33,14 +33,14 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_keep_alive_without_checks_is_found_by_a_byte_between_requests() -> None:
-    story = test_gateway_reuse.test_a_byte_between_requests_ends_the_connection_and_is_never_taken_for_a_reply
+def test_keep_alive_without_checks_fails_on_stray_byte() -> None:
+    story = test_gateway_reuse.test_stray_byte_ends_connection_and_is_no_reply
     dies(story, PLAIN, b"x", seen=False)
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_keep_alive_without_checks_is_found_by_a_connection_that_was_ended() -> None:
-    dies(test_gateway_reuse.test_a_connection_that_its_peer_ended_carries_no_further_request, PLAIN, "cut", seen=False)
+def test_keep_alive_without_checks_fails_on_ended_connection() -> None:
+    dies(test_gateway_reuse.test_ended_connection_carries_no_further_request, PLAIN, "cut", seen=False)
 
 
 def test_http_2_is_found(authority: trustme.CA, ca_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from paygw_batch.gateway.http.http1 import TunnelReader
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from tests.gateway.gateway_server import (
+from tests.support.gateway_server import (
     BODY,
     Peer,
     Script,
@@ -70,9 +70,7 @@ async def through(proxy: Server, gateway: Server, ca_bundle: Path) -> RawReply |
 
 
 @pytest.mark.parametrize("opened", [OPENED, b"HTTP/1.0 200 OK\r\nVia: x\r\nContent-Length: 5\r\n\r\n"])
-def test_a_proxy_carries_the_tls_connection_and_sees_nothing_of_the_payout(
-    opened: bytes, server_tls: ssl.SSLContext, ca_bundle: Path
-) -> None:
+def test_proxy_carries_tls_and_sees_no_payout(opened: bytes, server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
     async def scenario() -> None:
         heard: list[bytes] = []
         async with serving(answer, tls=server_tls) as gateway, serving(tunnel(heard, opened)) as proxy:
@@ -85,9 +83,7 @@ def test_a_proxy_carries_the_tls_connection_and_sees_nothing_of_the_payout(
     play(scenario())
 
 
-def test_a_fault_behind_the_proxy_has_the_witness_of_the_request_itself(
-    server_tls: ssl.SSLContext, ca_bundle: Path
-) -> None:
+def test_fault_behind_proxy_keeps_witness_of_request(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
     async def drop(peer: Peer) -> None:
         await peer.request()
         peer.cut()
@@ -132,7 +128,7 @@ async def stalling_proxy(peer: Peer) -> None:
     ],
     ids=["hangs up", "resets", "stalls", "407", "502", "100", "301", "surplus", "ssh", "endless"],
 )
-def test_a_proxy_that_does_not_open_the_way_is_not_sent(script: Script, ca_bundle: Path) -> None:
+def test_proxy_without_tunnel_leaves_request_unsent(script: Script, ca_bundle: Path) -> None:
     async def scenario() -> None:
         async with serving(never_asked) as gateway, serving(script) as proxy:
             assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
@@ -150,7 +146,7 @@ def test_a_proxys_answer_is_read_to_a_bound() -> None:
     assert not reader.is_open
 
 
-def test_a_proxy_that_refuses_the_connection_is_a_fault_of_the_proxy(ca_bundle: Path) -> None:
+def test_refused_proxy_connection_is_proxy_fault(ca_bundle: Path) -> None:
     async def scenario() -> None:
         async with serving(never_asked) as proxy:
             pass
@@ -183,7 +179,7 @@ def test_a_proxy_in_the_environment_is_not_asked(
 
 
 @pytest.mark.parametrize("variable", BUNDLE_VARIABLES)
-def test_an_authority_in_the_environment_is_neither_trusted_nor_needed(
+def test_environment_authority_is_neither_trusted_nor_needed(
     variable: str,
     server_tls: ssl.SSLContext,
     ca_bundle: Path,
@@ -210,7 +206,7 @@ def test_switches_in_the_environment_turn_nothing_off(
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_keys_of_a_connection_are_not_logged_for_the_environment(
+def test_connection_keys_are_not_logged_for_environment(
     server_tls: ssl.SSLContext, ca_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "keys.log"

@@ -11,7 +11,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind, StopRun
 from paygw_batch.countries.rules import AmountUnit, Operation
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Expected, RawReply
-from tests.gateway.gateway_cases import OPERATION
+from tests.support.gateway_cases import OPERATION
 
 OURS = Expected("PAY-1", Decimal("1500.50"), "KES")
 WORDS = {"approved": OutcomeKind.PAID, "declined": OutcomeKind.REJECTED}
@@ -46,13 +46,13 @@ def test_an_echo_under_another_name_guards_as_before(path: str) -> None:
     assert judged(operation, reply(None), reused=True).cause == "reply.not_echoed"
 
 
-def test_an_echo_that_is_not_ours_stops_the_run() -> None:
+def test_foreign_order_id_under_configured_name_stops_run() -> None:
     reply = RawReply(200, (), b'{"status":"approved","merchant-order-id":"PAY-2"}')
     verdict = classify(reply, OURS, WORDS, named(order_id=("merchant-order-id",)))
     assert isinstance(verdict.advice, StopRun)
 
 
-def test_the_first_name_that_is_present_counts() -> None:
+def test_first_present_reply_name_counts() -> None:
     operation = named(order_id=("merchant-order-id", "client_orderid"))
     assert (
         judged(operation, {"status": "approved", "merchant-order-id": "PAY-1", "client_orderid": "7"}).kind
@@ -78,7 +78,7 @@ def test_an_amount_in_the_smallest_unit_compares_right(expected: Expected, repea
     assert outcome.conflict is not is_ours
 
 
-def test_an_amount_that_is_not_checked_is_compared_with_nothing() -> None:
+def test_unchecked_amount_is_not_compared() -> None:
     members = {"status": "approved", "amount": "1480.00", "currency": "KES"}
     assert judged(named(), members).conflict
     assert judged(named(amount_unit=AmountUnit.UNCHECKED), members).kind is OutcomeKind.PAID

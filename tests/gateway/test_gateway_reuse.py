@@ -10,8 +10,8 @@ import pytest
 from paygw_batch.gateway.address import Connections
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from tests.gateway.gateway_cases import head_and_body
-from tests.gateway.gateway_server import (
+from tests.support.gateway_cases import head_and_body
+from tests.support.gateway_server import (
     BODY,
     REPLY,
     Peer,
@@ -53,7 +53,7 @@ async def deliver(server: Server, transport: PayoutTransport) -> RawReply:
     return reply
 
 
-def test_a_quiet_connection_serves_on_and_its_replies_say_so(channel: Channel) -> None:
+def test_quiet_connection_is_reused_and_marked(channel: Channel) -> None:
     async def scenario() -> None:
         async with reusing(serve_on, channel) as (server, transport):
             replies = [await deliver(server, transport) for _ in range(5)]
@@ -63,7 +63,7 @@ def test_a_quiet_connection_serves_on_and_its_replies_say_so(channel: Channel) -
     play(scenario())
 
 
-def test_a_request_that_may_have_successors_does_not_ask_to_close(channel: Channel) -> None:
+def test_reusable_request_does_not_ask_to_close(channel: Channel) -> None:
     async def scenario() -> None:
         heads: list[dict[str, str]] = []
 
@@ -88,7 +88,7 @@ def test_a_request_that_may_have_successors_does_not_ask_to_close(channel: Chann
     ],
     ids=["asked to close", "HTTP/1.0", "HTTP/1.0 that would stay", "blank line behind"],
 )
-def test_a_reply_that_ends_its_connection_is_the_last_on_it(channel: Channel, reply: bytes) -> None:
+def test_closing_reply_is_last_on_connection(channel: Channel, reply: bytes) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             await peer.answer(reply)
@@ -104,9 +104,7 @@ def test_a_reply_that_ends_its_connection_is_the_last_on_it(channel: Channel, re
 
 @pytest.mark.parametrize("surplus", [REPLY, b"x", b"\r\n"], ids=["second reply", "letter", "blank line"])
 @pytest.mark.parametrize("seen", [True, False], ids=["seen by the loop", "still in the kernel"])
-def test_a_byte_between_requests_ends_the_connection_and_is_never_taken_for_a_reply(
-    channel: Channel, surplus: bytes, *, seen: bool
-) -> None:
+def test_stray_byte_ends_connection_and_is_no_reply(channel: Channel, surplus: bytes, *, seen: bool) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             await peer.answer()
@@ -132,7 +130,7 @@ def test_a_byte_between_requests_ends_the_connection_and_is_never_taken_for_a_re
 
 @pytest.mark.parametrize("end", ["cut", "reset", "close"])
 @pytest.mark.parametrize("seen", [True, False], ids=["seen by the loop", "still in the kernel"])
-def test_a_connection_that_its_peer_ended_carries_no_further_request(channel: Channel, end: str, *, seen: bool) -> None:
+def test_ended_connection_carries_no_further_request(channel: Channel, end: str, *, seen: bool) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             await peer.answer()
@@ -154,7 +152,7 @@ def test_a_connection_that_its_peer_ended_carries_no_further_request(channel: Ch
     play(scenario())
 
 
-def test_a_connection_that_ends_while_the_next_request_leaves_puts_it_in_doubt_and_nothing_is_repeated(
+def test_request_on_ending_connection_is_doubtful_and_unrepeated(
     channel: Channel,
 ) -> None:
     async def scenario() -> None:
@@ -173,7 +171,7 @@ def test_a_connection_that_ends_while_the_next_request_leaves_puts_it_in_doubt_a
     play(scenario())
 
 
-def test_a_connection_idle_for_a_second_is_closed_and_not_used(channel: Channel) -> None:
+def test_idle_connection_is_closed_and_not_reused(channel: Channel) -> None:
     async def scenario() -> None:
         async with reusing(serve_on, channel) as (server, transport):
             await deliver(server, transport)
@@ -187,7 +185,7 @@ def test_a_connection_idle_for_a_second_is_closed_and_not_used(channel: Channel)
     play(scenario())
 
 
-def test_the_connection_used_last_is_taken_first_and_none_is_made_without_need(channel: Channel) -> None:
+def test_last_used_connection_is_taken_first(channel: Channel) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             while True:

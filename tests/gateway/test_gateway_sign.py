@@ -29,7 +29,7 @@ from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.encode import EncodedBody, encode_body
 from paygw_batch.gateway.sign import SignatureProfile, authorization, base_string, oauth_parameters, percent_encode
 from paygw_batch.gateway.signing.key import PrivateKey, load_private_key
-from tests.gateway.gateway_cases import (
+from tests.support.gateway_cases import (
     KEY_FILE,
     NONCE,
     RULES,
@@ -51,20 +51,18 @@ OAUTH = oauth_parameters(consumer_key="key", nonce="nonce", timestamp_s=1)
 
 
 @given(TEXTS)
-def test_text_is_encoded_as_rfc_3986_says_and_as_the_standard_library_does(text: str) -> None:
+def test_text_is_percent_encoded_as_in_rfc_3986(text: str) -> None:
     assert percent_encode(text) == quote(text, safe="-._~")
 
 
 @given(PAIRS)
-def test_a_json_params_base_string_is_the_one_that_oauthlib_builds(params: list[tuple[str, str]]) -> None:
+def test_json_params_base_string_matches_oauthlib(params: list[tuple[str, str]]) -> None:
     expected = base_string_by_oauthlib([*params, *OAUTH])
     assert base_string(SignatureProfile.JSON_PARAMS, URL, EncodedBody(b"", tuple(params)), OAUTH) == expected
 
 
 @given(PAIRS, TEXTS)
-def test_a_raw_body_base_string_is_oauthlibs_without_the_fields_and_then_the_body(
-    params: list[tuple[str, str]], body: str
-) -> None:
+def test_raw_body_base_string_matches_oauthlib_plus_body(params: list[tuple[str, str]], body: str) -> None:
     expected = base_string_by_oauthlib(OAUTH) + "&" + escape(body)
     assert base_string(SignatureProfile.RAW_BODY, URL, EncodedBody(body.encode(), tuple(params)), OAUTH) == expected
 
@@ -75,7 +73,7 @@ def test_equal_names_are_sorted_by_their_encoded_values() -> None:
     assert text == "POST&https%3A%2F%2Fh%2F&a%3D%25C3%25A9%26a%3Dz%26a%3D~"
 
 
-def test_the_five_signed_parameters_are_those_of_the_interface() -> None:
+def test_five_oauth_parameters_are_signed() -> None:
     assert oauth_parameters(consumer_key="me", nonce="n", timestamp_s=12) == (
         ("oauth_consumer_key", "me"),
         ("oauth_nonce", "n"),
@@ -95,7 +93,7 @@ def test_no_value_can_break_out_of_the_header(consumer_key: str, nonce: str) -> 
 
 
 @pytest.mark.parametrize("profile", SignatureProfile)
-def test_the_base_string_that_is_shown_is_the_one_that_is_signed(key: PrivateKey, profile: SignatureProfile) -> None:
+def test_shown_base_string_matches_signature(key: PrivateKey, profile: SignatureProfile) -> None:
     instruction = instruction_for("KE")
     made = signer(key, profile)
     encoded = encode_body(RULES["KE"], instruction, order_id="PAY-KE-0001", supplies=made.supplies)
@@ -104,7 +102,7 @@ def test_the_base_string_that_is_shown_is_the_one_that_is_signed(key: PrivateKey
     assert key.sign(shown) == sent["oauth_signature"]
 
 
-def test_two_threads_sign_what_one_signs(key: PrivateKey) -> None:
+def test_two_threads_give_same_signatures(key: PrivateKey) -> None:
     made = signer(key, SignatureProfile.JSON_PARAMS)
 
     def sign(number: int) -> str:
@@ -149,7 +147,7 @@ def pem(
 
 @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
 @pytest.mark.parametrize("passphrase", [None, b"open sesame"])
-def test_a_key_loads_from_either_pem_form_encrypted_or_not(
+def test_key_loads_from_either_pem_form(
     key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, form: PrivateFormat, passphrase: bytes | None
 ) -> None:
     encryption = BestAvailableEncryption(passphrase) if passphrase else None
@@ -161,14 +159,14 @@ def test_a_key_loads_from_either_pem_form_encrypted_or_not(
 
 
 @pytest.mark.parametrize("passphrase", [b"not needed", b"", None])
-def test_a_passphrase_that_is_not_needed_does_no_harm(
+def test_unneeded_passphrase_is_accepted(
     key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, passphrase: bytes | None
 ) -> None:
     assert load_private_key(key_file(pem(rsa_key)), passphrase).public.bits == 2048
 
 
 @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
-def test_an_encrypted_key_without_a_passphrase_says_what_is_missing(
+def test_encrypted_key_without_passphrase_is_refused(
     key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, form: PrivateFormat
 ) -> None:
     with pytest.raises(ConfigurationError, match="no passphrase"):
@@ -176,7 +174,7 @@ def test_an_encrypted_key_without_a_passphrase_says_what_is_missing(
 
 
 @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
-def test_a_wrong_passphrase_is_told_apart_and_never_repeated(
+def test_wrong_passphrase_is_refused_without_repetition(
     key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, form: PrivateFormat
 ) -> None:
     with pytest.raises(ConfigurationError, match="passphrase does not open") as caught:
@@ -189,7 +187,7 @@ def test_a_missing_key_is_told(tmp_path: Path) -> None:
         load_private_key(tmp_path / "nowhere.pem")
 
 
-def test_a_directory_or_a_pipe_is_no_key_and_is_not_waited_for(tmp_path: Path) -> None:
+def test_directory_or_pipe_is_refused_as_key(tmp_path: Path) -> None:
     (tmp_path / "directory").mkdir(mode=0o700)
     os.mkfifo(tmp_path / "pipe", 0o600)
     for name in ("directory", "pipe"):
@@ -198,9 +196,7 @@ def test_a_directory_or_a_pipe_is_no_key_and_is_not_waited_for(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620, 0o610, 0o666])
-def test_a_key_open_to_others_is_refused_with_the_command_that_mends_it(
-    key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, mode: int
-) -> None:
+def test_open_key_is_refused_with_mending_command(key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, mode: int) -> None:
     path = key_file(pem(rsa_key), mode)
     with pytest.raises(ConfigurationError, match="open to users other") as caught:
         load_private_key(path)
@@ -218,7 +214,7 @@ def test_a_key_of_another_kind_is_refused(key_file: KeyFile) -> None:
         load_private_key(key_file(pem(ec.generate_private_key(ec.SECP256R1()))))
 
 
-def test_what_is_no_private_key_is_refused(key_file: KeyFile, rsa_key: rsa.RSAPrivateKey) -> None:
+def test_file_without_private_key_is_refused(key_file: KeyFile, rsa_key: rsa.RSAPrivateKey) -> None:
     public = rsa_key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     der = rsa_key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
     whole = pem(rsa_key)
@@ -249,7 +245,7 @@ def test_what_is_no_private_key_is_refused(key_file: KeyFile, rsa_key: rsa.RSAPr
         ("DER, encrypted", "openssl pkey -inform DER -in {file} -out {new}"),
     ],
 )
-def test_a_key_in_another_format_is_named_with_the_command_that_converts_it(
+def test_key_in_other_format_names_converting_command(
     form: str, command: str, key_file: KeyFile, rsa_key: rsa.RSAPrivateKey
 ) -> None:
     protection = BestAvailableEncryption(b"open sesame")
@@ -278,7 +274,7 @@ def test_a_key_shows_its_public_half_only(key: PrivateKey) -> None:
     assert key.public.fingerprint() == hashlib.sha256(spki).hexdigest()
 
 
-def test_the_committed_key_is_refused_as_a_checkout_leaves_it(tmp_path: Path) -> None:
+def test_committed_key_is_refused_with_checkout_rights(tmp_path: Path) -> None:
     copy = tmp_path / "key.pem"
     copy.write_bytes(KEY_FILE.read_bytes())
     copy.chmod(0o644)

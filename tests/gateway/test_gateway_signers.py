@@ -29,8 +29,8 @@ from paygw_batch.gateway.signing.signers import (
     signers_on,
     usable_cores,
 )
-from tests.gateway.gateway_cases import KEY_FILE, RULES, instruction_for, prepared, signer, throw_away_key
-from tests.patience import until
+from tests.support.gateway_cases import KEY_FILE, RULES, instruction_for, prepared, signer, throw_away_key
+from tests.support.patience import until
 
 TEXTS = [f"POST&https%3A%2F%2Fgateway.example&order%3D{number}" for number in range(100)]
 KINDS: list[Callable[[PrivateKey], Signers]] = [SigningThreads, SigningProcesses]
@@ -58,7 +58,7 @@ def test_each_text_gets_its_own_signature_in_order(key: PrivateKey, kind: Callab
     assert with_signers(kind(key), sign_in_groups) == [key.sign(text) for text in TEXTS]
 
 
-def test_a_prepared_request_is_the_same_whoever_signs_it(key: PrivateKey) -> None:
+def test_prepared_request_is_same_for_every_signer(key: PrivateKey) -> None:
     golden = prepared(key, SignatureProfile.JSON_PARAMS, "KE")
     attempt = Attempt(instruction_for("KE"), golden.expected.order_id, golden.nonce, golden.timestamp_s)
     for kind in KINDS:
@@ -88,14 +88,12 @@ def test_as_many_processes_sign_as_the_cores_allow(
     assert with_signers(SigningProcesses(key), count) == signers_on(cores)
 
 
-def test_a_short_run_signs_in_threads_and_a_long_one_in_processes(key: PrivateKey) -> None:
+def test_short_run_signs_in_threads_long_in_processes(key: PrivateKey) -> None:
     assert isinstance(signers_for(key, LONG_RUN_PAYOUTS - 1), SigningThreads)
     assert isinstance(signers_for(key, LONG_RUN_PAYOUTS), SigningProcesses)
 
 
-def test_a_signing_process_that_cannot_be_started_ends_those_that_were(
-    key: PrivateKey, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_start_ends_started_signing_processes(key: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[subprocess.Popen[bytes]] = []
 
     def begin_one_alone(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -113,7 +111,7 @@ def test_a_signing_process_that_cannot_be_started_ends_those_that_were(
     assert [process.returncode for process in begun] == [0]
 
 
-def test_a_signing_process_that_ends_is_an_error_and_not_a_wait(key: PrivateKey) -> None:
+def test_dead_signing_process_is_error_without_wait(key: PrivateKey) -> None:
     async def story(signers: SigningProcesses) -> None:
         await _sign_with_all(signers)
         waiting = [asyncio.create_task(signers.sign(TEXTS)) for _ in range(20)]
@@ -133,7 +131,7 @@ def test_a_signing_process_that_ends_is_an_error_and_not_a_wait(key: PrivateKey)
     with_signers(SigningProcesses(key), story)
 
 
-def test_signing_processes_ignore_the_signals_that_stop_a_run(key: PrivateKey) -> None:
+def test_signing_processes_ignore_stop_signals(key: PrivateKey) -> None:
     async def story(signers: SigningProcesses) -> None:
         await _sign_with_all(signers)
         for process in signers.processes:
@@ -146,7 +144,7 @@ def test_signing_processes_ignore_the_signals_that_stop_a_run(key: PrivateKey) -
     assert [process.returncode for process in signers.processes] == [0] * SIGNERS
 
 
-def test_what_is_not_waited_for_any_more_is_signed_and_given_to_nobody_else(key: PrivateKey) -> None:
+def test_abandoned_signatures_go_to_no_other_waiter(key: PrivateKey) -> None:
     async def story(signers: SigningProcesses) -> None:
         given_up = [asyncio.create_task(signers.sign(TEXTS)) for _ in range(4)]
         await asyncio.sleep(0)
@@ -196,7 +194,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_the_key_stands_in_no_argument_and_no_environment(key: PrivateKey) -> None:
+def test_key_is_in_no_argument_or_environment(key: PrivateKey) -> None:
     secret = json.loads(key.hand_over())["der"].encode()
 
     async def story(signers: SigningProcesses) -> None:

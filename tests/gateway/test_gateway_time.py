@@ -8,7 +8,7 @@ import pytest
 
 from paygw_batch.gateway.http.transport import KEPT_S, PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from tests.gateway.gateway_server import (
+from tests.support.gateway_server import (
     BODY,
     HUGE,
     REPLY,
@@ -38,7 +38,7 @@ Channel = dict[str, Any]
 # Time.
 
 
-def test_silence_of_59_seconds_is_waited_for_and_of_61_is_not(channel: Channel) -> None:
+def test_silence_is_awaited_for_sixty_seconds(channel: Channel) -> None:
     def script_of(silence_s: float) -> Script:
         async def script(peer: Peer) -> None:
             await peer.request()
@@ -53,7 +53,7 @@ def test_silence_of_59_seconds_is_waited_for_and_of_61_is_not(channel: Channel) 
     assert summary(play(deliver_once(script_of(61), **channel))) == (FaultKind.READ_TIMEOUT, True)
 
 
-def test_a_reply_that_drips_is_waited_for_until_the_total_time_is_over(channel: Channel) -> None:
+def test_dripping_reply_is_awaited_until_total_time(channel: Channel) -> None:
     def script_of(pause_s: float) -> Script:
         async def script(peer: Peer) -> None:
             await peer.request()
@@ -69,7 +69,7 @@ def test_a_reply_that_drips_is_waited_for_until_the_total_time_is_over(channel: 
     assert summary(play(deliver_once(script_of(41), **channel))) == (FaultKind.TOTAL_TIMEOUT, True)
 
 
-def test_interim_replies_without_end_are_bounded_by_the_total_time() -> None:
+def test_endless_interim_replies_end_at_total_time() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         for byte in b"HTTP/1.1 100 Continue\r\n\r\n" * 8:
@@ -80,7 +80,7 @@ def test_interim_replies_without_end_are_bounded_by_the_total_time() -> None:
     assert summary(play(deliver_once(script))) == (FaultKind.TOTAL_TIMEOUT, True)
 
 
-def test_a_gateway_that_takes_nothing_more_of_the_request_is_given_up(channel: Channel) -> None:
+def test_stalled_request_is_given_up(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(1000)
         pause_reading(peer)
@@ -93,7 +93,7 @@ def test_a_gateway_that_takes_nothing_more_of_the_request_is_given_up(channel: C
     assert result.bytes_written < len(HUGE)
 
 
-def test_the_silence_of_a_reply_is_counted_from_the_end_of_the_write() -> None:
+def test_reply_silence_is_counted_from_end_of_write() -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(1000)
         pause_reading(peer)
@@ -108,7 +108,7 @@ def test_the_silence_of_a_reply_is_counted_from_the_end_of_the_write() -> None:
     assert summary(play(deliver_once(script, body=HUGE + b"\r", limit=2**26))) == BODY
 
 
-def test_time_outs_that_are_shorter_than_the_one_before_are_kept() -> None:
+def test_shorter_timeouts_are_kept() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         jump(0.2)
@@ -157,16 +157,16 @@ def test_a_refused_connection_is_not_sent() -> None:
         assert summary(open_to(f"https://localhost:{port}")) == (FaultKind.CONNECT_REFUSED, False)
 
 
-def test_a_connection_that_cannot_be_made_is_not_sent() -> None:
+def test_failed_connection_is_not_sent() -> None:
     assert summary(open_to("https://255.255.255.255")) == (FaultKind.CONNECT_FAILED, False)
 
 
-def test_a_connection_that_is_not_answered_is_not_sent(blackhole: int) -> None:
+def test_unanswered_connection_is_not_sent(blackhole: int) -> None:
     assert summary(open_to(f"http://127.0.0.1:{blackhole}")) == (FaultKind.CONNECT_TIMEOUT, False)
     assert summary(open_to(f"http://127.0.0.1:{blackhole}", total_timeout_s=20)) == (FaultKind.TOTAL_TIMEOUT, False)
 
 
-def test_the_next_address_of_a_name_is_tried_when_one_refuses() -> None:
+def test_next_address_is_tried_after_refusal() -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             await peer.answer()
@@ -185,7 +185,7 @@ async def answered(peer: Peer) -> None:
     await peer.answer()
 
 
-def test_a_name_is_looked_up_once_for_many_connections_and_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_lookup_is_kept_for_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         asked: list[str] = []
         look_up = JumpingLoop.getaddrinfo
@@ -206,7 +206,7 @@ def test_a_name_is_looked_up_once_for_many_connections_and_again_after_a_while(m
     play(scenario())
 
 
-def test_a_name_none_of_whose_kept_addresses_answers_is_looked_up_again() -> None:
+def test_name_with_dead_addresses_is_looked_up_again() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, JumpingLoop)
@@ -222,7 +222,7 @@ def test_a_name_none_of_whose_kept_addresses_answers_is_looked_up_again() -> Non
     play(scenario())
 
 
-def test_a_name_that_was_not_found_is_looked_up_again() -> None:
+def test_unresolved_name_is_looked_up_again() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, JumpingLoop)

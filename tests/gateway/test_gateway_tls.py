@@ -14,7 +14,7 @@ from paygw_batch.gateway.http import transport
 from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from tests.gateway.gateway_server import (
+from tests.support.gateway_server import (
     BODY,
     REPLY,
     Peer,
@@ -44,9 +44,7 @@ def server_context(certificate: trustme.LeafCert) -> ssl.SSLContext:
 
 
 @pytest.mark.parametrize("case", ["unknown authority", "self-signed", "expired", "other name", "default authorities"])
-def test_a_certificate_that_is_not_good_for_the_gateway_is_untrusted_and_nothing_is_sent(
-    case: str, authority: trustme.CA, ca_bundle: Path
-) -> None:
+def test_invalid_certificate_is_untrusted_and_nothing_sent(case: str, authority: trustme.CA, ca_bundle: Path) -> None:
     yesterday = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
     good = authority.issue_cert("localhost")
     certificate: trustme.CA | trustme.LeafCert
@@ -71,7 +69,7 @@ def test_a_certificate_that_is_not_good_for_the_gateway_is_untrusted_and_nothing
     assert result.detail
 
 
-def test_an_address_needs_a_certificate_that_names_it(authority: trustme.CA, ca_bundle: Path) -> None:
+def test_address_needs_certificate_naming_address(authority: trustme.CA, ca_bundle: Path) -> None:
     async def scenario(certificate: trustme.LeafCert) -> RawReply | TransportFault:
         async with serving(answer, tls=server_context(certificate)) as server:
             url = f"https://127.0.0.1:{server.port}"
@@ -82,7 +80,7 @@ def test_an_address_needs_a_certificate_that_names_it(authority: trustme.CA, ca_
     assert summary(play(scenario(authority.issue_cert("localhost")))) == (FaultKind.TLS_UNTRUSTED, False)
 
 
-def test_only_tls_1_2_and_later_are_spoken_and_everything_is_verified(ca_bundle: Path) -> None:
+def test_tls_is_verified_and_at_least_1_2(ca_bundle: Path) -> None:
     for context in (client_context(None), client_context(ca_bundle)):
         assert context.minimum_version is ssl.TLSVersion.TLSv1_2
         assert context.verify_mode is ssl.CERT_REQUIRED
@@ -114,7 +112,7 @@ def test_http_2_is_never_agreed_to(authority: trustme.CA, ca_bundle: Path) -> No
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no certificate", b"-----BEGIN CERTIFICATE-----\nAA==\n"])
-def test_a_bundle_that_cannot_be_read_is_refused_before_anything_is_sent(tmp_path: Path, content: bytes | None) -> None:
+def test_unreadable_bundle_is_refused_before_sending(tmp_path: Path, content: bytes | None) -> None:
     bundle = tmp_path / "bundle.pem"
     if content is not None:
         bundle.write_bytes(content)
@@ -142,7 +140,7 @@ async def refuse(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("script", [hang_up, reset, talk_http, stall, refuse])
-def test_a_handshake_that_comes_to_nothing_is_not_sent(script: Script, ca_bundle: Path) -> None:
+def test_failed_handshake_is_not_sent(script: Script, ca_bundle: Path) -> None:
     async def scenario() -> RawReply | TransportFault:
         async with serving(script) as server:
             url = server.url.replace("http:", "https:")
@@ -152,7 +150,7 @@ def test_a_handshake_that_comes_to_nothing_is_not_sent(script: Script, ca_bundle
     assert summary(play(scenario())) == (FaultKind.TLS_FAILED, False)
 
 
-def test_a_gateway_that_wants_a_certificate_of_ours_is_not_sent_to(
+def test_gateway_requiring_client_certificate_gets_no_request(
     authority: trustme.CA, ca_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With TLS 1.3 it says so when the handshake is over for us: it is listened to for as long as it takes.
@@ -168,7 +166,7 @@ def test_a_gateway_that_wants_a_certificate_of_ours_is_not_sent_to(
         assert result.kind in {FaultKind.TLS_FAILED, FaultKind.CONNECT_FAILED}
 
 
-def test_a_gateway_that_speaks_before_it_is_asked_is_not_sent_to(authority: trustme.CA, ca_bundle: Path) -> None:
+def test_gateway_speaking_with_handshake_gets_no_request(authority: trustme.CA, ca_bundle: Path) -> None:
     context = server_context(authority.issue_cert("localhost"))
     context.maximum_version = ssl.TLSVersion.TLSv1_2
 
@@ -198,9 +196,7 @@ def test_a_gateway_that_speaks_before_it_is_asked_is_not_sent_to(authority: trus
 # The end of the stream.
 
 
-def test_a_reply_that_ends_with_its_stream_must_be_ended_by_its_sender(
-    server_tls: ssl.SSLContext, ca_bundle: Path
-) -> None:
+def test_unframed_tls_reply_needs_sender_close(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
     def script_of(*, said: bool) -> Script:
         async def script(peer: Peer) -> None:
             await peer.answer(b"HTTP/1.1 200 OK\r\n\r\n" + BODY)
@@ -216,9 +212,7 @@ def test_a_reply_that_ends_with_its_stream_must_be_ended_by_its_sender(
     assert summary(cut) == (FaultKind.CONNECTION_LOST, True)
 
 
-def test_bytes_that_are_not_tls_in_the_middle_of_a_reply_leave_it_in_doubt(
-    server_tls: ssl.SSLContext, ca_bundle: Path
-) -> None:
+def test_foreign_bytes_inside_tls_reply_leave_doubt(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
     async def script(peer: Peer) -> None:
         await peer.answer(REPLY[:30])
         # Past the TLS layer, onto the wire itself.
@@ -229,7 +223,7 @@ def test_bytes_that_are_not_tls_in_the_middle_of_a_reply_leave_it_in_doubt(
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_connection_that_has_done_its_work_is_ended_in_good_order(
+def test_finished_tls_connection_is_closed_properly(
     version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path
 ) -> None:
     context = server_context(authority.issue_cert("localhost"))

@@ -12,8 +12,8 @@ from paygw_batch.gateway.http.connection import _Stage
 from paygw_batch.gateway.http.http1 import payout_request
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from tests.gateway.gateway_cases import head_and_body
-from tests.gateway.gateway_server import (
+from tests.support.gateway_cases import head_and_body
+from tests.support.gateway_server import (
     BODY,
     HUGE,
     PATH,
@@ -40,7 +40,7 @@ Channel = dict[str, Any]
 # What leaves.
 
 
-def test_the_bytes_that_arrive_are_the_whole_request_once_and_then_nothing(channel: Channel) -> None:
+def test_request_arrives_whole_and_once(channel: Channel) -> None:
     async def scenario() -> None:
         heard: list[bytes] = []
 
@@ -70,7 +70,7 @@ def test_the_bytes_that_arrive_are_the_whole_request_once_and_then_nothing(chann
 
 
 @pytest.mark.parametrize("connections", list(Connections))
-def test_a_request_that_may_not_leave_any_more_leaves_no_byte(channel: Channel, connections: Connections) -> None:
+def test_stale_request_leaves_no_byte(channel: Channel, connections: Connections) -> None:
     """The question comes when all else is done: the connection is open, or taken again, and the handshake over."""
     answers: list[bool] = []
     open_when_asked: list[bool] = []
@@ -105,7 +105,7 @@ def test_a_request_that_may_not_leave_any_more_leaves_no_byte(channel: Channel, 
     assert len(heard) == 2
 
 
-def test_nothing_happens_between_the_last_question_and_the_first_byte(channel: Channel) -> None:
+def test_write_follows_last_check_without_loop_turn(channel: Channel) -> None:
     steps: list[str] = []
 
     async def scenario() -> None:
@@ -132,7 +132,7 @@ def test_nothing_happens_between_the_last_question_and_the_first_byte(channel: C
     assert steps[:2] == ["written", "another turn of the event loop"]
 
 
-def test_head_and_body_leave_in_one_piece() -> None:
+def test_head_and_body_leave_in_single_piece() -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             first_read = await peer.reader.read(2**16)
@@ -145,7 +145,7 @@ def test_head_and_body_leave_in_one_piece() -> None:
     play(scenario())
 
 
-def test_a_request_signed_for_another_place_is_not_sent() -> None:
+def test_request_signed_for_other_place_is_not_sent() -> None:
     async def scenario() -> None:
         async with serving(silence) as server, PayoutTransport(settings_for(server.url)) as transport:
             for url in ("https://elsewhere.example", f"{server.url}0", server.url.removesuffix(PATH)[:-1]):
@@ -160,7 +160,7 @@ def test_a_request_signed_for_another_place_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize("reply", [REPLY, CHUNKED, b"HTTP/1.1 102 Processing\r\n\r\n" + REPLY], ids=["1", "2", "3"])
-def test_a_reply_that_comes_byte_by_byte_is_a_reply(channel: Channel, reply: bytes) -> None:
+def test_reply_arriving_byte_by_byte_is_accepted(channel: Channel, reply: bytes) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         for index in range(len(reply)):
@@ -214,9 +214,7 @@ def test_a_redirect_is_handed_over_and_never_followed(http_status: int, *, elsew
     ],
     ids=["two", "surplus", "garbage", "101", "1xx", "lengths", "gzip", "length", "10 MB", "head"],
 )
-def test_what_is_no_single_plain_reply_is_a_fault_after_the_first_byte(
-    channel: Channel, reply: bytes, kind: FaultKind
-) -> None:
+def test_malformed_reply_is_fault_after_first_byte(channel: Channel, reply: bytes, kind: FaultKind) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         peer.writer.write(reply)
@@ -234,7 +232,7 @@ def test_what_is_no_single_plain_reply_is_a_fault_after_the_first_byte(
 @pytest.mark.parametrize(
     "reply", [pytest.param(REPLY, id="length", marks=pytest.mark.long), pytest.param(CHUNKED, id="chunks")]
 )
-def test_a_reply_cut_at_any_byte_leaves_the_request_in_doubt(channel: Channel, reply: bytes) -> None:
+def test_reply_cut_at_any_byte_leaves_doubt(channel: Channel, reply: bytes) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             await peer.answer(reply[: peer.number])
@@ -254,9 +252,7 @@ def test_a_reply_cut_at_any_byte_leaves_the_request_in_doubt(channel: Channel, r
 
 @pytest.mark.parametrize("reset", [True, False])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_a_connection_that_ends_after_any_part_of_the_request_leaves_it_in_doubt(
-    channel: Channel, share: float, *, reset: bool
-) -> None:
+def test_connection_ended_during_request_leaves_doubt(channel: Channel, share: float, *, reset: bool) -> None:
     size = len(b'{"client_orderid":"PAY-1"}')
 
     async def script(peer: Peer) -> None:
@@ -271,7 +267,7 @@ def test_a_connection_that_ends_after_any_part_of_the_request_leaves_it_in_doubt
     assert result.first_byte_left or (result.bytes_written == 0 and share == 0.0)
 
 
-def test_a_reset_while_the_request_is_being_written_is_a_failed_write(channel: Channel) -> None:
+def test_reset_during_write_is_failed_write(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(1000)
         peer.reset()
@@ -282,7 +278,7 @@ def test_a_reset_while_the_request_is_being_written_is_a_failed_write(channel: C
     assert result.bytes_written < len(HUGE)
 
 
-def test_a_reply_that_begins_before_the_whole_request_has_left_is_no_reply(channel: Channel) -> None:
+def test_reply_before_request_end_is_early_reply(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(1000)
         pause_reading(peer)

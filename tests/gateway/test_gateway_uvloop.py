@@ -11,7 +11,7 @@ import pytest
 from paygw_batch.gateway.address import Connections
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from tests.gateway.gateway_server import (
+from tests.support.gateway_server import (
     BODY,
     HUGE,
     REPLY,
@@ -83,14 +83,14 @@ async def take_all_and_cut(peer: Peer) -> None:
         (take_a_little_and_answer, (FaultKind.EARLY_REPLY, True), {"body": HUGE}),
     ],
 )
-def test_every_kind_of_exchange_ends_as_it_does_on_the_usual_loop(
+def test_uvloop_exchanges_end_as_on_usual_loop(
     channel: Channel, script: Script, expected: object, changes: dict[str, Any]
 ) -> None:
     assert play(deliver_once(script, **channel, **changes)) == expected
 
 
 @pytest.mark.long
-def test_a_reply_cut_at_any_byte_leaves_the_request_in_doubt(channel: Channel) -> None:
+def test_uvloop_reply_cut_at_any_byte_leaves_doubt(channel: Channel) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
             await peer.answer(REPLY[: peer.number])
@@ -109,7 +109,7 @@ def test_a_reply_cut_at_any_byte_leaves_the_request_in_doubt(channel: Channel) -
     play(scenario())
 
 
-def test_an_untrusted_certificate_and_a_refused_connection_send_nothing(server_tls: ssl.SSLContext) -> None:
+def test_uvloop_sends_nothing_on_untrusted_or_refused_connection(server_tls: ssl.SSLContext) -> None:
     assert play(deliver_once(silence, tls=server_tls)) == (FaultKind.TLS_UNTRUSTED, False)
 
     async def refused() -> None:
@@ -123,7 +123,7 @@ def test_an_untrusted_certificate_and_a_refused_connection_send_nothing(server_t
     play(refused())
 
 
-def test_a_quiet_connection_serves_on_and_one_that_was_ended_does_not(channel: Channel, ca_bundle: Path) -> None:
+def test_uvloop_reuses_quiet_but_not_ended_connection(channel: Channel, ca_bundle: Path) -> None:
     async def scenario() -> None:
         ended = asyncio.Event()
         used_twice = asyncio.Event()

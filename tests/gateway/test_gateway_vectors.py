@@ -14,8 +14,8 @@ import pytest
 
 from paygw_batch.gateway.sign import SECRET_SHOWN, SignatureProfile
 from paygw_batch.gateway.signing.key import PrivateKey
-from tests.gateway.gateway_cases import CONSUMER_KEY, NONCE, TIMESTAMP_S, base_string_by_oauthlib, oauth_of
 from tests.gateway.vector_cases import CASES, COLLECTIONS, PAGE, VECTORS, as_text, vectors
+from tests.support.gateway_cases import CONSUMER_KEY, NONCE, TIMESTAMP_S, base_string_by_oauthlib, oauth_of
 
 FILE: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
 EVERY = [pytest.param(vector, id=vector["name"]) for vector in FILE["vectors"]]
@@ -59,7 +59,7 @@ def base_string_by_the_page(vector: dict[str, Any]) -> str:
     return "&".join(["POST", *map(rfc_3986, parts)])
 
 
-def test_the_file_is_what_the_code_makes_to_the_byte(key: PrivateKey) -> None:
+def test_vector_file_matches_code(key: PrivateKey) -> None:
     assert VECTORS.read_text(encoding="utf-8") == as_text(vectors(key))
 
 
@@ -89,7 +89,7 @@ def test_the_standard_library_comes_to_the_same_control(vector: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("vector", EVERY)
-def test_oauthlib_comes_to_the_same_text_and_reads_the_header(vector: dict[str, Any]) -> None:
+def test_vector_texts_and_headers_match_oauthlib(vector: dict[str, Any]) -> None:
     header = dict(oauth_of(vector["authorization"]))
     assert header.pop("oauth_signature") == vector["signature"]
     signed = list(header.items())
@@ -101,7 +101,7 @@ def test_oauthlib_comes_to_the_same_text_and_reads_the_header(vector: dict[str, 
 
 
 @pytest.mark.parametrize("vector", EVERY)
-def test_the_parameters_are_those_of_the_base_string_in_its_order(vector: dict[str, Any]) -> None:
+def test_vector_parameters_match_base_string_order(vector: dict[str, Any]) -> None:
     encoded = [one["encoded"] for one in vector["parameters"]]
     assert rfc_3986("&".join(encoded)) == vector["base_string"].split("&")[2]
     assert encoded == [f"{rfc_3986(one['name'])}={rfc_3986(one['value'])}" for one in vector["parameters"]]
@@ -128,14 +128,14 @@ def test_the_page_says_how_many_vectors_there_are() -> None:
     assert f"has {len(FILE['vectors'])} of them" in PAGE.read_text(encoding="utf-8")
 
 
-def test_the_page_shows_one_vector() -> None:
+def test_signing_page_shows_single_vector() -> None:
     (vector,) = (one for one in FILE["vectors"] if one["name"] == ON_THE_PAGE)
     blocks = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     shown = (vector["body"], vector["base_string"], vector["signature"], f"Authorization: {vector['authorization']}")
     assert blocks == [*shown]
 
 
-def test_the_pages_command_signs_what_the_vectors_hold(keys: Path) -> None:
+def test_signing_page_command_signs_every_vector(keys: Path) -> None:
     (command,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     for vector in FILE["vectors"]:
         environ = {"BASE_STRING": vector["base_string"], "PATH": "/usr/bin:/bin"}

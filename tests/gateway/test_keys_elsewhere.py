@@ -30,8 +30,8 @@ from paygw_batch.gateway.signing.key import (
 )
 from paygw_batch.gateway.signing.signers import SigningProcesses, signed_ahead, signers_for
 from tests.gateway.vector_cases import VECTORS
-from tests.kms import SIGN, Kms, running_kms
-from tests.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, softhsm
+from tests.support.kms import SIGN, Kms, running_kms
+from tests.support.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, softhsm
 
 FILE: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
 URI = f"pkcs11:token={LABEL};object=payouts"
@@ -95,7 +95,7 @@ def signed_by_processes(key: SigningKey, texts: list[str]) -> list[str]:
     return asyncio.run(sign())
 
 
-def test_every_published_vector_is_signed_as_a_file_signs_it(published: SigningKey) -> None:
+def test_published_vectors_are_signed_identically(published: SigningKey) -> None:
     with published.at_work() as sign:
         for vector in FILE["vectors"]:
             assert sign(vector["base_string"]) == vector["signature"], vector["name"]
@@ -119,14 +119,14 @@ def bits_of(there: TokenPlace) -> int:
 
 
 @pytest.mark.long
-def test_processes_that_open_a_token_at_the_same_moment_all_find_it(token: Token) -> None:
+def test_concurrent_processes_all_open_token(token: Token) -> None:
     there = place(token)
     make_token_key(there)
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
         assert set(pool.map(bits_of, [there] * 40)) == {3072}
 
 
-def test_no_pin_is_in_an_argument_or_a_representation(token: Token) -> None:
+def test_pin_is_in_no_argument_or_representation(token: Token) -> None:
     make_token_key(place(token))
     key = load_token_key(place(token))
 
@@ -141,7 +141,7 @@ def test_no_pin_is_in_an_argument_or_a_representation(token: Token) -> None:
     assert PIN not in repr(key)
 
 
-def test_a_key_made_in_the_token_cannot_be_exported_and_an_imported_one_was_outside(token: Token) -> None:
+def test_custody_tells_token_key_from_imported_key(token: Token) -> None:
     make_token_key(place(token))
     in_token(token, published_key(), "imported", "02")
     made = load_token_key(place(token))
@@ -163,9 +163,7 @@ def test_a_key_made_in_the_token_cannot_be_exported_and_an_imported_one_was_outs
         (f"pkcs11:token={LABEL};object=short", PIN, KeyTrouble.TOO_SHORT),
     ],
 )
-def test_each_trouble_with_a_token_is_one_sentence(
-    token: Token, uri: str, pin: str | None, trouble: KeyTrouble
-) -> None:
+def test_token_trouble_is_told_in_single_sentence(token: Token, uri: str, pin: str | None, trouble: KeyTrouble) -> None:
     in_token(token, published_key())
     in_token(token, published_key(), "twin", "07")
     in_token(token, published_key(), "twin", "08")
@@ -188,7 +186,7 @@ def test_each_trouble_with_a_token_is_one_sentence(
         (pkcs11.exceptions.DeviceError, KeyTrouble.BROKEN),
     ],
 )
-def test_what_softhsm_never_says_is_a_sentence_too(
+def test_device_errors_are_told_as_token_trouble(
     token: Token, monkeypatch: pytest.MonkeyPatch, error: type[Exception], trouble: KeyTrouble
 ) -> None:
     """SoftHSM neither locks itself nor is ever pulled out of a socket."""
@@ -203,7 +201,7 @@ def test_what_softhsm_never_says_is_a_sentence_too(
     assert refused.value.trouble is trouble
 
 
-def test_a_module_that_is_none_is_named(tmp_path: Path) -> None:
+def test_broken_token_module_is_named(tmp_path: Path) -> None:
     wrong = tmp_path / "module.so"
     wrong.write_bytes(b"no library")
     with pytest.raises(KeyUnusable, match=str(wrong)):
@@ -223,7 +221,7 @@ def test_a_module_that_is_none_is_named(tmp_path: Path) -> None:
         "pkcs11:object=%ff",
     ],
 )
-def test_an_address_that_cannot_be_heeded_whole_is_refused(uri: str) -> None:
+def test_unsupported_token_address_is_refused(uri: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         token_address(uri)
     assert "1234" not in refused.value.message
@@ -235,7 +233,7 @@ def test_an_address_is_read_as_rfc_7512_says() -> None:
     assert (found.token, found.label, found.key_id, found.slot) == ("The Software Token", "pay;outs", b"\x01\xff", 3)
 
 
-def test_a_token_that_is_unplugged_under_a_run_ends_it_in_a_sentence(token: Token) -> None:
+def test_unplugged_token_ends_run_with_sentence(token: Token) -> None:
     make_token_key(place(token))
     key = load_token_key(place(token, sessions=2))
 
@@ -260,7 +258,7 @@ def test_a_token_that_is_unplugged_under_a_run_ends_it_in_a_sentence(token: Toke
         ("SomethingNewException", KeyTrouble.BROKEN),
     ],
 )
-def test_each_refusal_of_aws_is_one_sentence(kms: Kms, code: str, trouble: KeyTrouble) -> None:
+def test_aws_refusals_are_told_as_key_trouble(kms: Kms, code: str, trouble: KeyTrouble) -> None:
     kms.key("payouts")
     key = load_kms_key("alias/payouts", 1)
     kms.for_good = {SIGN: code}
@@ -278,7 +276,7 @@ def test_each_refusal_of_aws_is_one_sentence(kms: Kms, code: str, trouble: KeyTr
         ({"KeyUsage": "ENCRYPT_DECRYPT"}, KeyTrouble.WRONG_KIND),
     ],
 )
-def test_a_key_of_aws_that_cannot_sign_is_refused(kms: Kms, options: dict[str, str], trouble: KeyTrouble) -> None:
+def test_unfit_aws_key_is_refused(kms: Kms, options: dict[str, str], trouble: KeyTrouble) -> None:
     kms.key("payouts", None, **options)
     with pytest.raises(KeyUnusable) as refused:
         load_kms_key("alias/payouts", 1)
@@ -336,7 +334,7 @@ def test_throttling_for_good_ends_in_a_sentence(kms: Kms, monkeypatch: pytest.Mo
     assert kms.calls[SIGN] >= 3
 
 
-def test_a_service_that_hangs_ends_a_run_in_a_sentence(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_key_service_ends_run_with_sentence(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
     kms.key("payouts")
     key = load_kms_key("alias/payouts", 2)
     kms.for_good, kms.for_good_after = {SIGN: "hang"}, {SIGN: 1}
@@ -373,6 +371,6 @@ def test_every_trouble_has_its_sentence() -> None:
     assert len({one.message for one in said}) == len(KeyTrouble)
 
 
-def test_a_token_key_needs_no_library_of_another_kind(token: Token) -> None:
+def test_token_place_loads_token_key(token: Token) -> None:
     make_token_key(place(token))
     assert isinstance(load_token_key(place(token)), TokenKey)

@@ -12,7 +12,7 @@ from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.encode import ControlAmount, ControlPart, ControlProfile, Supplies
 from paygw_batch.gateway.sign import SignatureProfile, Signer, explain
 from paygw_batch.gateway.signing.key import PrivateKey
-from tests.gateway.gateway_cases import (
+from tests.support.gateway_cases import (
     BASE_URL,
     CALLBACK_URL,
     CONSUMER_KEY,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paygw_batch.gateway.sign import SignatureProfile
 from tests.gateway import collection_cases
-from tests.gateway.gateway_cases import GOLDEN, RULES, golden_file, prepared, request_bytes, throw_away_key
+from tests.support.gateway_cases import GOLDEN, RULES, golden_file, prepared, request_bytes, throw_away_key
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as directory:

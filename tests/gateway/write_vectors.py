@@ -3,8 +3,8 @@
 import tempfile
 from pathlib import Path
 
-from tests.gateway.gateway_cases import throw_away_key
 from tests.gateway.vector_cases import VECTORS, as_text, vectors
+from tests.support.gateway_cases import throw_away_key
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as directory:

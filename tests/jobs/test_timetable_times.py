@@ -32,7 +32,7 @@ def after(entry: ScheduledCommand, at: str) -> str:
         ("30 4 * * *", "Europe/Paris", "2026-10-24T12:00:00+00:00", "2026-10-25T03:30:00+00:00"),
     ],
 )
-def test_a_time_is_that_of_its_zone(cron: str, zone: str, at: str, due: str) -> None:
+def test_due_time_follows_zone(cron: str, zone: str, at: str, due: str) -> None:
     assert after(ScheduledCommand("verify", cron, zone, ("verify",)), at) == due
 
 

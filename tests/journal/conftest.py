@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.journal.journal_rows import memory, open_at
-from tests.journal.postgres_rows import make_postgres, open_postgres, postgres_place
-from tests.journal.postgres_server import PostgresServer
-from tests.journal.tested_journal import Journal
+from tests.support.journal_rows import memory, open_at
+from tests.support.postgres_rows import make_postgres, open_postgres, postgres_place
+from tests.support.postgres_server import PostgresServer
+from tests.support.tested_journal import Journal
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError
 from paygw_batch.journal.lock import RunLock
 from paygw_batch.journal.values import Entry
-from tests.journal.journal_rows import AT, all_due, intent, open_at, open_sheet, outcome_of
+from tests.support.journal_rows import AT, all_due, intent, open_at, open_sheet, outcome_of
 
 
 def hold(place: Path) -> None:

@@ -27,7 +27,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import kept
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.values import Amendment, Clash, Entry, Known, NewInstruction, RowState, StateTally
-from tests.journal.row_progress import (
+from tests.support.row_progress import (
     RowProgress,
     advance,
     amendable,

@@ -13,9 +13,9 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.values import BatchRecord
 from paygw_batch.sheet.instructions import to_pages
 from paygw_batch.submit.changes import AMOUNT_OFF, CHANGED_ACCOUNT, GONE, NEW_PAYEE, Comparison, compare_with_past
-from tests.journal.journal_rows import all_due, intent, memory, new_instruction, open_sheet, outcome_of, send
-from tests.journal.tested_journal import Journal
-from tests.long_part import share_of
+from tests.support.journal_rows import all_due, intent, memory, new_instruction, open_sheet, outcome_of, send
+from tests.support.long_part import share_of
+from tests.support.tested_journal import Journal
 
 Row = tuple[str, str, str]
 """Name, account, amount."""
@@ -119,7 +119,7 @@ TINY_TO_ALL = [(name, account if n != 3 else "0712999003", "10") for n, (name, a
 BESIDE_AT_AMOUNT = [(PEOPLE[3][0], "0712999003", "20000"), (PEOPLE[4][0], PEOPLE[4][1], "80000")]
 
 
-def test_a_payroll_after_a_bonus_another_department_and_a_tiny_batch_shows_all_that_differs(past: Past) -> None:
+def test_payroll_shows_all_changes_despite_batches_between(past: Past) -> None:
     october = past.paid("oct.xlsx", PEOPLE)
     for name, rows in (("bonus.csv", BONUS), ("other.csv", DEPARTMENT), ("tiny.csv", TINY_TO_CHANGED)):
         past.paid(name, rows)
@@ -138,21 +138,21 @@ def test_a_payroll_after_a_bonus_another_department_and_a_tiny_batch_shows_all_t
 @pytest.mark.parametrize(
     "beside", [BONUS, TINY_TO_CHANGED, TINY_TO_ALL, BESIDE_AT_AMOUNT], ids=["bonus", "tiny", "tiny to all", "beside"]
 )
-def test_no_small_batch_beside_makes_an_account_or_an_amount_known(past: Past, beside: Sequence[Row]) -> None:
+def test_small_batch_makes_no_account_or_amount_known(past: Past, beside: Sequence[Row]) -> None:
     past.paid("sep.xlsx", PEOPLE)
     past.paid("oct.xlsx", PEOPLE)
     past.paid("beside.csv", beside)
     assert differences(past.beside(november())) == NOVEMBER
 
 
-def test_a_payment_alike_beside_hides_no_changed_account_in_a_first_bonus(past: Past) -> None:
+def test_equal_payment_hides_no_changed_account_in_bonus(past: Past) -> None:
     past.paid("oct.xlsx", PEOPLE)
     past.paid("beside.csv", [(PEOPLE[3][0], "0712999003", "500")])
     rows = [(name, "0712999003" if n == 3 else account, "500") for n, (name, account, _) in enumerate(PEOPLE)]
     assert differences(past.beside(rows))[0] == (CHANGED_ACCOUNT, PEOPLE[3][0], PEOPLE[3][1], "20000.00")
 
 
-def test_what_only_its_maker_saw_is_no_measure_where_others_approved_a_batch(past: Past) -> None:
+def test_unapproved_batch_is_no_measure_beside_approved_batch(past: Past) -> None:
     past.paid("oct.xlsx", PEOPLE, approved=True)
     past.paid("blind.csv", [*november()[:20], *november()[-1:]])
     found = differences(past.beside(november()))
@@ -162,9 +162,7 @@ def test_what_only_its_maker_saw_is_no_measure_where_others_approved_a_batch(pas
 @pytest.mark.parametrize(
     ("stranger", "codes"), [(("Ghost Kamau", "0799000777", "15000"), [NEW_PAYEE]), (DEPARTMENT[0], [])]
 )
-def test_a_sheet_of_strangers_is_compared_with_what_others_approved(
-    past: Past, stranger: Row, codes: Sequence[str]
-) -> None:
+def test_sheet_of_strangers_is_compared_with_approved_batch(past: Past, stranger: Row, codes: Sequence[str]) -> None:
     past.paid("oct.xlsx", PEOPLE, approved=True)
     past.paid("blind.csv", DEPARTMENT[:1])
     found = past.beside([stranger])
@@ -173,7 +171,7 @@ def test_a_sheet_of_strangers_is_compared_with_what_others_approved(
     assert (found.overlap.batch.sheet_name, found.overlap.found) == ("oct.xlsx", 0)
 
 
-def test_nobody_is_missing_from_another_country(past: Past) -> None:
+def test_no_payee_is_missing_from_other_country(past: Past) -> None:
     october = past.paid("oct.xlsx", PEOPLE, approved=True)
     dakar = [(f"Awa Diop{n}", f"22177{n:07}", "150000") for n in range(3)]
     assert {one.code for one in past.beside(dakar, country="SN").changes} == {NEW_PAYEE}
@@ -193,13 +191,13 @@ def test_staff_number_tells_homonyms_apart(past: Past) -> None:
     assert [one.code for one in past.beside(newcomer).changes] == [CHANGED_ACCOUNT]  # by the name alone
 
 
-def test_nobody_is_missing_beside_less_than_half(past: Past) -> None:
+def test_no_payee_is_missing_below_half_overlap(past: Past) -> None:
     past.paid("oct.xlsx", PEOPLE)
     assert [one.code for one in past.beside(PEOPLE[:2]).changes] == [GONE] * 28
     assert GONE not in {one.code for one in past.beside([*PEOPLE[:2], *DEPARTMENT[:3]]).changes}
 
 
-def test_another_name_on_an_account_that_somebody_left_is_missing(past: Past) -> None:
+def test_second_payee_of_abandoned_account_is_missing(past: Past) -> None:
     past.paid("oct.xlsx", [*PEOPLE, ("Ghost Kamau", PEOPLE[3][1], "15000")])
     rows = [(name, "0712999003" if n == 3 else account, amount) for n, (name, account, amount) in enumerate(PEOPLE)]
     assert differences(past.beside(rows)) == [
@@ -225,15 +223,13 @@ def test_a_bonus_is_compared_with_the_last_bonus(past: Past) -> None:
         (None, False),
     ],
 )
-def test_a_rejected_row_paid_nobody_and_one_in_doubt_may_have(
-    past: Past, kind: OutcomeKind | None, counts: bool
-) -> None:
+def test_doubtful_row_counts_as_paid_rejected_does_not(past: Past, kind: OutcomeKind | None, counts: bool) -> None:
     past.paid("oct.xlsx", PEOPLE[:2], kind=kind)
     codes = {one.code for one in past.beside(PEOPLE[:2]).changes}
     assert codes == (set() if counts else {NEW_PAYEE})
 
 
-def test_rows_of_a_batch_that_were_rejected_are_told_from_those_that_were_paid(past: Past) -> None:
+def test_rejected_row_in_paid_batch_stays_new_payee(past: Past) -> None:
     batch = past.paid("oct.xlsx", PEOPLE[:5], kind=None)
     due = list(all_due(past.journal, batch.number))
     past.journal.append([intent(one) for one in due])
@@ -243,7 +239,7 @@ def test_rows_of_a_batch_that_were_rejected_are_told_from_those_that_were_paid(p
 
 
 @pytest.mark.parametrize("name", ["  PAYEE   number3 ", "\uff30\uff41yee Number3", "payee\u00a0NUMBER3"])
-def test_a_name_in_another_spelling_is_the_same_person(past: Past, name: str) -> None:
+def test_respelled_name_is_same_person(past: Past, name: str) -> None:
     past.paid("oct.xlsx", PEOPLE)
     rows = [*PEOPLE[:3], (name, PEOPLE[3][1], "20000"), *PEOPLE[4:]]
     assert past.beside(rows).changes == []
@@ -251,7 +247,7 @@ def test_a_name_in_another_spelling_is_the_same_person(past: Past, name: str) ->
     assert differences(past.beside(rows)) == [(CHANGED_ACCOUNT, name, PEOPLE[3][1], "20000.00")]
 
 
-def test_an_account_that_somebody_else_was_paid_to_is_a_changed_one(past: Past) -> None:
+def test_account_of_other_payee_counts_as_changed(past: Past) -> None:
     past.paid("oct.xlsx", PEOPLE)
     rows: list[Row] = list(PEOPLE)
     rows[3] = (PEOPLE[3][0], PEOPLE[9][1], "20000")
@@ -260,7 +256,7 @@ def test_an_account_that_somebody_else_was_paid_to_is_a_changed_one(past: Past) 
     assert changed.shared_with == PEOPLE[9][0]
 
 
-def test_a_person_with_two_accounts_and_one_paid_twice_are_known(past: Past) -> None:
+def test_second_account_and_double_payment_are_known(past: Past) -> None:
     twice = [*PEOPLE[:5], PEOPLE[0], (PEOPLE[1][0], "0755000001", "3000")]
     past.paid("oct.xlsx", twice)
     assert past.beside(twice).changes == []
@@ -269,20 +265,20 @@ def test_a_person_with_two_accounts_and_one_paid_twice_are_known(past: Past) -> 
     assert differences(past.beside([*twice, PEOPLE[0]])) == [(AMOUNT_OFF, PEOPLE[0][0], PEOPLE[0][1], "40000.00")]
 
 
-def test_a_second_name_on_one_account_does_not_hide_what_the_account_gets(past: Past) -> None:
+def test_second_name_hides_no_amount_of_account(past: Past) -> None:
     past.paid("oct.xlsx", PEOPLE)
     rows = [*PEOPLE, ("Payee Numberthree", PEOPLE[3][1], "60000")]
     assert differences(past.beside(rows)) == [(AMOUNT_OFF, "Payee Numberthree", PEOPLE[3][1], "20000.00")]
 
 
-def test_people_of_two_departments_in_one_sheet_compare_each_with_their_own(past: Past) -> None:
+def test_departments_in_shared_sheet_compare_with_own_batches(past: Past) -> None:
     past.paid("x.csv", PEOPLE[:12])
     past.paid("y.csv", PEOPLE[12:])
     past.paid("bonus.csv", BONUS)
     assert past.beside(PEOPLE).changes == []
 
 
-def test_a_batch_that_is_named_adds_and_takes_nothing_away(past: Past) -> None:
+def test_named_batch_only_adds_findings(past: Past) -> None:
     september = past.paid("sep.xlsx", [*PEOPLE[:5], (PEOPLE[5][0], "0755000005", "20000"), *PEOPLE[6:]])
     past.paid("oct.xlsx", PEOPLE)
     without, named = past.beside(november()), past.beside(november(), against=september)
@@ -290,7 +286,7 @@ def test_a_batch_that_is_named_adds_and_takes_nothing_away(past: Past) -> None:
     assert (CHANGED_ACCOUNT, PEOPLE[5][0], "0755000005", "20000.00") in differences(named)
 
 
-def test_a_named_batch_that_calls_an_account_changed_hides_no_amount_and_nobody_missing(past: Past) -> None:
+def test_named_batch_hides_no_amount_or_missing_payee(past: Past) -> None:
     past.paid("oct.xlsx", PEOPLE, approved=True)
     name, account, amount = PEOPLE[5]
     beside = past.paid("beside.csv", [(name, PEOPLE[9][1], "10"), (name, "0755000005", "10")])
@@ -299,14 +295,14 @@ def test_a_named_batch_that_calls_an_account_changed_hides_no_amount_and_nobody_
     assert set(differences(without)) < set(differences(named))
 
 
-def test_less_than_half_in_any_batch_is_told_by_the_overlap(past: Past) -> None:
+def test_overlap_shows_less_than_half_paid_before(past: Past) -> None:
     past.paid("oct.xlsx", PEOPLE[:10])
     found = past.beside(PEOPLE)
     assert found.overlap is not None
     assert (found.overlap.found, found.people, found.overlap.paid_before) == (10, 30, 10)
 
 
-def test_a_first_run_has_new_people_and_no_overlap(past: Past) -> None:
+def test_first_run_has_new_payees_without_overlap(past: Past) -> None:
     found = past.beside(PEOPLE[:2])
     assert (found.overlap, {one.code for one in found.changes}) == (None, {NEW_PAYEE})
 
@@ -318,9 +314,7 @@ OTHERS = st.lists(
 
 @settings(max_examples=share_of(40), deadline=None)
 @given(others=OTHERS, seed=st.integers(0, 10_000), bonus=st.booleans())
-def test_other_batches_anywhere_change_no_finding_about_the_people_they_do_not_pay(
-    others: Sequence[tuple[int, str, int]], seed: int, bonus: bool
-) -> None:
+def test_unrelated_batches_change_no_finding(others: Sequence[tuple[int, str, int]], seed: int, bonus: bool) -> None:
     batches: list[tuple[str, list[Row]]] = [("sep.xlsx", PEOPLE), ("oct.xlsx", PEOPLE)]
     chance = random.Random(seed)  # noqa: S311 (made-up batches)
     for place, (at, amount, people) in enumerate(others):

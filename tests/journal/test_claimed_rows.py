@@ -12,7 +12,7 @@ from paygw_batch.core.lifecycle import Interrupted, Standing
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.postgres.postgres_journal import ClaimedRows, OwnRun
 from paygw_batch.journal.values import Due, Entry, MoveResult
-from tests.journal.journal_rows import AT, intent, outcome_of
+from tests.support.journal_rows import AT, intent, outcome_of
 
 BATCH = 1
 WORDS = {"approved": OutcomeKind.PAID}
@@ -83,7 +83,7 @@ def test_each_row_is_given_once_in_order() -> None:
         assert next_of(journal, 2) == []
 
 
-def test_rows_that_others_claimed_are_passed_over() -> None:
+def test_claimed_rows_of_other_workers_are_skipped() -> None:
     worker = Worker(WrittenFacts(*range(1, 13)), of_others=range(2, 10))
     assert [worker.next(3), worker.next(3)] == [[1], [10, 11, 12]]
     assert worker.next(3) == []
@@ -101,7 +101,7 @@ def test_others_are_told_how_many_rows_were_sent() -> None:
     assert worker.claimed.rows == 42
 
 
-def test_a_row_that_others_moved_is_held() -> None:
+def test_row_moved_by_other_worker_is_held() -> None:
     worker = Worker(WrittenFacts(1, 2, 3))
     worker.facts.answers = {1: MoveResult.HELD, 2: MoveResult.NOT_MOVED}
     answers = worker.append(*(intent(one) for one in worker.facts.rows))
@@ -109,13 +109,13 @@ def test_a_row_that_others_moved_is_held() -> None:
     assert [one.instruction for one in worker.facts.entries] == [1, 2, 3]
 
 
-def test_an_answer_that_moves_nothing_is_told_as_it_is() -> None:
+def test_unmoving_outcome_is_reported_unchanged() -> None:
     worker = Worker(WrittenFacts(1))
     worker.facts.answers = {1: MoveResult.NOT_MOVED}
     assert worker.append(outcome_of(1, 1, OutcomeKind.PAID)) == [MoveResult.NOT_MOVED]
 
 
-def test_the_writer_says_what_may_leave() -> None:
+def test_writer_decides_when_rows_may_leave() -> None:
     claimed = Worker(WrittenFacts()).claimed
     assert (claimed.may_leave(0.5), claimed.may_leave(1.5)) == (True, False)
 

@@ -17,11 +17,11 @@ from paygw_batch.errors import DocumentWithdrawn, JournalError, JournalHeld, Jou
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import Entry, NewBatch, Withdrawal
-from tests.journal.journal_rows import AT, new_instruction, open_sheet
-from tests.journal.postgres_rows import fall_silent, open_postgres, postgres_place, read_postgres
-from tests.journal.postgres_server import PostgresServer
-from tests.journal.wire_proxy import Trouble, wire_proxy
-from tests.patience import until
+from tests.support.journal_rows import AT, new_instruction, open_sheet
+from tests.support.patience import until
+from tests.support.postgres_rows import fall_silent, open_postgres, postgres_place, read_postgres
+from tests.support.postgres_server import PostgresServer
+from tests.support.wire_proxy import Trouble, wire_proxy
 
 PLAN = "1" * 64
 GONE = "pid = 999999999"
@@ -46,13 +46,13 @@ def change_process(at: DatabasePlace, change: str) -> None:
         connection.execute("ALTER TABLE paygw.process ENABLE ALWAYS TRIGGER end_is_final")
 
 
-def test_a_second_run_is_told_who_has_the_desk(at_database: DatabasePlace) -> None:
+def test_second_run_is_told_desk_holder(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)), pytest.raises(JournalHeld, match=r"process \d+ on .*: a test"):
         open_postgres(at_database)
     open_postgres(at_database).close()
 
 
-def test_who_has_lost_the_desk_writes_nothing_there(at_database: DatabasePlace) -> None:
+def test_process_with_lost_desk_writes_nothing(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal:
         fall_silent(at_database.server.url)
         with closing(open_postgres(at_database)) as taker:
@@ -77,7 +77,7 @@ def test_a_gone_process_loses_the_desk_at_once(at_database: DatabasePlace) -> No
 
 
 @pytest.mark.parametrize("elsewhere", ["host = 'another'", "boot = 'another'"])
-def test_nobody_calls_processes_of_other_machines_dead(at_database: DatabasePlace, elsewhere: str) -> None:
+def test_processes_of_other_machines_count_as_alive(at_database: DatabasePlace, elsewhere: str) -> None:
     with closing(open_postgres(at_database)) as journal:
         change_process(at_database, f"{GONE}, {elsewhere}")
         with pytest.raises(JournalHeld, match="process 999999999"):
@@ -85,7 +85,7 @@ def test_nobody_calls_processes_of_other_machines_dead(at_database: DatabasePlac
         journal.withdraw(withdrawal())
 
 
-def test_one_of_two_takers_has_the_desk(at_database: DatabasePlace) -> None:
+def test_first_of_two_takers_gets_desk(at_database: DatabasePlace) -> None:
     numbers = []
     for _ in range(3):
         with closing(open_postgres(at_database)) as journal:
@@ -122,7 +122,7 @@ def test_a_long_transaction_keeps_the_desk(at_database: DatabasePlace) -> None:
         assert len(journal.withdrawals()) == 2
 
 
-def test_withdrawal_waits_for_nobody_at_the_desk(at_database: DatabasePlace) -> None:
+def test_withdrawal_does_not_wait_for_desk(at_database: DatabasePlace) -> None:
     """One opens the batch of a plan, nobody takes the desk over from it meanwhile, and a person withdraws the plan."""
     goes_on, has_begun = threading.Event(), threading.Event()
 

@@ -11,7 +11,7 @@ import apsw
 from paygw_batch.journal.file_place import in_memory_journal
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteEngineJournal, SqliteJournal
 from paygw_batch.journal.values import Entry, MoveResult
-from tests.journal.journal_rows import all_due, intent, journal_path, open_at, open_sheet
+from tests.support.journal_rows import all_due, intent, journal_path, open_at, open_sheet
 
 QUICK_S, SLOW_S = 0.0002, 0.005
 
@@ -40,7 +40,7 @@ class Disk:
         return watched
 
 
-def test_commits_are_made_in_the_event_loop_only_while_the_disk_is_quick() -> None:
+def test_commits_run_in_event_loop_on_quick_disk() -> None:
     journal = in_memory_journal()
     disk = Disk(journal)
     given = SqliteEngineJournal(journal, disk.clock)

@@ -20,7 +20,7 @@ from paygw_batch.journal.facts import (
 from paygw_batch.journal.postgres import schema
 from paygw_batch.journal.postgres.fact_writer import CALL, StagedFacts, stage_facts
 from paygw_batch.journal.values import BatchOpened, Entry, KeptReply, Link, Remark, reply_sha256
-from tests.journal.journal_rows import at, outcome_of, resolved
+from tests.support.journal_rows import at, outcome_of, resolved
 
 START = b"s" * 32
 SCHEMA = (Path(schema.__file__).parent / "schema-1.sql").read_text(encoding="utf-8")
@@ -75,7 +75,7 @@ def columns(definition: str) -> set[str]:
     return {part[0] for part in parts if part and part[0] not in {"PRIMARY", "UNIQUE"}}
 
 
-def test_the_call_names_every_column_that_the_database_reads_and_no_other() -> None:
+def test_commit_call_names_exactly_columns_of_database() -> None:
     facts: list[Fact] = [intent_of(11).fact, rejected(11).fact, resolved(11, 1, Resolution.PAID).fact]
     found = staged(*(Entry(11, 1, fact, at(5), None) for fact in facts), rejected(12))
     told, said, replies = ({name for line in given(found, prefix) for name in line} for prefix in ("f_", "d_", "r_"))
@@ -110,7 +110,7 @@ def test_intent_holds_no_personal_data() -> None:
     assert given(staged(intent_of(11)), "d_") == given(staged(intent_of(11)), "r_") == []
 
 
-def test_personal_data_of_answer_is_kept_under_salted_digest() -> None:
+def test_personal_data_of_answer_has_salted_digest() -> None:
     found = staged(outcome_of(12, 1, OutcomeKind.PAID, at(6)), rejected(11))
     _, fact = given(found, "f_")
     (said,) = given(found, "d_")

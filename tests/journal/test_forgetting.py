@@ -18,13 +18,12 @@ from paygw_batch.journal.values import (
     Amendment,
     Arrived,
     Entry,
-    KeptReply,
     Known,
-    NewInstruction,
     OldPages,
     PaymentSearch,
 )
-from tests.journal.journal_rows import (
+from tests.journal.forgotten_rows import BEFORE, LATER, SECRETS, WHEN, forgotten, of_january, secret_row
+from tests.support.journal_rows import (
     OPERATION,
     all_due,
     at,
@@ -39,52 +38,7 @@ from tests.journal.journal_rows import (
     row_of,
     send,
 )
-from tests.journal.tested_journal import Journal
-
-BEFORE, LATER, WHEN = "2027-01-01", "2027-02-01T08:00:00.000Z", "2027-03-01T08:00:00.000Z"
-SECRETS = ("Zephyrine", "Quillfeather", "254799887766", "ticket-of-zephyrine", "raw-words-about-her", "sheet-of-hers")
-
-
-def secret_row(row: int, order_id: str) -> NewInstruction:
-    payee = "254799887766"
-    fields = {"account_name": "Zephyrine Quillfeather", "account_number": payee, "phone": f"+{payee}"}
-    content = f"KE KES 15050 account {json.dumps(fields, sort_keys=True)}"
-    return new_instruction(row, order_id)._replace(
-        fields=json.dumps(fields, sort_keys=True), payee=payee, content=content
-    )
-
-
-def send_telling(journal: Journal, batch: int) -> None:
-    """Send the due rows of a batch: all are rejected, with the gateway's words and raw replies about the payee."""
-    reply = KeptReply("HTTP/1.1 200 OK", b'{"message": "raw-words-about-her"}')
-    for one in all_due(journal, batch):
-        journal.append([intent(one, at(1))])
-        said = outcome_of(
-            one.number, 1, OutcomeKind.REJECTED, at(2), message="Zephyrine has no account", reply_sha256=reply.sha256
-        )
-        journal.append([Entry(said.instruction, said.attempt, said.fact, said.at, reply)])
-
-
-def told(journal: Journal, order_id: str) -> None:
-    claim = Claim(order_id, "1", "KES", "approved")
-    journal.record_evidence([Evidence(EvidenceSource.NOTIFICATION, claim, '{"name": "Quillfeather"}')], {}, at=at(3))
-
-
-def of_january(journal: Journal) -> None:
-    """Fill a journal with an old batch that is over, of one person and others, and a new one."""
-    open_sheet(journal, "old", [secret_row(2, "A-1"), new_instruction(3, "A-2")], pages=(b"sheet-of-hers" * 500,))
-    send_telling(journal, 1)
-    open_sheet(journal, "paid", [secret_row(2, "B-1"), new_instruction(3, "B-2")], pages=(b"sheet-of-hers",))
-    send(journal, 2, OutcomeKind.UNKNOWN, at(4))
-    words = [Entry(number, 1, Resolved(Resolution.PAID, "ticket-of-zephyrine", "amina"), at(5)) for number in (3, 4)]
-    journal.settle(words)
-    told(journal, "nobody-knows-this")
-    open_sheet(journal, "new", [new_instruction(2, "C-1")], opened_at=LATER)
-
-
-def forgotten(journal: Journal, *, before: str = BEFORE) -> None:
-    chosen = journal.forgettable(before=before, cutoff=WHEN)
-    assert journal.forget(chosen, by="amina", at=WHEN) is not OldPages.IN_LOG
+from tests.support.tested_journal import Journal
 
 
 def bytes_of(place: Path) -> bytes:
@@ -107,7 +61,7 @@ def kept(place: Path) -> Iterator[SqliteJournal]:
         journal.close()
 
 
-def test_no_byte_of_forgotten_people_stays_in_any_file(kept: SqliteJournal, place: Path) -> None:
+def test_forgetting_leaves_no_byte_in_files(kept: SqliteJournal, place: Path) -> None:
     assert found_in(place) == list(SECRETS)
     forgotten(kept)
     assert found_in(place) == []
@@ -115,7 +69,7 @@ def test_no_byte_of_forgotten_people_stays_in_any_file(kept: SqliteJournal, plac
     assert found_in(place) == []
 
 
-def test_verify_passes_after_forgetting_and_what_is_no_secret_stays(journal: Journal) -> None:
+def test_verify_passes_after_forgetting_and_other_data_stays(journal: Journal) -> None:
     of_january(journal)
     rows = [[row_of(journal, batch, row) for row in (2, 3)] for batch in (1, 2)]
     tallies = [journal.tallies(batch) for batch in (1, 2)]
@@ -141,7 +95,7 @@ def test_verify_passes_after_forgetting_and_what_is_no_secret_stays(journal: Jou
     assert (payment.payee, dict(payment.fields), payment.state) == ("", {}, State.REJECTED)
 
 
-def test_the_forgetting_is_a_fact_that_says_who_and_what(journal: Journal) -> None:
+def test_forgetting_fact_names_person_and_scope(journal: Journal) -> None:
     of_january(journal)
     before = journal.head().seq
     assert journal.forgotten(1) is None
@@ -222,7 +176,7 @@ def test_row_of_forgotten_payee_is_a_conflict(journal: Journal) -> None:
     ]
 
 
-def test_a_rejected_payee_who_was_forgotten_is_paid_only_by_an_amendment(journal: Journal) -> None:
+def test_forgotten_rejected_payee_is_paid_only_by_amendment(journal: Journal) -> None:
     of_january(journal)
     forgotten(journal)
     again = secret_row(2, "A-1")
@@ -235,7 +189,7 @@ def test_a_rejected_payee_who_was_forgotten_is_paid_only_by_an_amendment(journal
     assert journal.verify()[State.REPLACED] == 1
 
 
-def test_no_row_of_a_forgotten_payee_is_ever_due(journal: Journal) -> None:
+def test_row_of_forgotten_payee_is_never_due(journal: Journal) -> None:
     of_january(journal)
     forgotten(journal)
     journal.release(1, None, suffix=True, by="amina", at=WHEN)
@@ -243,7 +197,7 @@ def test_no_row_of_a_forgotten_payee_is_ever_due(journal: Journal) -> None:
     assert not all_due(journal, 1)
 
 
-def test_payee_who_was_forgotten_is_no_look_alike(journal: Journal) -> None:
+def test_forgotten_payee_is_no_look_alike(journal: Journal) -> None:
     of_january(journal)
     forgotten(journal)
     row = (2, "D-1", "254799887766", "KES", 150050)
@@ -251,7 +205,7 @@ def test_payee_who_was_forgotten_is_no_look_alike(journal: Journal) -> None:
     assert list(journal.repeated_batches(OPERATION, [row[1:]], since="2026-01-01")) == []
 
 
-def test_batch_that_sheets_are_compared_with_waits(journal: Journal) -> None:
+def test_batch_still_compared_with_sheets_waits(journal: Journal) -> None:
     of_january(journal)
     opened_at = journal.batches()[0].opened_at
     for recent, numbers in ((opened_at, None), (opened_at, [1]), (LATER, None)):
@@ -271,7 +225,7 @@ def test_a_batch_with_an_open_row_waits_whole(journal: Journal, kind: OutcomeKin
     assert journal.forgettable([1], cutoff=WHEN).waiting == [1]
 
 
-def test_a_batch_waits_while_a_row_is_in_quarantine_or_ready(journal: Journal) -> None:
+def test_batch_waits_with_quarantined_or_ready_row(journal: Journal) -> None:
     open_sheet(journal, "b1", 1)
     assert journal.forgettable(before=BEFORE, cutoff=WHEN).waiting == [1]
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
@@ -280,14 +234,14 @@ def test_a_batch_waits_while_a_row_is_in_quarantine_or_ready(journal: Journal) -
     assert journal.forgettable(before=BEFORE, cutoff=at(1)).instructions == 1
 
 
-def test_a_batch_waits_while_evidence_contradicts_it(journal: Journal) -> None:
+def test_batch_waits_with_contradicting_evidence(journal: Journal) -> None:
     open_sheet(journal, "b1", 1)
     send(journal, 1, OutcomeKind.PAID, at(1))
     journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, at(2))])
     assert journal.forgettable(before=BEFORE, cutoff=WHEN).waiting == [1]
 
 
-def test_a_row_that_a_younger_batch_covers_is_kept_for_it(journal: Journal) -> None:
+def test_row_covered_by_younger_batch_is_kept(journal: Journal) -> None:
     open_sheet(journal, "b1", 2)
     send(journal, 1, OutcomeKind.PAID, at(1))
     open_sheet(journal, "b2", 0, known=[Known(2, 1, State.PAID)], opened_at=LATER)
@@ -303,7 +257,7 @@ def test_a_row_that_a_younger_batch_covers_is_kept_for_it(journal: Journal) -> N
     assert not journal.forgettable(before="2028", cutoff=WHEN).batches
 
 
-def test_orders_that_name_a_forgotten_row_go_and_others_stay(kept: SqliteJournal, place: Path) -> None:
+def test_only_orders_naming_forgotten_rows_are_removed(kept: SqliteJournal, place: Path) -> None:
     for batch, text in (("paid", "Zephyrine in an order"), ("new", "another order")):
         document = json.dumps({"content": {"rows": [{"row": 2, "evidence": text}]}})
         kept.settle([], order=SignedOrder(batch, document, at(6)))
@@ -312,7 +266,7 @@ def test_orders_that_name_a_forgotten_row_go_and_others_stay(kept: SqliteJournal
     assert ([len(kept.signed_orders(one.batch)) for one in kept.batches()]) == [0, 0, 1]
 
 
-def test_what_arrived_is_forgotten_once_it_was_judged(place: Path) -> None:
+def test_arrivals_are_forgotten_once_judged(place: Path) -> None:
     with closing(open_at(place)) as journal, file_place(place).beside() as keep:
         of_january(journal)
         said = encode_notification(Notification(at(0), "POST", "", "", b"Zephyrine", 9, "", Claim("nobody-knows-this")))
@@ -324,7 +278,7 @@ def test_what_arrived_is_forgotten_once_it_was_judged(place: Path) -> None:
         assert journal.verify()["notifications_waiting"] == 1
 
 
-def test_a_reader_that_keeps_the_log_is_told_and_a_second_call_empties_it(
+def test_log_held_by_reader_is_reported_then_scrubbed(
     kept: SqliteJournal, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paygw_batch.journal.sqlite.connect._BUSY_TIMEOUT_MS", 100)
@@ -339,7 +293,7 @@ def test_a_reader_that_keeps_the_log_is_told_and_a_second_call_empties_it(
     assert found_in(place) == []
 
 
-def test_an_old_statement_is_still_known_after_its_rows_are_forgotten(journal: Journal) -> None:
+def test_old_statement_is_known_after_rows_are_forgotten(journal: Journal) -> None:
     open_sheet(journal, "b1", 1)
     claim = Claim("nobody", "1", "KES", "approved")
     content = '{"amount":"1","by":"amina","line":2,"order_id":"x","sha256":"abc","statement":"s.csv"}'
@@ -352,7 +306,7 @@ def test_an_old_statement_is_still_known_after_its_rows_are_forgotten(journal: J
     assert before.attempts == {1: 1}
 
 
-def test_a_place_that_was_forgotten_in_opens_again(kept: SqliteJournal, place: Path) -> None:
+def test_place_opens_again_after_forgetting(kept: SqliteJournal, place: Path) -> None:
     forgotten(kept)
     kept.close()
     with closing(file_place(place).open_to_write("a test")) as journal:

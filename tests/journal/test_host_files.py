@@ -12,7 +12,7 @@ from paygw_batch.errors import JournalError, JournalWentBack, LeftDamaged, RollC
 from paygw_batch.journal.left import newest
 from paygw_batch.journal.postgres.hosts import HostLife, LeftOfProcess, LifeOver, check_left, counts_in, host_id_in
 from paygw_batch.journal.postgres.session import Server
-from tests.journal.journal_rows import AT
+from tests.support.journal_rows import AT
 
 SERVER = Server("postgresql://db.example/paygw")
 
@@ -115,7 +115,7 @@ def test_another_fact_of_the_same_number_is_found(place: Path) -> None:
         table.check(place)
 
 
-def test_a_host_has_one_id_for_a_journal(place: Path) -> None:
+def test_host_keeps_same_id_for_journal(place: Path) -> None:
     before = os.umask(0)
     try:
         ours = host_id_in(place)
@@ -141,7 +141,7 @@ def test_a_damaged_id_is_not_made_again(place: Path, content: str) -> None:
     assert path.read_text() == content
 
 
-def test_an_id_is_durable_before_it_is_used(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_id_is_durable_before_use(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 

@@ -36,7 +36,7 @@ def asked(url: str, statement: str) -> list[tuple[object, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
-def test_a_new_journal_has_them_and_they_say_so_when_they_are_empty(database: str, session: Session) -> None:
+def test_empty_job_tables_of_new_journal_are_current(database: str, session: Session) -> None:
     assert check_jobs(session.connection, session.server) == newest_jobs_version()
     tables = asked(database, "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables "
                              "WHERE schemaname = 'paygw_jobs'")  # fmt: skip
@@ -44,7 +44,7 @@ def test_a_new_journal_has_them_and_they_say_so_when_they_are_empty(database: st
     assert check_jobs(session.connection, session.server) == newest_jobs_version()
 
 
-def test_older_ones_are_refused_until_they_are_brought_up(database: str, session: Session) -> None:
+def test_old_job_tables_are_refused_until_upgraded(database: str, session: Session) -> None:
     fresh = asked(database, FUNCTIONS)
     asked(database, "DROP SCHEMA paygw_jobs CASCADE")
     with pytest.raises(JournalOutdated):
@@ -71,7 +71,7 @@ def test_newer_ones_are_refused(database: str, session: Session) -> None:
         check_jobs(session.connection, session.server)
 
 
-def test_a_run_is_called_for_once_and_an_urgent_one_first(database: str) -> None:
+def test_run_is_called_once_and_urgent_run_first(database: str) -> None:
     for run in (SharedRun(7, 1, None, is_over=False), SharedRun(8, 2, None, is_over=False, is_urgent=True)):
         for _ in range(2):
             call_workers(database, run)
@@ -81,14 +81,12 @@ def test_a_run_is_called_for_once_and_an_urgent_one_first(database: str) -> None
     ]
 
 
-def test_a_call_that_cannot_be_made_is_left_to_the_workers(database: str) -> None:
+def test_impossible_worker_call_raises_no_error(database: str) -> None:
     asked(database, "DROP SCHEMA paygw_jobs CASCADE")
     call_workers(database, SharedRun(7, 1, None, is_over=False))
 
 
-def test_a_worker_that_calls_at_the_same_moment_is_not_in_the_way(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_simultaneous_worker_call_makes_no_second_job(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = SharedRun(7, 1, None, is_over=False)
     call_workers(database, run)
     monkeypatch.setattr("procrastinate.manager.JobManager.list_jobs", lambda *_, **__: [])  # it looked a moment before
@@ -104,7 +102,7 @@ async def _failed_beside_the_next_one(url: str) -> None:
         await jobs.retry_job(doing)
 
 
-def test_where_the_next_job_of_a_name_waits_already_it_is_the_next_try(database: str) -> None:
+def test_waiting_job_replaces_retry_of_failed_job(database: str) -> None:
     with psycopg.connect(database, autocommit=True, options="-c search_path=paygw_jobs") as connection:
         for status in ("doing", "todo"):
             connection.execute(

@@ -22,7 +22,7 @@ from paygw_batch.journal.file_place import journal_exists
 from paygw_batch.journal.known_journals import KnownJournal, KnownJournals, journal_list_sentence
 from paygw_batch.journal.left import RUN, newest
 from paygw_batch.journal.values import Amendment, Withdrawal
-from tests.journal.journal_rows import (
+from tests.support.journal_rows import (
     AT,
     ENDPOINT,
     all_due,
@@ -110,7 +110,7 @@ def test_an_adopted_journal_is_known_from_then_on(place: Path) -> None:
         assert not found.is_needed
 
 
-def test_nothing_is_written_until_a_person_says_so(place: Path) -> None:
+def test_adoption_writes_nothing_until_confirmed(place: Path) -> None:
     unknown(place)
     path = journal_path(place)
     before = path.read_bytes()
@@ -119,14 +119,14 @@ def test_nothing_is_written_until_a_person_says_so(place: Path) -> None:
     assert not (place / "journals").exists()
 
 
-def test_a_journal_without_a_fact_is_told_by_the_time_it_was_made(place: Path) -> None:
+def test_journal_without_facts_shows_creation_time(place: Path) -> None:
     unknown(place, sent=False)
     with closing(adoption(place)) as found:
         assert found.last_fact() == (0, AT)
 
 
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda path: shutil.rmtree(path.parent)])
-def test_what_is_not_there_cannot_be_adopted(place: Path, spoil: Callable[[Path], None]) -> None:
+def test_missing_journal_cannot_be_adopted(place: Path, spoil: Callable[[Path], None]) -> None:
     unknown(place)
     path = journal_path(place)
     spoil(path)
@@ -144,7 +144,7 @@ def test_an_empty_file_is_no_journal_to_adopt(place: Path) -> None:
     assert (message, hint) == (f"The journal {path} is empty.", "Name the file: --journal.")
 
 
-def test_a_journal_under_another_name_of_the_endpoint_is_adopted_and_knows_it_then(place: Path) -> None:
+def test_renamed_endpoint_is_adopted_and_remembered(place: Path) -> None:
     with closing(open_at(place)) as journal:
         journal_id = journal.head().journal_id
     path = journal_path(place)
@@ -170,7 +170,7 @@ def test_a_journal_under_another_name_of_the_endpoint_is_adopted_and_knows_it_th
     assert (entry.journal_id, set(entry.names) >= {ENDPOINT, RENAMED}) == (journal_id, True)
 
 
-def test_names_that_the_registry_remembered_are_kept(place: Path) -> None:
+def test_registered_names_are_kept_on_adoption(place: Path) -> None:
     journal_id = unknown(place)
     remembered(place, KnownJournal(journal_id, (RENAMED,), "/elsewhere", AT))
     adopted(place)
@@ -190,7 +190,7 @@ def test_a_journal_of_another_merchant_is_not_adopted(place: Path) -> None:
     )
 
 
-def test_another_journal_of_the_endpoint_has_to_be_named(place: Path) -> None:
+def test_other_journal_of_endpoint_must_be_named(place: Path) -> None:
     unknown(place)
     entries = [KnownJournal(letter * 32, (ENDPOINT,), f"/{letter}.sqlite3", at(n)) for n, letter in enumerate("ab")]
     remembered(place, *entries)
@@ -207,7 +207,7 @@ def test_another_journal_of_the_endpoint_has_to_be_named(place: Path) -> None:
     open_at(place).close()
 
 
-def test_a_journal_that_was_made_meanwhile_is_seen_before_the_word_is_written(place: Path) -> None:
+def test_journal_made_meanwhile_stops_adoption(place: Path) -> None:
     unknown(place)
     with closing(adoption(place)) as found:
         remembered(place, KnownJournal(OTHER_ID, (RENAMED,), "/other.sqlite3", AT))
@@ -216,7 +216,7 @@ def test_a_journal_that_was_made_meanwhile_is_seen_before_the_word_is_written(pl
     assert column(journal_path(place), "SELECT count(*) FROM fact WHERE kind = 'adopted'") == [0]
 
 
-def test_one_that_is_known_needs_no_word_beside_another(place: Path) -> None:
+def test_known_journal_needs_no_adoption_beside_other(place: Path) -> None:
     make_at(place)
     remembered(place, KnownJournal(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT))
     with closing(adoption(place)) as found:
@@ -224,7 +224,7 @@ def test_one_that_is_known_needs_no_word_beside_another(place: Path) -> None:
         assert [one.journal_id for one in found.others] == [OTHER_ID]
 
 
-def test_a_copy_is_not_adopted_while_its_original_is_there(place: Path) -> None:
+def test_copy_is_not_adopted_while_original_exists(place: Path) -> None:
     unknown(place)
     path, copy = journal_path(place), journal_path(place).with_name("copy.sqlite3")
     shutil.copy(path, copy)
@@ -265,7 +265,7 @@ def relapsed(place: Path) -> AcceptedRows:
     return rows
 
 
-def test_exactly_the_rows_that_left_are_in_doubt(place: Path) -> None:
+def test_adopted_copy_puts_exactly_sent_rows_in_doubt(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=6)
         first, second, third, fourth, *_ = all_due(journal, 1)
@@ -290,7 +290,7 @@ def test_exactly_the_rows_that_left_are_in_doubt(place: Path) -> None:
         assert [due.row for due in all_due(journal, 1)] == [4, 6, 7]
 
 
-def test_a_row_whose_decisions_are_lost_is_held(place: Path) -> None:
+def test_row_with_lost_decision_is_held(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=2)
         (first, second) = all_due(journal, 1)
@@ -336,7 +336,7 @@ def test_two_lost_attempts_hold_their_row(place: Path) -> None:
         assert not all_due(journal, 1)
 
 
-def test_an_unsent_attempt_cancels_no_later_one(place: Path) -> None:
+def test_unsent_attempt_cancels_no_later_attempt(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
     copy = copied(place)
@@ -367,7 +367,7 @@ def test_orders_of_two_lost_batches_are_both_kept(place: Path) -> None:
         assert not all_due(journal, 1)
 
 
-def test_what_left_before_the_first_line_is_missed(place: Path) -> None:
+def test_rows_sent_before_first_line_are_missed(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
     copy = copied(place)
@@ -408,7 +408,7 @@ def test_an_answered_hold_is_made_again(place: Path) -> None:
         assert not all_due(journal, 1)
 
 
-def test_a_replaced_row_that_left_holds_its_successor(place: Path) -> None:
+def test_sent_replaced_row_holds_successor(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
         (due,) = all_due(journal, 1)
@@ -501,7 +501,7 @@ def test_a_row_paid_by_another_attempt_is_named(place: Path) -> None:
         assert found.carry_out("amina").contradictions == ["ORD-2"]
 
 
-def test_adopting_that_was_cut_off_is_repeated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_adoption_is_repeated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=3)
     copy = copied(place)
@@ -578,7 +578,7 @@ def test_a_damaged_journal_is_not_adopted(place: Path) -> None:
         adoption(place)
 
 
-def test_a_first_page_that_is_none_is_said_to_be_damaged(place: Path) -> None:
+def test_invalid_first_page_is_called_damaged(place: Path) -> None:
     unknown(place)
     path = journal_path(place)
     path.write_text("client_orderid;amount\n" * 500)
@@ -586,7 +586,7 @@ def test_a_first_page_that_is_none_is_said_to_be_damaged(place: Path) -> None:
     assert message == f"{path} is damaged, or not the expected kind of file."
 
 
-def test_a_journal_whose_pages_are_damaged_is_named(place: Path) -> None:
+def test_journal_with_damaged_pages_is_named(place: Path) -> None:
     unknown(place)
     path = journal_path(place)
     (page,), (size,) = (
@@ -601,7 +601,7 @@ def test_a_journal_whose_pages_are_damaged_is_named(place: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["", "-wal", "-shm"])
-def test_no_file_of_a_journal_that_is_adopted_may_be_open_to_others(place: Path, ending: str) -> None:
+def test_adopted_journal_files_must_be_private(place: Path, ending: str) -> None:
     unknown(place)
     path = journal_path(place).with_name(f"{journal_path(place).name}{ending}")
     path.touch()
@@ -611,7 +611,7 @@ def test_no_file_of_a_journal_that_is_adopted_may_be_open_to_others(place: Path,
     assert f"chmod 600 {path}" in hint
 
 
-def test_a_journal_whose_tables_were_changed_is_named(place: Path) -> None:
+def test_journal_with_altered_tables_is_named(place: Path) -> None:
     unknown(place)
     path = journal_path(place)
     with closing(apsw.Connection(str(path))) as connection:
@@ -627,7 +627,7 @@ def test_a_journal_whose_tables_were_changed_is_named(place: Path) -> None:
 # What is known
 
 
-def test_an_entry_that_is_not_there_is_forgotten_without_a_word(place: Path) -> None:
+def test_missing_entry_is_forgotten_silently(place: Path) -> None:
     entry = KnownJournal(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT)
     remembered(place, entry)
     for _ in range(2):
@@ -635,7 +635,7 @@ def test_an_entry_that_is_not_there_is_forgotten_without_a_word(place: Path) -> 
     assert list(known(place).entries()) == []
 
 
-def test_journals_are_told_oldest_first_and_each_endpoint_has_its_own(place: Path) -> None:
+def test_journals_are_listed_oldest_first_by_endpoint(place: Path) -> None:
     entries = [KnownJournal(letter * 32, (ENDPOINT,), f"/{letter}", at(9 - n)) for n, letter in enumerate("abc")]
     same_time = KnownJournal("0" * 32, (ENDPOINT,), "/0", at(9))
     other = KnownJournal("d" * 32, (EndpointIdentity.from_name("gateway.example/9"),), "/d", at(0))
@@ -648,7 +648,7 @@ def test_journals_are_told_oldest_first_and_each_endpoint_has_its_own(place: Pat
     assert known(place).entry("e" * 32) is None
 
 
-def test_no_journal_one_and_several_are_told_in_a_sentence() -> None:
+def test_journal_list_sentence_is_empty_or_singular() -> None:
     one = KnownJournal("a" * 32, (ENDPOINT,), "/a", AT)
     assert journal_list_sentence([]) == ""
     assert journal_list_sentence([one]) == (
@@ -656,7 +656,7 @@ def test_no_journal_one_and_several_are_told_in_a_sentence() -> None:
     )
 
 
-def test_a_folder_that_cannot_be_written_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_registry_folder_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = place / "journals"
     kept.write_text("a file")
     message, _ = said_of(lambda: known(place).entries())
@@ -677,7 +677,7 @@ def test_a_folder_that_cannot_be_written_is_named(place: Path, monkeypatch: pyte
         assert list(known(place).entries()) == []
 
 
-def test_an_entry_that_is_damaged_says_how_it_comes_back(place: Path) -> None:
+def test_damaged_entry_error_explains_recovery(place: Path) -> None:
     remembered(place, KnownJournal(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT))
     path = place / "journals" / OTHER_ID / "journal.json"
     path.write_text("[]")
@@ -689,7 +689,7 @@ def test_an_entry_that_is_damaged_says_how_it_comes_back(place: Path) -> None:
     )
 
 
-def test_a_file_at_a_default_place_that_is_no_journal_hinders_nothing(place: Path) -> None:
+def test_foreign_file_at_default_place_is_ignored(place: Path) -> None:
     make_at(place)
     path = journal_path(place)
     (entry,) = known(place).entries()
@@ -705,7 +705,7 @@ def test_a_file_at_a_default_place_that_is_no_journal_hinders_nothing(place: Pat
     assert list(known(place).paying((ENDPOINT,))) == []
 
 
-def test_a_file_that_cannot_be_read_counts_as_the_journal_it_may_be(place: Path) -> None:
+def test_unreadable_file_counts_as_journal(place: Path) -> None:
     make_at(place)
     path = journal_path(place)
     with closing(open_at(place)) as journal:

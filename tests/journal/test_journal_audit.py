@@ -18,10 +18,10 @@ from paygw_batch.journal.file_place import FilePlace
 from paygw_batch.journal.place import JournalPlace
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.sqlite import connect
-from tests.journal.journal_disk import failing_disk
-from tests.journal.journal_rows import all_due, file_place, intent, journal_path, make_at, open_at, open_sheet, send
-from tests.journal.postgres_rows import postgres_place
-from tests.journal.postgres_server import PostgresServer
+from tests.support.journal_disk import failing_disk
+from tests.support.journal_rows import all_due, file_place, intent, journal_path, make_at, open_at, open_sheet, send
+from tests.support.postgres_rows import postgres_place
+from tests.support.postgres_server import PostgresServer
 
 AT = "2026-11-22T08:00:00.000Z"
 
@@ -96,7 +96,7 @@ def test_an_act_is_noted_while_a_run_sends(journal_place: JournalPlace) -> None:
     assert acts_of(journal_place) == [(1, "pause"), (2, "continue")]
 
 
-def test_all_that_note_at_once_write_one_trail(journal_place: JournalPlace) -> None:
+def test_concurrent_notes_form_single_trail(journal_place: JournalPlace) -> None:
     start = threading.Barrier(4)
 
     def noting(who: str) -> None:
@@ -167,7 +167,7 @@ def test_entries_are_neither_changed_nor_removed_by_mistake(journal_place: Journ
             database.execute(statement)
 
 
-def test_a_text_is_kept_short_on_one_line(journal_place: JournalPlace) -> None:
+def test_entry_text_is_cut_to_single_line(journal_place: JournalPlace) -> None:
     journal_place.note_act(note("send back", said="a\nb\x1b[31m\udcff\0" + "x" * 1000), AT)
     with closing(journal_place.open_to_read()) as journal:
         (entry,) = journal.acts(limit=1)
@@ -176,7 +176,7 @@ def test_a_text_is_kept_short_on_one_line(journal_place: JournalPlace) -> None:
     assert len(entry.said) == 500
 
 
-def test_what_cannot_be_noted_is_not_done(place: Path) -> None:
+def test_act_is_refused_when_trail_is_unwritable(place: Path) -> None:
     make_at(place)
     note_all(file_place(place), "sign in")
     with failing_disk() as disk:
@@ -225,9 +225,7 @@ def test_the_trail_moves_with_the_journal(place: Path, postgres_server: Postgres
     postgres_server.drop_database(name)
 
 
-def test_hosts_share_one_trail_and_workers_see_none(
-    database: str, place: Path, postgres_server: PostgresServer
-) -> None:
+def test_hosts_share_trail_hidden_from_workers(database: str, place: Path, postgres_server: PostgresServer) -> None:
     there = postgres_place(database, place)
     name = database.rpartition("/")[2]
     there.give_rights()

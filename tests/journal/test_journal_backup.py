@@ -13,8 +13,8 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalWentBack, OutputError
 from paygw_batch.journal.sqlite import sqlite_journal
 from paygw_batch.journal.values import Arrived, MoveResult, NewNotice, Occasion
-from tests.journal.journal_disk import failing_disk
-from tests.journal.journal_rows import (
+from tests.support.journal_disk import failing_disk
+from tests.support.journal_rows import (
     AT,
     all_due,
     file_place,
@@ -27,7 +27,7 @@ from tests.journal.journal_rows import (
 )
 
 
-def test_a_copy_made_while_a_run_is_on_is_whole_private_and_verifies(place: Path) -> None:
+def test_copy_during_run_is_whole_private_and_verifies(place: Path) -> None:
     copy = place / "copy.sqlite3"
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=50)
@@ -43,7 +43,7 @@ def test_a_copy_made_while_a_run_is_on_is_whole_private_and_verifies(place: Path
         assert reader.verify()["paid"] == 50
 
 
-def test_the_run_itself_can_make_a_copy_and_goes_on(place: Path) -> None:
+def test_run_continues_after_making_copy(place: Path) -> None:
     copy = place / "copy.sqlite3"
     with closing(open_at(place)) as journal:
         open_sheet(journal)
@@ -54,7 +54,7 @@ def test_the_run_itself_can_make_a_copy_and_goes_on(place: Path) -> None:
         assert {row.state for row in reader.rows(1)} == {State.READY}
 
 
-def test_a_copy_has_what_arrived_and_waits(place: Path) -> None:
+def test_copy_contains_waiting_arrivals(place: Path) -> None:
     copy = place / "copy.sqlite3"
     with closing(open_at(place)) as journal, file_place(place).beside() as keep:
         keep([Arrived("a", AT), Arrived("b", AT)])
@@ -85,7 +85,7 @@ def test_a_copy_never_replaces_a_file(place: Path) -> None:
     assert not [path for path in place.iterdir() if path.name.startswith(".")]
 
 
-def test_a_copy_that_cannot_be_written_leaves_nothing_behind(place: Path) -> None:
+def test_unwritable_copy_leaves_no_file(place: Path) -> None:
     with failing_disk() as disk, closing(open_at(place)) as journal:
         open_sheet(journal)
         disk.fail_at, disk.stays = disk.operations + 1, True
@@ -108,7 +108,7 @@ def test_sending_from_a_copy_is_refused(place: Path) -> None:
     assert journal_path(place).exists()
 
 
-def test_a_copy_carries_the_outbox_so_that_nobody_is_told_twice_and_nothing_is_lost(place: Path) -> None:
+def test_copy_carries_outbox_without_repeat_or_loss(place: Path) -> None:
     copy, now = place / "copy.sqlite3", datetime.fromisoformat(AT)
     with closing(open_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
         open_sheet(journal)

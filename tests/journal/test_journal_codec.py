@@ -36,7 +36,7 @@ from paygw_batch.journal.facts import (
     text_of_line,
 )
 from paygw_batch.journal.values import BatchForgotten, BatchOpened, Entry, Link
-from tests.journal.row_progress import RowProgress, advance, row_standing
+from tests.support.row_progress import RowProgress, advance, row_standing
 
 PLAIN = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=12)
 WORDS = st.text(st.characters(exclude_categories=[]), max_size=12)
@@ -111,14 +111,14 @@ def test_message_keeps_its_lines_and_status_does_not() -> None:
     assert (told.gateway_status, said.text) == ("do?ne", "paid\nin full??")
 
 
-def test_digest_of_what_is_said_needs_its_salt() -> None:
+def test_digest_of_said_words_needs_salt() -> None:
     said = Said("no such wallet", None, "ab")
     assert said_digest(b"a" * 16, said) != said_digest(b"b" * 16, said)
     assert said_digest(b"a" * 16, said) != said_digest(b"a" * 16, Said("no such wallet", "ab", None))
 
 
 @given(OPENINGS)
-def test_the_opening_of_a_batch_goes_to_text_and_back(opened: BatchOpened) -> None:
+def test_batch_opening_survives_encoding(opened: BatchOpened) -> None:
     assert decode_batch(encode_batch(opened)) == opened
 
 
@@ -128,7 +128,7 @@ def test_unreadable_characters_of_name_are_not_stored() -> None:
 
 
 @pytest.mark.parametrize("details", ["{}", "[]", '{"totals":1}', '{"totals":{"KES":[1]}}', "x"])
-def test_an_opening_that_we_would_not_have_written_is_damage(details: str) -> None:
+def test_noncanonical_batch_opening_is_damage(details: str) -> None:
     with pytest.raises(JournalCorrupt, match=r"^The opening of a batch cannot be read\.$"):
         decode_batch(details)
 
@@ -176,7 +176,7 @@ def test_times_in_a_chain_never_decrease() -> None:
     ("resolution", "word"),
     [(Resolution.PAID, "paid"), (Resolution.REJECTED, "rejected"), (Resolution.NOT_RECEIVED, "not received")],
 )
-def test_a_row_shows_what_a_person_said_of_it_and_why(resolution: Resolution, word: str) -> None:
+def test_row_shows_resolution_with_person_and_reason(resolution: Resolution, word: str) -> None:
     left = advance(RowProgress("PAY-1"), Intended("PAY-1", "n", 1, None), 1, AT)
     assert isinstance(left, RowProgress)
     doubtful = advance(left, Interrupted(), 1, AT)
@@ -186,7 +186,7 @@ def test_a_row_shows_what_a_person_said_of_it_and_why(resolution: Resolution, wo
     assert recorded(settled.message or "") == f"Resolved as {word} by amina: call 17"
 
 
-def test_a_row_is_described_by_its_instruction_and_what_became_of_it() -> None:
+def test_row_standing_shows_instruction_and_progress() -> None:
     row = row_standing(2, 7, "PAY-1", "KE", "KES", 150_050, RowProgress("PAY-1"))
     assert (row.row, row.client_orderid, row.country, row.currency, row.minor) == (2, "PAY-1", "KE", "KES", 150_050)
     assert row.state is State.READY

@@ -21,7 +21,7 @@ from paygw_batch.journal.values import (
     StateTally,
     Withdrawal,
 )
-from tests.journal.journal_rows import (
+from tests.support.journal_rows import (
     AT,
     OPERATION,
     all_due,
@@ -33,22 +33,22 @@ from tests.journal.journal_rows import (
     resolved,
     send,
 )
-from tests.journal.tested_journal import Journal
-from tests.long_part import long
+from tests.support.long_part import long
+from tests.support.tested_journal import Journal
 
 
 def states(journal: Journal, batch: int) -> list[State]:
     return [standing.state for standing in journal.rows(batch)]
 
 
-def test_a_new_journal_has_no_facts_and_no_batches(journal: Journal) -> None:
+def test_new_journal_has_no_facts_or_batches(journal: Journal) -> None:
     assert journal.head().seq == 0
     assert len(bytes.fromhex(journal.head().hash)) == 32
     assert list(journal.batches()) == []
     assert journal.mark_interrupted(AT) == 0
 
 
-def test_an_opened_batch_is_found_again_with_its_pages_and_ready_rows(journal: Journal) -> None:
+def test_opened_batch_is_found_with_pages_and_rows(journal: Journal) -> None:
     record = open_sheet(journal, new=3, pages=[b"one", b"", b"three"])
     assert list(journal.batches()) == [record]
     assert journal.batch("b1") == journal.batch("b1", operation=OPERATION) == record
@@ -60,7 +60,7 @@ def test_an_opened_batch_is_found_again_with_its_pages_and_ready_rows(journal: J
     assert journal.head().seq == 1
 
 
-def test_due_gives_complete_instructions_in_the_order_of_the_sheet_page_by_page(journal: Journal) -> None:
+def test_due_pages_give_instructions_in_sheet_order(journal: Journal) -> None:
     open_sheet(journal, new=[new_instruction(row) for row in (5, 2, 9, 7)])
     first = journal.due(1, after_row=0, limit=3)
     assert [due.row for due in first] == [2, 5, 7]
@@ -72,7 +72,7 @@ def test_due_gives_complete_instructions_in_the_order_of_the_sheet_page_by_page(
     assert first[0].instruction.fields["phone"] == "+254700000002"
 
 
-def test_an_intent_takes_a_row_out_of_what_is_due_and_only_once(journal: Journal) -> None:
+def test_intent_takes_due_row_only_once(journal: Journal) -> None:
     open_sheet(journal)
     first, second, _ = all_due(journal, 1)
     assert list(journal.append([intent(first), intent(second), intent(first)])) == [
@@ -84,7 +84,7 @@ def test_an_intent_takes_a_row_out_of_what_is_due_and_only_once(journal: Journal
     assert states(journal, 1) == [State.IN_FLIGHT, State.IN_FLIGHT, State.READY]
 
 
-def test_an_intent_and_its_outcome_may_ride_in_one_commit(journal: Journal) -> None:
+def test_intent_and_outcome_share_commit(journal: Journal) -> None:
     open_sheet(journal, new=1)
     (due,) = all_due(journal, 1)
     assert list(journal.append([intent(due), outcome_of(due.number, 1, OutcomeKind.PAID)])) == [
@@ -94,7 +94,7 @@ def test_an_intent_and_its_outcome_may_ride_in_one_commit(journal: Journal) -> N
     assert states(journal, 1) == [State.PAID]
 
 
-def test_an_intent_under_another_order_id_than_the_one_due_moves_nothing(journal: Journal) -> None:
+def test_intent_under_other_order_id_moves_nothing(journal: Journal) -> None:
     open_sheet(journal, new=1)
     (due,) = all_due(journal, 1)
     wrong = Entry(due.number, 1, Intended("ORD-OTHER", "nonce", 1, None), AT)
@@ -105,7 +105,7 @@ def test_an_intent_under_another_order_id_than_the_one_due_moves_nothing(journal
 
 
 @pytest.mark.parametrize("attempt", [0, 2, 99])
-def test_an_outcome_of_another_attempt_than_the_one_in_flight_moves_nothing(journal: Journal, attempt: int) -> None:
+def test_outcome_of_other_attempt_moves_nothing(journal: Journal, attempt: int) -> None:
     open_sheet(journal, new=1)
     (due,) = all_due(journal, 1)
     journal.append([intent(due)])
@@ -113,7 +113,7 @@ def test_an_outcome_of_another_attempt_than_the_one_in_flight_moves_nothing(jour
     assert states(journal, 1) == [State.IN_FLIGHT]
 
 
-def test_a_late_and_contrary_outcome_is_kept_as_evidence_and_changes_nothing(journal: Journal) -> None:
+def test_late_contrary_outcome_is_only_evidence(journal: Journal) -> None:
     open_sheet(journal, new=2)
     due, _ = send(journal, 1, OutcomeKind.PAID, gateway_reference="REF")
     before = list(journal.rows(1))
@@ -125,7 +125,7 @@ def test_a_late_and_contrary_outcome_is_kept_as_evidence_and_changes_nothing(jou
     assert list(journal.messages().contradictions) == [found]
 
 
-def test_a_fact_about_an_unknown_instruction_is_an_error_and_nothing_of_its_group_is_kept(journal: Journal) -> None:
+def test_fact_about_unknown_instruction_discards_whole_group(journal: Journal) -> None:
     open_sheet(journal, new=1)
     (due,) = all_due(journal, 1)
     head = journal.head()
@@ -137,15 +137,13 @@ def test_a_fact_about_an_unknown_instruction_is_an_error_and_nothing_of_its_grou
 
 
 @pytest.mark.parametrize("fact", [Released("ORD-2-r2", "amina"), Replaced("b2", 2)])
-def test_a_release_or_replacement_cannot_slip_in_without_its_order_id(
-    journal: Journal, fact: Released | Replaced
-) -> None:
+def test_release_or_replacement_needs_order_id(journal: Journal, fact: Released | Replaced) -> None:
     open_sheet(journal, new=1)
     with pytest.raises(InternalError):
         journal.append([Entry(1, 0, fact, AT)])
 
 
-def test_what_the_gateway_said_stands_in_the_reconciliation(journal: Journal) -> None:
+def test_gateway_words_are_shown_with_row(journal: Journal) -> None:
     open_sheet(journal, new=1)
     words = {
         "gateway_status": "declined",
@@ -162,7 +160,7 @@ def test_what_the_gateway_said_stands_in_the_reconciliation(journal: Journal) ->
     assert (row.first_sent_at, row.updated_at, row.intended_at) == (at(3), at(3), at(3))
 
 
-def test_a_row_in_doubt_shows_our_cause_and_a_plain_sentence(journal: Journal) -> None:
+def test_doubtful_row_shows_cause_and_sentence(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.UNKNOWN, cause="read.timeout")
     (row,) = journal.rows(1)
@@ -173,7 +171,7 @@ def test_a_row_in_doubt_shows_our_cause_and_a_plain_sentence(journal: Journal) -
     )
 
 
-def test_first_sent_at_is_empty_while_nothing_can_have_left_and_then_never_changes(journal: Journal) -> None:
+def test_first_sent_time_starts_empty_then_stays_fixed(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.NOT_SENT, at(1), cause="connect.refused")
     (row,) = journal.rows(1)
@@ -190,7 +188,7 @@ def test_first_sent_at_is_empty_while_nothing_can_have_left_and_then_never_chang
     assert (row.attempts, row.first_sent_at, row.updated_at, row.intended_at) == (3, at(2), at(5), at(5))
 
 
-def test_an_interrupted_run_leaves_its_rows_in_flight_in_doubt(journal: Journal) -> None:
+def test_interrupted_run_leaves_flying_rows_in_doubt(journal: Journal) -> None:
     open_sheet(journal, new=3)
     first, second, _ = all_due(journal, 1)
     journal.append([intent(first, at(1)), intent(second, at(1)), outcome_of(second.number, 1, OutcomeKind.PAID)])
@@ -202,7 +200,7 @@ def test_an_interrupted_run_leaves_its_rows_in_flight_in_doubt(journal: Journal)
 
 
 @pytest.mark.parametrize("rows", [65, 129, long(1_000)])
-def test_every_row_in_flight_is_put_in_doubt_however_many_there_are(journal: Journal, rows: int) -> None:
+def test_any_number_of_flying_rows_become_doubtful(journal: Journal, rows: int) -> None:
     open_sheet(journal, new=rows + 1)
     due = all_due(journal, 1)
     journal.append([intent(one, at(1)) for one in due[:-1]])
@@ -212,7 +210,7 @@ def test_every_row_in_flight_is_put_in_doubt_however_many_there_are(journal: Jou
     assert journal.mark_interrupted(at(3)) == 0
 
 
-def test_a_row_called_not_received_keeps_its_order_id_and_is_marked_for_ever(journal: Journal) -> None:
+def test_unreceived_row_keeps_order_id_and_duplicate_mark(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.UNKNOWN, cause="read.timeout")
     assert list(journal.append([resolved(1, 1, Resolution.NOT_RECEIVED, at(2))])) == [MoveResult.MOVED]
@@ -239,7 +237,7 @@ def test_a_persons_word_settles_a_row_in_doubt(journal: Journal, resolution: Res
     assert recorded(row.message or "") == f"Resolved as {resolution.value} by amina: statement of 21 November{mark}"
 
 
-def test_releasing_gives_rejected_rows_the_next_suffix_and_leaves_the_others(journal: Journal) -> None:
+def test_release_gives_next_suffix_to_rejected_rows_only(journal: Journal) -> None:
     open_sheet(journal, new=4)
     paid, second, third, doubtful = all_due(journal, 1)
     journal.append([intent(due) for due in (paid, second, third, doubtful)])
@@ -259,7 +257,7 @@ def test_releasing_gives_rejected_rows_the_next_suffix_and_leaves_the_others(jou
     assert journal.release(1, None, suffix=True, by="amina", at=AT) == 0
 
 
-def test_a_suffix_that_another_row_ever_used_is_skipped(journal: Journal) -> None:
+def test_release_skips_suffix_of_other_rows(journal: Journal) -> None:
     open_sheet(journal, new=[new_instruction(2, "A"), new_instruction(3, "A-r2"), new_instruction(4, "A-r4")])
     send(journal, 1, OutcomeKind.REJECTED)
     used = ["A", "A-r2", "A-r4"]
@@ -274,7 +272,7 @@ def test_a_suffix_that_another_row_ever_used_is_skipped(journal: Journal) -> Non
     assert used[6] == "A-r5"
 
 
-def test_compare_tells_known_rows_from_clashing_and_from_new_ones(journal: Journal) -> None:
+def test_compare_separates_known_clashing_and_new_rows(journal: Journal) -> None:
     open_sheet(journal, new=3)
     send(journal, 1, OutcomeKind.PAID)
     same, other = new_instruction(2), new_instruction(3, amount="9.00")
@@ -286,7 +284,7 @@ def test_compare_tells_known_rows_from_clashing_and_from_new_ones(journal: Journ
     assert journal.compare("payin", rows) == ([], [])
 
 
-def test_an_order_id_that_a_release_used_clashes_and_cannot_be_amended(journal: Journal) -> None:
+def test_released_order_id_clashes_and_is_unamendable(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.REJECTED)
     journal.release(1, None, suffix=True, by="amina", at=AT)
@@ -308,7 +306,7 @@ def test_an_order_id_that_a_release_used_clashes_and_cannot_be_amended(journal: 
         (OutcomeKind.UNKNOWN, Resolution.REJECTED, True),
     ],
 )
-def test_only_what_is_rejected_or_never_left_may_be_amended(
+def test_only_rejected_or_unsent_rows_are_amendable(
     journal: Journal, kind: OutcomeKind | None, resolution: Resolution | None, *, amendable: bool
 ) -> None:
     open_sheet(journal, new=1)
@@ -327,7 +325,7 @@ def test_only_what_is_rejected_or_never_left_may_be_amended(
         assert len(journal.batches()) == 1
 
 
-def test_an_amended_row_takes_over_a_rejected_payment_as_if_released(journal: Journal) -> None:
+def test_amended_row_takes_over_rejected_payment(journal: Journal) -> None:
     open_sheet(journal, new=2)
     send(journal, 1, OutcomeKind.REJECTED, gateway_status="declined")
     mended = new_instruction(2, amount="7.00")
@@ -351,7 +349,7 @@ def test_an_amended_row_takes_over_a_rejected_payment_as_if_released(journal: Jo
     assert [(one.batch, one.amendable) for one in clashes] == [("b2", False)]
 
 
-def test_an_amended_row_that_nothing_left_for_keeps_its_order_id(journal: Journal) -> None:
+def test_amended_unsent_row_keeps_order_id(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.NOT_SENT, cause="connect.refused")
     open_sheet(journal, "b2", [new_instruction(2, amount="7.00")], amendments=[Amendment(2, 1)])
@@ -373,7 +371,7 @@ def test_an_amendment_of_an_amendment_goes_on_counting(journal: Journal) -> None
 @pytest.mark.parametrize(
     "amendment", [Amendment(9, 1), Amendment(2, 2), Amendment(2, 55)], ids=["no row", "another id", "no instruction"]
 )
-def test_an_amendment_that_fits_nothing_opens_no_batch(journal: Journal, amendment: Amendment) -> None:
+def test_mismatched_amendment_opens_no_batch(journal: Journal, amendment: Amendment) -> None:
     open_sheet(journal, new=2)
     with pytest.raises(InternalError):
         open_sheet(journal, "b2", [new_instruction(2, amount="7.00")], amendments=[amendment])
@@ -382,7 +380,7 @@ def test_an_amendment_that_fits_nothing_opens_no_batch(journal: Journal, amendme
     assert journal.head().seq == 1
 
 
-def test_a_batch_also_covers_the_rows_it_knows_from_another(journal: Journal) -> None:
+def test_batch_covers_known_rows_of_other_batch(journal: Journal) -> None:
     open_sheet(journal, new=3)
     first = all_due(journal, 1)[0]
     journal.append([intent(first), outcome_of(first.number, 1, OutcomeKind.PAID)])
@@ -405,7 +403,7 @@ def test_a_batch_also_covers_the_rows_it_knows_from_another(journal: Journal) ->
     assert [(found.batch, found.row) for found in journal.messages().contradictions] == [("b1", 2)]
 
 
-def test_an_order_id_that_is_taken_opens_no_batch(journal: Journal) -> None:
+def test_taken_order_id_opens_no_batch(journal: Journal) -> None:
     open_sheet(journal, new=2)
     head = journal.head()
     for rows in ([new_instruction(2, "ORD-3")], [new_instruction(2, "X"), new_instruction(3, "X")]):
@@ -421,7 +419,7 @@ def test_an_order_id_that_is_taken_opens_no_batch(journal: Journal) -> None:
     assert journal.verify()["batches"] == 2
 
 
-def test_look_alikes_name_the_newest_other_payment_to_the_same_payee(journal: Journal) -> None:
+def test_look_alikes_name_newest_payment_to_payee(journal: Journal) -> None:
     open_sheet(journal, "old", [new_instruction(2, "A", phone="254711")], opened_at="2026-11-01T08:00:00.000Z")
     open_sheet(journal, "new", [new_instruction(2, "B", phone="254711")], opened_at="2026-11-20T08:00:00.000Z")
     rows = [
@@ -461,7 +459,7 @@ def test_sums_beyond_64_bits_are_exact(journal: Journal) -> None:
     assert tally.minor == 200 * 99999999999999999
 
 
-def test_words_that_are_no_proper_text_are_kept_in_the_fact_and_shown_with_a_question_mark(journal: Journal) -> None:
+def test_malformed_gateway_words_show_question_marks(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.REJECTED, message="half a \ud83d pair", gateway_status="d\udc00")
     (row,) = journal.rows(1)
@@ -469,14 +467,14 @@ def test_words_that_are_no_proper_text_are_kept_in_the_fact_and_shown_with_a_que
     assert journal.verify()["rejected"] == 1
 
 
-def test_a_sheet_name_that_is_no_proper_text_can_be_kept(journal: Journal) -> None:
+def test_malformed_sheet_name_is_kept(journal: Journal) -> None:
     record = open_sheet(journal, sheet_name="caf\udce9.csv")
     assert record.sheet_name == "caf?.csv"
     assert list(journal.batches()) == [record]
     assert journal.verify()["batches"] == 1
 
 
-def test_verify_counts_what_it_replayed(journal: Journal) -> None:
+def test_verify_counts_replayed_content(journal: Journal) -> None:
     open_sheet(journal, new=3)
     first, second, _ = all_due(journal, 1)
     journal.append([intent(first), intent(second), outcome_of(first.number, 1, OutcomeKind.REJECTED)])
@@ -495,7 +493,7 @@ def test_verify_counts_what_it_replayed(journal: Journal) -> None:
     }
 
 
-def test_the_payments_of_a_page_of_rows_are_by_row(journal: Journal) -> None:
+def test_payments_of_page_are_keyed_by_row(journal: Journal) -> None:
     open_sheet(journal, new=4)
     first = next(iter(all_due(journal, 1)))
     journal.append([intent(first)])
@@ -505,7 +503,7 @@ def test_the_payments_of_a_page_of_rows_are_by_row(journal: Journal) -> None:
     assert journal.payments(1, []) == {}
 
 
-def test_rows_are_the_same_however_many_are_read_at_a_time(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_do_not_depend_on_read_size(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     open_sheet(journal, new=7)
     send(journal, 1, OutcomeKind.REJECTED)
     whole = [line for lines in journal.standing_lines(1) for line in lines]
@@ -527,7 +525,7 @@ def test_rows_in_several_states_keep_sheet_order(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("fields", ["", "{}", '{"phone":"+254712345678"}'])
-def test_a_content_that_ends_with_its_fields_is_recognised_like_any_other(journal: Journal, fields: str) -> None:
+def test_content_ending_with_fields_is_recognised(journal: Journal, fields: str) -> None:
     ends = new_instruction(2)._replace(fields=fields, content=f"KE KES 150050 {fields}")
     other = new_instruction(3)._replace(fields=fields, content=f"{fields} KE KES 150050 of its own")
     open_sheet(journal, new=[ends, other])
@@ -539,7 +537,7 @@ def test_a_content_that_ends_with_its_fields_is_recognised_like_any_other(journa
     assert journal.verify()["instructions"] == 2
 
 
-def test_an_engine_is_given_each_due_row_once_in_order_and_its_facts_are_durable(journal: Journal) -> None:
+def test_engine_gets_due_rows_once_in_order(journal: Journal) -> None:
     open_sheet(journal, new=5)
     (first, *_) = all_due(journal, 1)
 
@@ -558,7 +556,7 @@ def test_an_engine_is_given_each_due_row_once_in_order_and_its_facts_are_durable
     journal.verify()
 
 
-def test_calls_of_an_engine_are_made_one_after_another(journal: Journal) -> None:
+def test_engine_calls_run_in_sequence(journal: Journal) -> None:
     open_sheet(journal, new=64)
 
     async def sends() -> None:
@@ -572,7 +570,7 @@ def test_calls_of_an_engine_are_made_one_after_another(journal: Journal) -> None
     journal.verify()
 
 
-def test_a_call_that_nobody_waits_for_any_more_ends_before_the_next_one(journal: Journal) -> None:
+def test_abandoned_engine_call_ends_before_next_call(journal: Journal) -> None:
     open_sheet(journal, new=3)
 
     async def sends() -> None:
@@ -598,7 +596,7 @@ def open_planned(journal: Journal, batch: str = "b9", plan: str = PLAN) -> None:
     journal.open_batch(planned, parts=parts, known=(), amendments=(), at=AT)
 
 
-def test_a_withdrawn_plan_opens_no_batch_and_any_other_does(journal: Journal) -> None:
+def test_only_withdrawn_plan_opens_no_batch(journal: Journal) -> None:
     open_sheet(journal)
     assert list(journal.withdrawals()) == []
     gone = Withdrawal(PLAN, "cleo", "signed", at(1))

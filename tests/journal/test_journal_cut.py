@@ -12,8 +12,8 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalWentBack
-from tests.journal.journal_rows import adopt_at, all_due, intent, open_at, open_sheet, outcome_of
-from tests.long_part import long
+from tests.support.journal_rows import adopt_at, all_due, intent, open_at, open_sheet, outcome_of
+from tests.support.long_part import long
 
 FRAME_BYTES = 4096 + 24
 
@@ -62,9 +62,7 @@ def cuts(size: int, places: Collection[int]) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("places", [(-1, 0, 24), long((1, 23, 2000))])
-def test_a_log_cut_at_any_byte_leaves_a_state_the_journal_went_through(
-    run: Run, place: Path, places: Collection[int]
-) -> None:
+def test_log_cut_at_any_byte_leaves_past_state(run: Run, place: Path, places: Collection[int]) -> None:
     seen = set()
     for size in cuts((place / "stopped" / "state" / run.log.name).stat().st_size, places):
         run.put_back(size)

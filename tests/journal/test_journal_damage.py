@@ -20,7 +20,7 @@ from paygw_batch.journal.sqlite.sqlite_tables import write_lines
 from paygw_batch.journal.sqlite.verify import _check_facts as verify_facts
 from paygw_batch.journal.sqlite.verify import check_tail, verify
 from paygw_batch.journal.values import Amendment, Entry, KeptReply, Known, Link, reply_sha256
-from tests.journal.journal_rows import (
+from tests.support.journal_rows import (
     AT,
     all_due,
     intent,
@@ -288,7 +288,7 @@ SENTENCES = {change: sentence for sentence, changes in FOUND.items() for change 
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_verify_finds_what_was_changed_and_names_it(full: Path, change: str) -> None:
+def test_verify_finds_and_names_change(full: Path, change: str) -> None:
     with closing(tampered(full, CHANGES[change])) as connection, pytest.raises(JournalCorrupt) as found:
         verify(connection, full)
     assert found.value.message == SENTENCES[change].format(path=full)
@@ -302,7 +302,7 @@ def _two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_two_processes")
 @pytest.mark.parametrize("change", ["a fact's time", "a payee", "a state", "a payee's word gone"])
-def test_two_processes_find_what_one_finds(full: Path, change: str) -> None:
+def test_two_processes_find_same_damage(full: Path, change: str) -> None:
     with closing(tampered(full, CHANGES[change])) as connection:
         with pytest.raises(JournalCorrupt) as alone:
             verify(connection, full)
@@ -313,7 +313,7 @@ def test_two_processes_find_what_one_finds(full: Path, change: str) -> None:
 
 @pytest.mark.usefixtures("_two_processes")
 @pytest.mark.parametrize("program", [None, ["/bin/false"], [sys.executable, "-c", "print()"]])
-def test_where_no_second_process_answers_one_checks_all(
+def test_single_process_checks_all_without_helper(
     full: Path, monkeypatch: pytest.MonkeyPatch, program: list[str] | None
 ) -> None:
     monkeypatch.setattr("paygw_batch.journal.sqlite.verify.python_command", lambda _: program)
@@ -326,7 +326,7 @@ HOW_FAR = [(2, 7), (4, 7), (6, 7)]
 
 
 @pytest.mark.usefixtures("_two_processes")
-def test_two_processes_count_what_one_counts_and_say_how_far_they_are(
+def test_two_processes_count_alike_and_report_progress(
     full: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del full
@@ -339,7 +339,7 @@ def test_two_processes_count_what_one_counts_and_say_how_far_they_are(
     assert seen == HOW_FAR
 
 
-def test_verify_says_how_far_it_is(full: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_reports_progress(full: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.journal.replay._ROWS_A_STEP", 2)
     seen: list[tuple[int, int]] = []
     with closing(apsw.Connection(str(full))) as connection:
@@ -347,7 +347,7 @@ def test_verify_says_how_far_it_is(full: Path, monkeypatch: pytest.MonkeyPatch) 
     assert seen == HOW_FAR
 
 
-def test_verify_finds_nothing_in_a_journal_that_was_left_alone(full: Path, place: Path) -> None:
+def test_verify_accepts_untouched_journal(full: Path, place: Path) -> None:
     with closing(read_at(place)) as reader:
         counts = reader.verify()
     assert counts["contradictions"] == 1
@@ -367,9 +367,7 @@ def test_verify_finds_nothing_in_a_journal_that_was_left_alone(full: Path, place
         "DROP VIEW covered",
     ],
 )
-def test_tables_that_are_not_as_they_were_made_are_refused_when_the_journal_is_opened(
-    full: Path, place: Path, change: str
-) -> None:
+def test_altered_tables_are_refused_on_opening(full: Path, place: Path, change: str) -> None:
     with closing(apsw.Connection(str(full))) as connection:
         connection.execute(change)
     with pytest.raises(JournalCorrupt, match="was altered"):
@@ -397,7 +395,7 @@ def test_tables_that_are_not_as_they_were_made_are_refused_when_the_journal_is_o
         "UPDATE state SET minor = 1",
     ],
 )
-def test_what_is_append_only_refuses_to_be_changed_even_by_us(full: Path, place: Path, statement: str) -> None:
+def test_append_only_tables_refuse_our_changes(full: Path, place: Path, statement: str) -> None:
     del full
     with closing(open_at(place)) as journal, pytest.raises(apsw.ConstraintError, match="never"):
         journal._connection.execute(statement)
@@ -411,7 +409,7 @@ def test_what_is_append_only_refuses_to_be_changed_even_by_us(full: Path, place:
         "UPDATE state SET state = 'ready' WHERE instruction = 6",
     ],
 )
-def test_opening_finds_damage_near_the_end_of_the_chain(full: Path, place: Path, change: str) -> None:
+def test_opening_finds_damage_near_chain_end(full: Path, place: Path, change: str) -> None:
     tampered(full, change).close()
     with pytest.raises(JournalCorrupt):
         open_at(place)
@@ -428,7 +426,7 @@ def test_opening_finds_damage_near_the_end_of_the_chain(full: Path, place: Path,
         "UPDATE state SET state = 'ready', attempt = 0, intent = NULL, fact = NULL WHERE instruction = 1",
     ],
 )
-def test_a_row_that_is_not_where_its_newest_fact_leads_is_never_sent(place: Path, change: str) -> None:
+def test_row_disagreeing_with_newest_fact_stays_unsent(place: Path, change: str) -> None:
     """Also where that fact is too old to be looked at when the journal is opened."""
     with closing(open_at(place)) as journal:
         open_sheet(journal, "b1", 300)
@@ -438,7 +436,7 @@ def test_a_row_that_is_not_where_its_newest_fact_leads_is_never_sent(place: Path
         journal.due(1, after_row=0, limit=10)
 
 
-def test_a_forged_fact_with_a_proper_hash_is_found_because_no_row_stands_where_it_leads(full: Path) -> None:
+def test_forged_fact_with_valid_hash_is_found(full: Path) -> None:
     with closing(apsw.Connection(str(full))) as connection:
         connection.execute("DROP TRIGGER fact_moves")
         ((number, digest),) = connection.execute(

@@ -11,8 +11,8 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.shown_states import recorded
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.values import BatchRecord, Entry, Known, NewBatch
-from tests.journal.journal_rows import AT, OPERATION, at, memory, new_instruction, open_sheet, resolved, row_of, send
-from tests.journal.tested_journal import Journal
+from tests.support.journal_rows import AT, OPERATION, at, memory, new_instruction, open_sheet, resolved, row_of, send
+from tests.support.tested_journal import Journal
 
 
 def opened(journal: Journal) -> BatchRecord:
@@ -37,7 +37,7 @@ def conclude(journal: Journal, batch: BatchRecord, row: int, kind: OutcomeKind, 
     return number
 
 
-def test_deeds_are_told_in_order_and_a_runs_own_facts_are_not(journal: Journal) -> None:
+def test_deeds_are_listed_in_order_without_run_facts(journal: Journal) -> None:
     batch = opened(journal)
     doubtful = conclude(journal, batch, 2, OutcomeKind.UNKNOWN, 1)
     conclude(journal, batch, 3, OutcomeKind.REJECTED, 2)
@@ -70,7 +70,7 @@ def test_deeds_of_another_batch_are_not_told(journal: Journal) -> None:
     assert [(deed.kind, deed.by) for deed in journal.history(other.number)] == [("opened", "eve")]
 
 
-def test_deeds_on_a_row_that_another_batch_brought_are_told_of_both(journal: Journal) -> None:
+def test_deed_on_shared_row_appears_in_both_batches(journal: Journal) -> None:
     open_sheet(journal, new=2)
     send(journal, 1, OutcomeKind.REJECTED)
     open_sheet(journal, "b2", [new_instruction(2, "NEW")], known=[Known(7, 2, State.REJECTED)])
@@ -79,7 +79,7 @@ def test_deeds_on_a_row_that_another_batch_brought_are_told_of_both(journal: Jou
     assert told == [[("opened", None), ("released", 3)], [("opened", None), ("released", 7)]]
 
 
-def test_the_index_of_what_people_did_has_all_of_it_and_nothing_of_a_run() -> None:
+def test_deed_index_excludes_exactly_run_facts() -> None:
     indexed = {kind for kind in FactKind if "rel" <= kind < "s"}
     of_a_run = {FactKind.INTENDED, FactKind.INTERRUPTED, *(FactKind(kind.value) for kind in OutcomeKind)}
     assert indexed == set(FactKind) - of_a_run
@@ -119,5 +119,5 @@ def steps(ask: Callable[[Journal], object], rows: int) -> int:
     ],
     ids=["row", "page", "rows in a state", "in doubt", "deeds", "deeds of a small batch", "pages to pay"],
 )
-def test_what_concerns_a_few_rows_costs_no_more_in_a_large_batch(ask: Callable[[Journal], object]) -> None:
+def test_question_about_few_rows_ignores_batch_size(ask: Callable[[Journal], object]) -> None:
     assert steps(ask, 4000) <= steps(ask, 40) + 2

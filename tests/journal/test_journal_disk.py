@@ -14,9 +14,9 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalUnwritable
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import CarriedOut, MoveResult
-from tests.journal.journal_disk import Disk, failing_disk
-from tests.journal.journal_rows import AT, all_due, intent, open_at, open_sheet, outcome_of, read_at, send
-from tests.long_part import long
+from tests.support.journal_disk import Disk, failing_disk
+from tests.support.journal_rows import AT, all_due, intent, open_at, open_sheet, outcome_of, read_at, send
+from tests.support.long_part import long
 
 ROWS = 12
 
@@ -82,9 +82,7 @@ def check_kept(place: Path, promised: Acknowledged) -> None:
     ("failure", "stays"), [(apsw.FullError, True), (apsw.IOError, False)], ids=["full for good", "input/output once"]
 )
 @pytest.mark.parametrize("every", [3, long(1)])
-def test_at_every_write_that_fails_nothing_promised_is_lost(
-    failure: type[apsw.Error], every: int, *, stays: bool
-) -> None:
+def test_no_failed_write_loses_promised_facts(failure: type[apsw.Error], every: int, *, stays: bool) -> None:
     ordinal, broken = 1 - every, True
     while broken:
         ordinal += every
@@ -99,9 +97,7 @@ def test_at_every_write_that_fails_nothing_promised_is_lost(
 
 @pytest.mark.parametrize("is_staged", [True, False])
 @pytest.mark.parametrize("facts", [1, 2])
-def test_a_commit_that_fails_is_the_last_of_its_process_however_few_facts_it_had(
-    place: Path, facts: int, *, is_staged: bool
-) -> None:
+def test_process_stops_writing_after_failed_commit(place: Path, facts: int, *, is_staged: bool) -> None:
     """Also as an engine commits: staged here, and committed in a thread. The disk works again right after."""
     with failing_disk() as disk, closing(open_at(place)) as journal:
         open_sheet(journal)
@@ -125,7 +121,7 @@ def test_a_commit_that_fails_is_the_last_of_its_process_however_few_facts_it_had
         assert disk.operations == told
 
 
-def test_after_a_failure_the_rows_can_still_be_read_for_the_reconciliation(place: Path) -> None:
+def test_rows_stay_readable_after_failed_write(place: Path) -> None:
     with failing_disk() as disk, closing(open_at(place)) as journal:
         open_sheet(journal)
         first, second, _ = all_due(journal, 1)
@@ -138,7 +134,7 @@ def test_after_a_failure_the_rows_can_still_be_read_for_the_reconciliation(place
         assert journal.head().seq == 2
 
 
-def test_a_reader_sees_one_state_of_the_journal_while_a_run_goes_on_writing(place: Path) -> None:
+def test_reader_sees_fixed_state_during_run(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=50)
         with closing(read_at(place)) as reader:
@@ -162,7 +158,7 @@ def test_intent_of_moved_row_is_not_kept(place: Path) -> None:
         journal.verify()
 
 
-def test_a_move_that_was_rolled_back_is_not_remembered(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rolled_back_move_is_not_remembered(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks_off(_: SqliteJournal) -> None:
         raise KeyboardInterrupt
 
@@ -184,7 +180,7 @@ def test_a_reader_cannot_write(place: Path) -> None:
             reader._connection.execute("DELETE FROM state")
 
 
-def test_a_batch_whose_pages_cannot_be_read_is_not_opened_and_the_journal_goes_on(place: Path) -> None:
+def test_batch_with_unreadable_pages_is_not_opened(place: Path) -> None:
     def pages() -> list[bytes]:
         raise OSError(5, "Input/output error")
 

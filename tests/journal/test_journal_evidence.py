@@ -13,8 +13,9 @@ from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt, RowsMoved
 from paygw_batch.journal.values import Amendment, CarriedOut, MoveResult, TallyKind
-from tests.journal.journal_rows import (
+from tests.support.journal_rows import (
     OPERATION,
+    WORDS,
     all_due,
     at,
     intent,
@@ -24,23 +25,10 @@ from tests.journal.journal_rows import (
     outcome_of,
     resolved,
     row_of,
+    says,
     send,
 )
-from tests.journal.tested_journal import Journal
-
-WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
-
-
-def says(
-    number: int,
-    status: str = "approved",
-    *,
-    order_id: str = "ORD-2",
-    proof: Proof = Proof.PROVEN,
-    amount: str = "1500.50",
-) -> Evidence:
-    claim = Claim(order_id, amount, "KES", status, "ref", proof)
-    return Evidence(EvidenceSource.NOTIFICATION, claim, json.dumps([order_id, status]), number)
+from tests.support.tested_journal import Journal
 
 
 def accepted(journal: Journal) -> None:
@@ -64,7 +52,7 @@ def test_a_word_about_an_amended_row_is_ambiguous(journal: Journal) -> None:
     assert row_of(journal, 2, 2).state is State.ACCEPTED
 
 
-def test_a_proven_word_moves_its_row_and_a_repeated_one_changes_nothing(journal: Journal) -> None:
+def test_proven_word_moves_row_only_once(journal: Journal) -> None:
     accepted(journal)
     assert list(journal.record_evidence([says(1), says(2), says(3, "processing")], WORDS, at=at(5))) == [
         Finding.MOVED,
@@ -91,7 +79,7 @@ def test_a_contradiction_is_a_fact_and_moves_nothing(journal: Journal) -> None:
     assert journal.verify()["contradictions"] == 1
 
 
-def test_forged_unknown_and_unlisted_evidence_is_kept_and_moves_nothing(journal: Journal) -> None:
+def test_unusable_evidence_is_kept_and_moves_nothing(journal: Journal) -> None:
     accepted(journal)
     head = journal.head()
     given = [
@@ -123,7 +111,7 @@ def released(journal: Journal) -> None:
     journal.release(1, [2, 3, 4], suffix=False, by="amina", at=at(3))
 
 
-def test_an_attempt_that_a_restored_copy_does_not_know_holds_its_row(journal: Journal) -> None:
+def test_unknown_later_attempt_holds_row(journal: Journal) -> None:
     open_sheet(journal)
     send(journal, 1, OutcomeKind.REJECTED)
     given = [says(1, order_id="ORD-2-r3"), says(2, order_id="ORD-2-r1"), says(3, order_id="ORD-2-r")]
@@ -135,7 +123,7 @@ def test_an_attempt_that_a_restored_copy_does_not_know_holds_its_row(journal: Jo
     journal.verify()
 
 
-def test_what_waits_for_a_person_waits_until_the_row_has_moved(journal: Journal) -> None:
+def test_unproven_word_waits_until_row_moves(journal: Journal) -> None:
     accepted(journal)
     journal.record_evidence([says(1, proof=Proof.UNPROVEN)], WORDS, at=at(5))
     (waiting,) = journal.messages(1).waiting
@@ -151,14 +139,14 @@ def test_what_waits_for_a_person_waits_until_the_row_has_moved(journal: Journal)
     assert list(journal.messages(1).waiting) == []
 
 
-def test_what_was_proven_in_the_same_instant_waits_for_nobody(journal: Journal) -> None:
+def test_word_proven_in_same_instant_never_waits(journal: Journal) -> None:
     accepted(journal)
     journal.record_evidence([says(1, proof=Proof.UNPROVEN), says(2)], WORDS, at=at(5))
     assert journal.message_counts(1) == {"to_confirm": 1, "moved": 1}
     assert list(journal.messages(1).waiting) == []
 
 
-def test_intake_ends_before_the_first_row_in_flight_and_goes_on_later(journal: Journal) -> None:
+def test_intake_stops_before_first_row_in_flight(journal: Journal) -> None:
     open_sheet(journal)
     first, second, _ = all_due(journal, 1)
     journal.append([intent(first), intent(second)])
@@ -172,7 +160,7 @@ def test_intake_ends_before_the_first_row_in_flight_and_goes_on_later(journal: J
 
 
 @pytest.mark.parametrize("word", ["approved", "processing"])
-def test_a_row_that_was_released_and_that_the_gateway_then_says_it_has_is_held(journal: Journal, word: str) -> None:
+def test_released_row_claimed_by_gateway_is_held(journal: Journal, word: str) -> None:
     open_sheet(journal)
     send(journal, 1, OutcomeKind.UNKNOWN)
     for row in (2, 3):
@@ -187,7 +175,7 @@ def test_a_row_that_was_released_and_that_the_gateway_then_says_it_has_is_held(j
 @pytest.mark.parametrize(
     ("resolution", "state"), [("paid", "paid"), ("rejected", "rejected"), ("not-received", "ready")]
 )
-def test_a_person_lifts_a_hold_and_the_journal_knows_who(journal: Journal, resolution: str, state: str) -> None:
+def test_hold_is_lifted_by_recorded_person(journal: Journal, resolution: str, state: str) -> None:
     released(journal)
     journal.record_evidence([says(1)], WORDS, at=at(5))
     (hold,) = journal.holds(1).values()
@@ -205,7 +193,7 @@ def test_a_person_lifts_a_hold_and_the_journal_knows_who(journal: Journal, resol
     assert (2 in journal.holds(1)) == (state == "ready")
 
 
-def test_a_row_that_nothing_holds_is_not_settled_and_nothing_else_with_it(journal: Journal) -> None:
+def test_unheld_row_stops_whole_settlement(journal: Journal) -> None:
     released(journal)
     journal.record_evidence([says(1)], WORDS, at=at(5))
     both = list(journal.rows(1, numbers=[2, 3]))
@@ -215,7 +203,7 @@ def test_a_row_that_nothing_holds_is_not_settled_and_nothing_else_with_it(journa
     assert list(journal.holds(1)) == [2]
 
 
-def test_an_intent_for_a_row_that_evidence_has_come_to_hold_is_refused_and_not_kept(journal: Journal) -> None:
+def test_intent_for_held_row_is_not_kept(journal: Journal) -> None:
     released(journal)
     held, free, _ = all_due(journal, 1)
     journal.record_evidence([says(1)], WORDS, at=at(5))
@@ -226,7 +214,7 @@ def test_an_intent_for_a_row_that_evidence_has_come_to_hold_is_refused_and_not_k
     journal.verify()
 
 
-def test_a_contested_payment_is_not_replaced_by_an_amended_row(journal: Journal) -> None:
+def test_contested_payment_cannot_be_amended(journal: Journal) -> None:
     released(journal)
     amended = [(2, "ORD-2", "other content")]
     assert [clash.amendable for clash in journal.compare(OPERATION, amended)[1]] == [True]
@@ -236,7 +224,7 @@ def test_a_contested_payment_is_not_replaced_by_an_amended_row(journal: Journal)
         open_sheet(journal, "b2", [new_instruction(2, amount="9.00")], amendments=[Amendment(2, 1)])
 
 
-def test_evidence_and_notes_are_never_older_than_the_journal(journal: Journal) -> None:
+def test_evidence_and_notes_never_predate_newest_fact(journal: Journal) -> None:
     open_sheet(journal)
     send(journal, 1, OutcomeKind.UNKNOWN, at(9))
     journal.record_evidence([says(1, proof=Proof.UNPROVEN)], WORDS, at=at(1))
@@ -248,9 +236,7 @@ def test_evidence_and_notes_are_never_older_than_the_journal(journal: Journal) -
 
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("proof", [Proof.PROVEN, Proof.UNPROVEN])
-def test_of_a_payout_and_a_collection_of_one_id_and_amount_neither_is_moved_and_both_are_held(
-    journal: Journal, word: str, proof: Proof
-) -> None:
+def test_ambiguous_word_holds_payout_and_collection_unmoved(journal: Journal, word: str, proof: Proof) -> None:
     released(journal)
     open_sheet(journal, operation="payin", batch="other")
     journal.record_evidence([says(1, word, proof=proof)], WORDS, at=at(5))
@@ -270,9 +256,7 @@ def test_of_a_payout_and_a_collection_of_one_id_and_amount_neither_is_moved_and_
 
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("source", [EvidenceSource.NOTIFICATION, EvidenceSource.ENQUIRY, EvidenceSource.STATEMENT])
-def test_of_an_accepted_payout_and_collection_of_one_id_and_amount_neither_comes_to_a_final_state(
-    journal: Journal, word: str, source: EvidenceSource
-) -> None:
+def test_ambiguous_word_settles_no_accepted_payment(journal: Journal, word: str, source: EvidenceSource) -> None:
     accepted(journal)
     open_sheet(journal, operation="payin", batch="other")
     send(journal, 2, OutcomeKind.ACCEPTED)
@@ -321,7 +305,7 @@ def test_changed_evidence_is_found(place: Path, change: str, match: str) -> None
         again.verify()
 
 
-def test_what_evidence_holds_back_is_not_counted_as_due(journal: Journal) -> None:
+def test_held_rows_are_not_counted_as_due(journal: Journal) -> None:
     open_sheet(journal, new=4)
     send(journal, 1, OutcomeKind.REJECTED)
     journal.release(1, [2, 3], suffix=False, by="amina", at=at(3))

@@ -12,12 +12,10 @@ import pytest
 
 from paygw_batch.errors import JournalError, JournalHeld
 from paygw_batch.journal.lock import LockWait, RunLock
-from tests.journal.journal_rows import AT
+from tests.support.journal_rows import AT
 
 
-def test_a_lock_on_a_file_that_was_removed_meanwhile_keeps_nobody_out_and_is_taken_again(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lock_on_removed_file_is_taken_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, flock, calls = place / "a.lock", fcntl.flock, []
 
     def removed_before(fd: int, operation: int) -> None:
@@ -54,13 +52,13 @@ def waits_for(place: Path, pid: int) -> int:
     return waits[0]
 
 
-def test_a_process_that_ended_and_was_not_asked_for_yet_is_dead(place: Path) -> None:
+def test_unreaped_process_counts_as_dead(place: Path) -> None:
     with subprocess.Popen(["/bin/true"]) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
         assert waits_for(place, child.pid) > 0
 
 
-def test_a_process_of_somebody_else_lives(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_of_other_user_counts_as_living(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_pid: int, _signal: int) -> None:
         raise PermissionError
 
@@ -68,7 +66,7 @@ def test_a_process_of_somebody_else_lives(place: Path, monkeypatch: pytest.Monke
     assert waits_for(place, 1) == 0
 
 
-def test_a_lock_that_cannot_be_written_says_why(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_lock_error_names_reason(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_fd: int, _content: bytes, _at: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

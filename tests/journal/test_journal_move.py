@@ -23,7 +23,7 @@ from paygw_batch.journal.journal import JournalReader
 from paygw_batch.journal.known_journals import KnownJournals
 from paygw_batch.journal.sqlite import connect
 from paygw_batch.journal.values import Amendment, Arrived, CarriedOut, Entry, KeptReply, Known, Withdrawal, reply_sha256
-from tests.journal.journal_rows import (
+from tests.support.journal_rows import (
     AT,
     all_due,
     at,
@@ -38,8 +38,8 @@ from tests.journal.journal_rows import (
     resolved,
     send,
 )
-from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres
-from tests.journal.postgres_server import PostgresServer
+from tests.support.postgres_rows import open_postgres, postgres_place, read_postgres
+from tests.support.postgres_server import PostgresServer
 
 WORDS = {"approved": OutcomeKind.PAID}
 
@@ -106,9 +106,7 @@ def seen_of(journal: JournalReader) -> list[object]:
     ]
 
 
-def test_all_that_a_file_knows_is_in_the_database_and_the_chain_is_the_same(
-    place: Path, empty_database: DatabasePlace
-) -> None:
+def test_move_keeps_whole_journal_and_chain(place: Path, empty_database: DatabasePlace) -> None:
     half_done(place)
     with closing(open_at(place)) as journal:
         journal.mark_interrupted(AT)
@@ -128,9 +126,7 @@ def test_all_that_a_file_knows_is_in_the_database_and_the_chain_is_the_same(
         assert connection.execute(query).fetchall() == [(bytes.fromhex(head.hash), bytes.fromhex(head.hash))]
 
 
-def test_a_batch_that_is_half_done_goes_on_in_the_database_and_no_row_is_sent_twice(
-    place: Path, empty_database: DatabasePlace
-) -> None:
+def test_moved_batch_goes_on_without_double_sending(place: Path, empty_database: DatabasePlace) -> None:
     half_done(place)
     moved(place, empty_database)
     with closing(open_postgres(empty_database)) as journal:
@@ -145,7 +141,7 @@ def test_a_batch_that_is_half_done_goes_on_in_the_database_and_no_row_is_sent_tw
         assert counts["in_doubt"] == counts["in_flight"] == 0
 
 
-def test_the_file_says_where_its_journal_went_and_pays_nothing(place: Path, empty_database: DatabasePlace) -> None:
+def test_moved_file_names_database_and_pays_nothing(place: Path, empty_database: DatabasePlace) -> None:
     half_done(place)
     older = journal_path(place).read_bytes()
     moved(place, empty_database)
@@ -188,7 +184,7 @@ STEPS = ("Session", "FilePlace.open_to_write", "copy_journal", "_File", "finish_
 @pytest.mark.parametrize(
     "is_after", [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.long)]
 )
-def test_killed_at_any_step_exactly_one_journal_may_pay_in_the_end(
+def test_killed_move_leaves_single_paying_journal(
     place: Path, empty_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, step: str, is_after: bool
 ) -> None:
     with closing(open_at(place)) as journal:
@@ -226,7 +222,7 @@ def test_killed_at_any_step_exactly_one_journal_may_pay_in_the_end(
         other.verify()
 
 
-def test_nobody_writes_a_file_that_is_being_moved(
+def test_no_process_writes_file_during_move(
     place: Path, empty_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(open_at(place)) as journal:
@@ -253,9 +249,7 @@ def test_nobody_writes_a_file_that_is_being_moved(
         file_place(place).withdraw(Withdrawal("2" * 64, "cleo", "{}", AT))
 
 
-def test_a_move_is_refused_where_either_place_speaks_against_it(
-    place: Path, empty_database: DatabasePlace, database: str
-) -> None:
+def test_move_is_refused_by_either_place(place: Path, empty_database: DatabasePlace, database: str) -> None:
     with pytest.raises(JournalMissing):
         moved(place, empty_database)
     with closing(open_at(place)) as journal:

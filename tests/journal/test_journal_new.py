@@ -18,9 +18,9 @@ from paygw_batch.journal.known_journals import KnownJournal, KnownJournals
 from paygw_batch.journal.left import RUN, LeftLine, lines, newest
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Identity
-from tests.journal.journal_disk import failing_disk
-from tests.journal.journal_rows import AT, ENDPOINT, file_place, journal_path, open_sheet
-from tests.long_part import share
+from tests.support.journal_disk import failing_disk
+from tests.support.journal_rows import AT, ENDPOINT, file_place, journal_path, open_sheet
+from tests.support.long_part import share
 
 STEPS = ("open", "write", "pwrite", "fsync", "rename", "unlink", "mkdir")
 """What Python does to files. What SQLite does is to the journal's temporary file alone, before its rename."""
@@ -76,7 +76,7 @@ def kills(place: Path, work: Callable[[], object]) -> Iterator[int]:
         yield number
 
 
-def test_killed_at_any_step_it_can_be_made_again_at_the_same_place(place: Path) -> None:
+def test_killed_creation_is_repeatable_at_same_place(place: Path) -> None:
     for number in kills(place, lambda: make(place)):
         made = make(place)
         with closing(opened(place)) as journal:
@@ -90,7 +90,7 @@ def test_killed_at_any_step_it_can_be_made_again_at_the_same_place(place: Path) 
             )
 
 
-def test_killed_at_any_step_no_second_journal_comes_to_be_that_does_not_know_the_first(place: Path) -> None:
+def test_killed_creation_leaves_single_usable_journal(place: Path) -> None:
     was_made = set()
     for number in kills(place, lambda: make(place)):
         if journal_path(place).exists():
@@ -109,7 +109,7 @@ def test_killed_at_any_step_no_second_journal_comes_to_be_that_does_not_know_the
     assert was_made
 
 
-def test_a_run_after_a_kill_opens_what_was_made_and_it_is_remembered(place: Path) -> None:
+def test_run_after_killed_creation_remembers_journal(place: Path) -> None:
     """Between the journal's rename and the last word of the registry: the intention is all that is known."""
     found = 0
     for _ in kills(place, lambda: make(place)):
@@ -124,7 +124,7 @@ def test_a_run_after_a_kill_opens_what_was_made_and_it_is_remembered(place: Path
 
 
 @pytest.mark.long
-def test_a_journal_whose_intention_was_given_up_has_to_be_adopted(place: Path) -> None:
+def test_journal_with_abandoned_intention_needs_adoption(place: Path) -> None:
     """Its disk was away when another journal was made in its place, and comes back."""
     found = 0
     for _ in kills(place, lambda: make(place)):
@@ -140,7 +140,7 @@ def test_a_journal_whose_intention_was_given_up_has_to_be_adopted(place: Path) -
     assert found > 0
 
 
-def test_killed_while_it_takes_the_place_of_a_lost_one_it_can_be_made_again(place: Path) -> None:
+def test_killed_replacement_of_lost_journal_is_repeatable(place: Path) -> None:
     lost: list[str] = []
 
     def prepared() -> None:
@@ -169,7 +169,7 @@ def test_killed_while_it_takes_the_place_of_a_lost_one_it_can_be_made_again(plac
 
 
 @pytest.mark.parametrize("stays", share([True, False], every=2))
-def test_a_disk_that_fails_makes_no_journal_and_hinders_none(place: Path, *, stays: bool) -> None:
+def test_failing_disk_leaves_no_journal_or_obstacle(place: Path, *, stays: bool) -> None:
     for ordinal in itertools.count(1):
         for part in ("state", "journals"):
             shutil.rmtree(place / part, ignore_errors=True)
@@ -190,7 +190,7 @@ def test_a_disk_that_fails_makes_no_journal_and_hinders_none(place: Path, *, sta
 # What is remembered
 
 
-def test_a_journal_is_known_before_it_opens(place: Path) -> None:
+def test_journal_is_known_before_opening(place: Path) -> None:
     made = make(place)
     assert made is not None
     (entry,) = entries(place)
@@ -222,7 +222,7 @@ def test_other_merchants_have_journals_of_their_own(place: Path) -> None:
         assert make(place, f"{number}.sqlite3", endpoint=EndpointIdentity.from_name(other)) is not None
 
 
-def test_an_entry_that_is_damaged_lets_nothing_be_made(place: Path) -> None:
+def test_damaged_entry_blocks_new_journals(place: Path) -> None:
     make(place)
     (path,) = (place / "journals").glob("*/journal.json")
     path.write_text(path.read_text()[:-20])
@@ -248,7 +248,7 @@ def test_known_journals_are_private(place: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in (place / "journals", *found) if path.is_dir()} == {0o700}
 
 
-def test_a_journal_that_a_run_holds_is_not_made_again(place: Path) -> None:
+def test_held_journal_is_not_made_again(place: Path) -> None:
     make(place)
     with closing(opened(place)), pytest.raises(JournalHeld):
         make(place)

@@ -15,7 +15,7 @@ def _notice(times: StatedTimes) -> Notification:
 
 
 @pytest.mark.parametrize("times", [StatedTimes(), StatedTimes((_SPAN,), _SPAN)])
-def test_a_notification_is_read_back_as_it_was_kept(times: StatedTimes) -> None:
+def test_notification_is_decoded_as_encoded(times: StatedTimes) -> None:
     notice = _notice(times)
     kept = decode_notification(encode_notification(notice))
     assert kept == notice

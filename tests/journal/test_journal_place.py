@@ -14,8 +14,8 @@ import pytest
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal import lock as places
-from tests.journal.journal_disk import failing_disk
-from tests.journal.journal_rows import ENDPOINT, file_place, journal_path, make_at, open_at, open_sheet, read_at
+from tests.support.journal_disk import failing_disk
+from tests.support.journal_rows import ENDPOINT, file_place, journal_path, make_at, open_at, open_sheet, read_at
 
 
 def mode(path: Path) -> int:
@@ -28,7 +28,7 @@ def made(place: Path) -> Path:
     return journal_path(place)
 
 
-def test_everything_is_made_for_its_owner_alone_whatever_the_umask(place: Path) -> None:
+def test_journal_files_are_private_under_any_umask(place: Path) -> None:
     before = os.umask(0)
     try:
         with closing(open_at(place)) as journal:
@@ -43,7 +43,7 @@ def test_everything_is_made_for_its_owner_alone_whatever_the_umask(place: Path) 
     assert {mode(path) for path in place.rglob("*") if path.is_dir()} == {0o700}
 
 
-def test_looking_for_a_journal_that_is_not_there_says_so_and_makes_nothing(place: Path) -> None:
+def test_reading_missing_journal_creates_nothing(place: Path) -> None:
     with pytest.raises(JournalError, match="There is no journal at"):
         read_at(place)
     assert list(place.iterdir()) == []
@@ -93,7 +93,7 @@ def directory_instead(path: Path) -> None:
         (lambda path: path.write_bytes(b"SQLite format 3\0" + b"\xff" * 8000), "not the expected kind of file", ""),
     ],
 )
-def test_a_journal_that_others_could_touch_or_that_is_none_is_refused(
+def test_exposed_or_invalid_journal_is_refused(
     place: Path, spoil: Callable[[Path], None], sentence: str, hint: str
 ) -> None:
     path = made(place)
@@ -104,7 +104,7 @@ def test_a_journal_that_others_could_touch_or_that_is_none_is_refused(
         assert hint.format(path=path, parent=path.parent) in found.value.hint
 
 
-def test_a_journal_in_a_linked_directory_is_known_by_its_one_real_name(place: Path) -> None:
+def test_linked_directory_resolves_to_real_journal_path(place: Path) -> None:
     path = made(place)
     (place / "short").symlink_to(path.parent)
     linked = place / "short" / path.name
@@ -113,7 +113,7 @@ def test_a_journal_in_a_linked_directory_is_known_by_its_one_real_name(place: Pa
         assert journal.notes == ()
 
 
-def test_another_programs_database_is_refused_and_left_as_it_is(place: Path) -> None:
+def test_foreign_database_is_refused_unchanged(place: Path) -> None:
     path = journal_path(place)
     path.parent.mkdir(mode=0o700)
     with closing(apsw.Connection(str(path))) as other:
@@ -135,7 +135,7 @@ def test_a_journal_of_another_merchant_is_refused(place: Path) -> None:
         file_place(place, endpoint=other).open_to_read()
 
 
-def test_one_part_of_a_name_can_change(place: Path) -> None:
+def test_single_part_of_endpoint_name_may_change(place: Path) -> None:
     made(place)
     second = EndpointIdentity.of("gateway.example", "9", "merchant")
     third = EndpointIdentity.of("gateway.example", "9", "another login")
@@ -145,7 +145,7 @@ def test_one_part_of_a_name_can_change(place: Path) -> None:
     assert set(entry.names) == {ENDPOINT, second, third}
 
 
-def test_no_new_name_makes_two_merchants_one(place: Path) -> None:
+def test_new_name_merges_no_two_merchants(place: Path) -> None:
     """Of what the one was paid, the journal of the other knows nothing."""
     made(place)
     other = EndpointIdentity.of("gateway.example", "9", "another login")
@@ -158,7 +158,7 @@ def test_no_new_name_makes_two_merchants_one(place: Path) -> None:
     second.open_to_write("a test").close()
 
 
-def test_an_empty_file_is_no_journal_and_one_can_be_made_in_its_place(place: Path) -> None:
+def test_journal_is_made_over_empty_file(place: Path) -> None:
     path = journal_path(place)
     path.parent.mkdir(mode=0o700)
     path.touch(mode=0o600)
@@ -171,13 +171,13 @@ def test_an_empty_file_is_no_journal_and_one_can_be_made_in_its_place(place: Pat
         assert len(reader.batches()) == 1
 
 
-def test_a_path_that_is_no_text_is_refused(place: Path) -> None:
+def test_undecodable_path_is_refused(place: Path) -> None:
     odd = place / "caf\udce9" / "journal.sqlite3"
     with pytest.raises(JournalError, match="is not written in UTF-8"):
         file_place(place, odd)
 
 
-def test_no_journal_is_made_beside_the_log_of_a_lost_one(place: Path) -> None:
+def test_lost_journal_log_blocks_new_journal(place: Path) -> None:
     path = made(place)
     path.unlink()
     path.with_name(f"{path.name}-wal").write_bytes(b"what was written last")
@@ -187,7 +187,7 @@ def test_no_journal_is_made_beside_the_log_of_a_lost_one(place: Path) -> None:
     assert not path.exists()
 
 
-def test_a_journal_that_cannot_be_made_leaves_nothing_half_made(place: Path) -> None:
+def test_failed_creation_leaves_no_partial_journal(place: Path) -> None:
     with failing_disk() as disk:
         disk.fail_at, disk.stays = 3, True
         with pytest.raises(JournalError, match="the disk was told to fail"):
@@ -229,7 +229,7 @@ def test_the_innermost_and_latest_mount_decides(place: Path, monkeypatch: pytest
         open_at(place)
 
 
-def test_a_mount_point_with_a_blank_in_its_name_is_understood(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mount_point_with_blank_is_understood(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spaced = place / "with blank"
     spaced.mkdir(mode=0o700)
     mounts = MOUNTS.format(point=str(spaced).replace(" ", "\\040"), kind="nfs")
@@ -238,13 +238,13 @@ def test_a_mount_point_with_a_blank_in_its_name_is_understood(place: Path, monke
         open_at(spaced)
 
 
-def test_an_sqlite_that_can_corrupt_a_journal_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corrupting_sqlite_version_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.51.2")
     with pytest.raises(JournalError, match=r"SQLite 3\.51\.2 can corrupt"):
         open_at(place)
 
 
-def test_the_settings_that_make_a_commit_a_promise_are_in_force(place: Path) -> None:
+def test_durable_commit_settings_are_in_force(place: Path) -> None:
     with closing(open_at(place)) as journal:
         found = {name: journal._connection.pragma(name) for name in ("journal_mode", "synchronous", "foreign_keys")}
     assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}

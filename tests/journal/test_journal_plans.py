@@ -11,8 +11,8 @@ from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.facts import decode_batch, encode_batch
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.values import BatchRecord, NewBatch
-from tests.journal.journal_rows import AT, OPERATION, journal_path, new_instruction, open_at, read_at
-from tests.journal.tested_journal import Journal
+from tests.support.journal_rows import AT, OPERATION, journal_path, new_instruction, open_at, read_at
+from tests.support.tested_journal import Journal
 
 PLAN = "d" * 64
 WITHOUT_A_PLAN = (
@@ -33,7 +33,7 @@ def opened(journal: Journal, batch: str, plan_sha256: str) -> BatchRecord:
     )
 
 
-def test_the_batch_that_a_plan_opened_is_found_by_the_plan(journal: Journal) -> None:
+def test_opened_batch_is_found_by_plan(journal: Journal) -> None:
     first, second = opened(journal, "b1", PLAN), opened(journal, "b2", "e" * 64)
     opened(journal, "b3", "")
     assert journal.batches(plan_sha256=PLAN) == [first]
@@ -42,7 +42,7 @@ def test_the_batch_that_a_plan_opened_is_found_by_the_plan(journal: Journal) -> 
     assert journal.verify()["batches"] == 3
 
 
-def test_a_plan_opens_no_second_batch_and_nothing_of_that_batch_is_kept(journal: Journal) -> None:
+def test_plan_opens_no_second_batch(journal: Journal) -> None:
     first = opened(journal, "b1", PLAN)
     head = journal.head()
     with pytest.raises(InternalError, match="was about to open another"):
@@ -51,13 +51,13 @@ def test_a_plan_opens_no_second_batch_and_nothing_of_that_batch_is_kept(journal:
     assert opened(journal, "b2", "").batch == "b2"
 
 
-def test_batches_without_a_plan_are_as_many_as_there_are(journal: Journal) -> None:
+def test_batches_without_plan_are_unlimited(journal: Journal) -> None:
     for batch in ("b1", "b2", "b3"):
         opened(journal, batch, "")
     assert len(journal.batches()) == 3
 
 
-def test_a_journal_says_which_one_it_is(place: Path) -> None:
+def test_journal_id_is_same_for_reader(place: Path) -> None:
     journal = open_at(place)
     journal_id = journal.head().journal_id
     reader = read_at(place)
@@ -66,7 +66,7 @@ def test_a_journal_says_which_one_it_is(place: Path) -> None:
     journal.close()
 
 
-def test_an_index_finds_the_plan_and_allows_it_once(place: Path) -> None:
+def test_plan_index_is_used_and_unique(place: Path) -> None:
     journal = open_at(place)
     opened(journal, "b1", PLAN)
     journal.close()
@@ -84,7 +84,7 @@ def test_an_index_finds_the_plan_and_allows_it_once(place: Path) -> None:
             )
 
 
-def test_an_opening_without_a_plan_does_not_speak_of_one() -> None:
+def test_opening_without_plan_omits_plan_field() -> None:
     read = decode_batch(WITHOUT_A_PLAN)
     assert read.plan_sha256 == ""
     assert encode_batch(read) == WITHOUT_A_PLAN

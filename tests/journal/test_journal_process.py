@@ -19,7 +19,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import HolderKind, InternalError, JournalHeld, JournalUnwritable
 from paygw_batch.journal.lock import LockWait, RunLock
 from paygw_batch.journal.values import MoveResult
-from tests.journal.journal_rows import AT, all_due, intent, journal_path, open_at, open_sheet, outcome_of, read_at
+from tests.support.journal_rows import AT, all_due, intent, journal_path, open_at, open_sheet, outcome_of, read_at
 
 SCRIPT = "tests.journal.journal_process"
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_a_second_run_is_refused_at_once_and_told_who_holds_the_journal(place: Path) -> None:
+def test_second_run_is_refused_with_journal_holder(place: Path) -> None:
     with started("hold", place) as holder:
         assert line_of(holder) == "held 0"
         with pytest.raises(JournalHeld) as found:
@@ -54,7 +54,7 @@ def test_a_second_run_is_refused_at_once_and_told_who_holds_the_journal(place: P
         assert f"process {holder.pid} on {os.uname().nodename}, since {AT}: a test" in str(found.value)
 
 
-def test_the_lock_ends_with_its_holder_however_it_ends(place: Path) -> None:
+def test_lock_ends_when_holder_is_killed(place: Path) -> None:
     with started("hold", place) as holder:
         line_of(holder)
         holder.send_signal(signal.SIGKILL)
@@ -79,7 +79,7 @@ def test_the_same_process_cannot_open_a_journal_twice(place: Path) -> None:
     open_at(place).close()
 
 
-def test_a_holder_that_has_not_written_its_name_yet_is_held_to_all_the_same(place: Path) -> None:
+def test_lock_without_holder_name_still_holds(place: Path) -> None:
     path = place / "a.lock"
     with path.open("w") as other:
         path.chmod(0o600)
@@ -98,9 +98,7 @@ def test_a_holder_that_has_not_written_its_name_yet_is_held_to_all_the_same(plac
         ({"command": "", "kind": "a later version's"}, HolderKind.RUN),
     ],
 )
-def test_what_holds_the_journal_is_told_by_a_word_for_it_and_not_by_its_command(
-    place: Path, written: dict[str, str], kind: HolderKind
-) -> None:
+def test_holder_kind_comes_from_word_not_command(place: Path, written: dict[str, str], kind: HolderKind) -> None:
     path = place / "a.lock"
     with path.open("w") as other:
         path.chmod(0o600)
@@ -112,7 +110,7 @@ def test_what_holds_the_journal_is_told_by_a_word_for_it_and_not_by_its_command(
     assert found.value.holder is kind
 
 
-def test_a_lock_says_what_holds_it(place: Path) -> None:
+def test_lock_names_holder_kind(place: Path) -> None:
     path = place / "a.lock"
     with closing(RunLock(path, now=AT, command="listen", kind=HolderKind.LISTENER)):
         assert json.loads(path.read_text())["kind"] == "listener"
@@ -135,7 +133,7 @@ def orphaned(place: Path) -> Iterator[int]:
                 os.kill(child, signal.SIGKILL)
 
 
-def test_a_lock_that_a_dead_run_left_with_its_child_is_waited_for(place: Path, orphaned: int) -> None:
+def test_lock_left_to_child_is_waited_for(place: Path, orphaned: int) -> None:
     waits = []
 
     def sleep(seconds: float) -> None:
@@ -150,7 +148,7 @@ def test_a_lock_that_a_dead_run_left_with_its_child_is_waited_for(place: Path, o
     assert len(waits) >= 3
 
 
-def test_a_lock_that_a_dead_run_left_is_not_waited_for_without_end(place: Path, orphaned: int) -> None:
+def test_wait_for_abandoned_lock_is_limited(place: Path, orphaned: int) -> None:
     clock = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -173,7 +171,7 @@ def test_a_living_holder_is_not_waited_for(place: Path) -> None:
     assert "has ended" not in found.value.message
 
 
-def test_a_holder_on_another_machine_is_not_taken_for_dead(place: Path, orphaned: int) -> None:
+def test_holder_on_other_machine_counts_as_living(place: Path, orphaned: int) -> None:
     path = place / "a.lock"
     told = json.loads(path.read_text())
     path.write_text(json.dumps({**told, "host": "another-machine"}))
@@ -182,7 +180,7 @@ def test_a_holder_on_another_machine_is_not_taken_for_dead(place: Path, orphaned
     os.kill(orphaned, 0)
 
 
-def test_a_program_that_a_run_starts_does_not_inherit_the_lock(place: Path) -> None:
+def test_started_program_does_not_inherit_lock(place: Path) -> None:
     journal = open_at(place)
     command = ["/bin/sh", "-c", "echo started; exec sleep 60"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, close_fds=False, text=True) as child:
@@ -192,7 +190,7 @@ def test_a_program_that_a_run_starts_does_not_inherit_the_lock(place: Path) -> N
         child.kill()
 
 
-def test_a_forked_child_neither_keeps_the_lock_nor_writes_the_journal(place: Path) -> None:
+def test_forked_child_neither_locks_nor_writes_journal(place: Path) -> None:
     journal = open_at(place)
     open_sheet(journal)
     (due, *_) = all_due(journal, 1)
@@ -217,7 +215,7 @@ def test_a_forked_child_neither_keeps_the_lock_nor_writes_the_journal(place: Pat
     os.close(ready_write)
 
 
-def test_of_four_runs_started_at_once_one_gets_the_journal(place: Path) -> None:
+def test_single_run_of_four_gets_journal(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
     with ExitStack() as stack:
@@ -233,7 +231,7 @@ def test_of_four_runs_started_at_once_one_gets_the_journal(place: Path) -> None:
         assert journal.mark_interrupted(AT) == 1
 
 
-def test_without_its_lock_file_a_run_is_stopped_by_the_first_fact_of_another(place: Path) -> None:
+def test_foreign_fact_stops_run_without_lock_file(place: Path) -> None:
     """Someone deletes the lock while a run holds it: the chain itself lets only one of two go on."""
     with closing(open_at(place)) as first:
         open_sheet(first)
@@ -253,7 +251,7 @@ def test_without_its_lock_file_a_run_is_stopped_by_the_first_fact_of_another(pla
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("seed", range(6))
-def test_a_run_killed_in_the_middle_of_its_writing_has_noted_everything_it_sent(place: Path, seed: int) -> None:
+def test_killed_run_has_noted_everything_sent(place: Path, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - the same moments every time
     with started("send", place) as run:
         assert line_of(run) == "held"

@@ -11,7 +11,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import recorded
 from paygw_batch.errors import InternalError, JournalCorrupt, RowsMoved
 from paygw_batch.journal.values import Amendment, CarriedOut, ClockSeen, Entry
-from tests.journal.journal_rows import (
+from tests.support.journal_rows import (
     OPERATION,
     all_due,
     at,
@@ -23,7 +23,7 @@ from tests.journal.journal_rows import (
     outcome_of,
     send,
 )
-from tests.journal.tested_journal import Journal
+from tests.support.tested_journal import Journal
 
 
 def says_rejected(number: int, attempt: int, basis: Basis, minute: int = 3) -> Entry:
@@ -38,9 +38,7 @@ def rejected(journal: Journal, basis: Basis = Basis.PERSON) -> None:
 
 
 @pytest.mark.parametrize(("cutoff", "released"), [("", 0), (at(0), 0), (at(1), 1), (at(2), 1)])
-def test_a_row_rejected_by_a_person_is_released_when_its_attempt_left_long_ago(
-    journal: Journal, cutoff: str, released: int
-) -> None:
+def test_person_rejected_row_is_released_after_quarantine(journal: Journal, cutoff: str, released: int) -> None:
     rejected(journal)
     assert journal.release(1, None, suffix=True, by="amina", at=at(9), cutoff=cutoff) == released
     (row,) = journal.rows(1)
@@ -49,7 +47,7 @@ def test_a_row_rejected_by_a_person_is_released_when_its_attempt_left_long_ago(
     assert (row.quarantined_since is None) == bool(released)
 
 
-def test_the_latest_attempt_counts_and_no_earlier_one(journal: Journal) -> None:
+def test_quarantine_counts_only_latest_attempt(journal: Journal) -> None:
     rejected(journal)
     journal.release(1, None, suffix=False, by="amina", at=at(9), cutoff=at(1))
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
@@ -58,7 +56,7 @@ def test_the_latest_attempt_counts_and_no_earlier_one(journal: Journal) -> None:
     assert journal.release(1, None, suffix=False, by="amina", at=at(12), cutoff=at(10)) == 1
 
 
-def test_the_gateways_own_word_is_released_at_once_and_leaves_the_mark(journal: Journal) -> None:
+def test_gateway_rejection_skips_quarantine_and_keeps_mark(journal: Journal) -> None:
     rejected(journal, Basis.GATEWAY)
     (row,) = journal.rows(1)
     assert (row.quarantined_since, row.error_code) == (None, "proven_statement")
@@ -69,7 +67,7 @@ def test_the_gateways_own_word_is_released_at_once_and_leaves_the_mark(journal: 
     journal.verify()
 
 
-def test_a_later_no_of_the_gateways_ends_the_wait(journal: Journal) -> None:
+def test_later_gateway_rejection_ends_quarantine(journal: Journal) -> None:
     rejected(journal)
     journal.release(1, None, suffix=True, by="amina", at=at(9), cutoff=at(1))
     send(journal, 1, OutcomeKind.REJECTED, at(10))
@@ -94,14 +92,14 @@ def test_an_amendment_waits_for_the_quarantine_too(journal: Journal, cutoff: str
 DONE = CarriedOut("b1", "answers.csv", "a" * 64, "amina", at(4))
 
 
-def test_a_statement_is_carried_out_with_its_settlements_or_not_at_all(journal: Journal) -> None:
+def test_statement_with_moved_row_is_refused(journal: Journal) -> None:
     open_sheet(journal)
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
     with pytest.raises(RowsMoved):
         journal.settle([says_rejected(1, 7, Basis.PERSON)], note=DONE)
 
 
-def test_which_statements_were_carried_out_for_a_batch_is_known(journal: Journal) -> None:
+def test_carried_out_statements_of_batch_are_known(journal: Journal) -> None:
     open_sheet(journal)
     assert journal.carried_out("b1") == []
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
@@ -126,7 +124,7 @@ def test_a_crash_loses_settlements_and_their_statement_together(place: Path) -> 
     again.close()
 
 
-def test_verify_finds_that_a_carried_out_statement_was_changed(place: Path) -> None:
+def test_verify_finds_changed_carried_out_statement(place: Path) -> None:
     journal = open_at(place)
     open_sheet(journal)
     journal.settle([], note=DONE)
@@ -156,7 +154,7 @@ def test_the_newest_difference_of_clocks_is_kept(journal: Journal) -> None:
     "seen",
     [ClockSeen(at(2), at(1), -700), ClockSeen(at(9), at(8), 0, 86_400, at(2), at(8)), ClockSeen(at(9), at(8), 1, 900)],
 )
-def test_a_note_keeps_how_far_the_clock_was_behind_before(journal: Journal, seen: ClockSeen) -> None:
+def test_clock_note_keeps_previous_lag(journal: Journal, seen: ClockSeen) -> None:
     journal.settle([], note=seen)
     assert journal.head().clock == seen
     journal.verify()

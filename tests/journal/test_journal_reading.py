@@ -24,7 +24,7 @@ from paygw_batch.journal.values import (
     TallyKind,
     reply_sha256,
 )
-from tests.journal.journal_rows import (
+from tests.support.journal_rows import (
     AT,
     all_due,
     at,
@@ -37,7 +37,7 @@ from tests.journal.journal_rows import (
     outcome_of,
     row_of,
 )
-from tests.journal.tested_journal import Journal
+from tests.support.tested_journal import Journal
 
 WORDS = {"approved": OutcomeKind.PAID}
 
@@ -63,7 +63,7 @@ ACCEPTED_LATER = [
 ]
 
 
-def test_of_the_accepted_rows_those_that_left_long_enough_ago_are_wanted(journal: Journal) -> None:
+def test_accepted_rows_are_filtered_by_sending_time(journal: Journal) -> None:
     sent(journal, *ACCEPTED_LATER)
     wanted = {State.ACCEPTED, State.IN_DOUBT}
     for until, found in ((at(0), []), (at(1), [2]), (at(4), [2]), (at(5), [2, 3]), (at(9), [2, 3, 7])):
@@ -79,9 +79,7 @@ def test_of_the_accepted_rows_those_that_left_long_enough_ago_are_wanted(journal
 
 
 @pytest.mark.parametrize("common", [1, 20_000])
-def test_as_many_rows_as_were_asked_for_and_none_twice(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch, common: int
-) -> None:
+def test_row_limit_is_met_without_repeats(journal: Journal, monkeypatch: pytest.MonkeyPatch, common: int) -> None:
     monkeypatch.setattr(states, "_COMMON_ROWS", common)
     sent(journal, *ACCEPTED_LATER)
     assert numbers(list(journal.rows(1, limit=2))) == [2, 3]
@@ -96,7 +94,7 @@ def test_as_many_rows_as_were_asked_for_and_none_twice(
     assert numbers(list(journal.rows(1, states={State.READY}, limit=2))) == []
 
 
-def test_the_rows_that_an_earlier_batch_brought_are_added_up_by_themselves(journal: Journal) -> None:
+def test_known_rows_are_tallied_separately(journal: Journal) -> None:
     sent(journal, (OutcomeKind.PAID, 1), (OutcomeKind.UNKNOWN, 2))
     known = [Known(2, 1, State.PAID), Known(3, 2, State.IN_DOUBT)]
     open_sheet(journal, "b2", [new_instruction(4, "NEW", amount="10.00")], known=known, opened_at=at(3))
@@ -112,7 +110,7 @@ def test_the_rows_that_an_earlier_batch_brought_are_added_up_by_themselves(journ
     ]
 
 
-def test_a_held_row_names_the_latest_evidence_against_it(journal: Journal) -> None:
+def test_held_row_names_latest_evidence(journal: Journal) -> None:
     open_sheet(journal, new=2)
     for number in (1, 2):
         claim = Claim("ORD-3", "1500.50", "KES", "approved", proof=Proof.PROVEN)
@@ -125,7 +123,7 @@ def test_a_held_row_names_the_latest_evidence_against_it(journal: Journal) -> No
     assert [due.row for due in all_due(journal, 1)] == [2]
 
 
-def test_signed_orders_are_kept_for_their_batch_in_order(journal: Journal) -> None:
+def test_signed_orders_are_kept_by_batch_in_order(journal: Journal) -> None:
     open_sheet(journal, new=1)
     open_sheet(journal, "b2", [new_instruction(2, "OTHER")])
     for batch, text in (("b1", "one"), ("b2", "two"), ("b1", "three")):
@@ -135,7 +133,7 @@ def test_signed_orders_are_kept_for_their_batch_in_order(journal: Journal) -> No
     assert list(journal.signed_orders()) == []
 
 
-def test_a_customers_page_is_that_of_the_latest_attempt(journal: Journal) -> None:
+def test_journal_gives_customer_page_of_latest_attempt(journal: Journal) -> None:
     sent(journal, (OutcomeKind.REJECTED, 1), (OutcomeKind.ACCEPTED, 2), customer_url="https://pay.example/1")
     assert dict(journal.customer_urls(1)) == {2: "https://pay.example/1", 3: "https://pay.example/1"}
     journal.release(1, None, suffix=True, by="amina", at=at(3))
@@ -148,7 +146,7 @@ def test_a_customers_page_is_that_of_the_latest_attempt(journal: Journal) -> Non
     assert journal.customer_urls(7) == {}
 
 
-def test_raw_replies_are_kept_with_their_attempts_and_held_against_their_facts(journal: Journal) -> None:
+def test_raw_replies_are_kept_by_attempt_and_verified(journal: Journal) -> None:
     open_sheet(journal, new=2)
     first, _ = all_due(journal, 1)
     replies = [KeptReply("HTTP/1.1 200 OK", b"{}"), KeptReply("HTTP/1.1 500 Error", b"<html>")]
@@ -192,13 +190,13 @@ def test_arrivals_are_judged_up_to_a_flying_row(place: Path) -> None:
         assert journal.verify()["notifications_waiting"] == 0
 
 
-def test_a_batch_that_the_journal_does_not_have_has_nothing() -> None:
+def test_unknown_batch_has_no_content() -> None:
     journal = memory()
     assert (list(journal.rows(1)), list(journal.tallies(1)), list(journal.pages(1))) == ([], [], [])
     assert list(journal.rows(1, states={State.PAID})) == []
 
 
-def test_a_journal_that_was_moved_says_where_and_is_opened_no_more(place: Path) -> None:
+def test_moved_journal_names_place_and_stays_closed(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
         with journal.moving("the database of another machine"):

@@ -10,7 +10,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Amendment, FoundPayment, Known, NewInstruction, PaymentSearch
-from tests.journal.journal_rows import (
+from tests.support.journal_rows import (
     AT,
     all_due,
     intent,
@@ -19,7 +19,7 @@ from tests.journal.journal_rows import (
     outcome_of,
     send,
 )
-from tests.journal.tested_journal import Journal
+from tests.support.tested_journal import Journal
 
 
 def named(row: int, name: str, order_id: str | None = None, **more: str) -> NewInstruction:
@@ -61,22 +61,20 @@ def people(journal: Journal) -> Journal:
         (("NEAR(jane wanjiku)",), []),
     ],
 )
-def test_payments_are_found_by_words_in_any_order_case_and_accent_the_newest_first(
-    people: Journal, words: tuple[str, ...], wanted: list[str]
-) -> None:
+def test_payments_are_found_by_words_newest_first(people: Journal, words: tuple[str, ...], wanted: list[str]) -> None:
     assert order_ids(found(people, *words)) == wanted
 
 
-def test_one_of_several_spellings_is_enough(people: Journal) -> None:
+def test_any_of_several_spellings_finds_payment(people: Journal) -> None:
     search = PaymentSearch((("0700000003", "254700000003"), ("عمر",)), "")
     assert order_ids(list(people.find_payments(search, limit=10))) == ["ORD-10"]
 
 
-def test_no_more_than_the_limit_is_found_and_they_are_the_newest(people: Journal) -> None:
+def test_search_limit_keeps_newest_payments(people: Journal) -> None:
     assert order_ids(found(people, "jane", limit=2)) == ["ORD-9", "ORD-4"]
 
 
-def test_a_payment_is_found_with_its_state_times_and_reference(journal: Journal) -> None:
+def test_found_payment_has_state_times_and_reference(journal: Journal) -> None:
     open_sheet(journal, "b1", [named(2, "Jane Wanjiku")], sheet_name="october.csv")
     (before,) = found(journal, "jane")
     assert (before.state, before.attempts, before.first_sent_at) == (State.READY, 0, None)
@@ -88,14 +86,14 @@ def test_a_payment_is_found_with_its_state_times_and_reference(journal: Journal)
     assert paid.fields["account_name"] == "Jane Wanjiku"
 
 
-def test_a_row_in_flight_says_when_it_left(journal: Journal) -> None:
+def test_row_in_flight_shows_leaving_time(journal: Journal) -> None:
     open_sheet(journal, "b1", 1)
     journal.append([intent(due) for due in all_due(journal, 1)])
     (payment,) = found(journal, "wanjiku")
     assert (payment.state, payment.first_sent_at) == (State.IN_FLIGHT, AT)
 
 
-def test_an_order_id_is_found_in_any_spelling_and_of_any_attempt(journal: Journal) -> None:
+def test_search_finds_order_id_by_spelling_or_attempt(journal: Journal) -> None:
     open_sheet(journal, "b1", [new_instruction(2, "PAY-Ä-1"), new_instruction(3)])
     journal.append([intent(due) for due in all_due(journal, 1)])
     journal.append([outcome_of(1, 1, OutcomeKind.REJECTED), outcome_of(2, 1, OutcomeKind.PAID)])
@@ -106,7 +104,7 @@ def test_an_order_id_is_found_in_any_spelling_and_of_any_attempt(journal: Journa
     assert found(journal, order_id="PAY-Ä") == []
 
 
-def test_a_row_that_two_batches_cover_is_found_once_and_a_replaced_one_stays(journal: Journal) -> None:
+def test_shared_row_is_found_once_beside_replaced_row(journal: Journal) -> None:
     open_sheet(journal, "b1", [named(2, "Jane Wanjiku"), named(3, "Jane Wairimu")])
     mended = named(3, "Jane Wairimu")._replace(amount="7.00", minor=700)
     open_sheet(journal, "b2", [mended], known=[Known(2, 1, State.READY)], amendments=[Amendment(3, 2)])
@@ -121,12 +119,12 @@ def test_people_are_found_in_both_operations(journal: Journal) -> None:
     assert [payment.operation for payment in found(journal, order_id="ORD-2")] == ["payin", "payout"]
 
 
-def test_the_index_is_sound_and_verify_holds_it_to_the_instructions(people: Journal) -> None:
+def test_verify_accepts_search_index(people: Journal) -> None:
     people.verify()
 
 
 @pytest.mark.parametrize("journal", ["disk", "memory"], indirect=True)
-def test_a_search_reads_an_index_and_not_the_instructions(people: Journal) -> None:
+def test_search_uses_index_without_scanning_instructions(people: Journal) -> None:
     assert isinstance(people, SqliteJournal)
     connection = people._connection
     plans: list[str] = []

@@ -11,7 +11,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.values import Amendment, NewInstruction, RepeatedBatch, UsedSpelling
-from tests.journal.journal_rows import (
+from tests.support.journal_rows import (
     AT,
     OPERATION,
     all_due,
@@ -22,7 +22,7 @@ from tests.journal.journal_rows import (
     open_sheet,
     send,
 )
-from tests.journal.tested_journal import Journal
+from tests.support.tested_journal import Journal
 
 SPELLINGS = ["Jose\u0301-1", "JOSÉ-1", "josé-1", "José\u20101", "\uff2aosé-1"]
 """Of José-1."""
@@ -42,7 +42,7 @@ def derived(row: int, reference: str) -> NewInstruction:
     return new._replace(client_orderid=f"{reference}-{payee_mark(reference, new.payee)}-1")
 
 
-def test_an_id_is_found_in_every_spelling_and_named_as_it_was_written(journal: Journal) -> None:
+def test_used_id_is_found_in_every_spelling(journal: Journal) -> None:
     open_sheet(journal, new=[new_instruction(2, "José-1"), new_instruction(3, "PAY-7")])
     assert used(journal, *SPELLINGS) == [(one, "José-1") for one in SPELLINGS]
     assert used(journal, "pay-7", "Pay\u20127", "\uff30AY-7") == [
@@ -51,7 +51,7 @@ def test_an_id_is_found_in_every_spelling_and_named_as_it_was_written(journal: J
     assert used(journal, "José-2", "Jose-1", "PAY-70", "PAY 7") == []
 
 
-def test_an_id_that_was_used_as_it_is_has_no_other_spelling(journal: Journal) -> None:
+def test_exactly_used_id_has_no_other_spelling(journal: Journal) -> None:
     open_sheet(journal, new=[new_instruction(2, "PAY-7"), new_instruction(3, "pay-7")])
     assert used(journal, "PAY-7", "pay-7") == []
     assert used(journal, "Pay-7") == [("Pay-7", "pay-7")]
@@ -74,7 +74,7 @@ def test_ids_of_later_attempts_are_order_ids_too(journal: Journal, base: str) ->
     assert journal.verify()["order_ids"] == 2
 
 
-def test_a_later_attempt_takes_no_id_that_was_used_in_another_spelling(journal: Journal) -> None:
+def test_later_attempt_avoids_ids_in_other_spelling(journal: Journal) -> None:
     open_sheet(
         journal, new=[new_instruction(2, "PAY"), new_instruction(3, "pay-R2"), new_instruction(4, "PAY\u2010r3")]
     )
@@ -83,7 +83,7 @@ def test_a_later_attempt_takes_no_id_that_was_used_in_another_spelling(journal: 
     assert [due.order_id for due in all_due(journal, 1)] == ["PAY-r4"]
 
 
-def test_an_id_that_went_over_to_an_amended_row_is_found_with_its_batch(journal: Journal) -> None:
+def test_amended_row_id_is_found_in_new_batch(journal: Journal) -> None:
     open_sheet(journal, "b0", [new_instruction(2, "PAYÉ")])
     open_sheet(journal, "b1", [new_instruction(2, "PAYÉ", amount="7.00")], amendments=[Amendment(2, 1)])
     assert used(journal, "payé") == [("payé", "PAYÉ")]
@@ -93,7 +93,7 @@ def references(journal: Journal) -> list[tuple[str, str]]:
     return [(one.batch, one.reference) for one in journal.batches()]
 
 
-def test_references_are_those_that_ids_were_derived_from(journal: Journal) -> None:
+def test_references_come_from_derived_ids(journal: Journal) -> None:
     open_sheet(journal, "b1", [derived(2, "Payroll-2026-11"), derived(3, "Payroll-2026-11")])
     open_sheet(journal, "b2", 3)
     open_sheet(journal, "b3", [derived(4, "bonus")], opened_at=at(9))
@@ -101,12 +101,12 @@ def test_references_are_those_that_ids_were_derived_from(journal: Journal) -> No
     assert references(journal) == [("b1", "Payroll-2026-11"), ("b2", ""), ("b3", "bonus"), ("b4", "fees")]
 
 
-def test_an_id_that_looks_like_a_derived_one_has_no_reference(journal: Journal) -> None:
+def test_derived_looking_id_has_no_reference(journal: Journal) -> None:
     open_sheet(journal, new=[new_instruction(2, "ORD-0123456789abcdef-1")])
     assert references(journal) == [("b1", "")]
 
 
-def test_rows_paid_under_other_ids_are_counted_once_for_each_batch(journal: Journal) -> None:
+def test_repeated_rows_are_counted_once_per_batch(journal: Journal) -> None:
     open_sheet(journal, "b1", 4, opened_at=at(1))
     twice = [new_instruction(2, "X-1"), new_instruction(12, "X-2", phone="254700000002")]
     open_sheet(journal, "b2", [*twice, new_instruction(3, "X-3")], opened_at=at(2), sheet_name="again.csv")
@@ -134,7 +134,7 @@ def test_rows_paid_under_other_ids_are_counted_once_for_each_batch(journal: Jour
         "UPDATE batch_reference SET reference = 'payroll-2026-11'",
     ],
 )
-def test_spellings_and_references_that_were_changed_are_found(place: Path, change: str) -> None:
+def test_changed_spellings_and_references_are_found(place: Path, change: str) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, "b1", [new_instruction(2, "José-1")])
         open_sheet(journal, "b2", [derived(3, "Payroll-2026-11")])
@@ -154,7 +154,7 @@ def test_spellings_and_references_that_were_changed_are_found(place: Path, chang
         journal.verify()
 
 
-def test_no_row_is_asked_about_in_a_journal_without_order_ids(place: Path) -> None:
+def test_journal_without_order_ids_asks_no_row(place: Path) -> None:
     with closing(open_at(place)) as journal:
         assert list(journal.used_spellings(OPERATION, (1 / 0 for _ in [0]))) == []  # type: ignore[misc]  # never asked
 

@@ -12,7 +12,7 @@ from paygw_batch.errors import JournalError
 from paygw_batch.journal import file_place
 from paygw_batch.journal import file_place as opening
 from paygw_batch.journal.sqlite import connect
-from tests.journal.journal_rows import journal_path, open_at, open_sheet, read_at, send
+from tests.support.journal_rows import journal_path, open_at, open_sheet, read_at, send
 
 MADE_UP = "CREATE TABLE remark (number INTEGER PRIMARY KEY, said TEXT NOT NULL) STRICT;"
 """What a later version of the tables could add."""
@@ -43,9 +43,7 @@ def paid(place: Path) -> None:
         send(journal, 1, OutcomeKind.PAID)
 
 
-def test_a_journal_of_an_older_version_is_brought_up_by_the_next_writer_with_all_it_holds(
-    place: Path, request: pytest.FixtureRequest
-) -> None:
+def test_older_journal_is_upgraded_by_next_writer(place: Path, request: pytest.FixtureRequest) -> None:
     paid(place)
     request.getfixturevalue("newer_program")
     with pytest.raises(JournalError, match="was written by an older version"):

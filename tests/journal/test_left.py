@@ -28,10 +28,10 @@ from paygw_batch.journal.left import (
     writers,
 )
 from paygw_batch.journal.values import Link
-from tests.journal.journal_rows import AT, memory, open_sheet, outcome_of
-from tests.journal.journal_rows import all_due as due_in
-from tests.journal.journal_rows import intent as intent_of
-from tests.long_part import share_of
+from tests.support.journal_rows import AT, memory, open_sheet, outcome_of
+from tests.support.journal_rows import all_due as due_in
+from tests.support.journal_rows import intent as intent_of
+from tests.support.long_part import share_of
 
 Commit = Sequence[Noted]
 Read = list[tuple[int, list[Noted]]]
@@ -161,7 +161,7 @@ def test_a_line_torn_in_its_middle_is_none(tmp_path: Path) -> None:
 
 @given(st.data(), commits)
 @settings(deadline=None, max_examples=share_of(150), suppress_health_check=[HealthCheck.too_slow])
-def test_a_damaged_file_says_so_or_the_truth(data: st.DataObject, noted_by: list[Commit]) -> None:
+def test_damaged_file_reports_damage_or_truth(data: st.DataObject, noted_by: list[Commit]) -> None:
     with TemporaryDirectory() as home:
         folder = Path(home)
         note_all(folder, noted_by)
@@ -177,7 +177,7 @@ def test_a_damaged_file_says_so_or_the_truth(data: st.DataObject, noted_by: list
 
 
 @pytest.mark.parametrize("content", [b"", bytes(8192), b"x" * 8192, b"x\n" * 4096, b"[1,2] 00000000\n"])
-def test_a_damaged_file_is_not_a_missing_one(tmp_path: Path, content: bytes) -> None:
+def test_damaged_file_does_not_count_as_missing(tmp_path: Path, content: bytes) -> None:
     note_all(tmp_path, [[Noted(1, 1, "A")]])
     (tmp_path / f"{RUN}.1").write_bytes(content)
     for attempt in (lambda: newest(tmp_path, RUN), lambda: list(lines(tmp_path, RUN)), lambda: note_all(tmp_path, [])):
@@ -251,7 +251,7 @@ def test_after_an_accepted_loss_lines_go_on(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("damaged-*"))) == 1
 
 
-def test_closed_twice_it_closes_no_other_file(tmp_path: Path) -> None:
+def test_second_close_closes_no_other_file(tmp_path: Path) -> None:
     writer = Left(tmp_path, RUN, START)
     writer.close()
     with (tmp_path / "other").open("wb") as other:  # it gets the number that the first had
@@ -260,7 +260,7 @@ def test_closed_twice_it_closes_no_other_file(tmp_path: Path) -> None:
         other.flush()
 
 
-def test_what_leaves_and_what_did_not_are_noted() -> None:
+def test_sent_and_unsent_attempts_are_noted() -> None:
     with closing(memory()) as journal:
         open_sheet(journal)
         first, second, _ = due_in(journal, 1)
@@ -274,7 +274,7 @@ def test_what_leaves_and_what_did_not_are_noted() -> None:
 @pytest.mark.parametrize(
     ("seen", "is_refused"), [((2, digest(2)), False), ((3, digest(3)), True), ((2, digest(9)), True)]
 )
-def test_a_journal_that_lacks_a_line_is_older(seen: tuple[int, str], is_refused: bool) -> None:
+def test_journal_lacking_line_is_older(seen: tuple[int, str], is_refused: bool) -> None:
     line, end = LeftLine(1, *seen, AT), Link(2, bytes.fromhex(digest(2)))
     with pytest.raises(JournalWentBack, match=r"diverged|older copy") if is_refused else nullcontext():
         require_not_older([line], end, lambda number: bytes.fromhex(digest(number)), "how to go on")

@@ -12,9 +12,9 @@ import pytest
 from paygw_batch.cluster import calling
 from paygw_batch.cluster.job_worker import JobWorker
 from paygw_batch.cluster.timetable import ScheduledCommand
-from tests.journal.postgres_server import PostgresServer
-from tests.journal.wire_proxy import Trouble, WireProxy, wire_proxy
-from tests.patience import until
+from tests.support.patience import until
+from tests.support.postgres_server import PostgresServer
+from tests.support.wire_proxy import Trouble, WireProxy, wire_proxy
 
 NEVER = "0 0 29 2 1"
 DEFER = """INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args)
@@ -49,7 +49,7 @@ def a_worker(url: str, done: Path) -> JobWorker:
         (b"procrastinate_finish_job", Trouble.SILENCE),
     ],
 )
-def test_the_next_job_of_its_name_is_done_all_the_same(
+def test_next_job_runs_after_connection_trouble(
     database: str,
     proxy: WireProxy,
     tmp_path: Path,

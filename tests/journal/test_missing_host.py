@@ -12,8 +12,8 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalUnwritable, RollCallOpen
 from paygw_batch.journal.postgres.accepted_loss import put_undone_in_doubt
 from paygw_batch.journal.values import MoveResult, Withdrawal
-from tests.journal.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of
-from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres
+from tests.support.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of
+from tests.support.postgres_rows import open_postgres, postgres_place, read_postgres
 
 GHOST = "f" * 32
 
@@ -40,7 +40,7 @@ def call_for_ghost(at: DatabasePlace) -> None:
     assert [one.name for one in at.roll_call()] == ["ghost"]
 
 
-def test_no_intent_is_kept_while_a_host_is_missing(at_database: DatabasePlace) -> None:
+def test_missing_host_stops_new_intents(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
         first, second = all_due(journal, 1)
@@ -69,7 +69,7 @@ def test_nothing_is_decided_while_a_host_is_missing(at_database: DatabasePlace) 
         assert len(reader.batches()) == 1
 
 
-def test_nobody_takes_the_desk_while_a_host_is_missing(at_database: DatabasePlace) -> None:
+def test_missing_host_blocks_taking_desk(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal:
         journal.writer.leave_desk()
         call_for_ghost(at_database)
@@ -77,7 +77,7 @@ def test_nobody_takes_the_desk_while_a_host_is_missing(at_database: DatabasePlac
             journal.hold_again()
 
 
-def test_a_plan_is_withdrawn_while_a_host_is_missing(at_database: DatabasePlace) -> None:
+def test_plan_is_withdrawn_despite_missing_host(at_database: DatabasePlace) -> None:
     open_postgres(at_database).close()
     call_for_ghost(at_database)
     at_database.withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))
@@ -85,7 +85,7 @@ def test_a_plan_is_withdrawn_while_a_host_is_missing(at_database: DatabasePlace)
         assert [one.sha256 for one in reader.withdrawals()] == ["1" * 64]
 
 
-def test_who_retires_a_host_writes_intents_that_stay(at_database: DatabasePlace) -> None:
+def test_retiring_host_puts_sendable_rows_in_doubt(at_database: DatabasePlace) -> None:
     """Of what it writes nothing leaves: each row that the host could have sent is in doubt."""
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)

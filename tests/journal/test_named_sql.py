@@ -9,8 +9,8 @@ import pytest
 from paygw_batch.journal.postgres import session as postgres_tables
 from paygw_batch.journal.sqlite import sqlite_tables
 from paygw_batch.journal.tables import ON_POSTGRES, ON_SQLITE, named_sql
-from tests.checkout import ROOT
-from tests.journal.journal_rows import memory
+from tests.support.checkout import ROOT
+from tests.support.journal_rows import memory
 
 JOURNAL = ROOT / "paygw_batch" / "journal"
 OF_ONE_STORE = {
@@ -26,7 +26,7 @@ OF_ONE_STORE = {
 FILES = sorted(path for path in JOURNAL.rglob("*.sql") if "-- name: " in path.read_text(encoding="utf-8"))
 
 
-def test_a_part_is_filled_in_and_a_value_is_written_as_each_store_takes_it(tmp_path: Path) -> None:
+def test_query_parts_and_values_fit_each_store(tmp_path: Path) -> None:
     package = tmp_path / "some_queries"
     (package / "here").mkdir(parents=True)
     (package / "here" / "found.sql").write_text(
@@ -53,7 +53,7 @@ def test_a_part_is_filled_in_and_a_value_is_written_as_each_store_takes_it(tmp_p
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_each_statement_has_a_sentence_and_a_name_of_its_own(path: Path) -> None:
+def test_each_statement_has_sentence_and_unique_name(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     names = re.findall(r"^-- (?:name|part): (\w+)$", text, re.MULTILINE)
     assert (
@@ -62,7 +62,7 @@ def test_each_statement_has_a_sentence_and_a_name_of_its_own(path: Path) -> None
 
 
 @pytest.mark.parametrize("file", OF_ONE_STORE)
-def test_both_stores_have_the_statements_that_they_share(file: str) -> None:
+def test_both_stores_have_all_shared_statements(file: str) -> None:
     shared, *stores = (
         set(re.findall(r"^-- name: (\w+)$", (JOURNAL / place / file).read_text(encoding="utf-8"), re.MULTILINE))
         for place in (".", "sqlite", "postgres")
@@ -71,7 +71,7 @@ def test_both_stores_have_the_statements_that_they_share(file: str) -> None:
     assert shared.isdisjoint(stores[0] | stores[1])
 
 
-def test_each_store_writes_a_shared_statement_in_its_own_way() -> None:
+def test_stores_render_shared_statement_in_own_dialect() -> None:
     (ours, theirs) = (tables.QUERIES["not_forgotten_of"] for tables in (sqlite_tables, postgres_tables))
     assert "number IN (SELECT value FROM carray(:numbers))" in ours
     assert "number = ANY (%(numbers)s)" in theirs
@@ -83,7 +83,7 @@ def test_every_part_is_filled_in() -> None:
 
 
 @pytest.mark.parametrize("name", ["holds", "waiting", "contradictions", "counts_of_batch", "history", "payments"])
-def test_what_is_rare_is_found_without_reading_all_rows_of_a_batch(name: str) -> None:
+def test_rare_rows_are_found_without_full_scan(name: str) -> None:
     connection = memory()._connection
     plan = [
         line[3] for line in connection.execute(f"EXPLAIN QUERY PLAN {sqlite_tables.QUERIES[name]}", defaultdict(int))

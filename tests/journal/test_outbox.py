@@ -23,7 +23,7 @@ from paygw_batch.journal.outbox import FIRST_PAUSE, GIVEN_UP_AFTER, LONGEST_PAUS
 from paygw_batch.journal.place import JournalPlace
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import MoveResult
-from tests.journal.journal_rows import (
+from tests.support.journal_rows import (
     all_due,
     file_place,
     intent,
@@ -33,8 +33,8 @@ from tests.journal.journal_rows import (
     open_sheet,
     outcome_of,
 )
-from tests.journal.postgres_rows import open_postgres, postgres_place
-from tests.journal.postgres_server import PostgresServer
+from tests.support.postgres_rows import open_postgres, postgres_place
+from tests.support.postgres_server import PostgresServer
 
 NOW = datetime(2026, 11, 24, 8, tzinfo=UTC)
 NOTICE = NewNotice(Occasion.PLAN_WAITS, "a plan", "b1", ["ada@example.com"], {"sheet": "payroll.csv"})
@@ -74,7 +74,7 @@ def test_a_subject_is_told_each_recipient_once(outbox: Outbox) -> None:
     assert len(added(outbox, replace(NOTICE, occasion=Occasion.IN_DOUBT), replace(NOTICE, batch="b2"))) == 5
 
 
-def test_of_two_that_send_one_has_it_and_both_know(outbox: Outbox) -> None:
+def test_notice_is_claimed_by_single_sender(outbox: Outbox) -> None:
     (notice,) = added(outbox)
     assert outbox.claim(notice, {}, NOW)
     assert not outbox.claim(notice, {}, NOW)
@@ -82,7 +82,7 @@ def test_of_two_that_send_one_has_it_and_both_know(outbox: Outbox) -> None:
     assert due(outbox, NOW + FIRST_PAUSE - timedelta(seconds=1)) == []
 
 
-def test_what_was_sent_is_never_due_again(outbox: Outbox) -> None:
+def test_sent_notice_is_never_due_again(outbox: Outbox) -> None:
     (notice,) = added(outbox)
     outbox.claim(notice, {}, NOW)
     outbox.note_sent(notice, timestamp(NOW))
@@ -91,7 +91,7 @@ def test_what_was_sent_is_never_due_again(outbox: Outbox) -> None:
     assert [one.sent_at for one in outbox.listed(limit=9)] == [timestamp(NOW)]
 
 
-def test_every_try_says_the_same_under_the_same_id(outbox: Outbox) -> None:
+def test_every_try_repeats_content_and_id(outbox: Outbox) -> None:
     (notice,) = added(outbox, replace(NOTICE, content=None))
     outbox.claim(notice, {"rows": 1}, NOW)
     (again,) = due(outbox, NOW + FIRST_PAUSE)
@@ -100,7 +100,7 @@ def test_every_try_says_the_same_under_the_same_id(outbox: Outbox) -> None:
     assert (again.content, kept.content, kept.id, kept.tries) == ({"rows": 1}, {"rows": 1}, notice.id, 2)
 
 
-def test_it_is_tried_for_days_at_longer_and_longer_pauses_and_then_given_up(outbox: Outbox) -> None:
+def test_notice_is_retried_at_growing_pauses_then_abandoned(outbox: Outbox) -> None:
     now, pauses = NOW, []
     (notice,) = added(outbox)
     while True:
@@ -122,7 +122,7 @@ def test_it_is_tried_for_days_at_longer_and_longer_pauses_and_then_given_up(outb
     assert [one.id for one in due(outbox, now)] == [notice.id]
 
 
-def test_who_is_in_a_hurry_leaves_alone_what_is_being_sent_and_what_was_never_tried(outbox: Outbox) -> None:
+def test_hurry_leaves_notice_being_sent(outbox: Outbox) -> None:
     sending, failed = added(outbox, NOTICE, replace(NOTICE, subject="another"))
     for notice in (sending, failed):
         outbox.claim(notice, {}, NOW)
@@ -142,7 +142,7 @@ def test_the_newest_subject_of_a_batch_is_known(outbox: Outbox) -> None:
 
 
 @pytest.mark.parametrize("tries", [1, 2, 7, 40, 10_000])
-def test_the_next_try_is_later_and_within_the_days(tries: int) -> None:
+def test_next_try_is_later_until_given_up(tries: int) -> None:
     later = next_try(tries, timestamp(NOW), NOW)
     assert later is not None
     assert FIRST_PAUSE <= datetime.fromisoformat(later) - NOW <= LONGEST_PAUSE
@@ -189,20 +189,18 @@ class _Company:
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("seed", range(6))
-def test_under_kills_no_notice_is_lost_and_only_a_kill_makes_one_come_twice(
-    journal_place: JournalPlace, seed: int
-) -> None:
+def test_kills_lose_no_notice_and_alone_cause_repeats(journal_place: JournalPlace, seed: int) -> None:
     play(journal_place, seed)
 
 
-def test_a_notice_that_is_sent_without_a_claim_is_found(journal_place: JournalPlace) -> None:
+def test_sending_without_claim_is_found(journal_place: JournalPlace) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Outbox, "claim", lambda *_: True)
         with pytest.raises(AssertionError):
             play(journal_place, 0)
 
 
-def test_a_notice_that_is_noted_before_it_is_sent_is_found(journal_place: JournalPlace) -> None:
+def test_noting_before_sending_is_found(journal_place: JournalPlace) -> None:
     claim = Outbox.claim
 
     def noted(outbox: Outbox, notice: KeptNotice, content: Mapping[str, Any], now: datetime) -> bool:
@@ -242,7 +240,7 @@ def play(journal_place: JournalPlace, seed: int) -> None:
     assert {notice for notice, count in company.received.items() if count > 1} <= company.killed_after
 
 
-def test_of_many_that_send_at_the_same_moment_one_has_each(journal_place: JournalPlace) -> None:
+def test_concurrent_senders_claim_each_notice_once(journal_place: JournalPlace) -> None:
     with journal_place.outbox(write=True) as outbox:
         outbox.add([replace(NOTICE, subject=f"{number}") for number in range(5)], timestamp(NOW))
     claimed: list[str] = []
@@ -265,7 +263,7 @@ def test_of_many_that_send_at_the_same_moment_one_has_each(journal_place: Journa
 # Runs: a notice is written before the first row leaves, and is due when the run is over.
 
 
-def test_the_notice_of_a_run_is_due_when_its_journal_is_closed(journal_place: JournalPlace) -> None:
+def test_run_notice_is_due_when_journal_closes(journal_place: JournalPlace) -> None:
     with closing(journal_place.open_to_write("a test")) as journal:
         journal.expect_end([RUN], timestamp(NOW))
         with journal_place.outbox(write=True) as outbox:
@@ -275,7 +273,7 @@ def test_the_notice_of_a_run_is_due_when_its_journal_is_closed(journal_place: Jo
         assert [one.subject for one in due(outbox)] == ["a run"]
 
 
-def test_the_notice_of_a_run_that_was_killed_is_due(place: Path) -> None:
+def test_notice_of_killed_run_is_due(place: Path) -> None:
     make_at(place)
     if (child := os.fork()) == 0:
         journal = file_place(place).open_to_write("a test")
@@ -286,7 +284,7 @@ def test_the_notice_of_a_run_that_was_killed_is_due(place: Path) -> None:
         assert [one.subject for one in due(outbox)] == ["a run"]
 
 
-def test_the_run_after_a_killed_one_lets_its_notice_be_due_and_keeps_its_own_back(place: Path) -> None:
+def test_run_holds_back_own_notice_only(place: Path) -> None:
     make_at(place)
     for subject in ("killed", "living"):
         journal = file_place(place).open_to_write("a test")
@@ -313,7 +311,7 @@ def test_a_notice_in_a_file_is_never_removed(place: Path) -> None:
         outbox._connection.execute("DELETE FROM notice")
 
 
-def test_a_run_waits_for_who_writes_a_notice(place: Path) -> None:
+def test_run_waits_for_notice_writer(place: Path) -> None:
     with closing(open_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
         open_sheet(journal)
         (due_row, *_) = all_due(journal, 1)
@@ -328,7 +326,7 @@ def test_a_run_waits_for_who_writes_a_notice(place: Path) -> None:
         assert [one.subject for one in due(outbox)] == ["a plan"]
 
 
-def test_what_the_journal_is_asked_delays_no_run(place: Path) -> None:
+def test_finding_notices_delays_no_run(place: Path) -> None:
     with closing(open_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
 
         def found() -> Iterator[NewNotice]:
@@ -339,7 +337,7 @@ def test_what_the_journal_is_asked_delays_no_run(place: Path) -> None:
         assert [one.subject for one in due(outbox)] == ["a plan"]
 
 
-def test_a_journal_that_moved_takes_no_notice(place: Path) -> None:
+def test_moved_journal_takes_no_notice(place: Path) -> None:
     with closing(open_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
         with journal.moving("another place"):
             pass
@@ -350,7 +348,7 @@ def test_a_journal_that_moved_takes_no_notice(place: Path) -> None:
 # PostgreSQL alone.
 
 
-def test_a_run_that_workers_have_keeps_its_notice_back_until_it_is_over(database: str, place: Path) -> None:
+def test_shared_run_withholds_notice_until_end(database: str, place: Path) -> None:
     there = postgres_place(database, place)
     with closing(open_postgres(there)) as desk:
         batch = open_sheet(desk, "b1")
@@ -363,7 +361,7 @@ def test_a_run_that_workers_have_keeps_its_notice_back_until_it_is_over(database
         assert [one.subject for one in due(outbox)] == ["a run"]
 
 
-def test_a_plan_and_its_notice_are_kept_together_or_not_at_all(database: str, place: Path) -> None:
+def test_plan_and_notice_are_kept_together(database: str, place: Path) -> None:
     there = postgres_place(database, place)
     assert there.keep_plan("code", "{}", notices=[NOTICE])
     kept = there.newest_plan("code")
@@ -375,7 +373,7 @@ def test_a_plan_and_its_notice_are_kept_together_or_not_at_all(database: str, pl
 
 
 @pytest.mark.parametrize("role", ["worker", "reader"])
-def test_who_decides_nothing_can_send_nothing(
+def test_worker_and_reader_cannot_send_notices(
     database: str, place: Path, postgres_server: PostgresServer, role: str
 ) -> None:
     there = postgres_place(database, place)

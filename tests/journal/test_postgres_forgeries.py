@@ -22,10 +22,10 @@ from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.states import storable
 from paygw_batch.journal.tables import MOVE_LINES
 from paygw_batch.journal.values import Link, MoveResult, Withdrawal, reply_sha256
-from tests.journal.journal_rows import AT, all_due, at, intent, new_instruction, open_sheet, outcome_of, send
-from tests.journal.postgres_rows import fall_silent, open_postgres, postgres_place, read_postgres
-from tests.journal.postgres_server import PostgresServer
-from tests.long_part import long
+from tests.support.journal_rows import AT, all_due, at, intent, new_instruction, open_sheet, outcome_of, send
+from tests.support.long_part import long
+from tests.support.postgres_rows import fall_silent, open_postgres, postgres_place, read_postgres
+from tests.support.postgres_server import PostgresServer
 
 ROLES = ("desk", "worker", "reader")
 ALL, SENDERS, DESK, NOBODY = frozenset(ROLES), frozenset({"desk", "worker"}), frozenset({"desk"}), frozenset[str]()
@@ -250,7 +250,7 @@ def world(database: str, place: Path, postgres_server: PostgresServer) -> Iterat
 # What the catalogue says.
 
 
-def test_every_function_is_called_by_whom_it_is_for(world: World) -> None:
+def test_every_function_is_callable_by_right_roles(world: World) -> None:
     found: dict[str, frozenset[str]] = {}
     for name, oid, _ in world.forger.look(_FUNCTIONS):
         query = "SELECT has_function_privilege(%s, %s::oid, 'EXECUTE')"
@@ -260,7 +260,7 @@ def test_every_function_is_called_by_whom_it_is_for(world: World) -> None:
     assert found == MAY_CALL
 
 
-def test_every_table_is_written_by_whom_it_is_for(world: World) -> None:
+def test_every_table_is_writable_by_right_roles(world: World) -> None:
     query = """SELECT c.relname, ARRAY(SELECT a.attname FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)
         FROM pg_class c WHERE c.relnamespace = 'paygw'::regnamespace AND c.relkind IN ('r', 'v', 'm', 'p', 'f')"""
     found: dict[str, dict[str, frozenset[str]]] = {}
@@ -286,7 +286,7 @@ def test_every_table_is_written_by_whom_it_is_for(world: World) -> None:
             assert world.forger.look(asked, world.logins[role], sequence) == [(False,)]
 
 
-def test_a_function_with_the_rights_of_the_owner_has_a_path_of_its_own_and_takes_no_name(world: World) -> None:
+def test_owner_function_fixes_path_and_takes_no_name(world: World) -> None:
     query = """SELECT p.proname, p.proconfig, p.proargtypes::oid[]::regtype[]::text[] FROM pg_proc p
         WHERE p.pronamespace = 'paygw'::regnamespace AND p.prosecdef"""
     found = world.forger.look(query)
@@ -308,7 +308,7 @@ def test_a_function_with_the_rights_of_the_owner_has_a_path_of_its_own_and_takes
         assert world.forger.look(query, login, login) == [(False, False)]
 
 
-def test_the_database_has_the_table_of_states_that_the_program_has(world: World) -> None:
+def test_database_and_program_share_table_of_states(world: World) -> None:
     found = world.forger.look(
         "SELECT before, kind, after, attempts, generations, is_marking, is_sending FROM paygw.move"
     )
@@ -545,7 +545,7 @@ def is_refused(forger: Forger, attempt: Attempt) -> bool:
     return False
 
 
-def test_a_worker_that_forges_is_refused_and_nobody_is_paid_twice(world: World) -> None:
+def test_forging_worker_is_refused_without_double_payment(world: World) -> None:
     before, forger = world.seen(), world.forger
     for name, attempt in REFUSED.items():
         assert is_refused(forger, attempt), name
@@ -566,7 +566,7 @@ def test_living_desk_is_not_taken(world: World) -> None:
         desk.withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))
 
 
-def test_what_a_worker_is_for_is_still_done(world: World) -> None:
+def test_lawful_work_of_worker_goes_through(world: World) -> None:
     """The judge is not content with refusals: the lawful half of all these goes through."""
     forger = world.forger
     forger.fact(MINE_IN_FLIGHT, "paid", Said("a text", reply_sha256=PAGE))
@@ -584,7 +584,7 @@ def test_what_a_worker_is_for_is_still_done(world: World) -> None:
 
 
 @pytest.mark.parametrize("text", ["\\ud83d\ude00", "\\\ud83d", "\ud83d\U0001f600\ude00", "\\u0000\0"])
-def test_a_text_of_the_gateway_is_kept_whatever_it_escapes(world: World, text: str) -> None:
+def test_gateway_text_is_kept_with_any_escapes(world: World, text: str) -> None:
     answer = outcome_of(OTHERS, 1, OutcomeKind.PAID, message=text)
     assert [*world.forger.other.append([answer])] == [MoveResult.MOVED]
     with closing(read_postgres(world.place)) as journal:
@@ -593,7 +593,7 @@ def test_a_text_of_the_gateway_is_kept_whatever_it_escapes(world: World, text: s
         journal.verify()
 
 
-def test_the_roll_is_called_for_a_host_that_nobody_saw_and_for_so_many_of_a_login(world: World) -> None:
+def test_roll_call_waits_for_unseen_hosts_within_limit(world: World) -> None:
     """What a host wrote first can be what is lost: it is waited for. A login cannot make up hosts without end."""
     forger = world.forger
     calls = forger.look("SELECT count(*) FROM paygw.roll_call")
@@ -614,7 +614,7 @@ def test_the_roll_is_called_for_a_host_that_nobody_saw_and_for_so_many_of_a_logi
     assert world.resumed() == [4, 5, 6, 8, 9, 10, 12]
 
 
-def test_nobody_answers_for_a_host_whose_secret_he_does_not_have(world: World) -> None:
+def test_roll_call_answer_needs_host_secret(world: World) -> None:
     forger = world.forger
     ((host,), *_) = forger.fetch("SELECT host_id FROM host")
     forger.owner.execute(b"INSERT INTO paygw.roll_call SELECT number + 1, life, 'a test', false FROM paygw.newest_call")
@@ -628,7 +628,7 @@ def test_nobody_answers_for_a_host_whose_secret_he_does_not_have(world: World) -
             forger.fact(MINE_READY, "intended").commit()
 
 
-def test_a_worker_does_not_say_that_a_standby_has_everything(world: World) -> None:
+def test_worker_cannot_declare_standby_complete(world: World) -> None:
     life = """ALTER TABLE paygw.roll_call DISABLE TRIGGER ALL;
         UPDATE paygw.roll_call SET life = split_part(life, ' ', 1) || ' 0000000F ' || split_part(life, ' ', 3);
         ALTER TABLE paygw.roll_call ENABLE ALWAYS TRIGGER never_changed"""
@@ -656,7 +656,7 @@ EDITED = {
 
 
 @pytest.mark.parametrize("edit", EDITED)
-def test_a_row_that_is_not_where_its_facts_lead_is_never_sent(world: World, edit: str) -> None:
+def test_row_contradicting_own_facts_is_never_sent(world: World, edit: str) -> None:
     owner = world.forger.owner
     owner.execute(b"SET session_replication_role = origin; SET search_path = paygw")
     for table in ("state", "fact"):
@@ -717,7 +717,7 @@ TAKEN_AWAY: Sequence[tuple[str, str, str]] = (
 
 
 @pytest.mark.parametrize("every", [8, long(1)])
-def test_each_guard_that_is_taken_away_is_missed(world: World, every: int) -> None:
+def test_removed_forgery_guard_is_missed(world: World, every: int) -> None:
     """Planted bugs of the database: without any one guard an attempt of a worker is not refused."""
     owner, missed = world.forger.owner, []
     for planted in TAKEN_AWAY[::every]:

@@ -18,7 +18,8 @@ from paygw_batch.errors import JournalCorrupt, JournalWentBack, RowsMoved
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import OldPages, Withdrawal
-from tests.journal.journal_rows import (
+from tests.journal.forgotten_rows import BEFORE, LATER, SECRETS, WHEN, forgotten, of_january, secret_row, told
+from tests.support.journal_rows import (
     OPERATION,
     all_due,
     at,
@@ -31,18 +32,8 @@ from tests.journal.journal_rows import (
     row_of,
     send,
 )
-from tests.journal.postgres_rows import make_postgres, open_postgres, postgres_place, read_postgres
-from tests.journal.postgres_server import PostgresServer, own_server
-from tests.journal.test_forgetting import (
-    BEFORE,
-    LATER,
-    SECRETS,
-    WHEN,
-    forgotten,
-    of_january,
-    secret_row,
-    told,
-)
+from tests.support.postgres_rows import make_postgres, open_postgres, postgres_place, read_postgres
+from tests.support.postgres_server import PostgresServer, own_server
 
 PLAN = '{"document": "plan", "content": {"operation": "payout", "batch": "%s", "names": ["Zephyrine Quillfeather"]}}'
 
@@ -85,7 +76,7 @@ def found_in(server: PostgresServer) -> list[str]:
     return [secret for secret in SECRETS if secret.encode() in content or secret.lower().encode() in content]
 
 
-def test_no_byte_of_forgotten_people_stays_in_the_tables(place: Path) -> None:
+def test_forgetting_leaves_no_byte_in_tables(place: Path) -> None:
     with own_server() as server:
         shared = postgres_place(server.url(server.new_database()), place)
         make_postgres(shared)
@@ -272,7 +263,7 @@ TAKEN_AWAY: Sequence[tuple[str, str, str]] = [
 ]
 
 
-def test_each_guard_that_is_taken_away_is_missed(journal: PostgresJournal, place_in: DatabasePlace) -> None:
+def test_removed_forgetting_guard_is_missed(journal: PostgresJournal, place_in: DatabasePlace) -> None:
     """Planted bugs of the database: without any one guard something goes through."""
     told(journal, "B-1")
     journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))
@@ -291,7 +282,7 @@ def test_each_guard_that_is_taken_away_is_missed(journal: PostgresJournal, place
     assert missed == list(TAKEN_AWAY)
 
 
-def test_what_was_forgotten_is_not_forgotten_in_another_way(journal: PostgresJournal, place_in: DatabasePlace) -> None:
+def test_forgotten_row_cannot_be_forgotten_differently(journal: PostgresJournal, place_in: DatabasePlace) -> None:
     forgotten(journal)
     with pytest.raises(psycopg.Error, match="never changed"):
         ran(place_in, "BEGIN", BEGIN, left_in(1, ("fields = NULL", "fields = '{}'")))
@@ -301,7 +292,7 @@ def test_what_was_forgotten_is_not_forgotten_in_another_way(journal: PostgresJou
 
 
 @pytest.mark.parametrize("role", ["desk", "worker", "reader"])
-def test_people_are_forgotten_by_who_decides(
+def test_only_deciding_role_forgets_people(
     journal: PostgresJournal, place_in: DatabasePlace, postgres_server: PostgresServer, role: str
 ) -> None:
     journal.close()
@@ -321,7 +312,7 @@ def test_people_are_forgotten_by_who_decides(
                 connection.execute(statement.encode())
 
 
-def test_a_batch_that_goes_on_since_it_was_looked_at_is_not_forgotten(journal: PostgresJournal) -> None:
+def test_batch_changed_meanwhile_is_not_forgotten(journal: PostgresJournal) -> None:
     chosen = journal.forgettable(before=BEFORE, cutoff=WHEN)
     journal.release(1, None, suffix=True, by="amina", at=WHEN)
     with pytest.raises(RowsMoved):
@@ -331,7 +322,7 @@ def test_a_batch_that_goes_on_since_it_was_looked_at_is_not_forgotten(journal: P
     assert journal.verify()["instructions"] == 5
 
 
-def test_a_journal_that_is_moved_takes_what_was_forgotten_along(place_in: DatabasePlace, place: Path) -> None:
+def test_moved_journal_keeps_forgetting(place_in: DatabasePlace, place: Path) -> None:
     ran(place_in, "DROP SCHEMA paygw CASCADE")
     with closing(open_at(place)) as kept:
         of_january(kept)

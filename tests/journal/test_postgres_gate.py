@@ -32,10 +32,10 @@ from paygw_batch.journal.port import (
 )
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.values import MoveResult
-from tests.engine.scripted_world import APPROVED, LOST, Answer, ScriptedGateway, an_engine
-from tests.journal.journal_rows import all_due, intent, new_instruction, open_sheet
-from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres
-from tests.long_part import share_of
+from tests.support.journal_rows import all_due, intent, new_instruction, open_sheet
+from tests.support.long_part import share_of
+from tests.support.postgres_rows import open_postgres, postgres_place, read_postgres
+from tests.support.scripted_world import APPROVED, LOST, Answer, ScriptedGateway, an_engine
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 SHARE = ("senders", "before", "rate_per_s", "concurrency", "rest_s", "stop_kind", "stop_count", "stop_text")
@@ -94,7 +94,7 @@ def by_hand(url: str, statement: str) -> None:
 # Shares.
 
 
-def test_each_process_that_sends_is_told_its_share(workers: Workers) -> None:
+def test_each_sending_process_is_told_share(workers: Workers) -> None:
     first, second, third = workers.enrol(), workers.enrol(), workers.enrol()
     assert workers.ask(second) == {
         "senders": 1, "before": 0, "rate_per_s": None, "concurrency": None, "rest_s": 0,
@@ -117,14 +117,14 @@ def test_a_rest_is_for_all_and_ends(workers: Workers) -> None:
     assert workers.ask(second)["rest_s"] == 0
 
 
-def test_a_reason_of_the_gateway_may_be_any_text(at_database: DatabasePlace) -> None:
+def test_gateway_reason_may_be_any_text(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal, closing(journal.gate()) as gate:
         told = [CountedOutcomes(CountedKind.REJECTED, "no funds \0 \ud800 é", 2)]
         share = gate.ask(GateReport(5, 2, outcomes=told))
         assert share.stop == GateStop(GateStopKind.REJECTED, 2, "no funds ? ? é")
 
 
-def test_limits_that_a_person_sets_are_told(workers: Workers) -> None:
+def test_limits_set_by_person_are_told(workers: Workers) -> None:
     worker = workers.enrol()
     for change, told in (("50, 3, false", (50, 3)), ("0, NULL, false", (0, 3)), ("NULL, NULL, true", (None, None))):
         workers.fetch(f"SELECT set_limits('amina', {change})")
@@ -135,7 +135,7 @@ def test_limits_that_a_person_sets_are_told(workers: Workers) -> None:
 # The breaker.
 
 
-def test_doubts_in_a_row_are_counted_over_all_workers(workers: Workers) -> None:
+def test_doubts_in_sequence_count_across_workers(workers: Workers) -> None:
     first, second = workers.enrol(), workers.enrol()
     workers.ask(first, in_doubt=3, told=[("unknown", "", 2)])
     workers.ask(second, in_doubt=3, told=[("answered", "", 1), ("unknown", "", 2)])
@@ -146,7 +146,7 @@ def test_doubts_in_a_row_are_counted_over_all_workers(workers: Workers) -> None:
     assert workers.ask(second)["stop_kind"] is None
 
 
-def test_rejections_for_one_reason_are_counted_over_all_workers(workers: Workers) -> None:
+def test_rejections_with_same_reason_count_across_workers(workers: Workers) -> None:
     first, second = workers.enrol(), workers.enrol()
     workers.ask(first, rejected=4, told=[("rejected", "51", 3), ("rejected", "14", 1), ("rejected", "51", 1)])
     workers.ask(second, rejected=4, told=[("rejected", "51", 2)])
@@ -154,7 +154,7 @@ def test_rejections_for_one_reason_are_counted_over_all_workers(workers: Workers
     assert (stopped["stop_kind"], stopped["stop_count"], stopped["stop_text"]) == ("rejected", 4, "51")
 
 
-def test_one_stop_stops_all(workers: Workers) -> None:
+def test_single_stop_stops_all_workers(workers: Workers) -> None:
     first, second = workers.enrol(), workers.enrol()
     workers.ask(first, told=[("unknown", "", 2)])
     workers.fetch("SELECT open_gate(%s)", [second])
@@ -175,9 +175,7 @@ def test_one_stop_stops_all(workers: Workers) -> None:
         max_size=12,
     )
 )
-def test_one_worker_is_stopped_by_the_gate_as_by_itself(
-    workers: Workers, outcomes: list[tuple[OutcomeKind, str]]
-) -> None:
+def test_gate_stops_single_worker_like_own_breakers(workers: Workers, outcomes: list[tuple[OutcomeKind, str]]) -> None:
     workers.fetch("UPDATE gate SET in_doubt = 0, rejected = 0, reason = '', stop_kind = NULL, stopped_at = NULL")
     worker = workers.enrol()
     breaker, rejections = Breaker(3), RejectionBreaker(4)
@@ -194,7 +192,7 @@ def test_one_worker_is_stopped_by_the_gate_as_by_itself(
 # Runs.
 
 
-def test_an_intent_is_refused_as_soon_as_any_worker_has_stopped(at_database: DatabasePlace, workers: Workers) -> None:
+def test_intent_is_held_after_any_worker_stopped(at_database: DatabasePlace, workers: Workers) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
         first, second = all_due(journal, 1)
@@ -260,21 +258,21 @@ async def by_two(at: DatabasePlace, counting: Counting, pace: Pace) -> list[str 
         return list(await asyncio.gather(sent(first, 1, counting, pace), sent(second, 2, counting, pace)))
 
 
-def test_two_workers_together_keep_to_the_concurrency_and_send_every_row_once(at_database: DatabasePlace) -> None:
+def test_two_workers_keep_concurrency_and_send_once(at_database: DatabasePlace) -> None:
     counting = Counting()
     assert asyncio.run(by_two(at_database, counting, Pace(concurrency=3))) == [None, None]
     assert (len(counting.heard), set(counting.heard.values())) == (80, {1})
     assert counting.most <= 3
 
 
-def test_two_workers_together_send_all_by_the_rate_that_is_set(at_database: DatabasePlace) -> None:
+def test_two_workers_send_all_by_changed_limits(at_database: DatabasePlace) -> None:
     counting = Counting()
     at_database.change_limits(LimitChange("amina", rate_per_s=500, concurrency=2))
     assert asyncio.run(by_two(at_database, counting, Pace(concurrency=8))) == [None, None]
     assert (len(counting.heard), set(counting.heard.values()), counting.most <= 2) == (80, {1}, True)
 
 
-def test_where_one_worker_meets_a_doubt_no_worker_goes_on(at_database: DatabasePlace) -> None:
+def test_doubt_of_single_worker_stops_all_workers(at_database: DatabasePlace) -> None:
     counting = Counting(lose_after=10)
     ends = asyncio.run(by_two(at_database, counting, Pace(concurrency=4, stop_after_in_doubt=1)))
     # How many had come into doubt when it was reported differs: the rows of one moment are told together.
@@ -290,7 +288,7 @@ def test_where_one_worker_meets_a_doubt_no_worker_goes_on(at_database: DatabaseP
 # What people see and set.
 
 
-def test_who_set_which_limits_is_kept_and_cannot_be_changed(at_database: DatabasePlace) -> None:
+def test_limit_changes_name_person_and_stay_unchanged(at_database: DatabasePlace) -> None:
     assert at_database.limits().set_by == ""
     state = at_database.change_limits(LimitChange("amina", rate_per_s=100, concurrency=64))
     assert (state.rate_per_s, state.concurrency, state.set_by) == (100, 64, "amina")

@@ -34,11 +34,11 @@ from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.session import Row, Server
 from paygw_batch.journal.values import Amendment, Arrived, Entry, Link, MoveResult, Withdrawal
 from paygw_batch.opening.gateway_access import real_world
-from tests.journal.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of, send
-from tests.journal.postgres_rows import fall_silent, make_postgres, open_postgres, postgres_place, read_postgres
-from tests.journal.postgres_server import PostgresServer, own_server
-from tests.journal.wire_proxy import Trouble, WireProxy, wire_proxy
-from tests.patience import PATIENCE_S, until
+from tests.support.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of, send
+from tests.support.patience import PATIENCE_S, until
+from tests.support.postgres_rows import fall_silent, make_postgres, open_postgres, postgres_place, read_postgres
+from tests.support.postgres_server import PostgresServer, own_server
+from tests.support.wire_proxy import Trouble, WireProxy, wire_proxy
 
 WORDS = {"approved": OutcomeKind.PAID}
 
@@ -95,9 +95,7 @@ def test_frozen_run_keeps_answers_and_decides_nothing(at_database: DatabasePlace
         assert taker.verify()["facts"] == taker.head().seq == 8
 
 
-def test_a_request_leaves_only_while_its_intent_is_young(
-    at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_request_leaves_only_with_young_intent(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = open_postgres(replace(at_database, intent_lives_s=600.0))
     with closing(frozen), frozen.for_engine() as engine:
         assert engine.may_leave(0.0)
@@ -133,7 +131,7 @@ def test_rows_of_dead_run_come_into_doubt(at_database: DatabasePlace, rows: int)
 
 
 @pytest.mark.parametrize("facts", [1, 2])
-def test_a_commit_that_fails_is_the_last_of_its_process_however_few_facts_it_had(
+def test_postgres_process_stops_writing_after_failed_commit(
     at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, facts: int
 ) -> None:
     with closing(open_postgres(at_database)) as journal:
@@ -155,7 +153,7 @@ def test_a_commit_that_fails_is_the_last_of_its_process_however_few_facts_it_had
         assert states(journal) == [State.READY] * 3
 
 
-def test_a_row_is_intended_once_whatever_two_processes_believe(at_database: DatabasePlace) -> None:
+def test_table_refuses_second_intent_of_attempt(at_database: DatabasePlace) -> None:
     """The last guard: the table itself refuses a second intent for an attempt."""
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
@@ -167,7 +165,7 @@ def test_a_row_is_intended_once_whatever_two_processes_believe(at_database: Data
         by_hand(at_database.server.url, copied)
 
 
-def test_the_rows_of_a_process_that_lives_are_its_own(at_database: DatabasePlace) -> None:
+def test_living_process_keeps_own_rows(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
         first, second = all_due(journal, 1)
@@ -196,13 +194,11 @@ def sent_over_a_takeover(at: DatabasePlace) -> Counter[str]:
     return record
 
 
-def test_what_was_in_flight_is_not_sent_again_by_the_one_that_takes_over(at_database: DatabasePlace) -> None:
+def test_takeover_resends_no_row_in_flight(at_database: DatabasePlace) -> None:
     assert sent_over_a_takeover(at_database) == Counter({f"ORD-{row}": 1 for row in range(2, 8)})
 
 
-def test_rows_in_flight_are_put_back_by_nobody_but_who_sent_them(
-    at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_sender_puts_back_rows_in_flight(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: whoever takes over believes that nothing left of what was in flight. The database refuses it."""
     put_back = Concluded(Outcome(OutcomeKind.NOT_SENT, "planted"))
     monkeypatch.setattr("paygw_batch.journal.postgres.fact_writer.Interrupted", lambda: put_back)
@@ -334,7 +330,7 @@ def test_a_read_without_an_answer_is_given_up(
     assert proxy.trouble is Trouble.NONE
 
 
-def test_a_lock_over_all_hosts_is_free_when_its_answer_is_lost(at_database: DatabasePlace, proxy: WireProxy) -> None:
+def test_global_lock_is_free_after_lost_answer(at_database: DatabasePlace, proxy: WireProxy) -> None:
     server = Server(proxy.url(at_database.server.url), commit_limit_s=0.5)
     proxy.only, proxy.trouble = b"pg_try_advisory_lock", Trouble.SILENCE
     with pytest.raises(JournalError, match="cannot be used"), replace(at_database, server=server).only_one("this"):
@@ -349,7 +345,7 @@ def test_a_lock_over_all_hosts_is_free_when_its_answer_is_lost(at_database: Data
     until(is_free)
 
 
-def test_the_server_misses_a_host_that_has_vanished(at_database: DatabasePlace) -> None:
+def test_session_sets_keepalives_against_vanished_host(at_database: DatabasePlace) -> None:
     """It would keep what that host had locked for two hours: the folder of the timetable, for one."""
     with closing(session.connect(at_database.server, write=False)) as connection:
         names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
@@ -367,7 +363,7 @@ def test_signs_of_life_are_shown_until_the_end(at_database: DatabasePlace) -> No
         assert session.fetch(reader._session.connection, ended, (number,)) == [(True,)]
 
 
-def test_a_server_that_crashes_and_comes_back_loses_nothing(place: Path) -> None:
+def test_server_crash_and_restart_lose_nothing(place: Path) -> None:
     with own_server() as server:
         at = postgres_place(server.url(), place)
         with closing(made(at)) as journal:
@@ -392,7 +388,7 @@ def made(at: DatabasePlace) -> PostgresJournal:
 # An older copy.
 
 
-def test_a_database_that_went_back_in_time_is_refused_before_anything_is_sent(
+def test_database_put_back_is_refused_before_sending(
     at_database: DatabasePlace, postgres_server: PostgresServer
 ) -> None:
     with closing(open_postgres(at_database)) as journal:
@@ -430,7 +426,7 @@ def withdraw_beside(place: DatabasePlace) -> None:
 
 
 @pytest.mark.parametrize("write", [hold, withdraw_beside, withdraw_by_a_run])
-def test_a_database_from_before_evidence_is_refused_until_its_loss_is_accepted(
+def test_database_before_evidence_is_refused_until_loss_accepted(
     at_database: DatabasePlace, postgres_server: PostgresServer, write: Callable[[DatabasePlace], None]
 ) -> None:
     with closing(open_postgres(at_database)) as journal:
@@ -469,7 +465,7 @@ def test_evidence_not_noted_leaves_a_good_journal(
 
 
 @pytest.mark.parametrize(("deadlocks", "calls"), [(2, 3), (1_000, 11)])
-def test_a_commit_is_tried_again_after_deadlocks_but_not_for_ever(
+def test_commit_after_deadlocks_is_retried_within_limit(
     at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, deadlocks: int, calls: int
 ) -> None:
     called, call = [], FactWriter._call
@@ -491,12 +487,12 @@ def test_a_commit_is_tried_again_after_deadlocks_but_not_for_ever(
         assert len(called) == calls
 
 
-def test_two_servers_on_one_host_are_two_places() -> None:
+def test_two_servers_of_host_are_two_places() -> None:
     one, other = (Server(f"postgresql://pay:secret@db.example:{port}/paygw").place for port in (5432, 5433))
     assert (one, other) == ("paygw on db.example", "paygw on db.example:5433")
 
 
-def test_a_run_finds_at_its_next_commit_that_the_database_went_back(at_database: DatabasePlace) -> None:
+def test_next_commit_finds_database_put_back(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
         first, second = all_due(journal, 1)
@@ -511,9 +507,7 @@ def test_a_run_finds_at_its_next_commit_that_the_database_went_back(at_database:
             journal.append([intent(second)])
 
 
-def test_another_journal_in_the_place_of_the_known_one_is_refused(
-    at_database: DatabasePlace, postgres_server: PostgresServer
-) -> None:
+def test_replaced_postgres_journal_is_refused(at_database: DatabasePlace, postgres_server: PostgresServer) -> None:
     open_postgres(at_database).close()
     name = at_database.server.url.rpartition("/")[2]
     postgres_server.drop_database(name)
@@ -593,9 +587,7 @@ COPIED = """INSERT INTO process (number, host, boot, pid, command, kind, intent_
         ("INSERT INTO reply VALUES (2, 1, '', '')", "reply kept for fact 2 was changed"),
     ],
 )
-def test_what_an_owner_changed_with_the_guards_off_is_found(
-    at_database: DatabasePlace, statement: str, found: str
-) -> None:
+def test_unguarded_change_of_owner_is_found(at_database: DatabasePlace, statement: str, found: str) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=4)
         send(journal, 1, OutcomeKind.PAID)
@@ -627,7 +619,7 @@ def test_a_chain_under_another_number_is_found(at_database: DatabasePlace) -> No
         journal.verify()
 
 
-def test_what_cannot_be_noted_ends_the_run(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_note_ends_postgres_run(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.journal.postgres_rows import open_postgres, postgres_place
-from tests.journal.postgres_server import PostgresServer
-from tests.journal.test_journal_history import Pair, go_through
-from tests.long_part import share_of
+from tests.journal.two_stores import Pair, go_through
+from tests.support.long_part import share_of
+from tests.support.postgres_rows import open_postgres, postgres_place
+from tests.support.postgres_server import PostgresServer
 
 
 @settings(max_examples=share_of(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_through_any_history_the_journal_in_postgres_agrees_with_its_model(
+def test_postgres_journal_agrees_with_model_in_any_history(
     postgres_server: PostgresServer, postgres_template: str, data: st.DataObject
 ) -> None:
     name = postgres_server.new_database(postgres_template)

@@ -16,10 +16,9 @@ from paygw_batch.journal.port import GateReport, LimitChange
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.postgres.workers import PostgresGate
 from paygw_batch.journal.values import Entry
-from tests.journal.journal_rows import AT, all_due, intent, open_sheet, outcome_of, resolved, send
-from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres
-from tests.journal.postgres_server import PostgresServer
-from tests.journal.test_shared_runs import work
+from tests.support.journal_rows import AT, all_due, intent, open_sheet, outcome_of, resolved, send
+from tests.support.postgres_rows import open_postgres, postgres_place, read_postgres, work
+from tests.support.postgres_server import PostgresServer
 
 As = Callable[[str], DatabasePlace]
 
@@ -74,7 +73,7 @@ DECIDING = (
 )
 
 
-def test_the_desk_does_all_that_a_run_does_and_forges_nothing(as_role: As) -> None:
+def test_desk_runs_batch_but_forges_nothing(as_role: As) -> None:
     desk = as_role("desk")
     assert desk.role() == "desk"
     with closing(open_postgres(desk)) as journal:
@@ -111,7 +110,7 @@ def test_a_worker_decides_nothing(as_role: As) -> None:
         assert journal.verify()["rejected"] == 1
 
 
-def test_a_worker_reports_to_the_gate_and_cannot_write_what_a_person_decides(as_role: As) -> None:
+def test_worker_reports_but_cannot_record_decisions(as_role: As) -> None:
     worker, desk = as_role("worker"), as_role("desk")
     with closing(open_postgres(desk)) as journal:
         open_sheet(journal, new=1)
@@ -134,7 +133,7 @@ def test_a_worker_reports_to_the_gate_and_cannot_write_what_a_person_decides(as_
         assert [row.state for row in reader.rows(1)] == [State.REJECTED]
 
 
-def test_a_worker_sends_its_share_of_a_batch_that_the_desk_handed_over(as_role: As) -> None:
+def test_worker_sends_share_of_handed_over_batch(as_role: As) -> None:
     at, desk = as_role("worker"), as_role("desk")
     with closing(open_postgres(desk)) as journal:
         batch = open_sheet(journal, new=4).number
@@ -167,7 +166,7 @@ def test_a_reader_looks_and_writes_nothing(as_role: As) -> None:
         open_postgres(reader)
 
 
-def test_the_owner_needs_no_role_and_a_stranger_has_none(
+def test_owner_needs_no_role_and_stranger_is_refused(
     as_role: As, database: str, place: Path, postgres_server: PostgresServer
 ) -> None:
     as_role("reader")

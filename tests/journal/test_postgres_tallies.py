@@ -15,9 +15,19 @@ from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal, PostgresReader
 from paygw_batch.journal.postgres.workers import run_now, start_run, waits
 from paygw_batch.journal.values import Amendment, Known, TallyKind
-from tests.journal.journal_rows import all_due, at, intent, new_instruction, open_sheet, outcome_of, resolved, row_of
-from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres
-from tests.journal.test_journal_evidence import WORDS, says
+from tests.support.journal_rows import (
+    WORDS,
+    all_due,
+    at,
+    intent,
+    new_instruction,
+    open_sheet,
+    outcome_of,
+    resolved,
+    row_of,
+    says,
+)
+from tests.support.postgres_rows import open_postgres, postgres_place, read_postgres
 
 READ = """SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0) FROM pg_stat_xact_user_tables
     WHERE relname = ANY (%s)"""
@@ -92,7 +102,7 @@ def test_accepted_rows_count_up_to_a_time(reader: PostgresReader) -> None:
     assert [one.count for one in reader.tallies(1, accepted_until=at(1)) if one.state is State.ACCEPTED] == [1]
 
 
-def test_what_people_do_and_what_a_later_batch_brings_is_counted(at_database: DatabasePlace) -> None:
+def test_decisions_and_later_batches_are_counted(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal:
         doubtful = row_of(journal, 1, 3)
         journal.settle([resolved(doubtful.instruction, 1, Resolution.PAID, at(2))])
@@ -135,7 +145,7 @@ def long_done(database: str, place: Path) -> Iterator[PostgresJournal]:
         yield journal
 
 
-def test_the_one_row_that_is_left_is_found_without_reading_the_others(long_done: PostgresJournal) -> None:
+def test_last_due_row_is_found_in_few_reads(long_done: PostgresJournal) -> None:
     with at_most_read(long_done, 40):
         assert [due.row for due in long_done.due(1, after_row=0, limit=1)] == [LONG + 1]
     with at_most_read(long_done, 40):
@@ -191,7 +201,7 @@ def test_due_rows_are_the_same_page_by_page(long_done: PostgresJournal) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["minor = minor + 1", "currency = 'UGX'", "country = 'UG'", "batch = 2"])
-def test_verify_finds_a_row_that_is_counted_wrong(at_database: DatabasePlace, wrong: str) -> None:
+def test_verify_finds_wrongly_counted_row(at_database: DatabasePlace, wrong: str) -> None:
     by_hand(at_database.server.url, f"UPDATE state SET {wrong} WHERE instruction = 4")  # noqa: S608 - written above
     with (
         closing(read_postgres(at_database)) as journal,
@@ -209,7 +219,7 @@ def test_verify_finds_a_row_that_is_counted_wrong(at_database: DatabasePlace, wr
         "reply VALUES (999999, 1, '', '')",
     ],
 )
-def test_verify_finds_a_line_that_belongs_to_nothing(at_database: DatabasePlace, line: str) -> None:
+def test_verify_finds_orphaned_line(at_database: DatabasePlace, line: str) -> None:
     by_hand(at_database.server.url, f"INSERT INTO {line}")
     table = line.partition(" ")[0]
     with closing(read_postgres(at_database)) as journal, pytest.raises(JournalCorrupt, match=f"of table {table}"):

@@ -21,7 +21,7 @@ from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
 from paygw_batch.journal.sqlite.sqlite_tables import QUERIES, record_last
 from paygw_batch.journal.values import Adopted, Arrived, CarriedOut, ClockSeen, MoveResult, Remark, Withdrawal
-from tests.journal.journal_rows import (
+from tests.support.journal_rows import (
     AT,
     all_due,
     file_place,
@@ -131,7 +131,7 @@ def is_refused(open_it: Callable[[Path], SqliteReader], place: Path) -> bool:
     return False
 
 
-def test_a_copy_from_between_any_two_writes_is_refused(place: Path) -> None:
+def test_copy_between_any_two_writes_is_refused(place: Path) -> None:
     copies, taken = list(written(place)), []
     for copy in reversed(copies[:-1]):
         put_back(place, copy)
@@ -162,9 +162,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("failure", [Killed(), OSError(5, "Input/output error")])
-def test_a_withdrawal_that_is_not_noted_is_repeated(
-    place: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
-) -> None:
+def test_unnoted_withdrawal_is_repeated(place: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> None:
     open_at(place).close()
 
     def fail(*_: object) -> None:
@@ -184,7 +182,7 @@ def test_a_withdrawal_that_is_not_noted_is_repeated(
         open_at(place)
 
 
-def test_a_run_notes_a_withdrawal_that_was_not(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_notes_missed_withdrawal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_at(place).close()
     before = copied(place, "before")
     with monkeypatch.context() as cut:
@@ -243,7 +241,7 @@ def test_a_withdrawal_beside_an_adoption_is_noted(place: Path, monkeypatch: pyte
         open_at(place)
 
 
-def test_a_torn_note_beside_a_run_leaves_the_one_before(place: Path) -> None:
+def test_torn_note_beside_run_leaves_previous_note(place: Path) -> None:
     open_at(place).close()
     for digit in "12":
         withdraw_beside(place, digit * 64)
@@ -256,7 +254,7 @@ def test_a_torn_note_beside_a_run_leaves_the_one_before(place: Path) -> None:
     open_at(place).close()
 
 
-def test_a_notification_is_noted_before_it_is_acknowledged(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notification_is_noted_before_acknowledgement(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_at(place).close()
 
     def fail(*_: object) -> None:
@@ -271,7 +269,7 @@ def test_a_notification_is_noted_before_it_is_acknowledged(place: Path, monkeypa
         assert journal.verify()["notifications_waiting"] == 2
 
 
-def test_a_journal_with_a_withdrawal_alone_is_not_replaced_in_silence(place: Path) -> None:
+def test_lost_journal_with_only_withdrawal_is_missed(place: Path) -> None:
     open_at(place).close()
     withdraw_beside(place, "1" * 64)
     for file in journal_path(place).parent.iterdir():

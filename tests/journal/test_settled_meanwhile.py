@@ -10,8 +10,8 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import RowsMoved
 from paygw_batch.journal.values import CarriedOut, Entry
 from paygw_batch.settle.resolve import Settlement, settle
-from tests.journal.journal_rows import at, open_sheet, outcome_of, send
-from tests.journal.tested_journal import Journal
+from tests.support.journal_rows import at, open_sheet, outcome_of, send
+from tests.support.tested_journal import Journal
 
 NOTE = CarriedOut("b1", "answers.csv", "a" * 64, "amina", at(4))
 
@@ -38,7 +38,7 @@ def settling(journal: Journal, monkeypatch: pytest.MonkeyPatch, late: Sequence[E
     return refused.value
 
 
-def test_the_refusal_names_the_row_and_nothing_is_written(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_names_row_and_writes_nothing(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     open_sheet(journal)
     first, *_ = send(journal, 1, OutcomeKind.UNKNOWN, at(1))
     refusal = settling(journal, monkeypatch, [outcome_of(first.number, 1, OutcomeKind.PAID, at(3))], 2, 3)
@@ -50,9 +50,7 @@ def test_the_refusal_names_the_row_and_nothing_is_written(journal: Journal, monk
     assert journal.verify()["facts"] == 8
 
 
-def test_the_same_settlement_holds_for_the_other_rows_afterwards(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settlement_of_other_rows_succeeds_after_refusal(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     open_sheet(journal)
     first, *_ = send(journal, 1, OutcomeKind.UNKNOWN, at(1))
     with monkeypatch.context() as meanwhile:

@@ -23,11 +23,11 @@ from paygw_batch.journal.postgres.postgres_journal import WorkerJournal
 from paygw_batch.journal.postgres.session import Server, fetch
 from paygw_batch.journal.postgres.workers import OfferedRun
 from paygw_batch.journal.values import Due, Known, Link, MoveResult
-from tests.journal.journal_rows import AT, intent, new_instruction, open_sheet, outcome_of, resolved
-from tests.journal.postgres_rows import fall_silent, open_postgres, postgres_place, read_postgres
-from tests.journal.postgres_server import PostgresServer
-from tests.journal.wire_proxy import Trouble, wire_proxy
-from tests.patience import PATIENCE_S, until
+from tests.support.journal_rows import AT, intent, new_instruction, open_sheet, outcome_of, resolved
+from tests.support.patience import PATIENCE_S, until
+from tests.support.postgres_rows import fall_silent, open_postgres, paid_rows, postgres_place, read_postgres, work
+from tests.support.postgres_server import PostgresServer
+from tests.support.wire_proxy import Trouble, wire_proxy
 
 WAITING = """SELECT count(*) FROM pg_stat_activity
     WHERE wait_event_type = 'Lock' AND datname = current_database()"""
@@ -78,30 +78,7 @@ def states(at: DatabasePlace, batch: int = 1) -> list[State]:
         return [row.state for row in journal.rows(batch)]
 
 
-async def paid_rows(engine: EngineJournal, batch: int, most: int = 1_000) -> list[int]:
-    """Send the rows that an engine's journal gives, one at a time; return them."""
-    sent: list[int] = []
-    while len(sent) < most and (page := await engine.due(batch, limit=1)):
-        (due,) = page
-        (result,) = await engine.append([intent(due)])
-        if result is MoveResult.MOVED:
-            sent.append(due.row)
-            await engine.append([outcome_of(due.number, due.standing.attempt + 1, OutcomeKind.PAID)])
-    return sent
-
-
-def work(journal: WorkerJournal, most: int = 1_000) -> list[int]:
-    """Join a run and send its rows, up to `most`; return those that were sent."""
-    run = journal.join_run()
-    if run is None:
-        return []
-    with journal.for_engine() as engine:
-        sent = asyncio.run(paid_rows(engine, run.batch, most))
-    journal.leave_run()
-    return sent
-
-
-def test_a_worker_sends_what_is_handed_over_and_ends_the_run(at_database: DatabasePlace) -> None:
+def test_worker_sends_shared_batch_and_ends_run(at_database: DatabasePlace) -> None:
     handed_over(at_database)
     with worker(at_database) as journal:
         assert work(journal) == [2, 3, 4, 5, 6, 7, 8]
@@ -113,7 +90,7 @@ def test_a_worker_sends_what_is_handed_over_and_ends_the_run(at_database: Databa
         assert journal.verify()["facts"] == 15
 
 
-def test_a_worker_that_died_without_a_word_is_named(at_database: DatabasePlace) -> None:
+def test_silently_dead_worker_is_named(at_database: DatabasePlace) -> None:
     handed_over(at_database)
     with worker(at_database) as journal:
         assert work(journal) == [2, 3, 4, 5, 6, 7, 8]
@@ -125,7 +102,7 @@ def test_a_worker_that_died_without_a_word_is_named(at_database: DatabasePlace) 
     assert at_database.dead_workers("2000-01-01T00:00:00Z") == [], "it said its end after all"
 
 
-def test_two_workers_have_different_rows_of_one_batch(at_database: DatabasePlace) -> None:
+def test_two_workers_claim_different_rows_of_batch(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database)
     with worker(at_database) as one, worker(at_database) as other:
         for journal in (one, other):
@@ -145,7 +122,7 @@ def test_two_workers_have_different_rows_of_one_batch(at_database: DatabasePlace
         assert 0 < one.sent_rows < 7
 
 
-def test_a_worker_that_thaws_is_not_given_rows_again(at_database: DatabasePlace) -> None:
+def test_thawed_worker_gets_no_row_twice(at_database: DatabasePlace) -> None:
     handed_over(at_database)
     with worker(at_database) as journal:
         assert journal.join_run() is not None
@@ -159,7 +136,7 @@ def test_a_worker_that_thaws_is_not_given_rows_again(at_database: DatabasePlace)
             assert asyncio.run(send(engine)) == ([2, 3, 4], [5, 6, 7])
 
 
-def test_a_second_start_joins_the_run_that_is_on(at_database: DatabasePlace) -> None:
+def test_second_start_joins_current_run(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database)
     with closing(open_postgres(at_database)) as desk:
         again = desk.start_shared_run(batch, waits=True)
@@ -185,7 +162,7 @@ def test_ending_run_is_not_joined(at_database: DatabasePlace) -> None:
         assert len(work(journal)) == 7
 
 
-def test_a_worker_that_comes_back_sends_the_rest(at_database: DatabasePlace) -> None:
+def test_returning_worker_sends_remaining_rows(at_database: DatabasePlace) -> None:
     handed_over(at_database)
     with worker(at_database) as journal:
         assert work(journal, most=2) == [2, 3]
@@ -199,7 +176,7 @@ async def claimed(engine: EngineJournal, limit: int) -> list[int]:
 
 
 @pytest.mark.parametrize("end", ["leaves", "signs off", "falls silent", "is gone"])
-def test_claims_end_with_who_made_them(at_database: DatabasePlace, end: str) -> None:
+def test_claims_end_with_worker(at_database: DatabasePlace, end: str) -> None:
     handed_over(at_database)
     with worker(at_database) as one, worker(at_database) as other:
         assert one.join_run() is not None
@@ -229,7 +206,7 @@ def test_own_claims_of_before_are_free(at_database: DatabasePlace) -> None:
         assert work(journal) == [2, 3, 4, 5, 6, 7, 8]
 
 
-def test_rows_whose_claim_was_not_answered_are_sent_later(
+def test_rows_with_lost_claim_answer_are_sent_later(
     at_database: DatabasePlace, postgres_server: PostgresServer
 ) -> None:
     handed_over(at_database)
@@ -243,7 +220,7 @@ def test_rows_whose_claim_was_not_answered_are_sent_later(
             assert journal.runs() == []
 
 
-def test_a_claim_keeps_nobody_from_sending(at_database: DatabasePlace) -> None:
+def test_claim_keeps_no_worker_from_sending(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database, 1)
     with worker(at_database) as one, worker(at_database) as other:
         assert one.join_run() is not None
@@ -264,7 +241,7 @@ def test_a_claim_keeps_nobody_from_sending(at_database: DatabasePlace) -> None:
             assert asyncio.run(sends()) == [MoveResult.HELD]
 
 
-def test_a_batch_waits_where_no_worker_lives_and_its_opener_sends_it_by_itself(at_database: DatabasePlace) -> None:
+def test_opener_sends_batch_without_living_worker(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database)
     with closing(open_postgres(at_database)) as desk:
         assert desk.start_shared_run(batch) is None
@@ -279,7 +256,7 @@ def test_a_batch_waits_where_no_worker_lives_and_its_opener_sends_it_by_itself(a
         assert not run.has_workers()
 
 
-def test_who_hands_a_batch_over_lets_go_of_the_desk(at_database: DatabasePlace) -> None:
+def test_handing_batch_over_releases_desk(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as desk:
         record = open_sheet(desk)
         desk.start_shared_run(record.number, waits=True)
@@ -288,7 +265,7 @@ def test_who_hands_a_batch_over_lets_go_of_the_desk(at_database: DatabasePlace) 
         assert len(desk.batches()) == 2
 
 
-def test_who_leaves_a_run_leaves_its_share(at_database: DatabasePlace) -> None:
+def test_leaving_run_frees_gate_share(at_database: DatabasePlace) -> None:
     """Its last word to the gate may be lost: then it would keep places that it does not use."""
     handed_over(at_database, 1)
     with worker(at_database) as journal:
@@ -298,7 +275,7 @@ def test_who_leaves_a_run_leaves_its_share(at_database: DatabasePlace) -> None:
         assert at_database.limits().workers == []
 
 
-def test_own_claims_whose_answer_was_lost_are_given_again(at_database: DatabasePlace) -> None:
+def test_own_claims_are_given_again_after_lost_answer(at_database: DatabasePlace) -> None:
     handed_over(at_database, 2)
     with worker(at_database) as journal:
         assert journal.join_run() is not None
@@ -358,7 +335,7 @@ AGES = {
 
 
 @pytest.mark.parametrize("about", AGES)
-def test_rows_of_who_sends_no_more_come_into_doubt(at_database: DatabasePlace, about: str) -> None:
+def test_only_rows_of_stopped_worker_become_doubtful(at_database: DatabasePlace, about: str) -> None:
     change, state = AGES[about]
     batch = handed_over(at_database, 1)
     with worker(at_database) as journal:
@@ -408,7 +385,7 @@ def test_row_of_ended_worker_comes_into_doubt(at_database: DatabasePlace) -> Non
     assert states(at_database) == [State.IN_DOUBT, State.PAID, State.PAID]
 
 
-def test_a_row_that_a_person_settled_meanwhile_is_left_out(at_database: DatabasePlace) -> None:
+def test_row_settled_meanwhile_is_left_out(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database, 2)
     with worker(at_database) as journal:
         assert journal.join_run() is not None
@@ -426,7 +403,7 @@ def test_a_row_that_a_person_settled_meanwhile_is_left_out(at_database: Database
 # Stops.
 
 
-def test_a_stop_reaches_every_worker_before_its_next_row(at_database: DatabasePlace) -> None:
+def test_stop_reaches_every_worker_before_next_row(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database)
     with worker(at_database) as one, worker(at_database) as other:
         joined = one.join_run()
@@ -460,7 +437,7 @@ def test_a_stop_reaches_every_worker_before_its_next_row(at_database: DatabasePl
         assert len(work(one)) == 6
 
 
-def test_who_follows_a_stopped_run_sees_its_end_although_no_worker_is_left(at_database: DatabasePlace) -> None:
+def test_follower_sees_end_of_run_without_workers(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as desk:
         run = desk.start_shared_run(open_sheet(desk).number, waits=True)
         assert run is not None
@@ -469,7 +446,7 @@ def test_who_follows_a_stopped_run_sees_its_end_although_no_worker_is_left(at_da
         assert (run.look().is_over, run.look().stop_reason) == (True, "an operator")
 
 
-def test_a_worker_of_a_run_that_ended_sends_nothing_for_it(at_database: DatabasePlace) -> None:
+def test_worker_sends_nothing_for_ended_run(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database)
     with worker(at_database) as late:
         assert late.join_run() is not None
@@ -482,7 +459,7 @@ def test_a_worker_of_a_run_that_ended_sends_nothing_for_it(at_database: Database
 # Beside the workers.
 
 
-def test_rows_that_another_batch_brought_are_sent_once_whichever_run_comes_first(at_database: DatabasePlace) -> None:
+def test_shared_rows_of_two_runs_are_sent_once(at_database: DatabasePlace) -> None:
     handed_over(at_database, 4)
     with closing(open_postgres(at_database)) as desk:
         known = [Known(row, row - 1, State.READY) for row in (2, 3, 4, 5)]
@@ -495,7 +472,7 @@ def test_rows_that_another_batch_brought_are_sent_once_whichever_run_comes_first
         assert journal.runs() == []
 
 
-def test_a_worker_notes_the_clock_when_the_desk_is_free(at_database: DatabasePlace) -> None:
+def test_worker_notes_clock_only_at_free_desk(at_database: DatabasePlace) -> None:
     with worker(at_database) as journal:
         with closing(open_postgres(at_database)), pytest.raises(JournalHeld):
             journal.settle([])
@@ -504,7 +481,7 @@ def test_a_worker_notes_the_clock_when_the_desk_is_free(at_database: DatabasePla
             open_sheet(desk)
 
 
-def test_evidence_that_is_being_taken_in_holds_a_row_that_a_worker_is_about_to_send(
+def test_evidence_during_intake_holds_row_being_sent(
     at_database: DatabasePlace,
 ) -> None:
     """It could be about a row of either operation. While it is written down, a worker commits the intent of one."""
@@ -566,7 +543,7 @@ def test_evidence_that_is_being_taken_in_holds_a_row_that_a_worker_is_about_to_s
     assert states(at_database) == [State.READY]
 
 
-def test_a_worker_that_is_frozen_in_a_transaction_keeps_no_lock(
+def test_frozen_transaction_of_worker_keeps_no_lock(
     at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{DatabasePlace.__module__}.WORKER_IDLE_LIMIT", "300ms")

@@ -13,7 +13,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalMissing, JournalNotAdopted, JournalUnwritable, JournalWentBack, LeftDamaged
 from paygw_batch.journal.left import RUN, Noted, newest
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from tests.journal.journal_rows import (
+from tests.support.journal_rows import (
     AT,
     adopt_at,
     all_due,
@@ -81,7 +81,7 @@ def everything(place: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in files}
 
 
-def test_an_older_copy_put_back_is_found_and_nothing_is_written(relapsed: Path, place: Path) -> None:
+def test_older_copy_is_found_and_nothing_written(relapsed: Path, place: Path) -> None:
     before = everything(place)
     for open_it in (open_at, read_at):
         with pytest.raises(JournalWentBack, match="ends at fact 1, but fact 7 was already written") as found:
@@ -91,7 +91,7 @@ def test_an_older_copy_put_back_is_found_and_nothing_is_written(relapsed: Path, 
     assert relapsed.exists()
 
 
-def test_a_journal_that_is_gone_is_found(place: Path) -> None:
+def test_removed_journal_is_found(place: Path) -> None:
     remove(begun(place))
     for open_it in (partial(open_at, makes=False), read_at):
         with pytest.raises(JournalWentBack, match="is gone"):
@@ -121,7 +121,7 @@ def test_another_journal_in_its_place_is_found(place: Path) -> None:
             open_it(place)
 
 
-def test_a_copy_that_went_its_own_way_is_found_though_it_is_longer(relapsed: Path, place: Path) -> None:
+def test_longer_diverged_copy_is_found(relapsed: Path, place: Path) -> None:
     known = left_of(place).read_bytes()
     left_of(place).unlink()
     adopt_at(place)
@@ -136,7 +136,7 @@ def test_a_copy_that_went_its_own_way_is_found_though_it_is_longer(relapsed: Pat
     assert relapsed.exists()
 
 
-def test_a_copy_is_refused_for_a_run_while_the_original_stands_but_can_be_looked_into(place: Path) -> None:
+def test_copy_beside_original_can_only_be_read(place: Path) -> None:
     path = begun(place)
     copy = place / "copies" / "journal.sqlite3"
     copy.parent.mkdir(mode=0o700)
@@ -152,7 +152,7 @@ def test_a_copy_is_refused_for_a_run_while_the_original_stands_but_can_be_looked
         file_place(place, copy).open_to_write("a test")
 
 
-def test_a_journal_that_was_moved_goes_on_and_says_so(place: Path) -> None:
+def test_moved_journal_goes_on_and_is_remembered(place: Path) -> None:
     path = begun(place)
     moved = place / "elsewhere" / "kept.sqlite3"
     moved.parent.mkdir(mode=0o700)
@@ -199,7 +199,7 @@ def test_an_unknown_journal_without_a_fact_is_refused(place: Path) -> None:
         open_at(place)
 
 
-def test_a_journal_that_is_not_adopted_can_be_looked_into_with_a_note(place: Path) -> None:
+def test_unadopted_journal_can_be_read_with_note(place: Path) -> None:
     begun(place)
     left_of(place).unlink()
     with closing(read_at(place)) as reader:
@@ -217,7 +217,7 @@ def test_reading_makes_no_journal_known(place: Path) -> None:
     assert not left.exists()
 
 
-def test_lines_that_fell_behind_are_brought_up(place: Path) -> None:
+def test_lagging_lines_are_brought_up(place: Path) -> None:
     begun(place)
     behind = left_of(place).read_bytes()
     with closing(open_at(place)) as journal:
@@ -240,7 +240,7 @@ def test_every_commit_is_noted_before_its_call_returns(place: Path) -> None:
             assert seen.noted == (Noted(due.number, 1, due.order_id),)
 
 
-def test_what_cannot_be_noted_ends_all_writing(place: Path) -> None:
+def test_unwritable_note_ends_all_writing(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal)
         first, second, _ = all_due(journal, 1)
@@ -258,7 +258,7 @@ def test_what_cannot_be_noted_ends_all_writing(place: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", bytes(4096), b"x" * 100, b"x\n" * 100])
-def test_a_damaged_record_is_not_a_missing_one(place: Path, content: bytes) -> None:
+def test_damaged_record_does_not_count_as_missing(place: Path, content: bytes) -> None:
     begun(place)
     open_at(place).close()
     left_of(place).write_bytes(content)

@@ -11,7 +11,7 @@ import pytest
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.listener import Limits, ListenerApp, serve
 from paygw_batch.web_server import LOOPBACK
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def listen(port: int, ready: Callable[[int], None]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_as_soon_as_it_can_be_connected_to_ends_it_in_order(number: signal.Signals) -> None:
+def test_signal_on_first_connection_ends_listener_in_order(number: signal.Signals) -> None:
     ports: list[int] = []
 
     def ready(port: int) -> None:
@@ -52,7 +52,7 @@ def test_a_signal_as_soon_as_it_can_be_connected_to_ends_it_in_order(number: sig
         socket.create_connection((LOOPBACK, ports[0]), timeout=PATIENCE_S)
 
 
-def test_a_port_in_use_is_refused_by_its_number_and_with_the_setting_to_change() -> None:
+def test_used_port_is_refused_with_setting_to_change() -> None:
     with socket.create_server((LOOPBACK, 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"Cannot listen on {LOOPBACK}:{port}") as refused:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.notices.receivers import Trust, trust_at
+from tests.support.receivers import Trust, trust_at
 
 
 @pytest.fixture(scope="session")

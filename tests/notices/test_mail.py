@@ -16,8 +16,8 @@ from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.journal import KeptNotice, Occasion
 from paygw_batch.notices.mail import Attachment, MailServer, mail_of
 from paygw_batch.notices.words import Trouble, TroubleKind, mail_page, mail_text, notice_words, webhook_body
-from tests.notices.receivers import PASSWORD, USER, Mails, Trust, mail_server, peer, silent
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
+from tests.support.receivers import PASSWORD, USER, Mails, Trust, mail_server, peer, silent
 
 AT = datetime(2026, 11, 24, 8, tzinfo=UTC)
 
@@ -40,7 +40,7 @@ def good(trust: Trust) -> Iterator[Mails]:
         yield mails
 
 
-def test_a_mail_is_sent_after_starttls_and_signing_in(trust: Trust) -> None:
+def test_mail_is_sent_after_starttls_and_sign_in(trust: Trust) -> None:
     with good(trust) as mails:
         assert server(trust, mails.port, user=USER, password=PASSWORD).send(mail()) is None
     (taken,) = mails.taken
@@ -53,7 +53,7 @@ def test_a_mail_is_sent_after_starttls_and_signing_in(trust: Trust) -> None:
     assert (text.get_content().strip(), html.get_content().strip()) == ("in words", "<p>in words</p>")
 
 
-def test_a_mail_is_sent_over_tls_from_the_first_byte(trust: Trust) -> None:
+def test_mail_is_sent_over_tls_from_first_byte(trust: Trust) -> None:
     with mail_server(trust.context(), from_the_start=True) as mails:
         assert server(trust, mails.port, tls="yes").send(mail(attachment=Attachment("rows.csv", b"1"))) is None
     (attached,) = mails.taken[0].iter_attachments()
@@ -69,9 +69,7 @@ def test_the_name_of_a_sheet_adds_no_header(trust: Trust) -> None:
 
 @pytest.mark.parametrize("from_the_start", [True, False])
 @pytest.mark.parametrize("case", ["another name", "an unknown authority"])
-def test_a_certificate_that_is_not_good_for_the_server_is_untrusted(
-    trust: Trust, case: str, *, from_the_start: bool
-) -> None:
+def test_mail_server_with_wrong_certificate_is_untrusted(trust: Trust, case: str, *, from_the_start: bool) -> None:
     context = trust.context("mail.example.com" if case == "another name" else "127.0.0.1")
     with mail_server(context, from_the_start=from_the_start) as mails:
         knows = trust if case == "another name" else None
@@ -80,7 +78,7 @@ def test_a_certificate_that_is_not_good_for_the_server_is_untrusted(
     assert mails.taken == []
 
 
-def test_nothing_is_sent_to_a_server_without_encryption_on_this_machine_neither(trust: Trust) -> None:
+def test_unencrypted_mail_server_gets_nothing_even_locally(trust: Trust) -> None:
     with mail_server(None) as mails:
         assert server(trust, mails.port).send(mail()) == Trouble(TroubleKind.NOT_ENCRYPTED)
         assert server(trust, mails.port, tls="yes").send(mail()) == Trouble(TroubleKind.NOT_ENCRYPTED)
@@ -104,7 +102,7 @@ def test_a_wrong_password_is_told(trust: Trust) -> None:
         ({"RCPT": "421 going away"}, 421),
     ],
 )
-def test_a_server_that_refuses_is_quoted_by_its_code_alone(trust: Trust, answers: dict[str, str], code: int) -> None:
+def test_mail_refusal_is_quoted_by_code_only(trust: Trust, answers: dict[str, str], code: int) -> None:
     with good(trust) as mails:
         mails.answers |= answers
         found = server(trust, mails.port).send(mail())
@@ -136,7 +134,7 @@ def _write_without_end(connection: socket.socket) -> None:
     ],
     ids=lambda one: one.__name__ if callable(one) else "",
 )
-def test_a_server_that_is_none_is_told_apart(
+def test_peer_other_than_mail_server_is_told_apart(
     trust: Trust, serve: Callable[[socket.socket], None], kinds: set[TroubleKind]
 ) -> None:
     with peer(serve) as port:
@@ -145,7 +143,7 @@ def test_a_server_that_is_none_is_told_apart(
     assert found.kind in kinds
 
 
-def test_who_goes_on_in_the_clear_after_starttls_gets_nothing(trust: Trust) -> None:
+def test_clear_answers_after_starttls_get_nothing(trust: Trust) -> None:
     got = []
 
     def promise(connection: socket.socket) -> None:
@@ -167,7 +165,7 @@ def test_a_silent_server_is_left(trust: Trust) -> None:
             assert server(trust, port, tls=tls, timeout_s=0.05).send(mail()) == Trouble(TroubleKind.NO_ANSWER)
 
 
-def test_no_server_and_no_such_host_are_not_reached(trust: Trust) -> None:
+def test_absent_mail_server_or_host_is_not_reached(trust: Trust) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     assert server(trust, port).send(mail()) == Trouble(TroubleKind.NOT_REACHED)
@@ -175,12 +173,12 @@ def test_no_server_and_no_such_host_are_not_reached(trust: Trust) -> None:
 
 
 @pytest.mark.parametrize("code", ["refused 550", "no_answer", "not_reached"])
-def test_a_trouble_is_kept_as_a_code_and_read_back(code: str) -> None:
+def test_trouble_is_kept_as_code_and_read_back(code: str) -> None:
     assert Trouble.of_code(code).code == code
 
 
 @pytest.mark.parametrize("code", ["", "a word of a later version", "refused x"])
-def test_a_code_that_is_not_known_reads_as_a_trouble(code: str) -> None:
+def test_unknown_code_reads_as_trouble(code: str) -> None:
     assert Trouble.of_code(code).kind in {TroubleKind.BROKEN, TroubleKind.REFUSED}
 
 
@@ -199,7 +197,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize("occasion", [Occasion.RUN_ENDED, Occasion.SHEET_REFUSED, Occasion.PLAN_WAITS])
-def test_a_hostile_name_adds_no_header_no_recipient_and_breaks_no_json(name: str, occasion: Occasion) -> None:
+def test_hostile_name_adds_no_header_or_recipient(name: str, occasion: Occasion) -> None:
     content = {
         "sheet": name, "defects": 1, "answer": name, "rows": 1, "totals": {"KES": "1"}, "maker": name, "needed": 1,
         "code": "1", "link": "", "states": {}, "at": "2026-11-24T08:00",

@@ -74,7 +74,7 @@ def test_a_program_gets_the_values_as_they_are(occasion: Occasion) -> None:
     assert said == {"type": occasion.value, "timestamp": "2026-11-24T08:00:00.000Z", "data": CONTENT[occasion]}
 
 
-def test_a_run_is_told_by_state_with_its_sums() -> None:
+def test_run_is_told_by_state_with_sums() -> None:
     words = notice_words(notice(Occasion.RUN_ENDED), CONTENT[Occasion.RUN_ENDED])
     assert list(words.table) == [
         ("ready", "2", "KES 2.00"),
@@ -90,7 +90,7 @@ def test_every_trouble_has_words(kind: TroubleKind) -> None:
     assert trouble_words(kind.value)
 
 
-def test_only_a_message_without_a_file_says_that_it_names_nobody() -> None:
+def test_only_notice_without_file_claims_no_payee() -> None:
     of = (notice(Occasion.SHEET_REFUSED), CONTENT[Occasion.SHEET_REFUSED])
     for has_file in (False, True):
         words = notice_words(*of, has_file=has_file)

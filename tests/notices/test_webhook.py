@@ -11,9 +11,8 @@ import standardwebhooks
 from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.notices.webhook import Webhook, secret_bytes
 from paygw_batch.notices.words import Trouble, TroubleKind
-from tests.notices.receivers import Trust, peer, silent, webhook
+from tests.support.receivers import SECRET, Trust, peer, silent, webhook
 
-SECRET = "whsec_" + b64encode(bytes(range(32))).decode()
 BODY = '{"type": "run_ended", "data": {"sheet": "été.csv"}}'.encode()
 
 
@@ -22,7 +21,7 @@ def hook(url: str, trust: Trust | None = None, *, timeout_s: float = 60.0, is_si
     return Webhook(url, context, secret_bytes(SECRET) if is_signed else None, timeout_s)
 
 
-def test_the_library_of_standard_webhooks_takes_what_is_posted(trust: Trust) -> None:
+def test_standard_webhooks_library_verifies_posts(trust: Trust) -> None:
     with webhook(trust.context()) as posts:
         assert hook(posts.url, trust).post("notice_1", BODY, int(time.time())) is None
     ((headers, body),) = posts.got
@@ -32,7 +31,7 @@ def test_the_library_of_standard_webhooks_takes_what_is_posted(trust: Trust) -> 
         standardwebhooks.Webhook(SECRET).verify(body + b" ", dict(headers))
 
 
-def test_what_nobody_verifies_is_not_signed() -> None:
+def test_unverified_webhook_is_not_signed() -> None:
     with webhook() as posts:
         assert hook(posts.url, is_signed=False).post("notice_1", BODY, 1) is None
     ((headers, _),) = posts.got
@@ -40,7 +39,7 @@ def test_what_nobody_verifies_is_not_signed() -> None:
 
 
 @pytest.mark.parametrize("status", [302, 307, 400, 410, 429, 500, 503])
-def test_a_receiver_that_does_not_say_yes_has_refused_and_no_redirect_is_followed(status: int) -> None:
+def test_webhook_refusal_is_told_and_no_redirect_followed(status: int) -> None:
     with webhook() as posts, webhook() as elsewhere:
         posts.status, posts.answer = status, {"Location": elsewhere.url}
         assert hook(posts.url).post("notice_1", BODY, 1) == Trouble(TroubleKind.REFUSED, status)
@@ -56,7 +55,7 @@ def test_the_environment_sends_nothing_another_way(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("case", ["another name", "an unknown authority", "no TLS"])
-def test_a_receiver_that_is_not_who_it_should_be_gets_nothing(trust: Trust, case: str) -> None:
+def test_unauthenticated_webhook_receiver_gets_nothing(trust: Trust, case: str) -> None:
     context = None if case == "no TLS" else trust.context("hooks.example" if case == "another name" else "127.0.0.1")
     with webhook(context) as posts:
         found = hook(posts.url.replace("http:", "https:"), trust if case == "another name" else None).post(
@@ -90,7 +89,7 @@ def _say_yes_and_write_without_end(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("serve", [_hang_up, _talk_nonsense, _write_without_end], ids=lambda one: one.__name__)
-def test_a_receiver_that_is_none_is_told_apart(serve: Callable[[socket.socket], None]) -> None:
+def test_broken_webhook_receiver_is_told_apart(serve: Callable[[socket.socket], None]) -> None:
     with peer(serve) as port:
         assert hook(f"http://127.0.0.1:{port}/").post("notice_1", BODY, 1) == Trouble(TroubleKind.BROKEN)
 
@@ -100,7 +99,7 @@ def test_the_answer_of_a_receiver_is_not_read() -> None:
         assert hook(f"http://127.0.0.1:{port}/").post("notice_1", BODY, 1) is None
 
 
-def test_a_silent_receiver_is_left_and_one_that_is_gone_is_not_reached() -> None:
+def test_silent_and_absent_webhook_receivers_are_told_apart() -> None:
     with peer(silent) as port:
         found = hook(f"http://127.0.0.1:{port}/", timeout_s=0.05).post("notice_1", BODY, 1)
     assert found == Trouble(TroubleKind.NO_ANSWER)
@@ -110,13 +109,13 @@ def test_a_silent_receiver_is_left_and_one_that_is_gone_is_not_reached() -> None
 
 
 @pytest.mark.parametrize("secret", ["whsec_", "whsec_!", "whsec_" + b64encode(b"short").decode(), "é" * 40])
-def test_a_secret_that_proves_nothing_is_refused_and_not_quoted(secret: str) -> None:
+def test_weak_webhook_secret_is_refused_without_repetition(secret: str) -> None:
     with pytest.raises(ValueError, match=r"base64|bytes") as caught:
         secret_bytes(secret)
     assert secret.removeprefix("whsec_") not in str(caught.value) or secret == "whsec_"
 
 
-def test_a_webhook_shows_neither_its_address_nor_its_secret() -> None:
+def test_webhook_hides_address_and_secret_in_representation() -> None:
     shown = repr(hook("https://hooks.example/T0/B0/secret"))
     assert "secret" not in shown
     assert "hooks.example" not in shown

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import polars as pl
 
-from tests.checkout import versioned_files
 from tests.pins.entry import QUERIES, GivenSheet, PaygwError, Reading, load_settings, rules_of
 from tests.pins.machine import SAMPLES, Machine, machine, members_of, rows_of
+from tests.support.checkout import versioned_files
 
 Output = tuple[str, str]
 GENERATED_ROWS = 20_000

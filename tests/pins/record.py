@@ -19,8 +19,8 @@ import urllib.request
 from contextlib import closing
 from pathlib import Path
 
-from tests.patience import until
-from tests.ports import free_port, wait_until_there
+from tests.support.patience import until
+from tests.support.ports import free_port, wait_until_there
 
 JOURNALS = Path(__file__).parent / "journals"
 CLOCK = Path(__file__).with_name("fixed_clock.py")

@@ -2,15 +2,15 @@
 
 import pytest
 
-from tests.long_part import long
 from tests.pins import compare
 from tests.pins.outputs import GROUPS
+from tests.support.long_part import long
 
 
 @pytest.mark.parametrize(
     "group", [long(group) if group in {"hostile", "requests", "submitted"} else group for group in GROUPS]
 )
-def test_the_outputs_are_those_that_were_pinned(group: str) -> None:
+def test_outputs_match_pins(group: str) -> None:
     wrong = compare.differences(dict(compare.outputs_of([group])), [group])
     assert not wrong, "\n".join(wrong)
 

@@ -6,8 +6,8 @@ from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
 from paygw_batch.sandbox.record import RecordLine, read_record
-from tests.patience import PATIENCE_S, until
 from tests.sandbox.sandbox_merchant import PATH, Merchant, address_of, as_body
+from tests.support.patience import PATIENCE_S, until
 
 
 @dataclass(frozen=True)

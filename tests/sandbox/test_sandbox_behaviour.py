@@ -43,14 +43,14 @@ SHIPPED = {
 
 @pytest.mark.parametrize("decimals", ["", ".0", ".99"])
 @pytest.mark.parametrize("whole", SHIPPED)
-def test_the_shipped_rules_go_by_the_whole_part_of_the_amount(whole: int, decimals: str) -> None:
+def test_shipped_rules_use_whole_part_of_amount(whole: int, decimals: str) -> None:
     answer = AnswerChoice(shipped_behaviour()).choose(order(f"{whole}{decimals}"))
 
     assert (answer.status, answer.fault, answer.commits) == SHIPPED[whole]
 
 
 @pytest.mark.parametrize("amount", ["1", "900.1", "9000.99", "9013", "90010", "19001", "999999999999999"])
-def test_every_other_amount_is_approved_by_the_shipped_rules(amount: str) -> None:
+def test_other_amounts_are_approved_by_shipped_rules(amount: str) -> None:
     assert AnswerChoice(shipped_behaviour()).choose(order(amount)) == Answer()
 
 
@@ -59,7 +59,7 @@ def test_without_rules_everything_is_approved() -> None:
     assert parse_behaviour("", name="behaviour.toml") == Behaviour()
 
 
-def test_the_first_rule_that_fits_answers() -> None:
+def test_first_fitting_rule_answers() -> None:
     chosen = choice(
         """
         [[rule]]
@@ -81,7 +81,7 @@ def test_the_first_rule_that_fits_answers() -> None:
     assert chosen.choose(order(order_id="B-1")).status == "default"
 
 
-def test_an_order_id_pattern_must_fit_the_whole_id() -> None:
+def test_order_id_pattern_must_fit_whole_id() -> None:
     chosen = choice('[[rule]]\norder_id = "A-1"\nstatus = "fits"\n')
 
     assert [chosen.choose(order(order_id=each)).status for each in ("A-1", "A-12", "XA-1")] == [
@@ -100,7 +100,7 @@ def test_all_conditions_of_a_rule_must_fit() -> None:
     assert chosen.choose(order("5", order_id="B")).status == "approved"
 
 
-def test_every_nth_counts_only_the_orders_that_fit_the_rest_of_its_rule() -> None:
+def test_every_nth_counts_only_orders_fitting_rule() -> None:
     chosen = choice('[[rule]]\ncountry = "KE"\nevery_nth = 3\nstatus = "nth"\n')
 
     statuses = [chosen.choose(order(country=country)).status for country in ("KE", "UG", "KE", "UG", "KE", "KE")]
@@ -164,7 +164,7 @@ def test_everything_an_answer_can_hold_is_read() -> None:
         ("[default\n", "not TOML"),
     ],
 )
-def test_a_wrong_behaviour_file_is_refused_by_its_key(tmp_path: Path, text: str, named: str) -> None:
+def test_wrong_behaviour_file_is_refused_by_key(tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "behaviour.toml"
     path.write_text(text)
 
@@ -175,7 +175,7 @@ def test_a_wrong_behaviour_file_is_refused_by_its_key(tmp_path: Path, text: str,
     assert named in refused.value.message
 
 
-def test_a_behaviour_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path) -> None:
+def test_unreadable_behaviour_file_is_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
     for name in ("missing.toml", "latin.toml", "."):
         with pytest.raises(ConfigurationError):

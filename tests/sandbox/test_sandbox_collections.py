@@ -87,7 +87,7 @@ def test_a_good_collection_of_every_country_is_taken(collecting: Verifier, merch
 
 
 @pytest.mark.parametrize("code", sorted(RULES))
-def test_a_collection_without_one_of_its_fields_is_refused(collecting: Verifier, merchant: Merchant, code: str) -> None:
+def test_collection_missing_any_field_is_refused(collecting: Verifier, merchant: Merchant, code: str) -> None:
     for name in good(code).keys() - {"country", "currency"}:
         fields = {each: value for each, value in good(code).items() if each != name}
         assert refused(collecting, merchant, fields) == name
@@ -103,7 +103,7 @@ def test_a_collection_without_one_of_its_fields_is_refused(collecting: Verifier,
         ("TZ", {"account_number": "255621234567"}),
     ],
 )
-def test_a_field_that_the_country_does_not_take_is_refused(
+def test_field_unused_by_country_is_refused(
     collecting: Verifier, merchant: Merchant, code: str, further: dict[str, str]
 ) -> None:
     assert refused(collecting, merchant, good(code) | further) == "body"
@@ -118,17 +118,17 @@ def test_a_field_that_the_country_does_not_take_is_refused(
         ("purpose", "OTHER"),
     ],
 )
-def test_a_wrong_value_is_refused_by_the_name_of_its_field(
+def test_wrong_collection_value_is_refused_by_field_name(
     collecting: Verifier, merchant: Merchant, name: str, value: str
 ) -> None:
     assert refused(collecting, merchant, good("KE") | {name: value}) == name
 
 
-def test_another_amount_or_order_than_the_controls_is_refused(collecting: Verifier, merchant: Merchant) -> None:
+def test_amount_or_order_unlike_control_is_refused(collecting: Verifier, merchant: Merchant) -> None:
     assert refused(collecting, merchant, good("KE") | {"amount": "1500.5"}) == "control"
     assert refused(collecting, merchant, good("KE") | {"client_orderid": "COL-KF"}) == "control"
 
 
-def test_a_collection_on_the_path_of_payouts_is_not_there(collecting: Verifier, merchant: Merchant) -> None:
+def test_collection_on_payout_path_is_refused(collecting: Verifier, merchant: Merchant) -> None:
     assert refused(collecting, merchant, good("KE"), path=f"/paynet/api/v4/payout/{ENDPOINT_ID}") == "path"
     assert refused(collecting, merchant, good("KE"), path="/paynet/api/v2/sale-form/9") == "endpoint"

@@ -35,7 +35,7 @@ def test_every_country_can_be_collected_from(settings: Settings) -> None:
         assert (rule.purpose is None) == (code == "ZA")
 
 
-def test_no_code_could_be_taken_for_a_real_operators(settings: Settings) -> None:
+def test_sandbox_codes_cannot_be_taken_for_real(settings: Settings) -> None:
     every = [terms for operation in ("payout", "payin") for terms in settings.terms(operation).values()]
     purposes = [terms.purpose for terms in every if terms.purpose]
 
@@ -43,7 +43,7 @@ def test_no_code_could_be_taken_for_a_real_operators(settings: Settings) -> None
     assert all(part.startswith("SANDBOX-") for purpose in purposes for part in purpose.split("/"))
 
 
-def test_the_words_of_the_sandbox_mean_what_the_documentation_says(settings: Settings) -> None:
+def test_sandbox_words_mean_documented_outcomes(settings: Settings) -> None:
     assert settings.words() == {
         "approved": OutcomeKind.PAID,
         "processing": OutcomeKind.ACCEPTED,
@@ -53,11 +53,11 @@ def test_the_words_of_the_sandbox_mean_what_the_documentation_says(settings: Set
     }
 
 
-def test_no_key_is_configured_and_all_state_is_in_one_throw_away_directory(settings: Settings) -> None:
+def test_sandbox_has_no_key_and_single_state_directory(settings: Settings) -> None:
     assert settings.gateway.private_key is None
     assert settings.journal_path().resolve() == FILE.parent.parent / "sandbox-state" / "journal.sqlite3"
 
 
 @pytest.mark.parametrize("profile", VerifiedProfile)
-def test_the_sandbox_knows_every_profile_that_can_be_configured(profile: VerifiedProfile) -> None:
+def test_sandbox_accepts_every_signature_profile(profile: VerifiedProfile) -> None:
     assert load_settings(FILE, environ={"PAYGW_SIGNATURE_PROFILE": profile}).gateway.signature_profile == profile

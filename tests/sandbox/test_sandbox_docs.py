@@ -19,7 +19,7 @@ def test_the_table_of_amounts_is_the_shipped_behaviour() -> None:
     assert documented == shipped
 
 
-def test_the_example_of_a_behaviour_file_can_be_used() -> None:
+def test_documented_behaviour_file_can_be_used() -> None:
     (example,) = re.findall(r"((?:    [^\n]+\n|\n)*    \[default\]\n(?:    [^\n]+\n|\n)+)", TEXT)
 
     behaviour = parse_behaviour(example, name="docs/sandbox.md")
@@ -28,5 +28,5 @@ def test_the_example_of_a_behaviour_file_can_be_used() -> None:
     assert [rule.every_nth for rule in behaviour.rule] == [1000]
 
 
-def test_the_limit_of_a_body_is_the_documented_one() -> None:
+def test_body_limit_is_documented() -> None:
     assert f"{MAX_BODY_BYTES:,} bytes" in TEXT

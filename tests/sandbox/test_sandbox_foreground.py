@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.sandbox.record import read_record
-from tests.patience import PATIENCE_S
 from tests.sandbox.sandbox_client import Running, post, wait_for_record
 from tests.sandbox.sandbox_merchant import Merchant, address_of, payout, raw_request
+from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +35,7 @@ def serving(merchant: Merchant, tmp_path: Path) -> Iterator[tuple[subprocess.Pop
         process.kill()
 
 
-def test_what_was_answered_is_in_the_record_after_the_process_was_killed(
+def test_answered_orders_survive_kill_in_record(
     serving: tuple[subprocess.Popen[str], Running], merchant: Merchant
 ) -> None:
     process, running = serving

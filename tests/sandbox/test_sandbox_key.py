@@ -16,7 +16,7 @@ from paygw_batch.gateway.notification import HeaderEncoding, HeaderSignature, Si
 from paygw_batch.gateway.signing.key import SignatureAlgorithm, gateway_key_of, load_private_key
 from paygw_batch.sandbox.callback import CallbackHeader, by_key
 from paygw_batch.sandbox.throw_away_key import sandbox_gateway_key, sandbox_key
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 
 def test_the_key_is_made_once_and_then_stays(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_the_key_is_made_once_and_then_stays(tmp_path: Path) -> None:
     assert list(directory.iterdir()) == [path]
 
 
-def test_the_key_is_rsa_2048_and_the_owners_alone(tmp_path: Path) -> None:
+def test_sandbox_key_is_rsa_2048_and_private(tmp_path: Path) -> None:
     path = sandbox_key(tmp_path / "sandbox-state")
     key = load_pem_private_key(path.read_bytes(), password=None)
 
@@ -41,7 +41,7 @@ def test_the_key_is_rsa_2048_and_the_owners_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("algorithm", list(SignatureAlgorithm))
 @pytest.mark.parametrize("encoding", ["hex", "base64"])
-def test_the_sandbox_signs_its_notifications_as_its_public_half_says(
+def test_sandbox_notifications_are_signed_with_published_key(
     tmp_path: Path, algorithm: SignatureAlgorithm, encoding: str
 ) -> None:
     proof = CallbackHeader("X-Signature", encoding, "v1=", by_key(algorithm, sandbox_gateway_key(tmp_path)))
@@ -66,7 +66,7 @@ def test_the_gateways_own_checks_of_a_key_pass(tmp_path: Path) -> None:
     assert load_private_key(sandbox_key(tmp_path)).public.bits == 2048
 
 
-def test_processes_that_make_the_key_at_once_agree_on_one(tmp_path: Path) -> None:
+def test_concurrent_key_makers_agree_on_single_key(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from paygw_batch.sandbox.throw_away_key import sandbox_key\n"
         "sys.stdin.readline(); sys.stdout.write(sandbox_key(Path(sys.argv[1])).read_text())\n"
@@ -91,7 +91,7 @@ def test_processes_that_make_the_key_at_once_agree_on_one(tmp_path: Path) -> Non
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["sandbox-merchant.pem"]
 
 
-def test_a_directory_that_cannot_be_made_is_a_configuration_error(tmp_path: Path) -> None:
+def test_unmakable_key_directory_is_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
     with pytest.raises(ConfigurationError) as refused:

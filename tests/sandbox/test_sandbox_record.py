@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from paygw_batch.errors import ConfigurationError, OutputError
 from paygw_batch.sandbox.compare import compare, main
 from paygw_batch.sandbox.record import Record, RecordLine, _csv_line, read_record, unguarded
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 LINE = RecordLine(
     received_at="2026-11-21T07:00:00.000Z",
@@ -42,7 +42,7 @@ ROW = {
 }
 
 
-def test_the_record_begins_with_its_columns_and_is_made_for_the_owner_alone(tmp_path: Path) -> None:
+def test_record_begins_with_columns_and_is_private(tmp_path: Path) -> None:
     path = tmp_path / "new" / "record.csv"
     with Record(path):
         pass
@@ -64,7 +64,7 @@ def test_lines_are_appended_over_runs_and_never_replaced(tmp_path: Path) -> None
     assert read_record(path) == lines
 
 
-def test_a_line_is_in_the_file_before_append_returns(tmp_path: Path) -> None:
+def test_line_is_in_record_before_append_returns(tmp_path: Path) -> None:
     with Record(tmp_path / "record.csv") as record:
         record.append(LINE)
         assert read_record(tmp_path / "record.csv") == [LINE]
@@ -74,7 +74,7 @@ text_on_one_line = st.text(st.characters(exclude_categories=("C", "Zl", "Zp")), 
 
 
 @given(st.sampled_from(["", "=", "@", "+", "-", '"', "'", ",", ";"]), text_on_one_line)
-def test_any_order_id_comes_back_as_it_was(start: str, text: str) -> None:
+def test_order_id_returns_from_record_unchanged(start: str, text: str) -> None:
     order_id = start + text
     written = next(csv.reader([_csv_line((order_id,)).decode()], strict=True), [""])
 
@@ -83,7 +83,7 @@ def test_any_order_id_comes_back_as_it_was(start: str, text: str) -> None:
         assert unguarded(written[0]) == order_id
 
 
-def test_two_processes_write_whole_lines_into_one_record(tmp_path: Path) -> None:
+def test_processes_write_whole_lines_into_shared_record(tmp_path: Path) -> None:
     path = tmp_path / "record.csv"
     program = (
         "import sys; from pathlib import Path; from paygw_batch.sandbox.record import Record, RecordLine\n"
@@ -100,7 +100,7 @@ def test_two_processes_write_whole_lines_into_one_record(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("content", [b"", b"name,amount\n", b"received_at,client_orderid\n", b"\xff\xfe\n"])
-def test_a_file_that_is_no_record_is_neither_written_nor_read(tmp_path: Path, content: bytes) -> None:
+def test_foreign_file_is_refused_as_record_unchanged(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "payroll.csv"
     path.write_bytes(content)
 
@@ -111,7 +111,7 @@ def test_a_file_that_is_no_record_is_neither_written_nor_read(tmp_path: Path, co
     assert path.read_bytes() == content
 
 
-def test_a_record_that_ends_in_half_a_line_is_not_continued(tmp_path: Path) -> None:
+def test_record_ending_in_half_line_is_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "record.csv"
     with Record(path) as record:
         record.append(LINE)
@@ -121,7 +121,7 @@ def test_a_record_that_ends_in_half_a_line_is_not_continued(tmp_path: Path) -> N
         Record(path)
 
 
-def test_a_link_or_a_directory_is_no_place_for_a_record(tmp_path: Path) -> None:
+def test_link_or_directory_is_refused_for_record(tmp_path: Path) -> None:
     with Record(tmp_path / "elsewhere.csv"):
         pass
     (tmp_path / "link.csv").symlink_to(tmp_path / "elsewhere.csv")
@@ -184,22 +184,22 @@ def found(record: list[RecordLine], rows: list[Mapping[str, str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("state", ["paid", "accepted", "in_doubt", "returned"])
-def test_a_row_that_was_taken_once_agrees(state: str) -> None:
+def test_row_taken_once_agrees(state: str) -> None:
     assert found([line()], [row(state=state)]) == []
 
 
 @pytest.mark.parametrize("state", ["ready", "rejected", "invalid", "in_doubt"])
-def test_a_row_that_was_never_taken_agrees(state: str) -> None:
+def test_row_never_taken_agrees(state: str) -> None:
     assert found([], [row(state=state)]) == []
     assert found([line(committed="no", answer="declined")], [row(state=state)]) == []
 
 
 @pytest.mark.parametrize("state", ["paid", "in_doubt"])
-def test_an_order_that_was_taken_twice_is_found(state: str) -> None:
+def test_order_taken_twice_is_found(state: str) -> None:
     assert found([line(), line(reference="2")], [row(state=state)]) == ["A-1: paid 2 times at the gateway"]
 
 
-def test_two_attempts_under_different_order_ids_are_one_row() -> None:
+def test_attempts_under_different_order_ids_are_same_row() -> None:
     declined, released = line(committed="no", answer="declined"), line(client_orderid="A-1-r2")
     both = [line(), released]
     rows = [row(sent_orderid="A-1-r2")]
@@ -209,18 +209,18 @@ def test_two_attempts_under_different_order_ids_are_one_row() -> None:
     assert found([*both, line(client_orderid="A-1-r3")], rows) == ["A-1: paid 3 times at the gateway"]
 
 
-def test_an_order_id_that_looks_released_but_is_another_rows_own_is_that_rows() -> None:
+def test_order_id_of_other_row_is_no_release() -> None:
     rows = [row(), row(client_orderid="A-1-r2", sent_orderid="A-1-r2")]
 
     assert found([line(), line(client_orderid="A-1-r2")], rows) == []
 
 
 @pytest.mark.parametrize("state", ["ready", "rejected"])
-def test_a_row_shown_as_unpaid_that_was_taken_is_found(state: str) -> None:
+def test_taken_row_shown_as_unpaid_is_found(state: str) -> None:
     assert found([line()], [row(state=state)]) == [f"A-1: {state} here, but taken at the gateway"]
 
 
-def test_an_invalid_row_that_was_taken_is_found_unless_a_valid_row_has_its_id() -> None:
+def test_taken_invalid_row_is_found_unless_id_valid() -> None:
     refused = row(state="invalid", amount="KES 5")
 
     assert found([line()], [refused]) == ["A-1: invalid here, but taken at the gateway, perhaps from an earlier sheet"]
@@ -229,7 +229,7 @@ def test_an_invalid_row_that_was_taken_is_found_unless_a_valid_row_has_its_id() 
 
 
 @pytest.mark.parametrize("state", ["paid", "accepted", "returned"])
-def test_a_row_shown_as_taken_that_never_arrived_is_found(state: str) -> None:
+def test_untaken_row_shown_as_taken_is_found(state: str) -> None:
     sentence = f"A-1: {state} here, but never taken at the gateway"
 
     assert found([], [row(state=state)]) == [sentence]
@@ -245,15 +245,15 @@ def test_a_row_shown_as_taken_that_never_arrived_is_found(state: str) -> None:
         ({"account_number": "254712345679"}, "account"),
     ],
 )
-def test_another_content_at_the_gateway_is_found_without_telling_it(change: dict[str, str], name: str) -> None:
+def test_differing_content_is_found_without_showing_values(change: dict[str, str], name: str) -> None:
     assert found([line(**change)], [row()]) == [f"A-1: other {name} at the gateway"]
 
 
-def test_an_amount_is_the_same_with_and_without_its_last_zero() -> None:
+def test_amount_is_same_without_last_zero() -> None:
     assert found([line(amount="1500.5")], [row()]) == []
 
 
-def test_a_receiver_form_row_is_compared_by_its_phone() -> None:
+def test_receiver_row_is_compared_by_phone() -> None:
     rows = [row(account_number="", phone="0621234567")]
 
     assert found([line(account_number="0621234567")], rows) == []
@@ -286,7 +286,7 @@ def test_the_program_compares_two_files(tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == "=A: ready here, but taken at the gateway\nDifferences: 1.\n"
 
 
-def test_the_program_says_what_it_cannot_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_comparing_program_refuses_incomparable_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Record(tmp_path / "record.csv"):
         pass
 
@@ -297,5 +297,5 @@ def test_the_program_says_what_it_cannot_compare(tmp_path: Path, capsys: pytest.
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_line_does_not_show_the_account_in_its_representation() -> None:
+def test_record_line_hides_account_in_representation() -> None:
     assert LINE.account_number not in repr(LINE)

@@ -20,9 +20,9 @@ import pytest
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.sandbox.record import read_record
 from paygw_batch.sandbox.server import running_sandbox
-from tests.patience import PATIENCE_S
 from tests.sandbox.sandbox_client import Running, connection, post, wait_for_record
 from tests.sandbox.sandbox_merchant import GOOD, PATH, MakeConfig, Merchant, address_of, payout, raw_request
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,7 @@ def exact(body: bytes) -> Any:
 
 
 @pytest.mark.parametrize("code", GOOD)
-def test_a_good_payout_of_every_country_is_approved_and_recorded(
-    sandbox: Running, merchant: Merchant, code: str
-) -> None:
+def test_payout_of_every_country_is_approved_and_recorded(sandbox: Running, merchant: Merchant, code: str) -> None:
     fields = GOOD[code] | {"client_orderid": f"GOOD-{code}"}
 
     reply, body = post(merchant, sandbox.base_url, fields)
@@ -59,9 +57,7 @@ def test_a_good_payout_of_every_country_is_approved_and_recorded(
     assert (line.answer, line.committed) == ("approved", "yes")
 
 
-def test_the_other_profile_is_spoken_when_it_is_configured(
-    make_config: MakeConfig, merchant: Merchant, tmp_path: Path
-) -> None:
+def test_configured_other_profile_is_used(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
     config = make_config(tmp_path / "record.csv", profile="raw-body")
     with running_sandbox(config) as base_url:
         approved, _ = post(replace(merchant, profile="raw-body"), base_url, payout("RAW-1"))
@@ -107,7 +103,7 @@ def test_silence_takes_the_order_and_never_answers(sandbox: Running, merchant: M
     assert (line.answer, line.committed) == ("silence", "yes")
 
 
-def test_garbage_is_a_whole_reply_that_is_not_json(sandbox: Running, merchant: Merchant) -> None:
+def test_garbage_reply_is_whole_but_not_json(sandbox: Running, merchant: Merchant) -> None:
     reply, body = post(merchant, sandbox.base_url, payout("GARBAGE", "9006"))
 
     assert reply.status == 200
@@ -143,9 +139,7 @@ def test_a_wrong_echo_speaks_of_another_order(sandbox: Running, merchant: Mercha
     assert [line.committed for line in sandbox.recorded("ECHO")] == ["yes"]
 
 
-def test_a_slow_drip_sends_the_right_answer_byte_by_byte(
-    make_config: MakeConfig, merchant: Merchant, tmp_path: Path
-) -> None:
+def test_slow_drip_sends_right_answer_byte_by_byte(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
     behaviour = '[default]\nfault = "slow_drip"\ndrip_interval_s = 0.005\n'
     with (
         running_sandbox(make_config(tmp_path / "record.csv", behaviour=behaviour)) as base_url,
@@ -159,7 +153,7 @@ def test_a_slow_drip_sends_the_right_answer_byte_by_byte(
     assert len(pieces) > 20
 
 
-def test_a_delay_passes_between_taking_the_order_and_answering(
+def test_delay_falls_between_taking_and_answering_order(
     make_config: MakeConfig, merchant: Merchant, tmp_path: Path
 ) -> None:
     config = make_config(tmp_path / "record.csv", behaviour="[default]\ndelay_s = 0.4\n")
@@ -176,7 +170,7 @@ def test_a_delay_passes_between_taking_the_order_and_answering(
         assert client.recv(12) == b"HTTP/1.1 200"
 
 
-def test_the_same_order_twice_is_paid_twice_and_recorded_twice(sandbox: Running, merchant: Merchant) -> None:
+def test_repeated_order_is_paid_and_recorded_twice(sandbox: Running, merchant: Merchant) -> None:
     for _ in range(2):
         reply, _ = post(merchant, sandbox.base_url, payout("TWICE"))
         assert reply.status == 200
@@ -186,9 +180,7 @@ def test_the_same_order_twice_is_paid_twice_and_recorded_twice(sandbox: Running,
     assert first.reference != second.reference
 
 
-def test_what_is_refused_is_json_with_the_status_error_and_is_not_recorded(
-    sandbox: Running, merchant: Merchant
-) -> None:
+def test_refused_order_gets_json_error_and_no_record(sandbox: Running, merchant: Merchant) -> None:
     wrong = payout("REFUSED") | {"phone": ""}
 
     reply, body = post(merchant, sandbox.base_url, wrong)
@@ -232,13 +224,13 @@ def test_a_percent_encoded_path_is_not_the_path(sandbox: Running) -> None:
     sender.close()
 
 
-def test_an_endless_body_is_refused_before_it_ends(sandbox: Running) -> None:
+def test_endless_body_is_refused_early(sandbox: Running) -> None:
     with socket.create_connection(address_of(sandbox.base_url), timeout=PATIENCE_S) as client:
         client.sendall(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n".encode() + b" " * 70000)
         assert client.recv(12) == b"HTTP/1.1 413"
 
 
-def test_an_order_that_does_not_arrive_whole_is_not_recorded(sandbox: Running, merchant: Merchant) -> None:
+def test_incomplete_order_is_not_recorded(sandbox: Running, merchant: Merchant) -> None:
     request = raw_request(merchant, sandbox.base_url, payout("HALF"))
     for cut in (1, len(request) // 2, len(request) - 1):
         with socket.create_connection(address_of(sandbox.base_url), timeout=PATIENCE_S) as client:
@@ -249,7 +241,7 @@ def test_an_order_that_does_not_arrive_whole_is_not_recorded(sandbox: Running, m
     assert sandbox.recorded("HALF") == []
 
 
-def test_one_connection_serves_many_requests(sandbox: Running, merchant: Merchant) -> None:
+def test_connection_serves_many_requests(sandbox: Running, merchant: Merchant) -> None:
     with socket.create_connection(address_of(sandbox.base_url), timeout=PATIENCE_S) as client:
         for number in range(5):
             client.sendall(raw_request(merchant, sandbox.base_url, payout(f"KEPT-{number}"), close=False))
@@ -259,7 +251,7 @@ def test_one_connection_serves_many_requests(sandbox: Running, merchant: Merchan
             reply.close()
 
 
-def test_many_at_once_are_all_answered_and_recorded_once(sandbox: Running, merchant: Merchant) -> None:
+def test_parallel_orders_are_answered_and_recorded_once(sandbox: Running, merchant: Merchant) -> None:
     statuses: list[int] = []
 
     def pay(worker: int) -> None:
@@ -277,7 +269,7 @@ def test_many_at_once_are_all_answered_and_recorded_once(sandbox: Running, merch
     assert len(many) == len(set(many)) == 80
 
 
-def test_the_end_of_the_context_cuts_open_connections_and_frees_the_port(
+def test_context_end_cuts_connections_and_frees_port(
     make_config: MakeConfig, merchant: Merchant, tmp_path: Path
 ) -> None:
     threads_before = set(threading.enumerate())
@@ -293,7 +285,7 @@ def test_the_end_of_the_context_cuts_open_connections_and_frees_the_port(
         socket.create_connection(address_of(base_url), timeout=PATIENCE_S)
 
 
-def test_a_delayed_answer_does_not_hold_up_the_end(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
+def test_delayed_answer_does_not_delay_end(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
     threads_before = set(threading.enumerate())
     config = make_config(tmp_path / "record.csv", behaviour="[default]\ndelay_s = 3600\n")
     with running_sandbox(config) as base_url:
@@ -310,7 +302,7 @@ def test_an_exception_inside_the_context_comes_through(make_config: MakeConfig, 
         raise ZeroDivisionError
 
 
-def test_it_listens_on_loopback_only_and_prints_nothing(
+def test_sandbox_listens_only_on_loopback_and_prints_nothing(
     make_config: MakeConfig, merchant: Merchant, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
@@ -328,7 +320,7 @@ def test_it_listens_on_loopback_only_and_prints_nothing(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_record_that_cannot_be_written_is_no_payment(
+def test_unwritable_record_means_no_payment(
     make_config: MakeConfig, merchant: Merchant, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = make_config(tmp_path / "record.csv")

@@ -21,7 +21,6 @@ from paygw_batch.gateway.sign import Signer
 from paygw_batch.gateway.signing.key import PrivateKey
 from paygw_batch.sandbox.form import FormCheck, Order, Request
 from paygw_batch.sandbox.verifier import CLOCK_TOLERANCE_S, Authenticator, NonceMemory, VerifiedProfile, Verifier
-from tests.long_part import share_of
 from tests.sandbox.sandbox_merchant import (
     GOOD,
     NOW_S,
@@ -35,13 +34,14 @@ from tests.sandbox.sandbox_merchant import (
     refusal,
     request_of,
 )
+from tests.support.long_part import share_of
 
 KENYA = GOOD["KE"]
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("code", GOOD)
-def test_a_good_request_of_every_country_is_an_order(
+def test_good_request_of_every_country_is_order(
     make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, code: str, profile: str
 ) -> None:
     merchant = Merchant(merchant_key, profile)
@@ -73,7 +73,7 @@ def test_a_signature_under_the_other_profile_is_refused(
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_any_change_to_the_body_after_signing_is_refused(
+def test_change_to_signed_body_is_refused(
     make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, profile: str
 ) -> None:
     merchant = Merchant(merchant_key, profile)
@@ -85,7 +85,7 @@ def test_any_change_to_the_body_after_signing_is_refused(
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_the_digits_of_the_amount_are_signed_and_not_its_value(
+def test_amount_digits_and_not_value_are_signed(
     make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, profile: str
 ) -> None:
     merchant = Merchant(merchant_key, profile)
@@ -108,7 +108,7 @@ def test_the_signature_of_another_key_is_refused(verifier: Verifier) -> None:
 
 
 @pytest.mark.parametrize("signature", ["AAAA", "not base64!", "AAA"])
-def test_what_is_no_signature_is_refused(verifier: Verifier, merchant: Merchant, signature: str) -> None:
+def test_malformed_signature_is_refused(verifier: Verifier, merchant: Merchant, signature: str) -> None:
     header = oauth_header(merchant.parameters() | {"oauth_signature": signature})
 
     verdict = refusal(verifier.verify(request_of(merchant, KENYA, headers={"authorization": header})))
@@ -123,7 +123,7 @@ def test_a_nonce_can_be_used_once(verifier: Verifier, merchant: Merchant) -> Non
     assert refusal(verifier.verify(request)).code == "nonce"
 
 
-def test_a_request_with_a_wrong_signature_uses_up_no_nonce(verifier: Verifier, merchant: Merchant) -> None:
+def test_wrong_signature_uses_up_no_nonce(verifier: Verifier, merchant: Merchant) -> None:
     request = request_of(merchant, KENYA)
     tampered = replace(request, body=as_body(KENYA | {"amount": "9"}))
 
@@ -131,7 +131,7 @@ def test_a_request_with_a_wrong_signature_uses_up_no_nonce(verifier: Verifier, m
     assert isinstance(verifier.verify(request), Order)
 
 
-def test_a_request_that_fails_its_form_has_used_its_nonce(verifier: Verifier, merchant: Merchant) -> None:
+def test_failed_form_uses_up_nonce(verifier: Verifier, merchant: Merchant) -> None:
     nonce = "n" * 32
     wrong = request_of(merchant, KENYA | {"phone": ""}, overrides={"oauth_nonce": nonce})
     assert refusal(verifier.verify(wrong)).code == "phone"
@@ -139,7 +139,7 @@ def test_a_request_that_fails_its_form_has_used_its_nonce(verifier: Verifier, me
 
 
 @given(st.lists(st.floats(0, 300), max_size=30), st.integers(0, 29))
-def test_a_nonce_is_remembered_for_as_long_as_its_timestamp_could_pass(steps_s: list[float], position: int) -> None:
+def test_nonce_is_remembered_while_timestamp_could_pass(steps_s: list[float], position: int) -> None:
     memory = NonceMemory()
     now_s, seen_at_s = 0.0, None
     for index, step_s in enumerate(steps_s):
@@ -185,7 +185,7 @@ def test_a_timestamp_within_five_minutes_passes(verifier: Verifier, merchant: Me
         ({"realm": "r"}, 401, "authorization"),
     ],
 )
-def test_a_wrong_parameter_is_refused_although_it_is_properly_signed(
+def test_wrong_signed_parameter_is_refused(
     verifier: Verifier, merchant: Merchant, overrides: dict[str, str | None], http_status: int, code: str
 ) -> None:
     verdict = refusal(verifier.verify(request_of(merchant, KENYA, overrides=overrides)))
@@ -238,7 +238,7 @@ def test_an_authorization_header_of_another_shape_is_refused(
         pytest.param({"query": "a=b"}, 404, "path", id="a query"),
     ],
 )
-def test_another_line_than_post_to_the_endpoint_is_refused(
+def test_request_other_than_post_to_endpoint_is_refused(
     verifier: Verifier, merchant: Merchant, change: dict[str, Any], http_status: int, code: str
 ) -> None:
     verdict = refusal(verifier.verify(replace(request_of(merchant, KENYA), **change)))
@@ -268,16 +268,14 @@ def test_another_header_than_asked_for_is_refused(
 
 
 @pytest.mark.parametrize("name", ["host", "content-type", "accept", "authorization"])
-def test_a_header_that_stands_twice_is_refused(verifier: Verifier, merchant: Merchant, name: str) -> None:
+def test_doubled_header_is_refused(verifier: Verifier, merchant: Merchant, name: str) -> None:
     request = request_of(merchant, KENYA)
     twice = replace(request, headers=(*request.headers, (name, dict(request.headers)[name])))
 
     assert refusal(verifier.verify(twice)).code == name
 
 
-def test_neither_requests_nor_orders_show_payee_data_in_their_representation(
-    verifier: Verifier, merchant: Merchant
-) -> None:
+def test_requests_and_orders_hide_payee_in_representation(verifier: Verifier, merchant: Merchant) -> None:
     request = request_of(merchant, KENYA)
     order = verifier.verify(request)
 
@@ -285,7 +283,7 @@ def test_neither_requests_nor_orders_show_payee_data_in_their_representation(
     assert "oauth" not in repr(request)
 
 
-def test_a_public_key_that_is_none_is_a_configuration_error() -> None:
+def test_invalid_public_key_is_configuration_error() -> None:
     ec_key = generate_ec_key(SECP256R1()).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     for pem in (b"no key", ec_key):
         with pytest.raises(ConfigurationError):
@@ -299,7 +297,7 @@ line_of_text = (
 
 @settings(max_examples=share_of(40), deadline=None)
 @given(profile=st.sampled_from(PROFILES), name=line_of_text, order_id=line_of_text, amount=st.integers(1, 10**9))
-def test_what_the_client_signs_is_what_the_sandbox_verifies(
+def test_sandbox_verifies_client_signature(
     merchant_key: RSAPrivateKey, rules: Rules, profile: str, name: str, order_id: str, amount: int
 ) -> None:
     merchant = Merchant(merchant_key, profile)

@@ -98,7 +98,7 @@ def test_paths_are_relative_to_the_file_itself(file: Path, monkeypatch: pytest.M
     assert settings.journal_path() == file.parent / "paygw-journal.sqlite3"
 
 
-def test_the_environment_beats_the_file_and_a_flag_beats_the_environment(file: Path) -> None:
+def test_settings_flag_beats_environment_and_environment_beats_file(file: Path) -> None:
     environ = {"PAYGW_CONCURRENCY": "3", "PAYGW_RATE_PER_S": "2.5"}
     settings = load_settings(file, environ=environ, flags={("submission", "concurrency"): 7})
     assert settings.submission.concurrency == 7
@@ -131,7 +131,7 @@ def test_every_environment_key_reaches_its_setting(name: str, tmp_path: Path) ->
     assert str(getattr(getattr(settings, section), key)) in {text, f"{text}.0"}
 
 
-def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path) -> None:
+def test_unknown_key_is_refused_with_nearest(tmp_path: Path) -> None:
     message = refusal(tmp_path, "[submission]\nconcurency = 3\n")
     assert "submission.concurency is not a known key" in message
     assert "concurrency" in message.replace("concurency", "")
@@ -178,33 +178,33 @@ def test_a_wrong_value_is_refused_by_name(tmp_path: Path, text: str, said: str) 
     "origin",
     ["https://payouts.example.com", "https://payouts.example.com:8443", "http://localhost:8087", "https://localhost"],
 )
-def test_the_origin_of_the_console_is_one_that_browsers_make_passkeys_for(tmp_path: Path, origin: str) -> None:
+def test_console_origin_fit_for_passkeys_is_accepted(tmp_path: Path, origin: str) -> None:
     (tmp_path / "paygw.toml").write_text(f'[console]\norigin = "{origin}"\n')
     assert load_settings(tmp_path / "paygw.toml", environ={}).console.origin == origin
 
 
-def test_a_number_in_the_environment_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_malformed_number_in_environment_is_refused(tmp_path: Path) -> None:
     assert "PAYGW_CONCURRENCY is 'many'" in refusal(tmp_path, "", PAYGW_CONCURRENCY="many")
 
 
-def test_a_missing_file_and_a_directory_are_refused_plainly(tmp_path: Path) -> None:
+def test_missing_settings_file_and_directory_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(ConfigurationError, match=str(path)):
             load_settings(path, environ={})
 
 
-def test_what_the_interface_leaves_open_has_no_default() -> None:
+def test_open_interface_questions_have_no_default() -> None:
     missing = load_settings(None, environ={}).missing_to_send()
     assert {"gateway.signature_profile", "outcomes", "gateway.base_url"} <= set(missing)
 
 
-def test_misspelt_variables_are_found_and_the_passphrase_is_not_one(file: Path) -> None:
+def test_misspelt_variables_are_found_except_passphrase(file: Path) -> None:
     settings = load_settings(file, environ={})
     environ = {"PAYGW_KEY_PASSPHRASE": "x", "PAYGW_CONCURENCY": "2", "PAYGW_CONFIG": "c", "HOME": "/"}
     assert unknown_variables(environ, settings) == ["PAYGW_CONCURENCY"]
 
 
-def test_the_default_journal_is_one_per_merchant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_default_journal_is_separate_for_each_merchant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     places = {
         load_settings(
@@ -219,7 +219,7 @@ def test_the_default_journal_is_one_per_merchant(monkeypatch: pytest.MonkeyPatch
     assert state_directory().is_relative_to(tmp_path)
 
 
-def test_another_port_names_the_endpoint_otherwise_and_finds_the_same_journal() -> None:
+def test_other_port_changes_endpoint_but_not_journal() -> None:
     found = [
         load_settings(None, environ={"PAYGW_BASE_URL": f"https://a.example{port}", "PAYGW_ENDPOINT_ID": "1"})
         for port in ("", ":443", ":8443")
@@ -228,13 +228,13 @@ def test_another_port_names_the_endpoint_otherwise_and_finds_the_same_journal() 
     assert len({settings.journal_path() for settings in found}) == 1
 
 
-def test_known_journals_are_never_beside_one(file: Path) -> None:
+def test_known_journals_are_not_kept_beside_journal(file: Path) -> None:
     settings = load_settings(file, environ={})
     assert settings.known_journals_directory() != settings.journal_path().parent
 
 
 @pytest.mark.parametrize("text", [b"from file\n", b"\xef\xbb\xbffrom file\r\n", b"\xef\xbb\xbffrom file", b"from file"])
-def test_the_passphrase_comes_from_the_variable_or_the_file(file: Path, tmp_path: Path, text: bytes) -> None:
+def test_passphrase_comes_from_variable_or_file(file: Path, tmp_path: Path, text: bytes) -> None:
     settings = load_settings(file, environ={})
     assert passphrase(settings, {"PAYGW_KEY_PASSPHRASE": "from variable"}) == b"from variable"
     assert passphrase(settings, {}) is None
@@ -245,7 +245,7 @@ def test_the_passphrase_comes_from_the_variable_or_the_file(file: Path, tmp_path
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o640, 0o604, 0o620])
-def test_a_passphrase_that_others_may_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
+def test_passphrase_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
     secret = tmp_path / "secret"
     secret.write_text("from file\n")
     secret.chmod(mode)
@@ -257,7 +257,7 @@ def test_a_passphrase_that_others_may_read_or_write_is_refused(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
-def test_a_configuration_that_others_may_write_is_refused_for_a_real_gateway(tmp_path: Path, mode: int) -> None:
+def test_writable_configuration_is_refused_for_real_gateway(tmp_path: Path, mode: int) -> None:
     config = tmp_path / "paygw.toml"
     config.write_text('[gateway]\nbase_url = "https://gateway.example"\n')
     config.chmod(mode)
@@ -273,7 +273,7 @@ def test_a_configuration_that_others_may_write_is_refused_for_a_real_gateway(tmp
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_configuration_of_another_user_is_refused_for_a_real_gateway(tmp_path: Path) -> None:
+def test_foreign_configuration_is_refused_for_real_gateway(tmp_path: Path) -> None:
     config = tmp_path / "paygw.toml"
     config.write_text('[gateway]\nbase_url = "https://gateway.example"\n')
     os.chown(config, 65534, 65534)
@@ -281,7 +281,7 @@ def test_a_configuration_of_another_user_is_refused_for_a_real_gateway(tmp_path:
         load_settings(config, environ={})
 
 
-def test_no_secret_may_be_in_a_variable_that_other_programs_are_given(tmp_path: Path) -> None:
+def test_secret_in_passed_on_variable_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "paygw.toml"
     config.write_text('[gateway]\nprivate_key_passphrase_env = "TZ"\n')
     with pytest.raises(ConfigurationError, match="a secret cannot be in the variable TZ"):
@@ -306,7 +306,7 @@ def test_names_of_a_reply_are_read_strictly(tmp_path: Path, line: str, sentence:
     assert sentence in refused.value.message
 
 
-def test_a_path_of_the_environment_is_from_the_current_directory_and_an_address_is_as_it_was_written(
+def test_environment_path_is_relative_but_address_stays_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, here = tmp_path / "config" / "paygw.toml", tmp_path / "here"
@@ -342,7 +342,7 @@ at = "*/5 6-18 * * 1-5"
 """
 
 
-def test_a_timetable_says_what_is_done_when(tmp_path: Path) -> None:
+def test_timetable_tells_tasks_and_times(tmp_path: Path) -> None:
     path = tmp_path / "several.toml"
     path.write_text(TIMETABLE)
     found = load_settings(path, environ={}).timetable
@@ -372,7 +372,7 @@ def test_a_timetable_says_what_is_done_when(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_timetable_is_one_sentence(tmp_path: Path, right: str, wrong: str, why: str) -> None:
+def test_wrong_timetable_is_told_in_sentence(tmp_path: Path, right: str, wrong: str, why: str) -> None:
     assert right in TIMETABLE
     message = refusal(tmp_path, TIMETABLE.replace(right, wrong))
     assert re.search(why, message), message

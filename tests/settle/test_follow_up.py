@@ -51,14 +51,12 @@ def claim(status: str | None = "approved", *, amount: str = "1500.50", proof: Pr
         (claim("limbo"), State.REJECTED, False),
     ],
 )
-def test_the_gateway_is_asked_about_what_would_move_or_contradict_a_row(
-    said: Claim, state: State, *, is_asked: bool
-) -> None:
+def test_gateway_is_asked_about_moving_or_contradicting_words(said: Claim, state: State, *, is_asked: bool) -> None:
     one = candidate(state)
     assert asked_about(said, [one], WORDS) == ([one] if is_asked else [])
 
 
-def test_nothing_is_asked_about_an_order_that_is_not_ours() -> None:
+def test_foreign_order_is_not_asked_about() -> None:
     assert asked_about(claim(), [], WORDS) == []
 
 
@@ -125,7 +123,7 @@ def answer(status: str, *, is_not_found: bool = False) -> EnquiryAnswer:
 NO_ANSWER = EnquiryAnswer(None, "connect.refused", GoOn(), has_replied=False)
 
 
-def test_the_answer_is_kept_as_an_enquiry_that_moves_the_row() -> None:
+def test_answer_is_kept_as_enquiry_moving_row() -> None:
     world = World(answer("approved"))
     world.run(lambda: bool(world.kept), claim())
     ((_, expected),) = world.asked
@@ -138,7 +136,7 @@ def test_the_answer_is_kept_as_an_enquiry_that_moves_the_row() -> None:
     assert ruling.finding is Finding.MOVED
 
 
-def test_an_answer_says_nothing_of_an_attempt_that_left_since() -> None:
+def test_answer_says_nothing_about_later_attempt() -> None:
     world = World(answer("declined"))
     world.run(lambda: bool(world.kept), claim("declined"))
     later = candidate(intended_at="2026-11-22T05:00:00.000Z")
@@ -148,7 +146,7 @@ def test_an_answer_says_nothing_of_an_attempt_that_left_since() -> None:
     assert ruling.outcome is None
 
 
-def test_no_answer_and_no_news_are_asked_for_again_and_then_left_to_a_person() -> None:
+def test_enquiry_is_repeated_then_left_to_person() -> None:
     world = World(NO_ANSWER, answer("processing"), NO_ANSWER)
     world.run(lambda: len(world.asked) == MAX_ASKED, claim())
     assert world.kept == []
@@ -166,13 +164,13 @@ def test_not_found_is_kept_for_a_person() -> None:
     assert decode_notification(world.kept[0]).claim.is_not_found
 
 
-def test_an_order_waits_once_however_often_it_is_notified() -> None:
+def test_order_waits_once_despite_repeated_notifications() -> None:
     world = World(answer("approved"))
     world.run(lambda: bool(world.kept), claim(), claim("declined"), claim())
     assert len(world.asked) == 1
 
 
-def test_a_gateway_that_refuses_is_told_once_and_given_a_rest() -> None:
+def test_refusing_gateway_is_told_once_and_rested() -> None:
     refused = EnquiryAnswer(None, "http.403", StopRun("it does not accept our signature."), has_replied=True)
     world = World(refused, refused, answer("approved"))
     world.run(lambda: bool(world.kept), claim())
@@ -181,7 +179,7 @@ def test_a_gateway_that_refuses_is_told_once_and_given_a_rest() -> None:
     assert times[1] - times[0] >= 60
 
 
-def test_a_journal_that_cannot_be_read_is_told_and_looked_at_again() -> None:
+def test_unreadable_journal_is_told_and_read_again() -> None:
     world = World(answer("approved"))
     world.errors = [JournalError("It is damaged."), JournalError("It is damaged.")]
     world.run(lambda: bool(world.kept), claim())
@@ -189,14 +187,14 @@ def test_a_journal_that_cannot_be_read_is_told_and_looked_at_again() -> None:
     assert "It is damaged." in world.told[0]
 
 
-def test_an_error_that_nobody_expected_ends_nothing_and_quotes_nothing() -> None:
+def test_unexpected_error_stops_no_enquiry_and_quotes_nothing() -> None:
     world = World(answer("approved"))
     world.errors = [ValueError("Jane Wanjiku")]
     world.run(lambda: bool(world.kept), claim())
     assert world.told == ["The gateway cannot be asked about an unproven notification: unexpected error (ValueError)."]
 
 
-def test_more_orders_than_can_wait_are_left_to_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_beyond_waiting_limit_go_to_person(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresh, "MAX_WAITING", 1)
     world = World(answer("approved"))
     world.run(lambda: bool(world.kept), claim(), replace(claim(), order_id="PAY-2"))
@@ -204,7 +202,7 @@ def test_more_orders_than_can_wait_are_left_to_a_person(monkeypatch: pytest.Monk
     assert "Too many" in world.told[0]
 
 
-def test_a_row_in_flight_is_asked_about_when_its_outcome_is_known() -> None:
+def test_row_in_flight_is_asked_about_after_outcome() -> None:
     world = World(answer("approved"))
     world.candidates = [candidate(State.IN_FLIGHT)]
     looks = 0

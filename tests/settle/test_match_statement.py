@@ -17,8 +17,8 @@ from paygw_batch.settle.match_statement import Matched, StatementReader
 from paygw_batch.settle.resolve import Settlement, settle
 from paygw_batch.settle.row_order import Decision, row_content, unsigned_order
 from paygw_batch.settle.statement import Statement, StatementLine, StatementProof, TimeSpan, read_time
-from tests.approval.test_signed_document import ADA
-from tests.journal.journal_rows import all_due, at, intent, memory, new_instruction, open_sheet, outcome_of, send
+from tests.support.journal_rows import all_due, at, intent, memory, new_instruction, open_sheet, outcome_of, send
+from tests.support.signed_plans import ADA
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 NOW = datetime(2026, 11, 22, 9, tzinfo=UTC)
@@ -125,14 +125,14 @@ def sent_twice(*, suffix: bool = False) -> SqliteJournal:
 
 @pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED])
 @pytest.mark.parametrize(("word", "said"), [("approved", Resolution.PAID), ("declined", Resolution.REJECTED)])
-def test_the_gateways_word_settles_a_row_that_waits(kind: OutcomeKind, word: str, said: Resolution) -> None:
+def test_gateway_word_settles_waiting_row(kind: OutcomeKind, word: str, said: Resolution) -> None:
     found = match(sent(kind), line(status=word))
     assert found.settlements == [Settlement(2, said, f"{EVIDENCE}{word}", Basis.PERSON)]
     assert (found.differences, found.agreeing, found.elsewhere, found.waiting) == ([], 0, 0, 0)
     assert (found.silent, found.contrary) == ([], [])
 
 
-def test_a_row_in_flight_of_a_run_that_ended_waits_for_a_word_too() -> None:
+def test_flying_row_of_ended_run_awaits_word() -> None:
     journal = memory()
     open_sheet(journal, new=1)
     journal.append([intent(one, at(1)) for one in all_due(journal, 1)])
@@ -144,7 +144,7 @@ def test_a_row_in_flight_of_a_run_that_ended_waits_for_a_word_too() -> None:
     ("answer", "said"),
     [("paid", Resolution.PAID), ("rejected", Resolution.REJECTED), ("not-received", Resolution.NOT_RECEIVED)],
 )
-def test_an_answer_of_ours_settles_a_row_in_doubt_on_a_persons_word(answer: str, said: Resolution) -> None:
+def test_own_answer_settles_doubtful_row_as_persons_word(answer: str, said: Resolution) -> None:
     found = settled(sent(OutcomeKind.UNKNOWN), line(answer=answer, time="2026-11-21T08:30:00Z"))
     assert found == Settlement(2, said, f"{EVIDENCE}{answer} at 2026-11-21T08:30:00Z", Basis.PERSON)
 
@@ -158,26 +158,24 @@ def test_an_answer_of_ours_settles_a_row_in_doubt_on_a_persons_word(answer: str,
         ("", "2026-11-21T08:30:00Z", Basis.PERSON),
     ],
 )
-def test_a_word_is_the_gateways_own_where_a_line_of_a_proven_statement_is_later_than_the_attempt(
-    time: str, as_of: str, basis: Basis
-) -> None:
+def test_word_has_gateway_basis_in_later_proven_line(time: str, as_of: str, basis: Basis) -> None:
     journal, one = sent(OutcomeKind.UNKNOWN), line(status="declined", time=time)
     for proof in StatementProof:
         assert basis_of(journal, one, proof, as_of) is (basis if proof.is_proven else Basis.PERSON)
 
 
-def test_an_answer_of_ours_is_a_persons_word_in_a_proven_statement_too() -> None:
+def test_own_answer_stays_persons_word_in_proven_statement() -> None:
     one = line(answer="rejected", time="2026-11-21T08:30:00Z")
     assert basis_of(sent(OutcomeKind.UNKNOWN), one, StatementProof.SIGNED) is Basis.PERSON
 
 
-def test_not_received_waits_for_the_quarantine_in_a_proven_statement_too() -> None:
+def test_not_received_in_proven_statement_awaits_quarantine() -> None:
     lost = statement(line(answer="not-received", time="2026-11-21T08:30:00Z"), proof=StatementProof.SIGNED)
     early = reader(sent(OutcomeKind.UNKNOWN), now=datetime(2026, 11, 22, 8, tzinfo=UTC)).match(lost)
     assert (len(early.settlements), len(early.differences)) == (0, 1)
 
 
-def test_what_a_person_vouches_for_moves_no_row_by_itself() -> None:
+def test_vouched_line_moves_no_row() -> None:
     """A worker can send the row between the comparison and the taking in: then the line is no answer of the gateway."""
     journal, declined = sent(OutcomeKind.UNKNOWN), line(status="declined", time="2026-11-21T08:30:00Z")
     by = reader(journal)
@@ -186,14 +184,14 @@ def test_what_a_person_vouches_for_moves_no_row_by_itself() -> None:
     assert next(iter(journal.rows(1))).state is State.IN_DOUBT
 
 
-def test_what_the_gateway_or_a_person_has_not_decided_settles_nothing() -> None:
+def test_undecided_line_settles_nothing() -> None:
     journal = sent(OutcomeKind.UNKNOWN, rows=2)
     found = match(journal, line(status="processing"), line("ORD-3", number=3, answer=""))
     assert (found.waiting, found.settlements, found.differences) == (2, [], [])
     assert [row.row for row in found.silent] == [2, 3]
 
 
-def test_rows_in_doubt_that_a_statement_does_not_settle_are_named() -> None:
+def test_unsettled_doubtful_rows_are_named() -> None:
     journal = sent(OutcomeKind.UNKNOWN, rows=3)
     found = match(journal, line("ORD-3", number=7), line("ORD-4", "unheard", 8))
     assert [row.row for row in found.silent] == [2, 4]
@@ -209,7 +207,7 @@ def test_not_received_waits_for_the_quarantine() -> None:
     assert len(reader(journal, now=opens).match(answer).settlements) == 1
 
 
-def test_what_the_gateway_has_accepted_cannot_be_called_not_received() -> None:
+def test_accepted_row_cannot_be_not_received() -> None:
     wrong = told(sent(OutcomeKind.ACCEPTED), line(answer="not-received"))
     assert wrong == "Row 2 is accepted in the journal, and not received in the statement."
 
@@ -222,7 +220,7 @@ def test_what_the_gateway_has_accepted_cannot_be_called_not_received() -> None:
         ({"status": ""}, "The meaning of the status '' is not configured."),
     ],
 )
-def test_a_word_that_nobody_explained_settles_nothing(said: Mapping[str, Any], sentence: str) -> None:
+def test_unexplained_word_settles_nothing(said: Mapping[str, Any], sentence: str) -> None:
     assert told(sent(OutcomeKind.UNKNOWN), line(**said)) == sentence
 
 
@@ -237,7 +235,7 @@ def test_a_word_that_nobody_explained_settles_nothing(said: Mapping[str, Any], s
     ],
 )
 @pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.PAID])
-def test_a_line_about_other_money_is_about_another_payment(
+def test_line_about_other_money_is_other_payment(
     money: Mapping[str, Any], sentence: str | None, kind: OutcomeKind
 ) -> None:
     found = match(sent(kind), line(**money))
@@ -245,7 +243,7 @@ def test_a_line_about_other_money_is_about_another_payment(
     assert len(found.settlements) == (sentence is None and kind is OutcomeKind.UNKNOWN)
 
 
-def test_an_order_that_is_named_twice_is_settled_by_neither_line() -> None:
+def test_twice_named_order_is_not_settled() -> None:
     journal = sent(OutcomeKind.UNKNOWN)
     found = match(journal, line(), line(number=3, status="declined"))
     assert [one.sentence for one in found.differences] == [
@@ -254,7 +252,7 @@ def test_an_order_that_is_named_twice_is_settled_by_neither_line() -> None:
     assert ([one.line for one in found.differences], found.settlements) == ([2, 3], [])
 
 
-def test_a_line_that_names_no_order_is_a_difference_each_time() -> None:
+def test_each_line_without_order_is_difference() -> None:
     found = match(sent(OutcomeKind.UNKNOWN), line(""), line("", number=3))
     assert [(one.line, one.order_id, one.sentence) for one in found.differences] == [
         (2, "", "The line names no order."),
@@ -285,9 +283,7 @@ def test_a_line_that_names_no_order_is_a_difference_each_time() -> None:
     ],
 )
 @pytest.mark.parametrize("word", ["approved", "declined"])
-def test_a_line_with_a_time_that_is_not_the_latest_attempts_settles_nothing(
-    when: Mapping[str, Any], sentence: str, word: str
-) -> None:
+def test_line_outside_latest_attempt_time_settles_nothing(when: Mapping[str, Any], sentence: str, word: str) -> None:
     assert told(sent(OutcomeKind.UNKNOWN), line(status=word, **when)).startswith(sentence)
 
 
@@ -304,9 +300,7 @@ def test_a_gateways_clock_may_be_ten_minutes_ahead(time: str) -> None:
         ({}, "2026-11-21T08:11:00Z"),
     ],
 )
-def test_of_several_attempts_under_one_id_the_latest_is_settled_by_a_line_that_says_so(
-    when: Mapping[str, Any], as_of: str
-) -> None:
+def test_explicit_line_settles_latest_of_several_attempts(when: Mapping[str, Any], as_of: str) -> None:
     assert settled(sent_twice(), line(status="declined", **when), as_of=as_of).resolution is Resolution.REJECTED
 
 
@@ -319,14 +313,12 @@ def test_of_several_attempts_under_one_id_the_latest_is_settled_by_a_line_that_s
     ],
 )
 @pytest.mark.parametrize("word", ["approved", "declined", "processing"])
-def test_of_several_attempts_under_one_id_none_is_settled_by_a_line_that_leaves_it_open(
-    when: Mapping[str, Any], as_of: str, said: str, word: str
-) -> None:
+def test_vague_line_settles_no_attempt_of_several(when: Mapping[str, Any], as_of: str, said: str, word: str) -> None:
     sentence = told(sent_twice(), line(status=word, **when), as_of=as_of)
     assert sentence.startswith(f"ORD-2 was sent more than once, and {said} (the latest attempt was sent at 2026-11-21")
 
 
-def test_a_line_is_no_newer_than_the_first_time_its_file_was_carried_out() -> None:
+def test_line_is_no_newer_than_first_carrying_out() -> None:
     journal = sent(OutcomeKind.REJECTED)
     again(journal, suffix=False)
     journal.settle([], note=CarriedOut("b1", "day.csv", SHA, "amina", at(7)))
@@ -338,7 +330,7 @@ def test_a_line_is_no_newer_than_the_first_time_its_file_was_carried_out() -> No
     assert wrong.startswith("ORD-2 at 2026-11-21T08:30:00Z: that is before the latest")
 
 
-def test_a_file_that_was_carried_out_after_the_latest_attempt_still_leaves_open_which_one_it_means() -> None:
+def test_later_carried_out_file_leaves_attempt_open() -> None:
     journal = sent_twice()
     journal.settle([], note=CarriedOut("b1", "day.csv", SHA, "amina", at(20)))
     assert told(journal, line(status="declined")).startswith(
@@ -347,7 +339,7 @@ def test_a_file_that_was_carried_out_after_the_latest_attempt_still_leaves_open_
     )
 
 
-def test_only_the_same_file_was_carried_out_before_for_whichever_batch() -> None:
+def test_only_same_file_counts_as_carried_out() -> None:
     journal = sent(OutcomeKind.UNKNOWN, minute=20)
     journal.settle([], note=CarriedOut("b1", "day.csv", "f" * 64, "amina", at(7)))
     assert settled(journal, line()).resolution is Resolution.PAID
@@ -369,9 +361,7 @@ def carried_out(journal: SqliteJournal, *lines: StatementLine, batch: int = 1) -
 
 @pytest.mark.parametrize("is_carried_out", [True, False])
 @pytest.mark.parametrize("word", ["approved", "declined"])
-def test_a_file_that_was_read_before_an_attempt_was_intended_never_speaks_of_it_whatever_the_clocks_said(
-    word: str, *, is_carried_out: bool
-) -> None:
+def test_file_read_before_intent_never_settles_attempt(word: str, *, is_carried_out: bool) -> None:
     """Seed 7,032,239: an untrue "paid" about a row that was not sent; then it leaves, by a clock that is behind."""
     journal = memory()
     open_sheet(journal, new=1)
@@ -387,7 +377,7 @@ def test_a_file_that_was_read_before_an_attempt_was_intended_never_speaks_of_it_
     assert [(found.row, found.basis) for found in newer.settlements] == [(2, Basis.PERSON)]
 
 
-def test_a_file_that_was_read_for_another_batch_never_speaks_of_a_later_attempt() -> None:
+def test_file_of_other_batch_never_settles_later_attempt() -> None:
     """The row is in both batches: the file was carried out for the one, and now for the other."""
     journal = memory()
     first = open_sheet(journal, new=1)
@@ -403,21 +393,21 @@ def test_a_file_that_was_read_for_another_batch_never_speaks_of_a_later_attempt(
     assert told(journal, line("ORD-3", time=LATER), batch=2)
 
 
-def test_a_claim_that_was_first_read_before_an_attempt_is_ruled_to_be_about_an_earlier_one() -> None:
+def test_claim_read_before_attempt_is_superseded() -> None:
     journal = sent(OutcomeKind.UNKNOWN)
     claim = Claim("ORD-2", "1500.50", "KES", "declined", proof=Proof.PROVEN, is_current=True)
     found = [rule(replace(claim, attempts=then), journal.orders("ORD-2"), WORDS) for then in ({}, {1: 1}, {1: 0})]
     assert [getattr(one, "finding", None) for one in found] == [Finding.MOVED, Finding.MOVED, Finding.SUPERSEDED]
 
 
-def test_a_file_that_was_read_after_an_attempt_still_speaks_of_it() -> None:
+def test_file_read_after_attempt_settles_attempt() -> None:
     journal = sent(OutcomeKind.UNKNOWN)
     one = line(time=LATER)
     journal.settle([], note=CarriedOut("b1", "day.csv", SHA, "amina", at(7), ((1, 1),)))
     assert settled(journal, one).resolution is Resolution.PAID
 
 
-def test_an_attempt_that_a_slow_clock_noted_too_early_may_have_left_later() -> None:
+def test_slow_clock_moves_attempt_time_later() -> None:
     journal = sent(OutcomeKind.UNKNOWN, minute=30)
     journal.settle([], note=ClockSeen(at(30), "2026-11-21T09:30:00.000Z", -3600))
     wrong = told(journal, line(time="2026-11-21T09:29:00Z"))
@@ -482,7 +472,7 @@ PAID_BEFORE = (
         (State.READY, {"status": "approved"}, f"Row 2 is ready in the journal, and paid in the statement. {ASK}"),
     ],
 )
-def test_a_line_about_a_settled_row_agrees_or_contradicts(
+def test_line_about_settled_row_agrees_or_contradicts(
     state: State, said: Mapping[str, Any], sentence: str | None
 ) -> None:
     found = match(in_state(state), line(**said))
@@ -497,7 +487,7 @@ def test_an_unanswered_question_about_a_settled_row_waits() -> None:
 
 
 @pytest.mark.parametrize(("word", "is_told"), [("declined", False), ("approved", True)])
-def test_an_older_word_about_an_id_that_served_two_attempts_is_told_if_it_was_paid(word: str, *, is_told: bool) -> None:
+def test_older_paid_word_of_reused_id_is_told(word: str, *, is_told: bool) -> None:
     journal = sent(OutcomeKind.REJECTED)
     again(journal, suffix=False)
     send(journal, 1, OutcomeKind.PAID, at(10))
@@ -506,7 +496,7 @@ def test_an_older_word_about_an_id_that_served_two_attempts_is_told_if_it_was_pa
     assert found.agreeing == (not is_told)
 
 
-def test_an_older_word_about_an_id_that_served_one_attempt_is_read_as_any_other() -> None:
+def test_older_word_of_unique_id_is_read_normally() -> None:
     found = match(sent(OutcomeKind.PAID), line(time="2026-11-21T07:00:00Z"))
     assert (found.agreeing, found.differences) == (1, [])
     wrong = told(sent(OutcomeKind.PAID), line(status="declined", time="2026-11-21T07:00:00Z"))
@@ -516,7 +506,7 @@ def test_an_older_word_about_an_id_that_served_one_attempt_is_read_as_any_other(
 # Orders that are no latest attempt of the batch
 
 
-def test_an_earlier_attempt_that_was_rejected_agrees_and_is_told_where_it_was_paid() -> None:
+def test_earlier_rejected_attempt_agrees_unless_paid() -> None:
     journal = sent_twice(suffix=True)
     noes: Sequence[Mapping[str, Any]] = ({"status": "declined"}, {"answer": "not-received"}, {"answer": ""})
     for said in noes:
@@ -532,7 +522,7 @@ def test_an_earlier_attempt_that_was_rejected_agrees_and_is_told_where_it_was_pa
 
 
 @pytest.mark.parametrize("word", ["approved", "processing", "declined"])
-def test_a_row_that_was_never_sent_is_held_by_any_word_of_the_gateways(word: str) -> None:
+def test_any_gateway_word_holds_unsent_row(word: str) -> None:
     journal = memory()
     open_sheet(journal, new=1)
     found = match(journal, line(status=word))
@@ -542,7 +532,7 @@ def test_a_row_that_was_never_sent_is_held_by_any_word_of_the_gateways(word: str
     assert [one.order_id for one in found.contrary] == ["ORD-2"]
 
 
-def test_a_row_that_was_never_sent_is_not_held_by_a_line_about_other_money() -> None:
+def test_line_about_other_money_holds_no_unsent_row() -> None:
     journal = memory()
     open_sheet(journal, new=1)
     assert match(journal, line(status="declined", amount="7")).contrary == []
@@ -557,12 +547,12 @@ def two_batches(kind: OutcomeKind, operation: str = "payout", amount: str = "150
     return journal
 
 
-def test_an_order_of_another_batch_is_counted_and_left_to_that_batch() -> None:
+def test_order_of_other_batch_is_only_counted() -> None:
     found = match(two_batches(OutcomeKind.UNKNOWN), line("ORD-9"))
     assert (found.elsewhere, found.differences, found.settlements, found.contrary) == (1, [], [], [])
 
 
-def test_an_order_of_another_batch_that_would_be_sent_again_is_held() -> None:
+def test_resendable_order_of_other_batch_is_held() -> None:
     journal = two_batches(OutcomeKind.REJECTED)
     found = match(journal, line("ORD-9"))
     assert [one.sentence for one in found.differences] == [f"Row 2 of batch b2 is rejected in the journal. {ASK}"]
@@ -570,7 +560,7 @@ def test_an_order_of_another_batch_that_would_be_sent_again_is_held() -> None:
     assert match(journal, line("ORD-9", "declined")).elsewhere == 1
 
 
-def test_an_order_that_the_journal_does_not_have_is_a_difference_and_a_later_attempt_of_a_row_is_held() -> None:
+def test_unknown_order_is_difference_and_unknown_attempt_held() -> None:
     journal = sent(OutcomeKind.UNKNOWN)
     assert told(journal, line("NOBODY")) == (
         "The journal has no order NOBODY: was it sent from elsewhere, or was its id changed?"
@@ -594,9 +584,7 @@ def test_an_order_that_the_journal_does_not_have_is_a_difference_and_a_later_att
         ("12000", "12,000", "has a program changed the id?"),
     ],
 )
-def test_an_order_whose_id_a_program_changed_is_named_and_nothing_is_settled(
-    ours: str, theirs: str, question: str
-) -> None:
+def test_order_with_altered_id_is_named_not_settled(ours: str, theirs: str, question: str) -> None:
     journal = memory()
     open_sheet(journal, new=[new_instruction(2, ours, amount="1100.00"), new_instruction(3, "OTHER")])
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
@@ -607,7 +595,7 @@ def test_an_order_whose_id_a_program_changed_is_named_and_nothing_is_settled(
     assert (found.settlements, found.contrary, len(found.silent)) == ([], [], 2)
 
 
-def test_of_two_orders_that_an_id_may_mean_the_one_with_its_amount_is_named() -> None:
+def test_altered_id_names_order_with_same_amount() -> None:
     journal = memory()
     amounts = {"P-07": "5.00", "P-007": "7.00", "P-0007": "9.00"}
     open_sheet(
@@ -619,9 +607,7 @@ def test_of_two_orders_that_an_id_may_mean_the_one_with_its_amount_is_named() ->
 
 
 @pytest.mark.parametrize(("amount", "is_open"), [("1500.50", True), ("77.00", False)])
-def test_an_id_of_a_payout_and_a_collection_of_one_amount_is_settled_by_row_alone(
-    amount: str, *, is_open: bool
-) -> None:
+def test_id_of_equal_payout_and_collection_stays_unsettled(amount: str, *, is_open: bool) -> None:
     found = match(two_batches(OutcomeKind.UNKNOWN, "payin", amount), line())
     told = [one.sentence for one in found.differences]
     assert [sentence.startswith("ORD-2 is both a payout and a collection of the same amount") for sentence in told] == (
@@ -641,7 +627,7 @@ def kept(journal: SqliteJournal, one: StatementLine) -> Sequence[Finding]:
     return journal.record_evidence(evidence, read.meanings(statement(one)), at=at(50))
 
 
-def test_a_contrary_line_is_kept_whole_and_holds_its_row() -> None:
+def test_contrary_line_is_kept_and_holds_row() -> None:
     journal = sent(OutcomeKind.REJECTED)
     one = line(time="2026-11-21T08:30:00Z")
     read = reader(journal)
@@ -661,7 +647,7 @@ def test_a_contrary_line_is_kept_whole_and_holds_its_row() -> None:
     assert list(all_due(journal, 1)) == []
 
 
-def test_a_line_without_times_is_kept_without_them_and_an_answer_in_its_own_word() -> None:
+def test_timeless_answer_is_kept_in_own_word() -> None:
     journal = sent(OutcomeKind.REJECTED)
     one = line(answer="paid")
     read = reader(journal)
@@ -672,7 +658,7 @@ def test_a_line_without_times_is_kept_without_them_and_an_answer_in_its_own_word
     assert read.meanings(statement(one, line("ORD-3", number=3, answer="not-received"))) == {"paid": OutcomeKind.PAID}
 
 
-def test_the_meanings_of_a_statement_are_those_of_its_words_that_are_listed() -> None:
+def test_meanings_cover_only_listed_words() -> None:
     lines = (line(), line("ORD-3", "limbo"), line("ORD-4", answer="rejected"), line("ORD-5", answer=""))
     found = reader(sent(OutcomeKind.PAID)).meanings(statement(*lines))
     assert found == {"approved": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
@@ -683,7 +669,7 @@ def test_a_line_with_no_plain_amount_claims_none() -> None:
     assert evidence.claim.amount is None
 
 
-def test_a_file_that_an_order_carried_out_never_speaks_of_a_later_attempt_of_any_row_that_it_names() -> None:
+def test_file_of_order_settles_no_row_sent_later() -> None:
     """The order settles row 2 alone; the file names row 3 as well, which leaves afterwards."""
     journal = memory()
     open_sheet(journal, new=2)

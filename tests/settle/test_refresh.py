@@ -102,7 +102,7 @@ class World:
 
 
 @pytest.mark.parametrize("kind", [OutcomeKind.ACCEPTED, OutcomeKind.UNKNOWN])
-def test_rows_find_their_final_word_and_are_asked_after_no_more(kind: OutcomeKind) -> None:
+def test_rows_with_final_word_are_asked_no_more(kind: OutcomeKind) -> None:
     words = {"PAY-2": ["processing", "approved"], "PAY-3": ["declined"]}
     world = World(lambda order_id, n: replied(words[order_id][n - 1], order_id), kind=kind)
     done = world.run()
@@ -112,7 +112,7 @@ def test_rows_find_their_final_word_and_are_asked_after_no_more(kind: OutcomeKin
     assert world.journal.messages().contradictions == []
 
 
-def test_the_rhythm_is_every_few_seconds_for_five_minutes_then_minutes_and_it_ends() -> None:
+def test_rhythm_slows_after_five_minutes_and_ends() -> None:
     world = World(lambda order_id, _: replied("processing", order_id), rows=1)
     done = world.run(limit_s=900.0)
     times = [at_s for at_s, _ in world.asked]
@@ -136,7 +136,7 @@ def test_the_rhythm_is_every_few_seconds_for_five_minutes_then_minutes_and_it_en
         REFUSED,
     ],
 )
-def test_what_is_no_sound_answer_changes_nothing(reply: RawReply | TransportFault) -> None:
+def test_unsound_answer_changes_nothing(reply: RawReply | TransportFault) -> None:
     world = World(lambda *_: reply, rows=1, kind=OutcomeKind.UNKNOWN)
     head = world.journal.head()
     world.run(limit_s=60)
@@ -153,7 +153,7 @@ def test_what_is_no_sound_answer_changes_nothing(reply: RawReply | TransportFaul
         replied("approved", "PAY-2", currency="UGX"),
     ],
 )
-def test_an_answer_about_another_order_amount_or_currency_changes_nothing_and_stops(reply: RawReply) -> None:
+def test_answer_about_other_payout_changes_nothing_and_stops(reply: RawReply) -> None:
     world = World(lambda *_: reply, rows=1)
     done = world.run()
     assert world.states() == [State.ACCEPTED]
@@ -161,7 +161,7 @@ def test_an_answer_about_another_order_amount_or_currency_changes_nothing_and_st
     assert done.asked == 1
 
 
-def test_not_found_is_evidence_for_a_person_kept_once_and_releases_nothing() -> None:
+def test_not_found_is_kept_once_and_releases_nothing() -> None:
     world = World(lambda order_id, _: replied("no-such-order", order_id), rows=1, kind=OutcomeKind.UNKNOWN)
     world.run(limit_s=60)
     assert world.states() == [State.IN_DOUBT]
@@ -171,21 +171,21 @@ def test_not_found_is_evidence_for_a_person_kept_once_and_releases_nothing() -> 
     assert len(world.asked) > 3
 
 
-def test_a_gateway_that_is_not_there_is_not_asked_for_ever() -> None:
+def test_absent_gateway_is_not_asked_for_ever() -> None:
     world = World(lambda *_: REFUSED)
     done = world.run()
     assert "does not answer" in (done.stop_reason or "")
     assert len(world.asked) == 6
 
 
-def test_refused_credentials_stop_it() -> None:
+def test_refused_credentials_stop_enquiries() -> None:
     world = World(lambda order_id, _: replied("error", order_id, http_status=403))
     done = world.run()
     assert "credentials" in (done.stop_reason or "")
     assert len(world.asked) <= 2
 
 
-def test_a_rest_that_the_gateway_asks_for_is_kept() -> None:
+def test_rest_asked_by_gateway_is_kept() -> None:
     def script(order_id: str, n: int) -> RawReply:
         if n == 1:
             return RawReply(429, (("retry-after", "120"),), b'{"status": "error"}')
@@ -197,7 +197,7 @@ def test_a_rest_that_the_gateway_asks_for_is_kept() -> None:
     assert world.asked[1][0] - world.asked[0][0] >= 120
 
 
-def test_a_signal_ends_it_after_what_was_asked() -> None:
+def test_signal_ends_refresh_after_current_enquiries() -> None:
     def script(order_id: str, _: int) -> RawReply:
         world.refresh.drain()
         return replied("approved", order_id)

@@ -29,8 +29,8 @@ from paygw_batch.settle.row_order import (
     unsigned_order,
 )
 from paygw_batch.settle.statement import Statement
-from tests.approval.test_signed_document import ADA, BEN, CLEO, policy, signed_by
-from tests.journal.journal_rows import all_due, at, intent, memory, new_instruction, open_sheet, outcome_of, send
+from tests.support.journal_rows import all_due, at, intent, memory, new_instruction, open_sheet, outcome_of, send
+from tests.support.signed_plans import ADA, BEN, CLEO, policy, signed_by
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
@@ -94,7 +94,7 @@ Ordered = Callable[..., RowOrder]
 # The content
 
 
-def test_a_settlement_order_names_every_row_as_it_is_now() -> None:
+def test_settlement_order_names_current_state_of_rows() -> None:
     journal = doubtful()
     words = [word(3), word(2, Resolution.REJECTED, Basis.GATEWAY), word(4, Resolution.PAID)]
     statement = Statement("day.csv", "a" * 64, [])
@@ -124,14 +124,14 @@ def test_a_settlement_order_names_every_row_as_it_is_now() -> None:
     assert list(to_settle(journal, 3, 2).settlements) == [word(3), word(2)]
 
 
-def test_what_is_in_flight_of_a_run_that_ended_is_ordered_as_in_doubt() -> None:
+def test_flying_row_of_ended_run_counts_as_doubtful() -> None:
     journal = memory()
     open_sheet(journal, new=1)
     journal.append([intent(one, at(1)) for one in all_due(journal, 1)])
     assert to_settle(journal).content.rows[0].state is State.IN_DOUBT
 
 
-def test_the_order_of_a_held_row_that_never_left_names_its_hold_and_no_order_id() -> None:
+def test_order_of_unsent_held_row_names_hold_only() -> None:
     journal = memory()
     open_sheet(journal, new=1)
     hold(journal, 1)
@@ -151,7 +151,7 @@ def test_no_order_names_a_row_of_another_batch() -> None:
         to_settle(doubtful(), 9)
 
 
-def test_a_statement_is_named_by_the_order_that_was_read_from_it() -> None:
+def test_order_names_statement_of_origin() -> None:
     journal = doubtful()
     assert to_settle(journal).carried_out("amina") is None
     of_file = to_settle(journal, statement=Statement("day.csv", "a" * 64, []))
@@ -171,7 +171,7 @@ def test_an_order_to_release_names_rejected_rows_alone() -> None:
     assert (content.endpoint, content.journal, content.batch) == (PLACE, JOURNAL, "b1")
 
 
-def test_an_order_that_mixes_acts_is_not_read() -> None:
+def test_order_with_mixed_acts_is_not_read() -> None:
     settling, releasing = to_settle(doubtful(), 3, 4), to_release(rejected(), 2)
     (row,), (first, _) = releasing.content.rows, settling.content.rows
     wrong: tuple[dict[str, Any], ...] = (
@@ -191,7 +191,7 @@ def test_an_order_that_mixes_acts_is_not_read() -> None:
 
 
 @BOTH
-def test_an_order_is_made_now_and_waits_for_its_signature(make: Make, ordered: Ordered) -> None:
+def test_new_order_waits_for_signature(make: Make, ordered: Ordered) -> None:
     order = ordered(make())
     assert (order.made_at, order.maker, order.approvals) == ("2026-11-21T09:00:00.000Z", ADA.public.text, [])
     assert unsigned_order(order.content, ADA.public, NOW).signature == ""
@@ -201,7 +201,7 @@ def test_an_order_is_made_now_and_waits_for_its_signature(make: Make, ordered: O
 
 
 @BOTH
-def test_an_order_in_force_says_who_decided_and_keeps_the_approvals_that_count(make: Make, ordered: Ordered) -> None:
+def test_order_in_force_names_deciders_and_valid_approvals(make: Make, ordered: Ordered) -> None:
     journal = make()
     order = approve(approved(ordered(journal)), BEN, policy(), NOW)
     stale = order.model_copy(update={"approvals": [signed_by(ADA, order), *order.approvals]})
@@ -217,7 +217,7 @@ def test_an_order_in_force_says_who_decided_and_keeps_the_approvals_that_count(m
 
 
 @BOTH
-def test_an_order_needs_as_many_people_as_the_policy_says(make: Make, ordered: Ordered) -> None:
+def test_order_needs_as_many_people_as_policy(make: Make, ordered: Ordered) -> None:
     journal = make()
     assert "does not have enough approvals: 1 is needed, 0 valid" in why_not(ordered(journal), journal)
     with pytest.raises(ApprovalError, match="2 are needed, 1 valid"):
@@ -225,7 +225,7 @@ def test_an_order_needs_as_many_people_as_the_policy_says(make: Make, ordered: O
 
 
 @BOTH
-def test_an_order_holds_for_its_endpoint_its_journal_and_its_batch(make: Make, ordered: Ordered) -> None:
+def test_order_holds_only_for_endpoint_journal_and_batch(make: Make, ordered: Ordered) -> None:
     journal = make()
     order = approved(ordered(journal))
     noun = order.noun
@@ -256,7 +256,7 @@ def changed_rows(order: Any, **changes: object) -> Any:
     return approved(signed(order.model_copy(update={"content": order.content.model_copy(update={"rows": rows})}), ADA))
 
 
-def test_a_settlement_order_holds_no_longer_than_its_rows_are_as_they_were() -> None:
+def test_settlement_order_ends_with_changed_rows() -> None:
     journal = doubtful()
     order = approved(to_settle(journal, 2, 3))
     journal.append([outcome_of(1, 1, OutcomeKind.ACCEPTED, at(5))])
@@ -282,7 +282,7 @@ def test_a_settlement_order_holds_no_longer_than_its_rows_are_as_they_were() -> 
     )
 
 
-def test_of_many_changed_rows_the_first_are_told_and_the_others_counted() -> None:
+def test_first_changed_rows_are_named_and_rest_counted() -> None:
     journal = journal_of(*[OutcomeKind.UNKNOWN] * 8)
     order = to_settle(journal, *range(2, 10))
     sentence = why_not(changed_rows(order, amount="1.00"), journal)
@@ -292,7 +292,7 @@ def test_of_many_changed_rows_the_first_are_told_and_the_others_counted() -> Non
     assert five == f"The order is no longer valid: {'; '.join(names)}."
 
 
-def test_a_release_order_holds_no_longer_than_its_rows_are_rejected_after_that_attempt() -> None:
+def test_release_order_ends_with_changed_rows() -> None:
     journal = rejected()
     order = approved(to_release(journal, 2, 3))
     in_force(order, journal)
@@ -329,7 +329,7 @@ def released_by(journal: SqliteJournal, order: RowOrder, *, rows: Sequence[int] 
     journal.release(1, rows or order.numbers, suffix=True, by=found.by, at=at(30), order=order_kept)
 
 
-def test_orders_that_were_carried_out_are_counted_and_found_again() -> None:
+def test_carried_out_orders_are_counted_and_found() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.REJECTED, OutcomeKind.REJECTED)
     assert check_kept_orders(journal) == 0
     settling, releasing = approved(to_settle(journal, 2, 3)), approved(to_release(journal, 4, 5))
@@ -345,7 +345,7 @@ def test_orders_that_were_carried_out_are_counted_and_found_again() -> None:
     assert not is_kept(memory(), settling)
 
 
-def test_an_order_of_a_second_batch_is_checked_with_that_batchs_facts() -> None:
+def test_order_is_checked_with_facts_of_second_batch() -> None:
     journal = memory()
     open_sheet(journal, "b0", [new_instruction(2, "FIRST")])
     open_sheet(journal, new=1)
@@ -368,13 +368,13 @@ def corrupt(journal: SqliteJournal) -> str:
     return found.value.message
 
 
-def test_a_kept_text_that_is_no_order_is_found() -> None:
+def test_unreadable_kept_order_is_found() -> None:
     journal = doubtful()
     keep(journal, "{}")
     assert corrupt(journal) == "A signed order of batch b1 cannot be read."
 
 
-def test_a_kept_order_must_be_signed_by_its_maker_and_by_another_key() -> None:
+def test_kept_order_needs_maker_and_other_signature() -> None:
     order = approved(to_settle(doubtful()))
     other = signed(order.model_copy(update={"made_at": "2026-11-21T09:00:01.000Z"}), ADA)
     own = signed_by(ADA, order)
@@ -397,7 +397,7 @@ def test_a_kept_order_must_be_signed_by_its_maker_and_by_another_key() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("journal", "a" * 32), ("batch", "b7"), ("operation", "payin")])
-def test_a_kept_order_must_be_about_this_journal_and_its_batch(name: str, value: str) -> None:
+def test_kept_order_must_match_journal_and_batch(name: str, value: str) -> None:
     journal = doubtful()
     order = to_settle(journal)
     changed = signed(order.model_copy(update={"content": order.content.model_copy(update={name: value})}), ADA)
@@ -405,7 +405,7 @@ def test_a_kept_order_must_be_about_this_journal_and_its_batch(name: str, value:
     assert corrupt(journal).startswith(f"The signed order {changed.digest()[:16]} of batch b1 ")
 
 
-def test_a_kept_order_that_did_other_things_than_it_says_is_found() -> None:
+def test_kept_order_with_other_deeds_is_found() -> None:
     journal = doubtful()
     order = approved(to_settle(journal, 2, 3))
     settled_by(journal, order, rows=[2])

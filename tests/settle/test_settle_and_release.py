@@ -25,7 +25,7 @@ from paygw_batch.settle.resolve import (
     standings_of,
     waiting_sentence,
 )
-from tests.journal.journal_rows import all_due, at, intent, memory, open_sheet, outcome_of, row_of, send
+from tests.support.journal_rows import all_due, at, intent, memory, open_sheet, outcome_of, row_of, send
 
 LEFT = datetime(2026, 11, 21, 8, 1, tzinfo=UTC)
 OPENS = LEFT + timedelta(hours=24)
@@ -63,7 +63,7 @@ def write(journal: SqliteJournal, *settlements: Settlement, now: datetime = LATE
     settle(journal, journal.batches()[0], settlements, by="amina", now=lambda: now)
 
 
-def test_a_word_is_a_persons_own_unless_it_is_said_to_be_the_gateways() -> None:
+def test_settlement_basis_is_person_by_default() -> None:
     assert Settlement(2, Resolution.PAID, "Ticket").basis is Basis.PERSON
 
 
@@ -73,7 +73,7 @@ OPEN = {State.IN_DOUBT, State.IN_FLIGHT}
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("resolution", Resolution)
 @pytest.mark.parametrize("is_held", [True, False])
-def test_which_rows_a_word_may_be_said_of(state: State, resolution: Resolution, *, is_held: bool) -> None:
+def test_row_state_and_hold_decide_allowed_words(state: State, resolution: Resolution, *, is_held: bool) -> None:
     allowed = state in OPEN or (state is State.READY and is_held)
     allowed = allowed or (state is State.ACCEPTED and resolution is not Resolution.NOT_RECEIVED)
     assert may_settle(state, resolution, is_held=is_held) == allowed
@@ -81,12 +81,12 @@ def test_which_rows_a_word_may_be_said_of(state: State, resolution: Resolution, 
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("resolution", Resolution)
-def test_every_word_by_which_a_row_could_leave_again_needs_two_people(state: State, resolution: Resolution) -> None:
+def test_word_permitting_resend_needs_two_people(state: State, resolution: Resolution) -> None:
     could_leave = state in OPEN | {State.ACCEPTED, State.READY} and resolution is not Resolution.PAID
     assert needs_second_person(state, resolution) == could_leave
 
 
-def test_what_may_be_said_is_checked_row_by_row_and_all_that_is_wrong_is_told() -> None:
+def test_all_wrong_settlements_are_told_by_row() -> None:
     journal = journal_of(*KINDS, None)
     check(
         journal, word(2), word(2, Resolution.PAID), word(2, Resolution.NOT_RECEIVED), word(3), word(3, Resolution.PAID)
@@ -98,7 +98,7 @@ def test_what_may_be_said_is_checked_row_by_row_and_all_that_is_wrong_is_told() 
     assert refused(journal, word(6)) == "Row 6 is ready, and cannot be resolved as rejected."
 
 
-def test_a_ready_row_may_be_settled_while_evidence_holds_it() -> None:
+def test_held_ready_row_may_be_settled() -> None:
     journal = journal_of(None)
     claim = Claim("ORD-2", "1500.50", "KES", "approved", proof=Proof.PROVEN)
     held = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1)
@@ -106,7 +106,7 @@ def test_a_ready_row_may_be_settled_while_evidence_holds_it() -> None:
     check(journal, word(2, Resolution.PAID))
 
 
-def test_not_received_may_be_said_from_the_end_of_the_quarantine_on() -> None:
+def test_not_received_is_allowed_after_quarantine() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN)
     lost = word(2, Resolution.NOT_RECEIVED)
     early = refused(journal, lost, now=OPENS - timedelta(milliseconds=1))
@@ -118,14 +118,14 @@ def test_not_received_may_be_said_from_the_end_of_the_quarantine_on() -> None:
     check(journal, word(2), word(2, Resolution.PAID), now=LEFT + timedelta(hours=1))
 
 
-def test_the_quarantine_of_a_row_that_never_left_is_none() -> None:
+def test_unsent_row_has_no_quarantine() -> None:
     ready = row_of(journal_of(None), 1, 2)
     assert open_from(ready, Quarantine(24)) is None
     assert quarantine_sentence(ready, Quarantine(24), LEFT) is None
     assert open_from(row_of(journal_of(OutcomeKind.PAID), 1, 2), Quarantine(24)) == OPENS
 
 
-def test_a_clock_that_cannot_be_believed_settles_and_releases_nothing() -> None:
+def test_wrong_clock_settles_and_releases_nothing() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.REJECTED)
     early = LEFT - timedelta(hours=1)
     with pytest.raises(UsageError, match="the clock was set back"):
@@ -134,7 +134,7 @@ def test_a_clock_that_cannot_be_believed_settles_and_releases_nothing() -> None:
         check_releasable(journal, journal.batches()[0], [3], quarantine_h=24, now=lambda: early)
 
 
-def test_a_quarantine_is_longer_where_the_clock_was_behind() -> None:
+def test_slow_clock_lengthens_quarantine() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN)
     journal.settle([], note=ClockSeen(at(2), "2026-11-21T09:02:00.000Z", -3600))
     lost = word(2, Resolution.NOT_RECEIVED)
@@ -142,7 +142,7 @@ def test_a_quarantine_is_longer_where_the_clock_was_behind() -> None:
     check(journal, lost, now=OPENS + timedelta(hours=1))
 
 
-def test_words_are_written_together_with_who_when_and_why() -> None:
+def test_settlements_are_recorded_with_person_time_reason() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED)
     write(journal, word(2, Resolution.PAID), word(3, Resolution.NOT_RECEIVED), word(4, basis=Basis.GATEWAY))
     assert [row.state for row in journal.rows(1)] == [State.PAID, State.READY, State.REJECTED]
@@ -153,7 +153,7 @@ def test_words_are_written_together_with_who_when_and_why() -> None:
     ]
 
 
-def test_a_statement_and_an_order_are_kept_with_the_words_they_brought() -> None:
+def test_statement_and_order_are_kept_with_settlements() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN)
     note = CarriedOut("b1", "day.csv", "a" * 64, "amina")
     settle(
@@ -172,7 +172,7 @@ def test_a_statement_and_an_order_are_kept_with_the_words_they_brought() -> None
     journal.verify()
 
 
-def test_nothing_is_written_where_a_row_is_being_sent_or_is_not_there() -> None:
+def test_flying_or_missing_row_stops_settlement() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, None)
     (due,) = all_due(journal, 1)
     journal.append([intent(due, at(3))])
@@ -204,7 +204,7 @@ def why_not(journal: SqliteJournal, *rows: int, now: datetime = LATER) -> str:
     return found.value.message
 
 
-def test_rejected_rows_alone_may_leave_again_and_of_each_other_the_reason_is_told() -> None:
+def test_rows_not_rejected_are_refused_with_reason() -> None:
     journal = journal_of(*KINDS, None)
     releasable(journal, 5)
     assert why_not(journal, 9, 5, 4, 2, 3, 6, 4) == (
@@ -215,7 +215,7 @@ def test_rejected_rows_alone_may_leave_again_and_of_each_other_the_reason_is_tol
     )
 
 
-def test_a_row_that_a_person_called_rejected_may_leave_after_the_quarantine() -> None:
+def test_row_rejected_by_person_leaves_after_quarantine() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.REJECTED)
     write(journal, word(2), word(3, basis=Basis.GATEWAY), now=LEFT + timedelta(hours=1))
     early = OPENS - timedelta(milliseconds=1)
@@ -228,7 +228,7 @@ def test_a_row_that_a_person_called_rejected_may_leave_after_the_quarantine() ->
 
 
 @pytest.mark.parametrize(("rows", "waiting"), [(None, [2, 3]), ([3, 4], [3]), ([4], []), ([], [])])
-def test_the_rows_that_wait_for_their_release_are_found(rows: Sequence[int] | None, waiting: Sequence[int]) -> None:
+def test_rows_waiting_for_release_are_found(rows: Sequence[int] | None, waiting: Sequence[int]) -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.REJECTED, OutcomeKind.UNKNOWN)
     write(journal, word(2), word(3), now=LEFT + timedelta(hours=1))
     batch, early = journal.batches()[0], LEFT + timedelta(hours=2)
@@ -236,12 +236,12 @@ def test_the_rows_that_wait_for_their_release_are_found(rows: Sequence[int] | No
     assert quarantined(journal, batch, rows, quarantine_h=24, now=lambda: OPENS) == {}
 
 
-def test_a_row_called_rejected_that_never_left_may_leave_now() -> None:
+def test_waiting_sentence_of_unsent_row_says_now() -> None:
     sentence = waiting_sentence(row_of(journal_of(None), 1, 2), Quarantine(24))
     assert "it may be sent again from now (a quarantine of 24 h)." in sentence
 
 
-def test_a_held_row_that_a_person_called_rejected_before_it_ever_left_waits_for_nothing() -> None:
+def test_rejected_held_unsent_row_skips_quarantine() -> None:
     journal = journal_of(None)
     claim = Claim("ORD-2", "1500.50", "KES", "approved", proof=Proof.PROVEN)
     held = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1)
@@ -258,7 +258,7 @@ def test_only_the_latest_attempt_is_counted() -> None:
     assert "from 2026-11-22T08:10:00.000Z (" in why_not(journal, 2, now=OPENS)
 
 
-def test_a_settlement_reads_the_clock_the_rows_and_their_holds_once() -> None:
+def test_settlement_reads_journal_in_few_statements() -> None:
     journal, statements = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.PAID), []
     (batch,) = journal.batches()
 
@@ -272,7 +272,7 @@ def test_a_settlement_reads_the_clock_the_rows_and_their_holds_once() -> None:
     assert len(statements) <= 12, "\n".join(statements)  # the last read is of the end of the evidence
 
 
-def test_a_word_settles_the_attempt_that_was_checked_and_no_later_one() -> None:
+def test_settlement_hits_only_checked_attempt() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN)
     (batch,) = journal.batches()
     standings = check_settlements(journal, batch, [word(2)], quarantine_h=24, now=lambda: LATER)

@@ -9,7 +9,7 @@ from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
-from tests.sheet.sheet_values import XOF_ZONE, MakeSheet
+from tests.support.sheet_values import XOF_ZONE, MakeSheet
 
 
 @pytest.fixture(scope="session")

@@ -34,8 +34,8 @@ from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
-from tests.checkout import versioned_files
-from tests.long_runs import results_of, stop_at_sigterm
+from tests.support.checkout import versioned_files
+from tests.support.long_runs import results_of, stop_at_sigterm
 
 ROWS = 12
 """Rows of a sample that are damaged together: enough to merge, few enough to be quick."""

@@ -29,8 +29,8 @@ from paygw_batch.sheet.check.validate import validate, warnings_as_defects
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from paygw_batch.sheet.write import marked_workbook, rejects, workbook_copy
 from paygw_batch.sheet.write.rejects import Written, write_marked, write_mendable
-from tests.long_part import share_of
-from tests.sheet.sheet_values import GOOD, HEADER, codes
+from tests.support.long_part import share_of
+from tests.support.sheet_values import GOOD, HEADER, codes
 
 RED, YELLOW = "FFFF9B9B", "FFFFE59A"
 HEADINGS = [*HEADER.split(","), "Note"]
@@ -103,7 +103,7 @@ def coloured(path: Path, colour: str) -> set[str]:
     return {cell.coordinate for row in sheet.iter_rows() for cell in row if cell.fill.fgColor.rgb == colour}
 
 
-def test_the_red_cells_are_mended_and_the_same_workbook_is_clean(desk: Desk) -> None:
+def test_marked_workbook_is_clean_once_red_cells_mended(desk: Desk) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD)
     written, path = desk.annotate(source)
     assert written == Written(is_workbook=True)
@@ -114,7 +114,7 @@ def test_the_red_cells_are_mended_and_the_same_workbook_is_clean(desk: Desk) -> 
     assert read_sheet(path, ReadOptions()).frame.drop("row").height == len(BAD)
 
 
-def test_comments_and_the_list_say_what_is_wrong_and_the_list_leads_there(desk: Desk) -> None:
+def test_comments_and_problem_list_explain_and_link_cells(desk: Desk) -> None:
     _, path = desk.annotate(
         workbook(desk.folder / "bad.xlsx", BAD, lambda _, sheet: setattr(sheet, "title", "Jo's pay"))
     )
@@ -137,7 +137,7 @@ def test_comments_and_the_list_say_what_is_wrong_and_the_list_leads_there(desk: 
     assert [sheet.sheet_view.tabSelected for sheet in book.worksheets] == [False, True]
 
 
-def test_colours_are_taken_away_in_a_copy_of_ours_and_nowhere_else(desk: Desk) -> None:
+def test_new_copy_removes_only_colours_of_earlier_copy(desk: Desk) -> None:
     def red(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet["H2"].fill = PatternFill("solid", fgColor=RED)
 
@@ -149,7 +149,7 @@ def test_colours_are_taken_away_in_a_copy_of_ours_and_nowhere_else(desk: Desk) -
     assert coloured(again, RED) == {"A5"}
 
 
-def test_cells_in_which_something_is_typed_keep_it_as_text_and_dates_become_what_was_read(desk: Desk) -> None:
+def test_typed_cells_become_text_and_dates_as_read(desk: Desk) -> None:
     _, path = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD))
     sheet = openpyxl.load_workbook(path).worksheets[0]
     assert sheet["F3"].number_format == "@"
@@ -157,7 +157,7 @@ def test_cells_in_which_something_is_typed_keep_it_as_text_and_dates_become_what
     assert (sheet["C4"].value, sheet["C4"].data_type, sheet["C4"].number_format) == ("2026-01-12", "s", "General")
 
 
-def test_nothing_becomes_a_formula_and_nothing_else_is_changed(desk: Desk) -> None:
+def test_marked_copy_adds_no_formula_or_other_change(desk: Desk) -> None:
     bad = [*BAD, ["=1+1", "A-5", "=cmd|' /C calc'!A0", None, None, None, None, "@x"]]
     source = workbook(desk.folder / "bad.xlsx", bad)
     _, path = desk.annotate(source)
@@ -176,7 +176,7 @@ def test_a_warning_has_another_colour_and_refuses_nothing(desk: Desk) -> None:
     assert desk.codes(path) == []
 
 
-def test_marks_of_an_earlier_copy_are_taken_away_and_the_senders_comments_stay(desk: Desk) -> None:
+def test_new_copy_replaces_marks_and_keeps_sender_comments(desk: Desk) -> None:
     def decorate(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet["E4"].comment = Comment("ask Joyce", "Peter")
         sheet["C3"].comment = Comment("paygw-batch: refuses this", "Peter")
@@ -196,7 +196,7 @@ def test_marks_of_an_earlier_copy_are_taken_away_and_the_senders_comments_stay(d
     assert openpyxl.load_workbook(second).sheetnames == ["Sheet", "Problems"]
 
 
-def test_the_list_is_never_taken_for_a_sheet_of_payees_whatever_it_quotes(desk: Desk) -> None:
+def test_problem_list_is_never_read_as_payee_sheet(desk: Desk) -> None:
     rows = [["country", "A-5", "amount", None, "x", "y", "z", None], *BAD]
     aliases = {"What is wrong": "amount", "Code": "country", "Value": "amount"}
     written, path = desk.annotate(workbook(desk.folder / "bad.xlsx", rows), aliases=aliases)
@@ -211,7 +211,7 @@ def test_a_senders_own_worksheet_called_problems_stays(desk: Desk) -> None:
     assert openpyxl.load_workbook(path).sheetnames == ["Sheet", "problems", "Problems 2"]
 
 
-def test_the_named_worksheet_is_the_one_that_is_marked(desk: Desk) -> None:
+def test_named_worksheet_is_marked(desk: Desk) -> None:
     def twice(book: openpyxl.Workbook, sheet: Worksheet) -> None:
         book.copy_worksheet(sheet).title = "October"
 
@@ -223,7 +223,7 @@ def test_the_named_worksheet_is_the_one_that_is_marked(desk: Desk) -> None:
     assert desk.codes(path, sheet_name="October") == desk.codes(source, sheet_name="October")
 
 
-def test_hidden_rows_and_columns_with_problems_are_shown_and_others_stay_hidden(desk: Desk) -> None:
+def test_hidden_cells_are_shown_only_with_problems(desk: Desk) -> None:
     def hide(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet.row_dimensions[2].hidden = sheet.row_dimensions[3].hidden = True
         sheet.column_dimensions["F"].hidden = sheet.column_dimensions["G"].hidden = True
@@ -235,7 +235,7 @@ def test_hidden_rows_and_columns_with_problems_are_shown_and_others_stay_hidden(
     assert coloured(path, YELLOW) == {"A2"}
 
 
-def test_a_row_that_is_refused_for_being_hidden_is_not_cleared_by_the_copy(desk: Desk) -> None:
+def test_marked_copy_keeps_hidden_row_refused(desk: Desk) -> None:
     def hide(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet.row_dimensions[2].hidden = True
 
@@ -247,7 +247,7 @@ def test_a_row_that_is_refused_for_being_hidden_is_not_cleared_by_the_copy(desk:
     assert codes(again.defects) == codes(strict.defects) == [(2, "row.hidden")]
 
 
-def test_a_problem_in_merged_cells_is_shown_where_they_are_seen(desk: Desk) -> None:
+def test_merged_cells_show_problem_in_their_first_cell(desk: Desk) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD, lambda _, sheet: sheet.merge_cells("D4:E4"))
     _, path = desk.annotate(source)
     sheet = openpyxl.load_workbook(path).worksheets[0]
@@ -267,7 +267,7 @@ def with_values(path: Path, values: dict[str, str]) -> None:
             new.writestr(name, part)
 
 
-def test_formulas_stay_and_must_have_been_calculated_again_before_they_are_paid(desk: Desk) -> None:
+def test_marked_formulas_need_recalculation_before_payment(desk: Desk) -> None:
     def calculate(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet["C2"] = "=750*2"
         sheet["H2"] = "=C2*2"
@@ -285,7 +285,7 @@ def test_formulas_stay_and_must_have_been_calculated_again_before_they_are_paid(
     assert desk.codes(path) == []
 
 
-def test_a_number_that_the_spreadsheet_has_cut_stays_one(desk: Desk) -> None:
+def test_cut_number_stays_cut_in_marked_copy(desk: Desk) -> None:
     rows: list[list[Any]] = [["KE", "A-1", 50, "KES", "Jane", 12345678901234567890, "+254712345678", None]]
     source = workbook(desk.folder / "bad.xlsx", rows)
     assert (2, "account_number.digits") in desk.codes(source)
@@ -294,7 +294,7 @@ def test_a_number_that_the_spreadsheet_has_cut_stays_one(desk: Desk) -> None:
     assert desk.codes(path) == desk.codes(source)
 
 
-def test_more_problems_than_comments_and_lines_are_all_coloured(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_beyond_comment_and_list_limits_are_coloured(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marked_workbook, "MAX_COMMENTS", 2)
     monkeypatch.setattr(marked_workbook, "MAX_LISTED", 3)
     _, path = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD))
@@ -306,7 +306,7 @@ def test_more_problems_than_comments_and_lines_are_all_coloured(desk: Desk, monk
     assert sum(isinstance(value, int) for value in said) == 3
 
 
-def test_rich_text_and_a_table_over_the_whole_sheet_stay(desk: Desk) -> None:
+def test_marked_copy_keeps_rich_text_and_tables(desk: Desk) -> None:
     def decorate(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet["H2"].value = CellRichText("see ", TextBlock(InlineFont(b=True), "HR"), " first")
         sheet.add_table(Table(displayName="Pay", ref="A1:H90000"))
@@ -331,7 +331,7 @@ def with_part(path: Path, name: str, text: str) -> None:
         parts.writestr(name, text)
 
 
-def test_a_workbook_above_the_bound_comes_back_as_a_table(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workbook_above_size_bound_returns_as_table(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workbook_copy, "MAX_UNPACKED_BYTES", 1000)
     source = workbook(desk.folder / "bad.xlsx", BAD)
     written, path = desk.annotate(source)
@@ -359,7 +359,7 @@ def test_hostile_parts_are_not_given_to_the_library(desk: Desk, name: str, text:
     assert why in written.notes[0]
 
 
-def test_merged_cells_that_span_the_whole_sheet_are_not_given_to_the_library(desk: Desk) -> None:
+def test_huge_merged_cells_are_kept_from_workbook_library(desk: Desk) -> None:
     written, _ = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD, huge_merge))
     assert "span too many cells" in written.notes[0]
 
@@ -383,7 +383,7 @@ def test_a_table_without_columns_is_not_written_again(desk: Desk) -> None:
     assert "cannot be copied (ValueError)" in written.notes[0]
 
 
-def test_a_workbook_that_the_library_cannot_read_comes_back_as_a_table(desk: Desk) -> None:
+def test_workbook_unreadable_by_library_returns_as_table(desk: Desk) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD)
     without(source, "<cellStyleXfs.*</cellStyleXfs>", part="xl/styles.xml")
     written, path = desk.annotate(source)
@@ -391,7 +391,7 @@ def test_a_workbook_that_the_library_cannot_read_comes_back_as_a_table(desk: Des
     assert len(desk.codes(path)) == len(desk.codes(source))
 
 
-def test_a_copy_that_would_read_differently_is_not_handed_back(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marked_copy_is_withheld_when_reading_differently(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def spoilt(book: openpyxl.Workbook) -> bytes:
         book.worksheets[0]["C2"].value = 9999
         return workbook_copy.saved(book)
@@ -402,7 +402,7 @@ def test_a_copy_that_would_read_differently_is_not_handed_back(desk: Desk, monke
     assert "would read differently" in written.notes[0]
 
 
-def test_what_the_copy_lacks_is_said(desk: Desk) -> None:
+def test_parts_missing_from_copy_are_named(desk: Desk) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD)
     with_part(source, "xl/media/image1.png", "picture")
     written, _ = desk.annotate(source)
@@ -412,9 +412,7 @@ def test_what_the_copy_lacks_is_said(desk: Desk) -> None:
 # Files
 
 
-def test_the_copy_is_its_owners_alone_and_goes_through_no_temporary_file(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_marked_copy_is_private_without_temporary_file(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD)
 
     def refuse(*_: object, **__: object) -> None:
@@ -435,7 +433,7 @@ def test_the_sheet_itself_is_never_overwritten(desk: Desk) -> None:
     assert source.read_bytes() == before
 
 
-def test_a_sheet_that_has_changed_since_it_was_read_is_not_annotated(desk: Desk) -> None:
+def test_changed_sheet_is_not_annotated(desk: Desk) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD)
     validated = validate(read_sheet(source, ReadOptions()), desk.rules)
     workbook(source, BAD[1:])
@@ -447,7 +445,7 @@ def test_a_sheet_that_has_changed_since_it_was_read_is_not_annotated(desk: Desk)
 @pytest.mark.parametrize(
     ("source", "target"), [("bad.xlsx", "r.csv"), ("bad.csv", "r.xlsx"), ("bad.xlsx", "r.parquet")]
 )
-def test_between_other_formats_the_refused_rows_are_a_table(desk: Desk, source: str, target: str) -> None:
+def test_refused_rows_become_table_between_other_formats(desk: Desk, source: str, target: str) -> None:
     path = desk.folder / source
     if source.endswith(".csv"):
         path.write_text(f"{HEADER}\n{GOOD.replace('1500.50', '0')}\n")
@@ -474,7 +472,7 @@ def rejected(desk: Desk, content: str = BAD_CSV) -> Path:
     return path
 
 
-def test_the_refused_rows_of_a_csv_are_as_easy_to_mend_as_a_workbook(desk: Desk) -> None:
+def test_refused_csv_rows_are_mended_in_marked_workbook(desk: Desk) -> None:
     path = rejected(desk)
     sheet, problems = openpyxl.load_workbook(path).worksheets
     headings = [str(cell.value) for cell in sheet[1]]
@@ -503,14 +501,14 @@ def test_the_refused_rows_of_a_csv_are_as_easy_to_mend_as_a_workbook(desk: Desk)
     assert read_sheet(path, ReadOptions()).frame["Note"].to_list() == ["=1+1", "plain"]
 
 
-def test_a_defect_of_a_whole_row_is_shown_at_its_country(desk: Desk) -> None:
+def test_whole_row_defect_marks_no_added_columns(desk: Desk) -> None:
     path = rejected(desk, f"{HEADER}\n{GOOD.replace('1500.50', '0')}\n{GOOD},one,field,too,many\n")
     sheet = openpyxl.load_workbook(path).worksheets[0]
     red = {cell.column for row in sheet.iter_rows() for cell in row if cell.fill.fgColor.rgb == RED}
     assert not red & {1, 2}
 
 
-def test_very_many_refused_rows_are_a_table_without_marks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_refused_rows_become_table_without_marks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejects, "MAX_MARKED_CELLS", 10)
     source, path = desk.folder / "bad.csv", desk.folder / "r.xlsx"
     source.write_text(BAD_CSV)
@@ -533,7 +531,7 @@ _CELL = st.one_of(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(60))
 @given(rows=st.lists(st.lists(_CELL, min_size=8, max_size=8), min_size=1, max_size=4))
-def test_whatever_cells_hold_an_unmended_copy_reads_like_the_sheet(desk: Desk, rows: list[list[Any]]) -> None:
+def test_unmended_copy_reads_like_sheet(desk: Desk, rows: list[list[Any]]) -> None:
     source = workbook(desk.folder / "bad.xlsx", [*rows, BAD[3]])
     before = read_sheet(source, ReadOptions())
     written, path = desk.annotate(source)
@@ -553,7 +551,7 @@ def edit(row: int, column: str, was: str | None, now: str | None) -> CellEdit:
     return CellEdit(row, column, was, now, "Ada", "2026-11-22")
 
 
-def test_cells_that_a_person_mended_are_texts_in_the_copy_and_the_others_stay_red(desk: Desk) -> None:
+def test_mended_cells_become_text_and_others_stay_red(desk: Desk) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD)
     edits = (
         edit(3, "amount", "1,000.00", "1000.00"),
@@ -573,7 +571,7 @@ def test_cells_that_a_person_mended_are_texts_in_the_copy_and_the_others_stay_re
     assert again.frame.equals(mended_sheet(first, Mending(first.sha256, edits)).frame)
 
 
-def test_a_row_that_was_left_out_is_in_the_copy_and_says_so(desk: Desk) -> None:
+def test_left_out_row_is_marked_in_copy(desk: Desk) -> None:
     path = desk.mended(workbook(desk.folder / "bad.xlsx", BAD), left_out=3)
     sheet = openpyxl.load_workbook(path).worksheets[0]
     assert "Left out by Ada" in sheet["A3"].comment.text
@@ -581,7 +579,7 @@ def test_a_row_that_was_left_out_is_in_the_copy_and_says_so(desk: Desk) -> None:
     assert sheet.title == "Sheet"  # the sender's own workbook, and no table of rows
 
 
-def test_a_mended_cell_that_cannot_be_written_gives_a_table_of_all_rows(desk: Desk) -> None:
+def test_unwritable_mended_cell_gives_table_of_all_rows(desk: Desk) -> None:
     def merge(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet.merge_cells("H2:H3")
 
@@ -593,7 +591,7 @@ def test_a_mended_cell_that_cannot_be_written_gives_a_table_of_all_rows(desk: De
     assert book["Payees"]["J3"].value == "mine"
 
 
-def test_a_sheet_of_very_many_cells_has_no_marked_workbook(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sheet_of_many_cells_has_no_marked_workbook(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejects, "MAX_MARKED_CELLS", 5)
     source = desk.folder / "good.csv"
     source.write_text(f"{HEADER}\n{GOOD}\n")

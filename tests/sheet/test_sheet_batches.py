@@ -18,8 +18,8 @@ from paygw_batch.sheet.check.validate import validate, with_defects, with_warnin
 from paygw_batch.sheet.findings import DEFECT_SCHEMA
 from paygw_batch.sheet.instructions import ROWS_A_PAGE, from_pages, to_pages
 from paygw_batch.sheet.model import Sheet
-from tests.long_part import share_of
-from tests.sheet.sheet_values import GOOD, HEADER, KENYAN, TANZANIAN, MakeSheet, codes, lines, of_rows
+from tests.support.long_part import share_of
+from tests.support.sheet_values import GOOD, HEADER, KENYAN, TANZANIAN, MakeSheet, codes, lines, of_rows
 
 NO_IDS = {name: value for name, value in KENYAN.items() if name != "client_orderid"}
 
@@ -39,47 +39,45 @@ def batch(rules: Rules, *rows: Mapping[str, str | None]) -> str:
         {"department": "Sales"},
     ],
 )
-def test_the_batch_is_another_one_when_anything_that_the_sheet_says_changes(
-    rules: Rules, change: dict[str, str | None]
-) -> None:
+def test_batch_id_changes_with_sheet_content(rules: Rules, change: dict[str, str | None]) -> None:
     assert batch(rules, KENYAN) != batch(rules, {**KENYAN, **change})
 
 
-def test_the_batch_is_another_one_when_a_receivers_field_changes(rules: Rules) -> None:
+def test_batch_id_changes_with_receiver_fields(rules: Rules) -> None:
     for column, value in (("receiver_email", "x@example.com"), ("ipaddress", "192.0.2.9"), ("order_desc", "Bonus")):
         assert batch(rules, TANZANIAN) != batch(rules, {**TANZANIAN, column: value})
 
 
-def test_the_batch_is_another_one_when_a_row_moves_or_an_unknown_heading_changes(rules: Rules) -> None:
+def test_batch_id_changes_with_row_order_and_headings(rules: Rules) -> None:
     other = {**KENYAN, "client_orderid": "A-9", "amount": "20"}
     assert batch(rules, KENYAN, other) != batch(rules, other, KENYAN)
     assert batch(rules, {**KENYAN, "team": "x"}) != batch(rules, {**KENYAN, "unit": "x"})
 
 
-def test_the_batch_is_the_same_however_a_number_is_written_or_columns_are_ordered(rules: Rules) -> None:
+def test_batch_id_ignores_number_spelling_and_column_order(rules: Rules) -> None:
     assert batch(rules, KENYAN) == batch(rules, {**KENYAN, "phone": "0712 345 678", "currency": "KES"})
     assert batch(rules, KENYAN) == batch(rules, dict(reversed(KENYAN.items())))
 
 
-def test_the_batch_does_not_depend_on_the_configured_purpose_or_the_files_name(rules: Rules, sheet: MakeSheet) -> None:
+def test_batch_id_ignores_configured_purpose_and_file_name(rules: Rules, sheet: MakeSheet) -> None:
     read = sheet(lines(GOOD))
     renamed = replace(read, name="other.csv", sha256="1" * 64)
     other = {code: replace(rule, purpose="OTHER") for code, rule in rules.items()}
     assert validate(read, rules).batch == validate(renamed, other).batch
 
 
-def test_a_batch_id_has_sixteen_hex_digits_and_never_changes(rules: Rules) -> None:
+def test_batch_id_has_sixteen_stable_hex_digits(rules: Rules) -> None:
     assert batch(rules, KENYAN, TANZANIAN) == "3e0a80d2322f711c"
 
 
-def test_an_id_that_stands_twice_is_a_defect_of_every_row_that_has_it(rules: Rules) -> None:
+def test_duplicate_id_is_defect_of_every_row(rules: Rules) -> None:
     rows = [{**KENYAN, "client_orderid": name} for name in ("A", "B", " A ", "C", "A")]
     defects = validate(of_rows(*rows), rules).defects
     assert codes(defects) == [(row, "client_orderid.duplicate") for row in (2, 4, 6)]
     assert set(defects["message"]) == {"A is used in 3 rows (2, 4, 6). Give each row its own id."}
 
 
-def test_an_id_that_stands_in_very_many_rows_names_the_first_of_them(rules: Rules) -> None:
+def test_often_duplicated_id_names_first_rows(rules: Rules) -> None:
     defects = validate(of_rows(*[KENYAN] * 500), rules).defects
     assert defects.height == 500
     assert defects["message"][499] == "A-1 is used in 500 rows (2, 3, 4, 5, 6, 7, ...). Give each row its own id."
@@ -87,7 +85,7 @@ def test_an_id_that_stands_in_very_many_rows_names_the_first_of_them(rules: Rule
 
 @settings(deadline=None, max_examples=share_of(60))
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", "é"]), st.text(max_size=3)), max_size=40))
-def test_repeated_ids_are_those_that_counting_finds(ids: list[str | None]) -> None:
+def test_repeated_ids_match_count(ids: list[str | None]) -> None:
     frame = pl.DataFrame({"client_orderid": ids}, schema={"client_orderid": pl.String}).with_row_index("row")
     expected = [row for row, name in enumerate(ids) if name is not None and ids.count(name) > 1]
     assert sorted(repeated_ids(frame)["row"]) == expected
@@ -97,7 +95,7 @@ SPELLINGS = ["José-1", "Jose\u0301-1", "JOSÉ-1", "José\u20101", "\uff2aosé-1
 """One id to a person: by Unicode form, case, hyphen and width."""
 
 
-def test_ids_that_differ_only_in_their_spelling_are_a_defect_that_names_the_other_row(rules: Rules) -> None:
+def test_look_alike_ids_are_defects_naming_other_row(rules: Rules) -> None:
     ids = [*SPELLINGS, "José-2"]
     validated = validate(of_rows(*({**KENYAN, "client_orderid": one} for one in ids)), rules)
     assert codes(validated.defects) == [(row, "client_orderid.look_alike") for row in range(2, 7)]
@@ -107,7 +105,7 @@ def test_ids_that_differ_only_in_their_spelling_are_a_defect_that_names_the_othe
     assert validated.instructions["client_orderid"].to_list() == ["José-2"]
 
 
-def test_an_id_that_stands_twice_and_in_another_spelling_is_both(rules: Rules) -> None:
+def test_id_can_be_duplicate_and_look_alike(rules: Rules) -> None:
     ids = ["A-1", "A-1", "a-1"]
     defects = validate(of_rows(*({**KENYAN, "client_orderid": one} for one in ids)), rules).defects
     assert sorted(codes(defects)) == [
@@ -118,7 +116,7 @@ def test_an_id_that_stands_twice_and_in_another_spelling_is_both(rules: Rules) -
 
 @settings(deadline=None, max_examples=share_of(60))
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "A", "b", "B", "é", "É", "E\u0301"])), max_size=30))
-def test_ids_spelled_alike_are_those_that_counting_finds(ids: list[str | None]) -> None:
+def test_ids_spelled_alike_match_count(ids: list[str | None]) -> None:
     frame = pl.DataFrame({"client_orderid": ids}, schema={"client_orderid": pl.String}).with_row_index("row")
     others = [{one for one in ids if one and spelled_alike(one) == spelled_alike(name)} for name in ids if name]
     rows = [row for row, name in enumerate(ids) if name]
@@ -128,7 +126,7 @@ def test_ids_spelled_alike_are_those_that_counting_finds(ids: list[str | None]) 
 
 @settings(deadline=None, max_examples=share_of(60))
 @given(st.lists(st.one_of(st.none(), st.text(max_size=6))))
-def test_a_column_in_one_spelling_is_each_value_in_it(ids: list[str | None]) -> None:
+def test_column_spelling_matches_spelling_of_each_value(ids: list[str | None]) -> None:
     found = in_one_spelling(pl.Series("id", ids, dtype=pl.String)).to_list()
     assert found == [None if one is None else spelled_alike(one) for one in ids]
 
@@ -155,7 +153,7 @@ def test_ids_stay_free_for_another_payment(rules: Rules, change: dict[str, str])
     assert validated.payable == 2
 
 
-def test_the_same_payee_and_amount_under_two_ids_is_a_warning_that_names_both(rules: Rules) -> None:
+def test_same_payee_and_amount_warns_with_both_ids(rules: Rules) -> None:
     twice = {**KENYAN, "client_orderid": "A-2", "account_number": "0712345678"}
     validated = validate(of_rows(KENYAN, twice, TANZANIAN | {"client_orderid": "A-3"}), rules)
     assert codes(validated.warnings) == [(2, "row.look_alike"), (3, "row.look_alike")]
@@ -168,7 +166,7 @@ def test_the_same_payee_and_amount_under_two_ids_is_a_warning_that_names_both(ru
 # Order ids from a reference
 
 
-def test_without_ids_and_without_a_reference_the_sheet_is_refused(rules: Rules) -> None:
+def test_sheet_without_ids_or_reference_is_refused(rules: Rules) -> None:
     with pytest.raises(SheetError, match="no order ids") as refused:
         validate(of_rows(NO_IDS), rules)
     assert "--reference" in refused.value.hint
@@ -194,7 +192,7 @@ def test_a_derived_id_never_changes(rules: Rules) -> None:
         assert sorted(validated.rows["client_orderid"]) == [f"R-{mark}-1", f"R-{mark}-2"]
 
 
-def test_a_reference_that_names_nothing_is_told(rules: Rules) -> None:
+def test_unused_reference_is_noted_for_sheet_with_ids(rules: Rules) -> None:
     """A sheet with ids of its own keeps them: whoever named the payment run hears that the name changes nothing."""
     validated = validate(of_rows(KENYAN), rules, reference="payroll-2026-11")
     assert validated.rows["client_orderid"].to_list() == [KENYAN["client_orderid"]]
@@ -202,7 +200,7 @@ def test_a_reference_that_names_nothing_is_told(rules: Rules) -> None:
     assert not validate(of_rows(KENYAN), rules).sheet.notes
 
 
-def test_equal_rows_are_counted_and_rows_that_are_not_valid_get_no_id(rules: Rules) -> None:
+def test_equal_rows_are_counted_without_invalid_rows(rules: Rules) -> None:
     bad = {**NO_IDS, "amount": "0"}
     ids = validate(of_rows(NO_IDS, bad, NO_IDS, {**NO_IDS, "phone": "0712345678"}), rules, reference="R").rows[
         "client_orderid"
@@ -211,14 +209,14 @@ def test_equal_rows_are_counted_and_rows_that_are_not_valid_get_no_id(rules: Rul
     assert sorted(name.rsplit("-", 1)[1] for name in (ids[0], ids[2], ids[3])) == ["1", "2", "3"]
 
 
-def test_a_sheet_with_ids_keeps_them_whatever_the_reference(rules: Rules) -> None:
+def test_sheet_ids_are_kept_despite_reference(rules: Rules) -> None:
     validated = validate(of_rows(KENYAN, {**KENYAN, "client_orderid": None, "amount": "77"}), rules, reference="R")
     assert validated.rows["client_orderid"].to_list() == ["A-1", None]
     assert codes(validated.defects) == [(3, "client_orderid.missing")]
 
 
 @pytest.mark.parametrize("reference", ["", " x", "x ", "a\nb", "é", "x" * 91])
-def test_a_reference_that_cannot_be_part_of_an_id_is_refused(rules: Rules, reference: str) -> None:
+def test_reference_unfit_for_id_is_refused(rules: Rules, reference: str) -> None:
     with pytest.raises(UsageError, match="1 to 90 printable"):
         validate(of_rows(NO_IDS), rules, reference=reference)
 
@@ -243,7 +241,7 @@ def test_further_defects_make_rows_invalid_and_another_batch(rules: Rules) -> No
     assert after.totals == before.totals
 
 
-def test_a_further_defect_of_a_row_that_has_one_is_told_in_the_order_of_columns(rules: Rules) -> None:
+def test_further_defect_is_told_in_column_order(rules: Rules) -> None:
     before = validate(of_rows({**KENYAN, "amount": "0"}), rules)
     after = with_defects(before, finding(2))
     assert codes(after.defects) == [(2, "client_orderid.conflict"), (2, "amount.zero")]
@@ -282,7 +280,7 @@ def many(count: int) -> Sheet:
     return Sheet("many.csv", "0" * 64, frame, dict(zip(names, names, strict=True)), ())
 
 
-def test_a_sheet_of_many_pieces_comes_back_in_its_own_order(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sheet_of_many_pieces_keeps_row_order(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.sheet.pieces.ROWS_AT_ONCE", 50_000)
     sheet = many(230_001)
     validated = validate(sheet, rules)
@@ -297,7 +295,7 @@ def test_a_sheet_of_many_pieces_comes_back_in_its_own_order(rules: Rules, monkey
     assert sum((validated.totals.sums or {}).values()) == Decimal(sheet.frame["amount"].cast(pl.Int64).sum())
 
 
-def test_pages_give_the_rows_back_and_have_a_bounded_size(rules: Rules) -> None:
+def test_pages_restore_rows_with_bounded_size(rules: Rules) -> None:
     rows = validate(many(ROWS_A_PAGE * 2 + 1), rules).rows
     pages = list(to_pages(rows))
     assert len(pages) == 3
@@ -307,7 +305,7 @@ def test_pages_give_the_rows_back_and_have_a_bounded_size(rules: Rules) -> None:
         from_pages([])
 
 
-def test_a_heading_that_is_ours_does_not_mix_with_our_columns(sheet: MakeSheet, rules: Rules) -> None:
+def test_reserved_headings_do_not_mix_with_result_columns(sheet: MakeSheet, rules: Rules) -> None:
     content = lines(GOOD + ",7,yes,old", header=HEADER + ",row,valid,message")
     rows = validate(sheet(content), rules).rows
     assert rows.select("row (sheet)", "valid (sheet)", "message (sheet)", "row", "valid", "message").rows() == [

@@ -12,8 +12,8 @@ import pytest
 
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
-from tests.long_part import long
-from tests.sheet.sheet_values import GOOD, HEADER
+from tests.support.long_part import long
+from tests.support.sheet_values import GOOD, HEADER
 
 MIB = 1 << 20
 NAMESPACE = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
@@ -111,7 +111,7 @@ BOMBS: dict[str, Callable[[], Parts]] = {
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_what_is_packed_too_tightly_is_refused_before_it_is_unpacked(bomb: str, tmp_path: Path) -> None:
+def test_tightly_packed_workbook_is_refused_before_unpacking(bomb: str, tmp_path: Path) -> None:
     path = packed(BOMBS[bomb](), tmp_path / "bomb.xlsx")
     assert path.stat().st_size < 2 * MIB
     peak, told = read_in_child(path)
@@ -154,13 +154,13 @@ def letters(n: int) -> bytes:
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("bomb", WITHIN_THE_RATIO)
-def test_what_becomes_too_much_on_the_way_is_refused_there(bomb: str, tmp_path: Path) -> None:
+def test_workbook_growing_too_large_is_refused_while_unpacking(bomb: str, tmp_path: Path) -> None:
     path = packed(with_ballast(WITHIN_THE_RATIO[bomb](), 1), tmp_path / "bomb.xlsx")
     with pytest.raises(SheetError, match="too large once unpacked"):
         read_sheet(path, ReadOptions(max_sheet_bytes=48 * MIB))
 
 
-def test_a_workbook_that_nothing_has_calculated_is_refused_as_a_whole(tmp_path: Path) -> None:
+def test_uncalculated_workbook_is_refused_as_whole(tmp_path: Path) -> None:
     cells = b"".join(b"<c><f>A%d</f></c>" % n for n in range(500))
     rows = [b'<row r="%d">%s</row>' % (n, cells) for n in range(3, 500)]
     path = packed(with_ballast(workbook(first=worksheet(ROWS, *rows)), 1), tmp_path / "never-calculated.xlsx")
@@ -194,7 +194,7 @@ def long_texts(rows: int) -> Parts:
 @pytest.mark.parametrize(
     ("bomb", "within", "beyond"), [(wide, 16_000, 20_000), long(long_texts, 8_800, 17_000)], ids=["wide", "long texts"]
 )
-def test_memory_stays_within_bounds_at_the_limits_that_are_shipped(
+def test_memory_stays_bounded_at_shipped_limits(
     tmp_path: Path, bomb: Callable[[int], Parts], within: int, beyond: int
 ) -> None:
     for rows, is_read in ((within, True), (beyond, False)):
@@ -204,13 +204,13 @@ def test_memory_stays_within_bounds_at_the_limits_that_are_shipped(
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_packings_that_no_spreadsheet_uses_are_refused(tmp_path: Path, compression: int) -> None:
+def test_unusual_workbook_compression_is_refused(tmp_path: Path, compression: int) -> None:
     path = packed(workbook(), tmp_path / "odd.xlsx", compression=compression)
     with pytest.raises(SheetError, match="compressed in a way that no spreadsheet uses"):
         read_sheet(path, ReadOptions())
 
 
-def test_a_zip_within_a_workbook_is_not_looked_into(tmp_path: Path) -> None:
+def test_zip_within_workbook_is_not_opened(tmp_path: Path) -> None:
     inner = io.BytesIO()
     with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x", bytes(20 * MIB))
@@ -224,7 +224,7 @@ def test_a_million_declared_columns_are_no_cells(tmp_path: Path) -> None:
     assert read_sheet(packed(workbook(first=first), tmp_path / "wide.xlsx"), ReadOptions()).frame.height == 1
 
 
-def test_a_directory_that_lies_unpacks_no_more_than_it_says(tmp_path: Path) -> None:
+def test_lying_zip_directory_unpacks_no_more_than_stated(tmp_path: Path) -> None:
     path = packed(workbook(first=worksheet(ROWS, *[b" " * MIB] * 100)), tmp_path / "lies.xlsx")
     content = bytearray(path.read_bytes())
     for signature, offset in ((b"PK\x01\x02", 24), (b"PK\x03\x04", 22)):

@@ -48,14 +48,14 @@ def typed_codes() -> Iterator[str]:
                         yield node.value
 
 
-def test_every_code_that_is_typed_in_the_source_is_in_the_catalogue() -> None:
+def test_typed_codes_are_in_catalogue() -> None:
     typed = {*typed_codes(), *(f"{ANY_COLUMN}.{doubt}" for doubt in Doubt)}
     assert {"*.missing", "*.float", "row.fields", "client_orderid.conflict"} <= typed  # the search finds something
     known = {*DEFECTS, *WARNINGS, READ_AS}  # the last is a finding about a plan
     assert [code for code in typed if code not in known and f"{ANY_COLUMN}.{code.partition('.')[2]}" not in known] == []
 
 
-def test_every_code_of_the_checks_has_a_meaning_and_no_meaning_is_left_over(script: ModuleType) -> None:
+def test_check_codes_and_meanings_match(script: ModuleType) -> None:
     defects, warnings = codes_of(script.every_rule())
     for codes, meanings in ((defects, DEFECTS), (warnings, WARNINGS)):
         used = {code if code in meanings else f"{ANY_COLUMN}.{code.partition('.')[2]}" for code in codes}
@@ -67,7 +67,7 @@ def test_every_code_of_the_checks_has_a_meaning_and_no_meaning_is_left_over(scri
 @pytest.mark.parametrize(
     "meaning", [*DEFECTS.values(), *WARNINGS.values()], ids=[*DEFECTS, *map("{}?".format, WARNINGS)]
 )
-def test_a_meaning_is_a_label_a_sentence_and_a_suggestion(meaning: CodeMeaning) -> None:
+def test_meaning_has_label_sentence_and_suggestion(meaning: CodeMeaning) -> None:
     assert meaning.label
     assert not meaning.label.endswith(".")
     assert meaning.sentence.endswith(".")
@@ -80,5 +80,5 @@ def test_a_meaning_names_the_column() -> None:
         meaning_of("receiver_email.no_such_code")
 
 
-def test_the_document_is_what_the_script_writes(script: ModuleType) -> None:
+def test_defects_document_matches_script(script: ModuleType) -> None:
     assert script.document() == (ROOT / "docs/defects.md").read_text(encoding="utf-8")

@@ -26,8 +26,8 @@ from paygw_batch.sheet.check.contract import (
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import CLEANERS, cleaned, is_clean
 from paygw_batch.sheet.columns import columns_of_operation, known_columns
-from tests.long_part import long, share_of
-from tests.sheet.sheet_values import KENYAN, TANZANIAN, codes, of_rows
+from tests.support.long_part import long, share_of
+from tests.support.sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 ABOUT_THE_SHEET = ["client_orderid.duplicate", "client_orderid.look_alike", "client_orderid.rewritten", "row.total"]
 """Codes of defects that no single value shows."""
@@ -123,9 +123,7 @@ def gate_opens(rules: Rules, rows: list[dict[str, str | None]], operation: str) 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("examples", [4, long(300)])
 @pytest.mark.parametrize("operation", CELLS_OF)
-def test_validation_and_panderas_validate_find_the_same_in_rows_of_anything(
-    operation: str, examples: int, rules: Rules
-) -> None:
+def test_validation_and_pandera_agree_on_any_rows(operation: str, examples: int, rules: Rules) -> None:
     any_row = st.fixed_dictionaries(
         {
             name: st.one_of(st.just(right), st.sampled_from(cells), st.text(max_size=12))
@@ -147,7 +145,9 @@ def test_validation_and_panderas_validate_find_the_same_in_rows_of_anything(
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize(("operation", "codes_at_least"), [("payout", 35), ("payin", 25)])
-def test_every_listed_cell_is_found_by_both_in_every_country(rules: Rules, operation: str, codes_at_least: int) -> None:
+def test_validation_and_pandera_agree_on_listed_cells_everywhere(
+    rules: Rules, operation: str, codes_at_least: int
+) -> None:
     found: set[str] = set()
     for some in rules_of(operation, rules):
         rows = [
@@ -163,9 +163,7 @@ def test_every_listed_cell_is_found_by_both_in_every_country(rules: Rules, opera
     assert len(found) >= codes_at_least
 
 
-def test_a_row_that_pandera_refuses_and_validation_does_not_is_found(
-    rules: Rules, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_comparison_finds_row_refused_by_pandera_alone(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: validation that drops one column's check is another answer."""
     monkeypatch.setattr(
         "paygw_batch.sheet.check.judge.checks_in",
@@ -175,7 +173,7 @@ def test_a_row_that_pandera_refuses_and_validation_does_not_is_found(
     assert (pandera.rows(), defects.height) == ([(2, "phone")], 0)
 
 
-def test_no_check_is_ever_null_and_every_wrong_value_has_a_reason(rules: Rules) -> None:
+def test_checks_are_never_null_and_explain_wrong_values(rules: Rules) -> None:
     cells = {**PAYIN_CELLS, **CELLS}
     frame = cleaned(of_rows(*({name: cell} for name in cells for cell in cells[name])).frame)
     for country in (NO_COUNTRY, *rules):
@@ -195,7 +193,7 @@ def test_no_check_is_ever_null_and_every_wrong_value_has_a_reason(rules: Rules) 
         st.text("aéÅøĳŀŉſǅ \u0301\u0327", max_size=6),  # noqa: RUF001 - letters that have another spelling
     )
 )
-def test_what_needs_no_cleaning_is_not_changed_by_it(cleaning: Cleaning, text: str) -> None:
+def test_clean_text_is_not_changed_by_cleaning(cleaning: Cleaning, text: str) -> None:
     value = pl.Series([text])
     if is_clean(value, cleaning).item():
         assert CLEANERS[cleaning](value).item() == text
@@ -203,7 +201,7 @@ def test_what_needs_no_cleaning_is_not_changed_by_it(cleaning: Cleaning, text: s
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(60))
 @given(rows=st.lists(any_row, min_size=1, max_size=12))
-def test_every_row_comes_back_once_valid_or_with_a_reason(rules: Rules, rows: list[dict[str, str | None]]) -> None:
+def test_every_row_returns_once_valid_or_with_reason(rules: Rules, rows: list[dict[str, str | None]]) -> None:
     validated = validate(of_rows(*rows), rules)
     assert validated.rows["row"].to_list() == list(range(2, len(rows) + 2))
     invalid = validated.rows.filter(~pl.col("valid"))
@@ -234,7 +232,7 @@ def test_amounts_are_read_as_the_core_reads_them(rules: Rules, whole: int, decim
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(60))
 @given(name=st.text(min_size=1, max_size=30), email_user=st.text("abc.!#$%&'*+/=?^_`{|}~-", min_size=1))
-def test_the_fields_of_an_instruction_are_strict_json_of_strings(rules: Rules, name: str, email_user: str) -> None:
+def test_instruction_fields_are_strict_json_strings(rules: Rules, name: str, email_user: str) -> None:
     rows = ({**KENYAN, "account_name": name}, {**TANZANIAN, "receiver_email": f"{email_user}@example.com"})
     for fields in validate(of_rows(*rows), rules).instructions["fields"]:
         parsed = json.loads(fields)
@@ -244,13 +242,13 @@ def test_the_fields_of_an_instruction_are_strict_json_of_strings(rules: Rules, n
 @pytest.mark.parametrize(
     "name", ['Jane "JJ" Doe', "back\\slash", '\\"', "O'Brien", "${1}", "Aïssatou 张伟", "{}", "a/b"]
 )
-def test_a_name_comes_out_of_the_fields_as_it_went_in(rules: Rules, name: str) -> None:
+def test_name_passes_through_fields_unchanged(rules: Rules, name: str) -> None:
     rows = ({**KENYAN, "account_name": name}, {**TANZANIAN, "receiver_last_name": name})
     kenyan, tanzanian = (json.loads(fields) for fields in validate(of_rows(*rows), rules).instructions["fields"])
     assert (kenyan["account_name"], tanzanian["receiver_last_name"]) == (name, name)
 
 
-def test_an_instruction_has_exactly_the_fields_of_its_form(rules: Rules) -> None:
+def test_instruction_has_exact_form_fields(rules: Rules) -> None:
     validated = validate(of_rows(KENYAN, TANZANIAN), rules)
     kenyan, tanzanian = (json.loads(fields) for fields in validated.instructions["fields"])
     assert kenyan == {"account_name": "Wanjiru Kamau", "account_number": "254712345678", "phone": "+254712345678"}
@@ -266,7 +264,7 @@ def test_an_instruction_has_exactly_the_fields_of_its_form(rules: Rules) -> None
     assert validated.instructions["payee"].to_list() == ["254712345678", "0621234567"]
 
 
-def test_what_the_configuration_fills_in_is_not_part_of_the_content(rules: Rules) -> None:
+def test_configured_defaults_are_not_part_of_content(rules: Rules) -> None:
     written = {**TANZANIAN, "client_orderid": "A-3", "order_desc": "Payout"}
     sheet = of_rows(TANZANIAN, written)
     fields, content = (validate(sheet, rules).instructions[name].to_list() for name in ("fields", "content"))
@@ -275,14 +273,14 @@ def test_what_the_configuration_fills_in_is_not_part_of_the_content(rules: Rules
     assert "127.0.0.1" not in content[0]
 
 
-def test_a_receiver_row_shows_the_receivers_name_and_phone(rules: Rules) -> None:
+def test_receiver_row_shows_receiver_name_and_phone(rules: Rules) -> None:
     row = validate(of_rows(TANZANIAN), rules).rows.row(0, named=True)
     assert (row["account_name"], row["account_number"], row["phone"]) == ("Asha Mushi", None, "0621234567")
     bad = validate(of_rows({**TANZANIAN, "receiver_email": "x"}), rules).rows.row(0, named=True)
     assert (bad["account_name"], bad["account_number"], bad["phone"]) == ("Asha Mushi", None, "0621234567")
 
 
-def test_what_a_sheet_leaves_out_is_filled_in_and_what_contradicts_is_a_defect(rules: Rules) -> None:
+def test_missing_values_are_filled_and_contradictions_are_defects(rules: Rules) -> None:
     row = validate(of_rows(KENYAN), rules).rows.row(0, named=True)
     assert (row["currency"], row["purpose"]) == ("KES", "WALLET-KE")
     wrong = {**KENYAN, "currency": "UGX", "purpose": "OTHER", "receiver_country_code": "UG"}
@@ -309,26 +307,28 @@ def test_south_africa_takes_no_purpose(rules: Rules) -> None:
         ("BJ", "country.unknown", "BN"),
     ],
 )
-def test_a_country_that_is_none_says_what_to_write(rules: Rules, country: str | None, code: str, sentence: str) -> None:
+def test_missing_or_unknown_country_is_told_right_code(
+    rules: Rules, country: str | None, code: str, sentence: str
+) -> None:
     defects = validate(of_rows({**KENYAN, "country": country}), rules).defects
     assert codes(defects) == [(2, code)]
     assert sentence in defects["message"][0]
 
 
-def test_a_country_without_a_form_is_refused_in_the_rules_own_words() -> None:
+def test_country_without_form_is_refused_with_rule_sentence() -> None:
     bare = load_rules("payout", {})
     defects = validate(of_rows({**KENYAN, "country": "SN", "amount": "1500"}), bare).defects
     assert codes(defects) == [(2, "country.unusable")]
     assert defects["message"][0] == bare["SN"].unusable
 
 
-def test_a_column_that_some_rows_need_must_be_there(rules: Rules) -> None:
+def test_column_needed_by_some_rows_is_required(rules: Rules) -> None:
     sheet = of_rows({name: value for name, value in KENYAN.items() if name != "phone"}, TANZANIAN)
     with pytest.raises(SheetError, match=r"phone \(needed for Kenya\)"):
         validate(sheet, rules)
 
 
-def test_a_column_that_no_row_needs_may_be_missing(rules: Rules) -> None:
+def test_column_needed_by_no_row_is_optional(rules: Rules) -> None:
     assert set(of_rows(KENYAN).frame.columns) < set(known_columns()) | {"row"}
     assert validate(of_rows(KENYAN), rules).rows["valid"].all()
 
@@ -341,7 +341,7 @@ def test_totals_count_every_row_and_every_readable_amount(rules: Rules) -> None:
     assert totals.sums == {"KES": Decimal("1501.00"), "TZS": Decimal(20000)}
 
 
-def test_a_name_of_digits_only_is_worth_a_warning(rules: Rules) -> None:
+def test_digits_only_name_is_warned_of(rules: Rules) -> None:
     validated = validate(of_rows({**KENYAN, "account_name": "254712345678"}), rules)
     assert codes(validated.warnings) == [(2, "account_name.digits")]
     assert validated.rows["valid"].all()

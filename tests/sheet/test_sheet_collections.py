@@ -64,7 +64,7 @@ def codes(found: Validated) -> list[str]:
     return found.defects["code"].to_list()
 
 
-def test_a_good_row_becomes_an_instruction_with_the_fields_of_its_country(sheet: Path) -> None:
+def test_good_collection_row_becomes_instruction_with_country_fields(sheet: Path) -> None:
     found = validated(sheet, GOOD, {**RWANDAN, "client_orderid": "C-2"})
     assert codes(found) == []
     for part in found.parts():
@@ -94,19 +94,19 @@ def test_a_good_row_becomes_an_instruction_with_the_fields_of_its_country(sheet:
         ({"order_desc": ""}, "order_desc.missing"),
     ],
 )
-def test_a_wrong_value_is_a_defect_of_its_column(sheet: Path, change: dict[str, str], code: str) -> None:
+def test_wrong_collection_value_is_defect_of_column(sheet: Path, change: dict[str, str], code: str) -> None:
     assert codes(validated(sheet, GOOD | change)) == [code]
 
 
 @pytest.mark.parametrize("sign", ["X", "x", "#", "•", "●", "×", "_", "?", "＊", "Ｘ"])  # noqa: RUF001 (as people write)
-def test_a_hidden_digit_may_be_written_with_other_signs(sheet: Path, sign: str) -> None:
+def test_hidden_digit_may_use_other_signs(sheet: Path, sign: str) -> None:
     rwandan = RWANDAN | {"phone": f"250788{sign * 3}103", "client_orderid": "C-2"}
     found = validated(sheet, GOOD | {"phone": f"+2547123{sign * 3}78"}, rwandan)
     assert codes(found) == []
     assert [json.loads(text)["phone"] for text in found.instructions["fields"]] == ["+2547123***78", "+250788***103"]
 
 
-def test_the_sentence_about_a_hidden_number_names_signs_that_are_read(sheet: Path) -> None:
+def test_hidden_number_defect_names_readable_signs(sheet: Path) -> None:
     (message,) = validated(sheet, GOOD | {"phone": "+254*********"}).defects["message"]
     signs = re.findall(r"\ban? (\S)", message.partition("a hidden digit is")[2])
     assert signs == ["*", "X", "#"]
@@ -115,22 +115,22 @@ def test_the_sentence_about_a_hidden_number_names_signs_that_are_read(sheet: Pat
 
 
 @pytest.mark.parametrize("number", ["+2547123XX67", "+254XXXXXXXXX", "+2547123XXX78 ext"])
-def test_signs_that_hide_digits_make_no_number_of_what_is_none(sheet: Path, number: str) -> None:
+def test_hiding_signs_do_not_excuse_malformed_number(sheet: Path, number: str) -> None:
     assert codes(validated(sheet, GOOD | {"phone": number})) == ["phone.format"]
 
 
-def test_a_sign_that_hides_digits_is_none_where_the_whole_number_is_needed(sheet: Path) -> None:
+def test_hiding_signs_are_refused_where_full_number_needed(sheet: Path) -> None:
     found = validated(sheet, RWANDAN | {"cell_phone": "+250788XXX103", "client_orderid": "C-2"})
     assert codes(found) == ["cell_phone.format"]
 
 
-def test_south_africa_takes_no_purpose_and_others_no_merchant_data(sheet: Path) -> None:
+def test_south_africa_takes_no_name_purpose_or_data(sheet: Path) -> None:
     african = RWANDAN | {"country": "ZA", "cell_phone": "27821000105", "phone": "27821000105", "amount": "5"}
     found = validated(sheet, african | {"purpose": "X", "merchant_data": "t", "order_desc": "Fees"})
     assert sorted(codes(found)) == ["account_name.not_used", "merchant_data.not_used", "purpose.not_used"]
 
 
-def test_a_missing_column_is_named_unless_the_terms_fill_it(sheet: Path) -> None:
+def test_missing_column_is_named_unless_filled_by_terms(sheet: Path) -> None:
     rows = {name: value for name, value in GOOD.items() if name not in {"city", "zip_code"}}
     with pytest.raises(SheetError, match=r"city \(needed for Kenya\); zip_code"):
         validated(sheet, rows)
@@ -141,7 +141,7 @@ masked = st.text("0123456789*", min_size=9, max_size=9)
 
 
 @given(written=st.sampled_from(["+254{}", "00254 {}", "254-{}", "0{}"]), digits=masked)
-def test_a_phone_is_partly_hidden_at_most_and_keeps_what_is_shown(written: str, digits: str) -> None:
+def test_phone_may_be_partly_hidden_and_keeps_digits(written: str, digits: str) -> None:
     column = PhoneColumn.of(RULES["KE"], "phone", FieldKind.MASKED_PHONE)
     text = pl.Series("phone", [written.format(digits)])
     frame = pl.DataFrame([text, bare_number(text).alias(bare("phone"))])
@@ -161,47 +161,47 @@ def test_a_hidden_digit_passes_nowhere_else(digits: str) -> None:
         assert not frame.select(column.is_valid).item()
 
 
-def test_what_only_the_other_operations_sheets_have_is_unknown_and_comes_back(sheet: Path) -> None:
+def test_columns_of_other_operation_are_unknown_and_returned(sheet: Path) -> None:
     found = read(sheet, GOOD | {"account_number": "254712345678"})
     assert found.unknown == ("account_number (sheet)",)
     payout = read(sheet, {"country": "KE", "amount": "1", "city": "Nairobi", "customer_url": "x"}, operation="payout")
     assert payout.unknown == ("city", "customer_url")
 
 
-def test_our_own_column_of_a_collections_reconciliation_is_never_a_senders(sheet: Path) -> None:
+def test_own_reconciliation_column_is_unknown_in_collection_sheet(sheet: Path) -> None:
     assert read(sheet, GOOD | {"customer_url": "x"}).unknown == ("customer_url (sheet)",)
 
 
 @pytest.mark.parametrize("operation", columns_by_operation())
-def test_a_sheet_may_have_every_field_that_a_form_of_its_operation_takes_from_it(operation: str) -> None:
+def test_sheet_may_have_every_form_field_of_operation(operation: str) -> None:
     terms = {code: OperatorTerms(form="account", purpose="X") for code in ("CI",)} if operation == "payout" else {}
     rules = load_rules(operation, terms)
     wanted = {field.name for rule in rules.values() if rule.form for field in rule.form.fields if field.from_sheet}
     assert wanted <= set(columns_of_operation(operation))
 
 
-def test_a_sheet_with_columns_of_both_is_for_who_runs_it(sheet: Path) -> None:
+def test_sheet_with_columns_of_both_operations_is_accepted(sheet: Path) -> None:
     refuse_misdirected(read(sheet, GOOD | {"account_number": "1", "receiver_phone": "1"}), COMMANDS)
 
 
 @pytest.mark.parametrize("operation", ["payout", "payin"])
-def test_a_sheet_without_a_telling_column_is_not_guessed_at(sheet: Path, operation: str) -> None:
+def test_sheet_without_telling_column_is_accepted(sheet: Path, operation: str) -> None:
     refuse_misdirected(read(sheet, {"country": "KE", "amount": "1"}, operation=operation), COMMANDS)
 
 
-def test_the_same_rows_have_another_batch_id_in_each_operation(sheet: Path) -> None:
+def test_batch_id_differs_between_operations(sheet: Path) -> None:
     rows = {"country": "XX", "client_orderid": "1", "amount": "1"}
     ids = {validate(read(sheet, rows, operation=name), load_rules(name, {})).batch for name in ("payout", "payin")}
     assert len(ids) == 2
 
 
-def test_all_that_is_collected_counts_for_the_batch_id(sheet: Path) -> None:
+def test_batch_id_changes_with_collection_fields(sheet: Path) -> None:
     ids = [validated(sheet, GOOD | change).batch for change in ({}, {"city": "Mombasa"}, {"merchant_data": "u"})]
     assert len(set(ids)) == 3
 
 
 @pytest.mark.parametrize("operation", ["payin", "payout"])
-def test_the_zone_has_one_purpose(operation: str) -> None:
+def test_zone_countries_must_share_purpose(operation: str) -> None:
     terms = {code: OperatorTerms(purpose=f"P-{code}", form=form_of(operation)) for code in ("CI", "SN")}
     named = rf"countries\.CI\.{operation}\.purpose, countries\.SN\.{operation}\.purpose"
     with pytest.raises(ConfigurationError, match=named):

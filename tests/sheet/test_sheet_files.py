@@ -25,7 +25,7 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
-from tests.sheet.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
+from tests.support.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 
 def parquet(**columns: pl.Series | Sequence[object]) -> bytes:
@@ -58,7 +58,7 @@ HEADINGS: list[object] = [*HEADER.split(",")]
 CELLS: list[object] = [*GOOD.split(",")]
 
 
-def test_a_missing_file_a_directory_and_a_device_are_refused(tmp_path: Path) -> None:
+def test_missing_file_folder_and_pipe_are_refused(tmp_path: Path) -> None:
     fifo = tmp_path / "pipe.csv"
     os.mkfifo(fifo)
     (tmp_path / "folder.csv").mkdir()
@@ -78,9 +78,7 @@ def test_a_device_is_refused_without_being_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("after", [GOOD + GOOD, GOOD.replace("1500.50", "9500.50"), GOOD[:-9]])
-def test_a_file_that_is_changed_while_it_is_read_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
-) -> None:
+def test_file_changed_while_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str) -> None:
     path = tmp_path / "pay.csv"
     path.write_text(lines(GOOD))
     os.utime(path, ns=(0, 0))
@@ -119,14 +117,12 @@ def test_a_file_above_the_limit_is_refused(sheet: MakeSheet) -> None:
         (lines(GOOD).encode(), "pay", "ends in none of"),
     ],
 )
-def test_a_file_that_is_not_what_its_name_says_is_refused(
-    sheet: MakeSheet, content: bytes, name: str, sentence: str
-) -> None:
+def test_file_with_misleading_name_is_refused(sheet: MakeSheet, content: bytes, name: str, sentence: str) -> None:
     with pytest.raises(SheetError, match=sentence):
         sheet(content, name)
 
 
-def test_the_same_rows_are_the_same_batch_in_every_format(sheet: MakeSheet, rules: Rules) -> None:
+def test_same_rows_give_same_batch_in_every_format(sheet: MakeSheet, rules: Rules) -> None:
     header, row = HEADER + ",Department", GOOD + ",Café"
     columns = {name: [value] for name, value in zip(header.split(","), row.split(","), strict=True)}
     read = [
@@ -178,7 +174,7 @@ def test_parquet_integers_decimals_and_categories_are_taken_exactly(sheet: MakeS
         ("amount", 100.0, pl.Float32, "amount.float"),  # 16777217 would be 16777216
     ],
 )
-def test_a_parquet_float_that_may_not_be_what_was_meant_is_a_defect(
+def test_doubtful_parquet_float_is_defect(
     sheet: MakeSheet, rules: Rules, column: str, value: float, dtype: pl.DataType, code: str
 ) -> None:
     columns = GOOD_COLUMNS | {column: pl.Series([value], dtype=dtype), "share": pl.Series([0.5])}
@@ -188,7 +184,7 @@ def test_a_parquet_float_that_may_not_be_what_was_meant_is_a_defect(
     assert validated.rows["share"].to_list() == ["0.5"]
 
 
-def test_ids_that_became_floats_beside_an_empty_cell_are_the_ids_they_were(sheet: MakeSheet, rules: Rules) -> None:
+def test_float_ids_beside_empty_cell_are_restored(sheet: MakeSheet, rules: Rules) -> None:
     many = {name: values * 2 for name, values in GOOD_COLUMNS.items()}
     columns = many | {"client_orderid": pl.Series([1001.0, None]), "account_number": pl.Series([254712345678.0, None])}
     validated = validate(sheet(parquet(**columns), "pay.parquet"), rules)
@@ -225,7 +221,7 @@ def three_doors(sheet: MakeSheet, rules: Rules, amount: float) -> list[tuple[obj
         (249999.99000000002, 24999999),
     ],
 )
-def test_a_computed_amount_is_the_amount_it_is_shown_as_in_every_format(
+def test_computed_amount_reads_as_shown_in_every_format(
     sheet: MakeSheet, rules: Rules, amount: float, minor: int
 ) -> None:
     assert three_doors(sheet, rules, amount) == [([minor],)] * 3
@@ -234,23 +230,21 @@ def test_a_computed_amount_is_the_amount_it_is_shown_as_in_every_format(
 @pytest.mark.parametrize(
     ("amount", "proposal"), [(45833.333333333336, "45833.33"), (45833.335, "45833.34"), (99.999999, "100.00")]
 )
-def test_more_decimals_than_the_currency_has_propose_the_rounded_amount_in_every_format(
+def test_excess_decimals_propose_rounded_amount_in_every_format(
     sheet: MakeSheet, rules: Rules, amount: float, proposal: str
 ) -> None:
     assert three_doors(sheet, rules, amount) == [([], ("amount.decimals", proposal))] * 3
 
 
 @pytest.mark.parametrize("amount", ["12345678901234.567", "123456789012345.67", "1234.56123456789012", "1234.5600001"])
-def test_digits_that_are_no_noise_are_never_dropped(sheet: MakeSheet, rules: Rules, amount: str) -> None:
+def test_significant_digits_are_never_dropped(sheet: MakeSheet, rules: Rules, amount: str) -> None:
     validated = validate(sheet(lines(GOOD.replace("1500.50", amount))), rules)
     assert validated.rows["amount"].to_list() == [amount]
     assert not validated.payable
 
 
 @pytest.mark.parametrize("value", [[[1]], [{"a": 1}], [b"x"], [dt.timedelta(hours=1)]])
-def test_parquet_columns_that_no_text_can_hold_are_left_out_unless_they_mean_something(
-    sheet: MakeSheet, value: list[object]
-) -> None:
+def test_unsupported_parquet_columns_are_left_out_unless_needed(sheet: MakeSheet, value: list[object]) -> None:
     read = sheet(parquet(**GOOD_COLUMNS, extra=value), "pay.parquet")
     assert read.notes == ("Columns of a kind that a sheet cannot have are left out: 'extra'.",)
     assert read.frame.equals(sheet(parquet(**GOOD_COLUMNS), "pay.parquet").frame)
@@ -258,7 +252,7 @@ def test_parquet_columns_that_no_text_can_hold_are_left_out_unless_they_mean_som
         sheet(parquet(**GOOD_COLUMNS | {"phone": value}), "pay.parquet")
 
 
-def test_a_parquet_file_with_too_much_inside_is_refused(sheet: MakeSheet) -> None:
+def test_oversized_parquet_file_is_refused(sheet: MakeSheet) -> None:
     many = {name: values * 1000 for name, values in GOOD_COLUMNS.items()}
     with pytest.raises(SheetError, match="more rows than are allowed"):
         sheet(parquet(**many), "pay.parquet", max_rows=999)
@@ -275,7 +269,7 @@ def test_a_damaged_parquet_file_is_refused(sheet: MakeSheet) -> None:
             sheet(damaged, "pay.parquet")
 
 
-def test_a_line_break_in_a_name_of_parquet_or_a_workbook_is_a_defect_of_its_row(sheet: MakeSheet, rules: Rules) -> None:
+def test_line_break_in_name_is_defect_of_row(sheet: MakeSheet, rules: Rules) -> None:
     for read in (
         sheet(parquet(**GOOD_COLUMNS | {"account_name": ["Wanjiru\nKamau"]}), "pay.parquet"),
         sheet(workbook(HEADINGS, [*CELLS[:4], "Wanjiru\nKamau", *CELLS[5:]]), "pay.xlsx"),
@@ -320,7 +314,7 @@ def test_workbook_cells_keep_their_digits_and_their_rows(sheet: MakeSheet) -> No
         (b"-5", "-5"),
     ],
 )
-def test_a_number_cell_is_the_number_that_the_spreadsheet_shows(sheet: MakeSheet, stored: bytes, text: str) -> None:
+def test_number_cell_reads_as_spreadsheet_shows(sheet: MakeSheet, stored: bytes, text: str) -> None:
     content = rewritten(
         workbook(HEADINGS, [*CELLS[:2], 77.5, *CELLS[3:]]),
         "xl/worksheets/sheet1.xml",
@@ -329,7 +323,7 @@ def test_a_number_cell_is_the_number_that_the_spreadsheet_shows(sheet: MakeSheet
     assert sheet(content, "pay.xlsx").frame["amount"].to_list() == [text]
 
 
-def test_what_a_workbook_makes_doubtful_is_a_defect(sheet: MakeSheet, rules: Rules) -> None:
+def test_doubtful_workbook_cells_are_defects(sheet: MakeSheet, rules: Rules) -> None:
     cells = [
         [*CELLS[:2], "=B2*2", *CELLS[3:]],
         [*CELLS[:5], 1234567890123456789, CELLS[6]],
@@ -348,12 +342,12 @@ def test_what_a_workbook_makes_doubtful_is_a_defect(sheet: MakeSheet, rules: Rul
     assert not validated.rows["valid"].any()
 
 
-def test_a_row_of_formulas_without_values_is_not_taken_for_blank(sheet: MakeSheet) -> None:
+def test_uncalculated_formula_row_is_not_blank(sheet: MakeSheet) -> None:
     read = sheet(workbook(HEADINGS, CELLS, ["=A2", "=B2", "=C2"]), "pay.xlsx")
     assert read.frame["row"].to_list() == [2, 3]
 
 
-def test_several_worksheets_that_look_like_sheets_are_refused_until_one_is_named(sheet: MakeSheet) -> None:
+def test_several_payee_worksheets_are_refused_until_named(sheet: MakeSheet) -> None:
     content = workbook(HEADINGS, CELLS, more={"Second": [HEADINGS, CELLS, CELLS], "Notes": [["hello"]]})
     with pytest.raises(SheetError, match="Several worksheets look like a sheet of payees: 'Sheet', 'Second'"):
         sheet(content, "pay.xlsx")
@@ -414,7 +408,7 @@ def test_a_damaged_or_hostile_worksheet_is_refused(sheet: MakeSheet, before: byt
         sheet(damaged, "pay.xlsx")
 
 
-def test_a_workbook_that_unpacks_to_more_than_the_limit_is_refused(sheet: MakeSheet) -> None:
+def test_workbook_unpacking_beyond_limit_is_refused(sheet: MakeSheet) -> None:
     content = workbook(HEADINGS, CELLS)
     bomb = rewritten(content, "xl/worksheets/sheet1.xml", {b"</sheetData>": b"</sheetData>" + b" " * 5_000_000})
     assert len(bomb) < 50_000
@@ -422,7 +416,7 @@ def test_a_workbook_that_unpacks_to_more_than_the_limit_is_refused(sheet: MakeSh
         sheet(bomb, "pay.xlsx", max_sheet_bytes=1_000_000)
 
 
-def test_a_workbook_whose_parts_lie_about_their_size_is_refused(sheet: MakeSheet) -> None:
+def test_workbook_with_lying_part_sizes_is_refused(sheet: MakeSheet) -> None:
     content = bytearray(workbook(HEADINGS, CELLS))
     for signature, offset in ((b"PK\x01\x02", 24), (b"PK\x03\x04", 22)):
         at = -1
@@ -432,7 +426,7 @@ def test_a_workbook_whose_parts_lie_about_their_size_is_refused(sheet: MakeSheet
         sheet(bytes(content), "pay.xlsx")
 
 
-def test_a_zip_archive_that_is_no_workbook_is_refused(sheet: MakeSheet) -> None:
+def test_zip_archive_other_than_workbook_is_refused(sheet: MakeSheet) -> None:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("pay.csv", lines(GOOD))
@@ -440,7 +434,7 @@ def test_a_zip_archive_that_is_no_workbook_is_refused(sheet: MakeSheet) -> None:
         sheet(file.getvalue(), "pay.xlsx")
 
 
-def test_what_a_text_cell_escapes_is_undone_and_how_it_is_pronounced_is_left_out(sheet: MakeSheet) -> None:
+def test_cell_escapes_are_decoded_and_phonetics_left_out(sheet: MakeSheet) -> None:
     content = workbook(HEADINGS, [*CELLS[:4], "Wanjiru Kamau", *CELLS[5:]])
     phonetic = b"<t>Wanjiru_x0020_Kamau</t><rPh sb='0' eb='1'><t>never</t></rPh>"
     changed = rewritten(content, "xl/sharedStrings.xml", {b"<t>Wanjiru Kamau</t>": phonetic})
@@ -488,9 +482,7 @@ def warned(sheet: MakeSheet, style: Callable[[Worksheet], object], row: list[Any
         *((code, 1500.5) for code in ("0", "#,##0", "0.00E+00", "# ?/?", "#,##0;(#,##0)", "[$KES-409]0")),
     ],
 )
-def test_an_amount_that_the_spreadsheet_shows_as_another_is_warned_of(
-    sheet: MakeSheet, code: str, amount: float
-) -> None:
+def test_amount_shown_differently_is_warned_of(sheet: MakeSheet, code: str, amount: float) -> None:
     def style(worksheet: Worksheet) -> None:
         worksheet["C2"].number_format = code
 
@@ -509,7 +501,7 @@ def test_an_amount_that_the_spreadsheet_shows_as_another_is_warned_of(
         *((code, 1500.5) for code in ("0.0", "#,##0.00", "General", "0.00;(0.00)")),
     ],
 )
-def test_an_amount_that_is_shown_as_it_is_warns_of_nothing(sheet: MakeSheet, code: str, amount: float) -> None:
+def test_amount_shown_truly_has_no_warning(sheet: MakeSheet, code: str, amount: float) -> None:
     def style(worksheet: Worksheet) -> None:
         worksheet["C2"].number_format = code
 
@@ -532,7 +524,7 @@ def test_an_amount_that_is_shown_as_it_is_warns_of_nothing(sheet: MakeSheet, cod
         ({}, "FFFF00", True),
     ],
 )
-def test_a_value_in_the_colour_of_its_cell_is_warned_of(
+def test_value_in_cell_colour_is_warned_of(
     sheet: MakeSheet, font: dict[str, Any], fill: str | None, *, is_seen: bool
 ) -> None:
     def style(worksheet: Worksheet) -> None:
@@ -545,7 +537,7 @@ def test_a_value_in_the_colour_of_its_cell_is_warned_of(
     assert warned(sheet, style) == ([] if is_seen else unseen)
 
 
-def test_a_format_in_white_is_seen_on_a_dark_ground(sheet: MakeSheet) -> None:
+def test_white_format_is_seen_on_dark_ground(sheet: MakeSheet) -> None:
     def style(worksheet: Worksheet) -> None:
         worksheet["C2"].number_format = "[White]0"
         worksheet["C2"].fill = PatternFill("solid", fgColor="1F3864")
@@ -555,7 +547,7 @@ def test_a_format_in_white_is_seen_on_a_dark_ground(sheet: MakeSheet) -> None:
     assert warned(sheet, style) == [(2, "client_orderid.shown_otherwise")]
 
 
-def test_a_text_that_its_format_hides_is_warned_of(sheet: MakeSheet) -> None:
+def test_text_hidden_by_format_is_warned_of(sheet: MakeSheet) -> None:
     def style(worksheet: Worksheet) -> None:
         worksheet["C2"].number_format = ";;;"
         worksheet["C3"].number_format = "0;0;0;@"
@@ -573,7 +565,7 @@ def test_a_row_struck_through_is_warned_of_once(sheet: MakeSheet) -> None:
 
 
 @pytest.mark.parametrize(("strikes", "is_struck"), [("sn", True), ("ns", True), ("ss", True), ("nn", False)])
-def test_a_text_of_several_runs_is_struck_if_one_of_them_is(sheet: MakeSheet, strikes: str, *, is_struck: bool) -> None:
+def test_text_with_any_struck_run_counts_as_struck(sheet: MakeSheet, strikes: str, *, is_struck: bool) -> None:
     def style(worksheet: Worksheet) -> None:
         runs = [
             TextBlock(InlineFont(strike=strike == "s"), text) for strike, text in zip(strikes, ("P-", "1"), strict=True)
@@ -594,7 +586,7 @@ def test_a_text_of_several_runs_is_struck_if_one_of_them_is(sheet: MakeSheet, st
         ("F0", "010101", False),
     ],
 )
-def test_a_text_with_a_run_in_the_colour_of_its_ground_is_warned_of(
+def test_run_in_ground_colour_is_warned_of(
     sheet: MakeSheet, colours: str, ground: str | None, *, is_seen: bool
 ) -> None:
     def style(worksheet: Worksheet) -> None:
@@ -611,7 +603,7 @@ def test_a_text_with_a_run_in_the_colour_of_its_ground_is_warned_of(
 
 
 @pytest.mark.parametrize("how", [b'hidden="1"', b'width="0"'])
-def test_a_hidden_column_whose_values_are_used_is_warned_of_once(sheet: MakeSheet, how: bytes) -> None:
+def test_hidden_used_column_is_warned_of_once(sheet: MakeSheet, how: bytes) -> None:
     def style(worksheet: Worksheet) -> None:
         for column in "CDE":  # D has no heading of ours, E nothing at all
             worksheet.column_dimensions[column].hidden = True
@@ -634,7 +626,7 @@ def test_a_row_of_no_height_counts_as_hidden(sheet: MakeSheet) -> None:
 
 
 @pytest.mark.parametrize("column", [1_024, 16_384])
-def test_an_empty_cell_with_a_colour_far_to_the_right_is_no_damage(sheet: MakeSheet, column: int) -> None:
+def test_distant_coloured_empty_cell_is_no_damage(sheet: MakeSheet, column: int) -> None:
     def style(worksheet: Worksheet) -> None:
         worksheet.cell(2, column).fill = PatternFill("solid", fgColor="FFFF00")
 
@@ -652,7 +644,7 @@ def test_an_empty_cell_with_a_colour_far_to_the_right_is_no_damage(sheet: MakeSh
         ("A1:C1 C9:D9 D2:E3", []),
     ],
 )
-def test_a_value_that_lies_under_other_merged_cells_is_warned_of_once(
+def test_value_under_merged_cells_is_warned_of_once(
     sheet: MakeSheet, areas: str, unseen: list[tuple[int, str]]
 ) -> None:
     def style(worksheet: Worksheet) -> None:
@@ -686,18 +678,18 @@ RULES: dict[str, tuple[Rule, list[tuple[int, str]]]] = {
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_rule_that_can_strike_or_hide_a_value_is_warned_of_once(sheet: MakeSheet, name: str) -> None:
+def test_hiding_or_striking_rule_is_warned_of_once(sheet: MakeSheet, name: str) -> None:
     rule, expected = RULES[name]
     assert warned(sheet, lambda worksheet: worksheet.conditional_formatting.add("C2:C9 C12", rule)) == expected
 
 
 @pytest.mark.parametrize("area", ["C1", "D1:F9", "E2:E3"])
-def test_a_rule_that_is_about_no_value_warns_of_nothing(sheet: MakeSheet, area: str) -> None:
+def test_rule_covering_no_value_has_no_warning(sheet: MakeSheet, area: str) -> None:
     rule, _ = RULES["struck"]
     assert warned(sheet, lambda worksheet: worksheet.conditional_formatting.add(area, rule)) == []
 
 
-def test_a_row_or_a_column_too_small_to_be_seen_counts_as_hidden(sheet: MakeSheet) -> None:
+def test_tiny_row_or_column_counts_as_hidden(sheet: MakeSheet) -> None:
     def style(worksheet: Worksheet) -> None:
         worksheet.row_dimensions[3].height = 1
         worksheet.column_dimensions["C"].width = 0.1

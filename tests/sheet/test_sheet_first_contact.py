@@ -18,7 +18,7 @@ from paygw_batch.sheet.check.damage import MAYBE_DAMAGED, repaired
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
-from tests.sheet.sheet_values import MakeSheet, lines
+from tests.support.sheet_values import MakeSheet, lines
 
 Check = Callable[[str], Validated]
 ARABIC_1500 = "\u0661\u0665\u0660\u0660"
@@ -54,7 +54,7 @@ def test_nothing_is_proposed_from_a_damaged_amount(checked: Check, amount: str) 
         ("1\u202f000", "1000"),
     ],
 )
-def test_the_rows_own_currency_and_groups_are_no_damage(checked: Check, amount: str, proposed: str) -> None:
+def test_amount_with_currency_or_groups_proposes_plain_number(checked: Check, amount: str, proposed: str) -> None:
     (message,) = checked(row(amount)).defects["message"]
     assert message.endswith(f"is not a plain number: write {proposed}.")
 
@@ -68,7 +68,7 @@ def test_the_rows_own_currency_and_groups_are_no_damage(checked: Check, amount: 
         ("1.5000", "1.5000: KES has 2 decimals, write 1.50."),
     ],
 )
-def test_a_point_before_three_digits_is_read_by_a_person(checked: Check, amount: str, said: str) -> None:
+def test_ambiguous_point_in_amount_is_left_to_person(checked: Check, amount: str, said: str) -> None:
     found = checked(row(amount)).defects
     assert (found["code"].to_list(), found["message"].to_list()) == (["amount.decimals"], [said])
 
@@ -85,7 +85,7 @@ def test_a_point_before_three_digits_is_read_by_a_person(checked: Check, amount:
         ("+Jane", "account_name.formula_sign"),
     ],
 )
-def test_a_name_that_looks_like_another_or_runs_is_a_defect(checked: Check, name: str, code: str) -> None:
+def test_deceptive_name_is_defect(checked: Check, name: str, code: str) -> None:
     assert checked(row(name=name)).defects["code"].to_list() == [code]
 
 
@@ -97,7 +97,7 @@ def test_an_emoji_in_a_name_is_a_warning(checked: Check) -> None:
 
 
 @pytest.mark.parametrize("digits", ["٠١٢٣٤٥٦٧٨٩", "۰۱۲۳۴۵۶۷۸۹"], ids=["Arabic", "Persian"])
-def test_digits_of_one_other_script_are_read_and_shown_in_both(checked: Check, digits: str) -> None:
+def test_digits_of_another_script_are_read_with_warning(checked: Check, digits: str) -> None:
     theirs = str.maketrans("0123456789.", f"{digits}\N{ARABIC DECIMAL SEPARATOR}")
     found = checked(row("1500.50".translate(theirs), number="254712345678".translate(theirs)))
     assert found.defects.is_empty()
@@ -115,13 +115,13 @@ def test_mixed_or_unknown_digits_are_never_guessed(checked: Check, amount: str) 
 
 
 @pytest.mark.parametrize("name", ["pay.xls", "pay.ods", "pay.numbers"])
-def test_a_file_of_another_program_is_told_what_to_be_saved_as(sheet: MakeSheet, name: str) -> None:
+def test_file_of_another_program_is_told_right_format(sheet: MakeSheet, name: str) -> None:
     with pytest.raises(SheetError) as refused:
         sheet(b"\xd0\xcf\x11\xe0 of another program", name)
     assert refused.value.hint.endswith('as .xlsx, or as "CSV UTF-8".')
 
 
-def test_a_folder_is_said_to_be_one(tmp_path: Path) -> None:
+def test_folder_given_as_sheet_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SheetError, match="is a folder"):
         read_sheet(tmp_path, ReadOptions())
 
@@ -145,7 +145,7 @@ def statement(path: Path, *, title: str | None = None, worksheets: tuple[str, ..
     return path
 
 
-def test_a_statement_as_a_workbook_is_read_as_one_of_text(tmp_path: Path) -> None:
+def test_workbook_statement_reads_like_text_statement(tmp_path: Path) -> None:
     (tmp_path / "s.csv").write_text("\n".join(",".join(str(cell) for cell in line) for line in STATED))
     (as_text,) = read_statement(tmp_path / "s.csv", {}, encoding=None).lines
     (as_workbook,) = read_statement(statement(tmp_path / "s.xlsx"), {}, encoding=None).lines
@@ -154,7 +154,7 @@ def test_a_statement_as_a_workbook_is_read_as_one_of_text(tmp_path: Path) -> Non
     assert below_a_title == replace(as_text, line=4)
 
 
-def test_a_statement_whose_cells_are_lost_or_whose_worksheet_is_unclear_is_refused(tmp_path: Path) -> None:
+def test_unclear_or_uncalculated_workbook_statement_is_refused(tmp_path: Path) -> None:
     path = statement(tmp_path / "s.xlsx")
     book = openpyxl.load_workbook(path)
     book["Orders"]["B2"] = "=1500+0.5"
@@ -185,7 +185,7 @@ def test_a_statement_whose_cells_are_lost_or_whose_worksheet_is_unclear_is_refus
         ("Awa_x000D_ Diop", "Awa Diop"),
     ],
 )
-def test_a_name_that_a_program_damaged_is_a_warning_with_the_right_one(checked: Check, name: str, right: str) -> None:
+def test_damaged_name_warns_with_right_name(checked: Check, name: str, right: str) -> None:
     found = checked(row(name=name))
     assert found.defects.is_empty()
     assert found.warnings.select("code", "value", "correction").rows() == [("account_name.damaged", name, right)]
@@ -194,7 +194,7 @@ def test_a_name_that_a_program_damaged_is_a_warning_with_the_right_one(checked: 
 
 
 @pytest.mark.parametrize("name", ["nan", "NaN", "NaT", "undefined", "null", "NULL", "None", "<NA>", "(null)", "\\N"])
-def test_a_word_for_a_missing_value_is_no_name(checked: Check, name: str) -> None:
+def test_placeholder_name_is_warned_of(checked: Check, name: str) -> None:
     found = checked(row(name=name))
     assert found.defects.is_empty()
     assert found.warnings["code"].to_list() == ["account_name.placeholder"]
@@ -217,22 +217,22 @@ def test_a_word_for_a_missing_value_is_no_name(checked: Check, name: str) -> Non
         "Fran\u00e7ois \u00abl\u2019a\u00een\u00e9\u00bb",
     ],
 )
-def test_an_odd_name_is_sent_letter_by_letter_without_a_warning(checked: Check, name: str) -> None:
+def test_odd_name_is_sent_unchanged_without_warning(checked: Check, name: str) -> None:
     found = checked(row(name=name))
     assert (found.defects.height, found.warnings.height) == (0, 0)
     assert json.loads(found.instructions["fields"][0])["account_name"] == name
 
 
-def test_a_name_is_sent_in_one_form_and_with_plain_blanks(checked: Check) -> None:
+def test_name_is_normalised_and_sent_with_plain_blanks(checked: Check) -> None:
     found = checked(row(name="Aissatou\u00a0Ne\u0301\u2003Diop"))
     assert json.loads(found.instructions["fields"][0])["account_name"] == "Aissatou N\u00e9 Diop"
 
 
-def test_a_full_width_sign_begins_a_formula_as_well(checked: Check) -> None:
+def test_full_width_formula_sign_is_defect(checked: Check) -> None:
     assert checked(row(name="\uff1dcmd|calc")).defects["code"].to_list() == ["account_name.formula_sign"]
 
 
-def test_names_in_two_forms_are_one_name(sheet: MakeSheet, rules: Rules) -> None:
+def test_name_in_two_unicode_forms_causes_no_warning(sheet: MakeSheet, rules: Rules) -> None:
     rows = (row(name="M\u00aa Jose\u0301"), row("1600", name="Ma Jos\u00e9", order="A-2"))
     assert validate(sheet(lines(*rows)), rules).warnings.is_empty()
 
@@ -244,7 +244,7 @@ def test_names_in_two_forms_are_one_name(sheet: MakeSheet, rules: Rules) -> None
         (row(order="A\ufffd1"), "client_orderid.lost_character"),
     ],
 )
-def test_a_character_that_a_program_lost_is_a_defect(checked: Check, line: str, code: str) -> None:
+def test_lost_character_is_defect(checked: Check, line: str, code: str) -> None:
     assert checked(line).defects["code"].to_list() == [code]
 
 
@@ -259,7 +259,7 @@ DAMAGED = st.lists(
 
 
 @given(st.one_of(st.text(st.characters(codec="utf-8"), max_size=30), DAMAGED))
-def test_damage_that_is_repaired_is_found_and_repaired_whole(name: str) -> None:
+def test_damaged_name_is_found_and_repaired_whole(name: str) -> None:
     found = repaired(name)
     assert found == name or pl.Series([name]).str.contains(MAYBE_DAMAGED).item()
     assert repaired(found) == found

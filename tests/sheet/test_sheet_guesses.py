@@ -23,7 +23,7 @@ def test_the_commonest_payroll_is_guessed_whole() -> None:
     ) == ["account_name", "country", "phone", "amount", "currency"]
 
 
-def test_cells_say_what_a_heading_does_not() -> None:
+def test_cells_reveal_column_of_unknown_heading() -> None:
     assert columns(Where=("KE", "UG"), Line=("254712345678", "0712 345 679"), Money=("KES", "UGX")) == [
         "country",
         "phone",
@@ -34,7 +34,7 @@ def test_cells_say_what_a_heading_does_not() -> None:
 
 
 @pytest.mark.parametrize("heading", ["Gross Pay", "Bank Name", "Staff Bank", "Basic Salary", "Pay Date"])
-def test_what_is_near_to_a_column_and_is_none_is_not_guessed(heading: str) -> None:
+def test_heading_near_column_is_not_guessed(heading: str) -> None:
     (found,) = guessed([SeenHeading(heading, None, ("0012",))], PAYOUT)
     assert found.column == ""
 
@@ -61,7 +61,7 @@ def test_headings_in_two_languages(heading: str, column: str) -> None:
     assert [one.column for one in guessed([SeenHeading(heading, None)], PAYOUT)] == [column]
 
 
-def test_no_column_is_guessed_twice_and_a_known_one_is_not_taken_away() -> None:
+def test_guess_repeats_no_column_and_keeps_known_columns() -> None:
     seen = [SeenHeading("Mobile", None), SeenHeading("phone", "phone"), SeenHeading("Portable", None)]
     assert [(one.column, one.other) for one in guessed(seen, PAYOUT)] == [("", "phone"), ("phone", ""), ("", "phone")]
 

@@ -17,10 +17,10 @@ from paygw_batch.errors import SheetError
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
-from tests.long_part import share_of
 from tests.sheet.hostile import Hostile, hostile_sheet, play, records
 from tests.sheet.hostile import verdict as verdict_on
-from tests.sheet.sheet_values import GOOD, HEADER, lines
+from tests.support.long_part import share_of
+from tests.support.sheet_values import GOOD, HEADER, lines
 
 BODY = lines(*(GOOD.replace("A-1", f"A-{n}") for n in range(6))).encode()
 AT = len(HEADER) + 1
@@ -73,9 +73,7 @@ def mutated(draw: st.DrawFn, start: int) -> bytes:
 
 @hostile
 @given(content=mutated(AT))
-def test_no_row_is_lost_whatever_happens_to_the_bytes_below_the_header(
-    tmp_path: Path, rules: Rules, content: bytes
-) -> None:
+def test_damaged_bytes_below_header_lose_no_row(tmp_path: Path, rules: Rules, content: bytes) -> None:
     sheet = verdict(tmp_path / "pay.csv", content, rules)
     if sheet is not None:
         assert rows_that_say_something(content) <= set(sheet.frame["row"])
@@ -83,13 +81,13 @@ def test_no_row_is_lost_whatever_happens_to_the_bytes_below_the_header(
 
 @hostile
 @given(content=mutated(0))
-def test_a_sheet_with_any_bytes_changed_gets_a_clean_verdict(tmp_path: Path, rules: Rules, content: bytes) -> None:
+def test_sheet_with_changed_bytes_gets_clean_verdict(tmp_path: Path, rules: Rules, content: bytes) -> None:
     verdict(tmp_path / "pay.csv", content, rules)
 
 
 @hostile
 @given(content=st.binary(max_size=300))
-def test_any_bytes_below_a_header_get_a_clean_verdict(tmp_path: Path, rules: Rules, content: bytes) -> None:
+def test_any_bytes_below_header_get_clean_verdict(tmp_path: Path, rules: Rules, content: bytes) -> None:
     verdict(tmp_path / "pay.csv", HEADER.encode() + b"\n" + content, rules)
 
 
@@ -115,7 +113,7 @@ unchanged = st.text(
     quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
     end=st.sampled_from(["\n", "\r\n"]),
 )
-def test_what_another_program_writes_is_read_to_the_letter(
+def test_csv_of_another_program_is_read_exactly(
     tmp_path: Path, rules: Rules, rows: list[list[str]], delimiter: str, quoting: int, end: str
 ) -> None:
     text = io.StringIO()
@@ -174,7 +172,7 @@ WORKBOOK_PARTS = {
 }
 
 
-def test_a_workbook_without_cell_addresses_styles_or_shared_texts_is_read(tmp_path: Path, rules: Rules) -> None:
+def test_workbook_without_addresses_styles_or_texts_is_read(tmp_path: Path, rules: Rules) -> None:
     sheet = verdict(tmp_path / "pay.xlsx", a_workbook(), rules)
     assert sheet is not None
     assert sheet.frame["client_orderid"].to_list() == ["A-1", "A-2"]
@@ -182,9 +180,7 @@ def test_a_workbook_without_cell_addresses_styles_or_shared_texts_is_read(tmp_pa
 
 @hostile
 @given(data=st.data())
-def test_a_workbook_with_any_bytes_changed_gets_a_clean_verdict(
-    tmp_path: Path, rules: Rules, data: st.DataObject
-) -> None:
+def test_workbook_with_changed_bytes_gets_clean_verdict(tmp_path: Path, rules: Rules, data: st.DataObject) -> None:
     content = bytearray(a_workbook())
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -193,7 +189,7 @@ def test_a_workbook_with_any_bytes_changed_gets_a_clean_verdict(
 
 @hostile
 @given(data=st.data())
-def test_a_worksheet_with_any_characters_changed_gets_a_clean_verdict(
+def test_worksheet_with_changed_characters_gets_clean_verdict(
     tmp_path: Path, rules: Rules, data: st.DataObject
 ) -> None:
     text = WORKBOOK_PARTS["xl/worksheets/sheet1.xml"]
@@ -213,7 +209,7 @@ def test_a_worksheet_with_any_characters_changed_gets_a_clean_verdict(
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("seed", range(12))
-def test_a_parquet_file_with_bytes_changed_gets_a_clean_verdict(tmp_path: Path, rules: Rules, seed: int) -> None:
+def test_parquet_file_with_changed_bytes_gets_clean_verdict(tmp_path: Path, rules: Rules, seed: int) -> None:
     file = io.BytesIO()
     pl.DataFrame(
         {name: [cell] * 50 for name, cell in zip(HEADER.split(","), GOOD.split(","), strict=True)}
@@ -224,7 +220,7 @@ def test_a_parquet_file_with_bytes_changed_gets_a_clean_verdict(tmp_path: Path, 
     verdict(tmp_path / "pay.parquet", bytes(content), rules)
 
 
-def test_a_field_of_a_million_characters_gets_a_clean_verdict(tmp_path: Path, rules: Rules) -> None:
+def test_very_long_field_gets_clean_verdict(tmp_path: Path, rules: Rules) -> None:
     long = "9" * 1_000_000
     for column in range(7):
         cells = GOOD.split(",")
@@ -240,21 +236,21 @@ def test_very_many_columns_get_a_clean_verdict(tmp_path: Path, rules: Rules) -> 
     assert len(sheet.unknown) == 5_000
 
 
-def test_rows_that_each_name_another_country_get_a_clean_verdict(tmp_path: Path, rules: Rules) -> None:
+def test_many_unknown_countries_get_clean_verdict(tmp_path: Path, rules: Rules) -> None:
     rows = [GOOD.replace("KE", f"Q{n}", 1).replace("A-1", f"A-{n}") for n in range(3_000)]
     assert verdict(tmp_path / "pay.csv", lines(*rows).encode(), rules) is not None
 
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("start", range(0, 100, 25))
-def test_damaged_samples_and_nasty_cells_get_a_clean_verdict(start: int) -> None:
+def test_damaged_samples_get_clean_verdict(start: int) -> None:
     """The first hundred of what `python -m tests.sheet.hostile --sheets 10000` plays."""
     verdicts, failures = play(range(start, start + 25))
     assert not failures
     assert verdicts.total() == 25
 
 
-def test_a_seed_is_a_sheet_and_always_the_same_one() -> None:
+def test_seed_always_gives_same_sheet() -> None:
     assert hostile_sheet(7).content == hostile_sheet(7).content
     assert hostile_sheet(7).content != hostile_sheet(8).content
 

@@ -13,8 +13,8 @@ from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import FieldKind, MobileNumbers, OperatorTerms, Rules
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import PhoneColumn, bare, bare_number, cleaned, is_clean
-from tests.long_part import share_of
-from tests.sheet.sheet_values import KENYAN, TANZANIAN, codes, of_rows
+from tests.support.long_part import share_of
+from tests.support.sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 KENYAN_WAYS = [
     "+254712345678",
@@ -37,7 +37,7 @@ KENYAN_WAYS = [
 
 
 @pytest.mark.parametrize("written", KENYAN_WAYS)
-def test_a_kenyan_number_is_recognised_however_it_is_written(rules: Rules, written: str) -> None:
+def test_kenyan_number_is_recognised_in_every_spelling(rules: Rules, written: str) -> None:
     validated = validate(of_rows({**KENYAN, "phone": written, "account_number": written}), rules)
     assert validated.rows.select("phone", "account_number").rows() == [("+254712345678", "254712345678")]
     assert not validated.warnings.height
@@ -67,13 +67,13 @@ def test_a_kenyan_number_is_recognised_however_it_is_written(rules: Rules, writt
         ("n/a", "phone.format", "is not"),
     ],
 )
-def test_a_number_that_is_none_is_a_defect_that_says_why(rules: Rules, written: str, code: str, sentence: str) -> None:
+def test_wrong_number_is_defect_with_reason(rules: Rules, written: str, code: str, sentence: str) -> None:
     defects = validate(of_rows({**KENYAN, "phone": written}), rules).defects
     assert codes(defects) == [(2, code)]
     assert sentence in defects["message"][0]
 
 
-def test_a_zero_that_the_spreadsheet_has_eaten_is_restored_with_a_warning(rules: Rules) -> None:
+def test_lost_zero_is_restored_with_warning(rules: Rules) -> None:
     validated = validate(of_rows({**KENYAN, "phone": "712345678", "account_number": "712345678.0"}), rules)
     assert validated.rows.select("phone", "account_number").rows() == [("+254712345678", "254712345678")]
     assert codes(validated.warnings) == [(2, "account_number.zero_restored"), (2, "phone.zero_restored")]
@@ -95,7 +95,7 @@ def test_a_zero_that_the_spreadsheet_has_eaten_is_restored_with_a_warning(rules:
         ("EG", "01001234567", "+201001234567", False),
     ],
 )
-def test_every_country_keeps_or_drops_its_zero_as_it_should(
+def test_zero_is_kept_or_dropped_by_country(
     rules: Rules, country: str, written: str, phone: str, *, warned: bool
 ) -> None:
     validated = validate(
@@ -111,12 +111,12 @@ def test_the_receiver_form_wants_the_local_number(rules: Rules, written: str) ->
     assert validated.rows["phone"].to_list() == ["0621234567"]
 
 
-def test_a_local_number_that_is_wrong_is_explained_by_the_local_form(rules: Rules) -> None:
+def test_wrong_local_number_is_explained_by_local_form(rules: Rules) -> None:
     defects = validate(of_rows({**TANZANIAN, "receiver_phone": "06212345"}), rules).defects
     assert defects["message"][0] == "06212345 has 8 digits; a Tanzanian mobile number has 10 and starts with 0."
 
 
-def test_a_bank_account_is_taken_as_it_is_where_the_operator_allows_it(rules: Rules) -> None:
+def test_bank_account_is_taken_where_operator_allows(rules: Rules) -> None:
     row = {**KENYAN, "country": "NG", "phone": "+2348021234567"}
     validated = validate(of_rows({**row, "account_number": " 0021234567 "}), rules)
     assert validated.instructions["payee"].to_list() == ["0021234567"]
@@ -140,7 +140,7 @@ def column(numbers: MobileNumbers, *values: str) -> tuple[list[bool | None], lis
     return read["valid"].to_list(), read["wire"].to_list()
 
 
-def test_where_lengths_differ_a_number_that_can_be_read_in_two_ways_is_refused(rules: Rules) -> None:
+def test_ambiguous_number_is_refused_when_lengths_differ(rules: Rules) -> None:
     either = replace(
         rules["ZA"].numbers, dialling_code="27", pattern="(?:2[0-9]{6}|27[0-9]{7})", national_lengths=(7, 9)
     )
@@ -152,9 +152,7 @@ def test_where_lengths_differ_a_number_that_can_be_read_in_two_ways_is_refused(r
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(150))
 @given(data=st.data())
-def test_every_valid_number_of_every_country_comes_back_the_same_in_every_way_of_writing(
-    rules: Rules, data: st.DataObject
-) -> None:
+def test_valid_number_reads_same_in_every_spelling(rules: Rules, data: st.DataObject) -> None:
     numbers = rules[data.draw(st.sampled_from(sorted(rules)))].numbers
     national = data.draw(st.from_regex(numbers.pattern, fullmatch=True))
     ways = [
@@ -169,7 +167,7 @@ def test_every_valid_number_of_every_country_comes_back_the_same_in_every_way_of
 
 @settings(deadline=None, max_examples=share_of(200))
 @given(st.text("0123456789+-(). \u00a0\u200b'=\"eE,", max_size=20))
-def test_taking_separators_out_never_changes_a_digit_or_their_order(text: str) -> None:
+def test_removing_separators_keeps_digits_and_order(text: str) -> None:
     read = bare_number(pl.Series("phone", [text])).item()
     assert "".join(c for c in read if c.isdigit()) in {
         "".join(c for c in text if c.isdigit()),
@@ -184,7 +182,7 @@ def test_taking_separators_out_never_changes_a_digit_or_their_order(text: str) -
         st.text("0123456789+- .(\t\u0663\uff15'e", max_size=24), st.from_regex(r"\A\+?[0-9]{1,3}([ -][0-9]{1,4})*\Z")
     )
 )
-def test_numbers_of_a_sheet_are_freed_of_separators_however_they_are_told_to_be_clean(text: str) -> None:
+def test_cleaned_numbers_match_bare_numbers(text: str) -> None:
     frame = cleaned(pl.DataFrame({"row": pl.Series([2], dtype=pl.UInt32), "phone": [text]}))
     assert frame[bare("phone")].item() == bare_number(frame["phone"]).item()
     if is_clean(pl.Series([text]), Cleaning.NUMBER).item():
@@ -211,9 +209,7 @@ FORMER_NUMBERS = [
 
 
 @pytest.mark.parametrize(("country", "written", "national"), FORMER_NUMBERS)
-def test_a_number_from_before_the_last_change_is_a_defect_that_proposes_the_new_one(
-    rules: Rules, country: str, written: str, national: str
-) -> None:
+def test_former_number_is_defect_proposing_new_number(rules: Rules, country: str, written: str, national: str) -> None:
     row = {**KENYAN, "country": country, "amount": "1500", "currency": "XOF"}
     row |= {"account_number": written, "phone": written}
     code = rules[country].numbers.dialling_code
@@ -231,16 +227,14 @@ def test_a_number_from_before_the_last_change_is_a_defect_that_proposes_the_new_
     ("country", "written"),
     [("BN", "22921123456"), ("BN", "2299712345"), ("CI", "22520123456"), ("CI", "31123456"), ("CI", "2250712345")],
 )
-def test_no_number_is_proposed_for_a_line_or_a_number_that_was_cut(rules: Rules, country: str, written: str) -> None:
+def test_landline_or_cut_number_gets_no_proposal(rules: Rules, country: str, written: str) -> None:
     row = {**KENYAN, "country": country, "amount": "1500", "currency": "XOF", "phone": written}
     defects = validate(of_rows({**row, "account_number": written}), rules).defects
     assert set(defects["code"]) == {"account_number.format", "phone.format"}
 
 
 @pytest.mark.parametrize(("country", "written", "national"), FORMER_NUMBERS)
-def test_a_gateway_that_takes_the_former_numbers_gets_them_and_no_new_one(
-    country: str, written: str, national: str
-) -> None:
+def test_former_numbers_replace_new_numbers_where_configured(country: str, written: str, national: str) -> None:
     rules = load_rules("payout", {country: OperatorTerms(form="account", purpose="X", former_numbers=True)})
     code = rules[country].numbers.dialling_code
     former = re.sub("[^0-9]", "", written)[-8:]
@@ -256,7 +250,7 @@ def test_a_gateway_that_takes_the_former_numbers_gets_them_and_no_new_one(
 
 @pytest.mark.parametrize("country", ["BN", "CI"])
 @given(data=st.data())
-def test_every_number_that_is_proposed_is_right_in_the_plan_in_use(country: str, data: st.DataObject) -> None:
+def test_proposed_number_fits_plan_in_use(country: str, data: st.DataObject) -> None:
     for is_former in (False, True):
         terms = OperatorTerms(form="account", purpose="X", former_numbers=is_former)
         numbers = load_rules("payout", {country: terms})[country].numbers
@@ -268,7 +262,7 @@ def test_every_number_that_is_proposed_is_right_in_the_plan_in_use(country: str,
         assert re.fullmatch(numbers.pattern, numbers.example)
 
 
-def test_a_range_that_was_allotted_later_is_taken_by_the_operators_terms(rules: Rules) -> None:
+def test_later_number_range_is_taken_by_terms(rules: Rules) -> None:
     row = {**KENYAN, "phone": "0164712345", "account_number": "254164712345"}
     assert set(validate(of_rows(row), rules).defects["code"]) == {"phone.format", "account_number.format"}
     terms = {"KE": OperatorTerms(purpose="X", also_numbers=("164", "16"))}
@@ -289,7 +283,7 @@ def test_a_range_that_was_allotted_later_is_taken_by_the_operators_terms(rules: 
         ("UG", 0, "1500.00", "1500.00: UGX has no decimals, write 1500."),
     ],
 )
-def test_an_operator_may_take_fewer_decimals_than_the_currency_has(
+def test_operator_may_take_fewer_decimals_than_currency(
     country: str, decimals: int, amount: str, sentence: str
 ) -> None:
     rules = load_rules("payout", {country: OperatorTerms(purpose="X", decimals=decimals)})

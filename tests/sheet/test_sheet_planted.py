@@ -9,7 +9,7 @@ from pandera.config import ValidationDepth, config_context
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.sheet.check.contract import breaches
-from tests.sheet.sheet_values import KENYAN, of_rows
+from tests.support.sheet_values import KENYAN, of_rows
 
 
 def found(rules: Rules) -> list[tuple[int, str]]:

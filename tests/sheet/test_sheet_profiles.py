@@ -9,7 +9,7 @@ from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.sheet.columns import ALWAYS_NEEDED, known_columns
 from paygw_batch.sheet.read.headings import fold
 from paygw_batch.sheet.read.profiles import known_headings, profile_names, read_profile
-from tests.sheet.sheet_values import GOOD, HEADER, MakeSheet, lines
+from tests.support.sheet_values import GOOD, HEADER, MakeSheet, lines
 
 PAYROLLS = {
     "payroll-english": "Country Code,Payment Reference,Net Pay,Currency Code,Employee Name,Account No.,Mobile No",
@@ -23,7 +23,7 @@ def test_every_profile_is_tried_here() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PAYROLLS))
-def test_a_payroll_with_a_profiles_headings_is_read_as_one_with_ours(sheet: MakeSheet, name: str) -> None:
+def test_payroll_with_profile_headings_reads_like_sheet(sheet: MakeSheet, name: str) -> None:
     ours = sheet(lines(GOOD))
     theirs = sheet(lines(GOOD, header=PAYROLLS[name]), aliases=known_headings(name, {}))
     assert theirs.frame.equals(ours.frame)
@@ -31,7 +31,7 @@ def test_a_payroll_with_a_profiles_headings_is_read_as_one_with_ours(sheet: Make
 
 
 @pytest.mark.parametrize("name", profile_names())
-def test_no_heading_of_a_profile_has_two_meanings_or_takes_one_of_our_own_names(name: str) -> None:
+def test_profile_headings_are_unambiguous_and_avoid_column_names(name: str) -> None:
     profile = read_profile(name)
     folded = [fold(heading) for heading in profile]
     assert len(set(folded)) == len(folded)
@@ -40,7 +40,7 @@ def test_no_heading_of_a_profile_has_two_meanings_or_takes_one_of_our_own_names(
 
 
 @pytest.mark.parametrize("name", profile_names())
-def test_no_profile_takes_a_number_of_the_employee_for_an_order_id(name: str) -> None:
+def test_profile_takes_no_employee_number_as_order_id(name: str) -> None:
     ids = [heading for heading, column in read_profile(name).items() if column == "client_orderid"]
     assert not [heading for heading in ids if any(word in heading.lower() for word in ("employ", "staff", "matric"))]
 
@@ -52,7 +52,7 @@ def test_an_unknown_profile_names_the_nearest() -> None:
         known_headings("../forms/account", {})
 
 
-def test_the_configuration_wins_over_the_profile_and_can_take_a_heading_out(sheet: MakeSheet) -> None:
+def test_configuration_overrides_profile_and_removes_headings(sheet: MakeSheet) -> None:
     headings = known_headings("payroll-english", {"net pay": "order_desc", "MOBILE": "", "Somme": "amount"})
     assert {fold(heading): column for heading, column in headings.items()}["netpay"] == "order_desc"
     assert "mobile" not in {fold(heading) for heading in headings}
@@ -61,12 +61,12 @@ def test_the_configuration_wins_over_the_profile_and_can_take_a_heading_out(shee
     assert read.unknown == ("Mobile",)
 
 
-def test_two_columns_of_one_meaning_refuse_the_sheet(sheet: MakeSheet) -> None:
+def test_two_columns_of_same_meaning_refuse_sheet(sheet: MakeSheet) -> None:
     with pytest.raises(SheetError, match="'amount' and 'Net Pay' name the same column"):
         sheet(lines(GOOD + ",9", header=HEADER + ",Net Pay"), aliases=known_headings("payroll-english", {}))
 
 
-def test_one_heading_with_two_meanings_in_the_configuration_is_refused() -> None:
+def test_heading_with_two_configured_meanings_is_refused() -> None:
     assert known_headings(None, {"Net Pay": "amount", "net-pay": "amount"})
     with pytest.raises(ConfigurationError, match=r"'Net Pay' and 'NET_PAY' are the same heading"):
         known_headings(None, {"Net Pay": "amount", "NET_PAY": "order_desc"})

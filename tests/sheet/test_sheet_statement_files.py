@@ -51,7 +51,7 @@ def refused(path: Path, aliases: Mapping[str, str] | None = None) -> tuple[str, 
     return found.value.message, found.value.hint
 
 
-def test_every_column_is_read_as_it_is_written(tmp_path: Path) -> None:
+def test_statement_columns_are_read_as_written(tmp_path: Path) -> None:
     text = (
         "Order ID,amount,currency,status,time,sent_at,other\n"
         " A-1 , 1500.50 , kes , approved , 2026-11-21 , 2026-11-21T08:01:00Z , x\n"
@@ -80,7 +80,7 @@ def test_every_column_is_read_as_it_is_written(tmp_path: Path) -> None:
     assert statement_of_json(statement_as_json(found)) == found
 
 
-def test_an_answer_is_ours_and_a_text_that_is_no_amount_is_kept_as_text(tmp_path: Path) -> None:
+def test_statement_answer_and_amount_text_are_kept(tmp_path: Path) -> None:
     (line,) = reading(file(tmp_path, "client_orderid;amount;currency;answer\nA-1;1,500;KES;paid\n")).lines
     assert (line.status, line.answer, line.amount, line.amount_text) == (None, "paid", None, "1,500")
     again = statement_of_json(statement_as_json(Statement("Zo\u00eb.csv", "0", [line])))
@@ -88,7 +88,7 @@ def test_an_answer_is_ours_and_a_text_that_is_no_amount_is_kept_as_text(tmp_path
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_the_delimiter_is_that_of_the_header(tmp_path: Path, delimiter: str) -> None:
+def test_statement_delimiter_is_taken_from_header(tmp_path: Path, delimiter: str) -> None:
     text = delimiter.join(["sent_orderid", "amount", "currency", "gateway_status"])
     row = delimiter.join(["A-1", "1.2345", "KES", '"a,b;c"'])
     (line,) = reading(file(tmp_path, f"{text}\n{row}\n")).lines
@@ -96,14 +96,14 @@ def test_the_delimiter_is_that_of_the_header(tmp_path: Path, delimiter: str) -> 
 
 
 @pytest.mark.parametrize("above", ["sep=;\n", "Statement; November 2026\n\n", "amount in KES\nPage 1, of 1\n\n\n"])
-def test_titles_above_the_header_of_a_text_are_no_lines(tmp_path: Path, above: str) -> None:
+def test_titles_above_text_header_are_no_lines(tmp_path: Path, above: str) -> None:
     text = f"{above}order_id;amount;currency;status\nA-1;7;KES;ok\n"
     (line,) = reading(file(tmp_path, text)).lines
     rows_above = 0 if above.startswith("sep=") else above.count("\n")
     assert (line.line, line.order_id, line.amount, line.status) == (rows_above + 2, "A-1", Decimal(7), "ok")
 
 
-def test_the_header_of_a_text_is_among_its_first_rows(tmp_path: Path) -> None:
+def test_text_header_must_be_among_first_rows(tmp_path: Path) -> None:
     text = "order_id,amount,currency,status\nA-1,7,KES,ok\n"
     assert len(reading(file(tmp_path, "x\n" * (HEADER_ROWS - 1) + text)).lines) == 1
     assert refused(file(tmp_path, "x\n" * HEADER_ROWS + text))[0] == "day.csv has no column order_id, amount, currency."
@@ -129,7 +129,9 @@ def test_the_header_of_a_text_is_among_its_first_rows(tmp_path: Path) -> None:
         ("time", '="2026-11-21"', "2026-11-21"),
     ],
 )
-def test_a_value_is_cleaned_like_that_of_a_sheet(tmp_path: Path, column: str, written: str, read_as: object) -> None:
+def test_statement_value_is_cleaned_like_sheet_value(
+    tmp_path: Path, column: str, written: str, read_as: object
+) -> None:
     values = {"order_id": "A-1", "amount": "7", "currency": "KES", "status": "ok", "time": ""} | {column: written}
     text = f"\ufeff{';'.join(values)}\r\n{';'.join(values.values())}\r\n"
     (line,) = reading(file(tmp_path, text)).lines
@@ -139,14 +141,12 @@ def test_a_value_is_cleaned_like_that_of_a_sheet(tmp_path: Path, column: str, wr
 @pytest.mark.parametrize(
     ("written", "order_id"), [("'=1", "=1"), ("'+1", "+1"), ("'@x", "@x"), ("'A", "'A"), ("'-'=", "-'=")]
 )
-def test_the_sign_that_keeps_a_cell_from_being_a_formula_is_no_part_of_an_order_id(
-    tmp_path: Path, written: str, order_id: str
-) -> None:
+def test_formula_guard_is_no_part_of_order_id(tmp_path: Path, written: str, order_id: str) -> None:
     (line,) = reading(file(tmp_path, f"order_id,amount,currency,status\n{written},1,KES,paid\n")).lines
     assert line.order_id == order_id
 
 
-def test_the_gateways_own_headings_are_those_of_the_configuration(tmp_path: Path) -> None:
+def test_gateway_headings_come_from_configuration(tmp_path: Path) -> None:
     path = file(tmp_path, "Merchant Order,Sum,Cur,State\nA-1,1,KES,ok\n")
     aliases = {"Merchant Order": "order_id", "sum": "amount", "CUR": "currency", "state": "status"}
     (line,) = reading(path, aliases).lines
@@ -189,16 +189,16 @@ def test_the_gateways_own_headings_are_those_of_the_configuration(tmp_path: Path
         ),
     ],
 )
-def test_a_file_that_is_no_statement_is_refused(tmp_path: Path, text: str, sentence: str, hint: str) -> None:
+def test_file_other_than_statement_is_refused(tmp_path: Path, text: str, sentence: str, hint: str) -> None:
     assert refused(file(tmp_path, text)) == (sentence, hint)
 
 
-def test_a_quote_that_does_not_end_is_told_with_its_line(tmp_path: Path) -> None:
+def test_unended_quote_is_told_with_line(tmp_path: Path) -> None:
     sentence, _ = refused(file(tmp_path, 'order_id,amount,currency,status\n"A"x,1,KES,ok\n'))
     assert sentence.startswith("day.csv, line 2: this is not CSV (")
 
 
-def test_a_file_that_is_not_there_or_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_or_oversized_statement_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "none.csv"
     assert refused(path)[0] == f"{path} cannot be read: no such file or directory."
     text = "order_id,amount,currency,status\nA,1,KES,ok\n"
@@ -210,7 +210,7 @@ def test_a_file_that_is_not_there_or_too_large_is_refused(tmp_path: Path, monkey
 HEADER = ("order_id", "amount", "currency", "status")
 
 
-def test_a_workbooks_lines_are_those_below_its_header_with_their_rows(tmp_path: Path) -> None:
+def test_workbook_lines_below_header_keep_row_numbers(tmp_path: Path) -> None:
     path = workbook(
         tmp_path,
         ("November",),
@@ -224,7 +224,7 @@ def test_a_workbooks_lines_are_those_below_its_header_with_their_rows(tmp_path: 
     assert found == [(4, "A-1", "1500.50", "KES", ""), (6, "A-2", "7", "KES", "ok")]
 
 
-def test_the_header_of_a_workbook_is_among_its_first_rows(tmp_path: Path) -> None:
+def test_workbook_header_must_be_among_first_rows(tmp_path: Path) -> None:
     titles = [("x",)] * (HEADER_ROWS - 1)
     assert len(reading(workbook(tmp_path, *titles, HEADER, ("A", "1", "KES", "ok"))).lines) == 1
     sentence, hint = refused(workbook(tmp_path, *titles, ("x",), HEADER, ("A", "1", "KES", "ok")))
@@ -232,7 +232,7 @@ def test_the_header_of_a_workbook_is_among_its_first_rows(tmp_path: Path) -> Non
     assert hint == COLUMNS_HINT
 
 
-def test_of_a_workbook_the_one_visible_worksheet_with_a_header_is_read(tmp_path: Path) -> None:
+def test_single_visible_worksheet_with_header_is_read(tmp_path: Path) -> None:
     line = ("A", "1", "KES", "ok")
     assert len(reading(workbook(tmp_path, HEADER, line, further={"Old": "hidden"})).lines) == 1
     assert refused(workbook(tmp_path, HEADER, line, further={"More": "visible"})) == (
@@ -241,7 +241,7 @@ def test_of_a_workbook_the_one_visible_worksheet_with_a_header_is_read(tmp_path:
     )
 
 
-def test_a_cell_whose_value_is_lost_is_refused_where_the_statement_has_a_column(tmp_path: Path) -> None:
+def test_lost_cell_value_is_refused_in_statement_columns(tmp_path: Path) -> None:
     formula = "=1+1"
     beside = workbook(tmp_path, HEADER, ("A", "1", "KES", "ok", formula))
     assert len(reading(beside).lines) == 1

@@ -26,7 +26,7 @@ def utc(text: str) -> datetime:
         ("2026-11-20", "2026-11-19T10:00:00", "2026-11-21T12:00:00"),
     ],
 )
-def test_a_time_is_as_long_as_the_unit_it_is_stated_in(text: str, start: str, end: str) -> None:
+def test_time_is_as_long_as_stated_unit(text: str, start: str, end: str) -> None:
     assert read_time(text) == TimeSpan(utc(start), utc(end))
 
 
@@ -53,12 +53,12 @@ def test_a_time_is_as_long_as_the_unit_it_is_stated_in(text: str, start: str, en
         "2026-W47-5",
     ],
 )
-def test_what_leaves_room_for_a_guess_is_no_time(text: str) -> None:
+def test_ambiguous_time_is_not_read(text: str) -> None:
     assert read_time(text) is None
 
 
 @given(st.datetimes(min_value=datetime(2000, 1, 1), max_value=datetime(2100, 1, 1)))  # noqa: DTZ001 - UTC is added
-def test_a_time_that_the_journal_writes_is_read_as_that_very_time(moment: datetime) -> None:
+def test_journal_time_is_read_exactly(moment: datetime) -> None:
     in_utc = moment.replace(tzinfo=UTC)
     written = in_utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     start = in_utc.replace(microsecond=in_utc.microsecond // 1000 * 1000)
@@ -66,5 +66,5 @@ def test_a_time_that_the_journal_writes_is_read_as_that_very_time(moment: dateti
 
 
 @given(st.text(max_size=40))
-def test_no_text_makes_it_fail(text: str) -> None:
+def test_time_reader_never_raises(text: str) -> None:
     read_time(text)

@@ -19,9 +19,9 @@ from paygw_batch.sheet.findings import Findings
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from paygw_batch.sheet.read.text import Marks
-from tests.long_part import share_of
 from tests.sheet.hostile import hostile_sheet
-from tests.sheet.sheet_values import GOOD, HEADER, lines
+from tests.support.long_part import share_of
+from tests.support.sheet_values import GOOD, HEADER, lines
 
 RECEIVER = "country,client_orderid,amount,receiver_first_name,receiver_last_name,receiver_phone,receiver_email"
 
@@ -153,13 +153,13 @@ CASES = {
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("case", CASES)
-def test_a_sheet_in_pieces_comes_to_the_same_as_in_one(tmp_path: Path, rules: Rules, case: str) -> None:
+def test_sheet_in_pieces_matches_whole_sheet(tmp_path: Path, rules: Rules, case: str) -> None:
     both_ways(tmp_path / "pay.csv", CASES[case].encode(), rules)
 
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("case", ["findings of every kind", "another country at the end", "good"])
-def test_findings_that_are_only_counted_come_to_the_same(
+def test_counted_findings_match_in_pieces(
     tmp_path: Path, rules: Rules, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "pay.csv"
@@ -182,12 +182,12 @@ def test_derived_order_ids_are_the_same(tmp_path: Path, rules: Rules) -> None:
     assert found[0] != "refused"
 
 
-def test_a_missing_column_is_told_of_a_large_sheet(tmp_path: Path, rules: Rules) -> None:
+def test_missing_column_is_told_of_large_sheet(tmp_path: Path, rules: Rules) -> None:
     header, cut = HEADER.rsplit(",", 1)[0], [row.rsplit(",", 1)[0] for row in rows(30)]
     assert both_ways(tmp_path / "pay.csv", lines(*cut, header=header).encode(), rules)[0] == "refused"
 
 
-def test_warnings_can_be_made_defects_of_a_large_sheet(tmp_path: Path, rules: Rules) -> None:
+def test_warnings_become_defects_in_large_sheet(tmp_path: Path, rules: Rules) -> None:
     path = tmp_path / "pay.csv"
     path.write_text(CASES["paid again at the end"], encoding="utf-8")
     with small_pieces():
@@ -210,9 +210,7 @@ def test_hostile_texts_come_to_the_same(tmp_path: Path, rules: Rules, seed: int)
     st.booleans(),
     st.integers(0, 3),
 )
-def test_marks_that_are_alike_have_all_fields_in_each_line(
-    texts: list[str], end: str, is_ended: bool, delimiters: int
-) -> None:
+def test_alike_marks_have_all_fields_in_each_line(texts: list[str], end: str, is_ended: bool, delimiters: int) -> None:
     text = end.join(texts) + (end if is_ended or not texts[-1] else "")
     marks = Marks.of(("a,b\n" + text).encode(), b",", len("a,b\n"))
     assert marks.lines == len(texts)

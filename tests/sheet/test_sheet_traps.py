@@ -13,7 +13,7 @@ from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
-from tests.sheet.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
+from tests.support.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 SEMICOLONS = lines(GOOD).replace(",", ";")
 FRENCH = lines("KE,A-1,1500.50,KES,Aïssatou Né,254712345678,+254712345678")
@@ -50,7 +50,7 @@ def names(sheet: Sheet) -> list[str]:
         ),
     ],
 )
-def test_a_good_sheet_is_read_whatever_its_encoding_and_delimiter(
+def test_good_sheet_reads_in_every_encoding_and_delimiter(
     sheet: MakeSheet, rules: Rules, content: bytes, name: str
 ) -> None:
     read = sheet(content, name)
@@ -58,7 +58,7 @@ def test_a_good_sheet_is_read_whatever_its_encoding_and_delimiter(
     assert validate(read, rules).instructions.height == 1
 
 
-def test_another_encoding_is_tried_only_where_the_configuration_names_it(sheet: MakeSheet) -> None:
+def test_other_encoding_is_tried_only_when_configured(sheet: MakeSheet) -> None:
     content = FRENCH.encode("cp1252")
     with pytest.raises(SheetError, match=r"pay\.csv, line 2: the text is not UTF-8") as refused:
         sheet(content)
@@ -66,21 +66,21 @@ def test_another_encoding_is_tried_only_where_the_configuration_names_it(sheet: 
     assert names(sheet(content, encoding="cp1252")) == ["Aïssatou Né"]
 
 
-def test_utf8_is_read_as_utf8_even_where_a_encoding_is_named(sheet: MakeSheet) -> None:
+def test_utf8_is_read_despite_configured_encoding(sheet: MakeSheet) -> None:
     assert names(sheet(FRENCH, encoding="cp1252")) == ["Aïssatou Né"]
 
 
-def test_a_encoding_that_does_not_exist_is_a_matter_of_configuration(sheet: MakeSheet) -> None:
+def test_unknown_encoding_is_configuration_error(sheet: MakeSheet) -> None:
     with pytest.raises(ConfigurationError, match="cp9999"):
         sheet(FRENCH.encode("cp1252"), encoding="cp9999")
 
 
-def test_bytes_that_the_encoding_does_not_have_refuse_the_sheet(sheet: MakeSheet) -> None:
+def test_bytes_outside_encoding_refuse_sheet(sheet: MakeSheet) -> None:
     with pytest.raises(SheetError, match="not CP1252"):
         sheet(lines(GOOD.replace("Kamau", "Kam\x81u")).encode("latin-1"), encoding="cp1252")
 
 
-def test_the_place_of_a_wrong_byte_is_found_far_into_a_large_file(sheet: MakeSheet) -> None:
+def test_wrong_byte_is_located_in_large_file(sheet: MakeSheet) -> None:
     padded = "é" * 700_000
     content = lines(GOOD, f"KE,A-2,1,KES,{padded},2,3").encode() + b"KE,\xff\n"
     with pytest.raises(SheetError, match="line 4"):
@@ -121,30 +121,26 @@ def test_the_place_of_a_wrong_byte_is_found_far_into_a_large_file(sheet: MakeShe
         ),
     ],
 )
-def test_a_sheet_that_cannot_be_trusted_is_refused_whole_with_a_plain_sentence(
-    sheet: MakeSheet, content: bytes, sentence: str
-) -> None:
+def test_untrusted_sheet_is_refused_whole_with_sentence(sheet: MakeSheet, content: bytes, sentence: str) -> None:
     with pytest.raises(SheetError, match=sentence) as refused:
         sheet(content)
     assert refused.value.message.startswith("pay.csv")
 
 
 @pytest.mark.parametrize("broken", ["Kam\x07au", "Kam\x85au", "Kam\u2028au", "Kam\vau", "Kam\x1fau", "Kam\x91au"])
-def test_a_control_character_in_a_name_is_a_defect_of_its_row(sheet: MakeSheet, rules: Rules, broken: str) -> None:
+def test_control_character_in_name_is_defect_of_row(sheet: MakeSheet, rules: Rules, broken: str) -> None:
     validated = validate(sheet(lines(GOOD.replace("Kamau", broken), GOOD.replace("A-1", "A-2"))), rules)
     assert codes(validated.defects) == [(2, "account_name.format")]
     assert validated.defects["correction"].to_list() == ["Wanjiru Kam au"]
 
 
-def test_a_letter_of_which_a_control_character_is_left_is_proposed_whole(sheet: MakeSheet, rules: Rules) -> None:
+def test_letter_split_by_control_character_is_proposed_whole(sheet: MakeSheet, rules: Rules) -> None:
     found = validate(sheet(lines(GOOD.replace("Kamau", "Nu\xc3\x91ez \xc3\x89"))), rules).defects
     assert found.select("code", "correction").rows() == [("account_name.format", "Wanjiru Nu\xd1ez \xc9")]
 
 
 @pytest.mark.parametrize("column", ["country", "client_orderid", "amount", "account_number", "phone"])
-def test_a_line_break_inside_a_value_is_a_defect_and_one_at_its_end_is_none(
-    sheet: MakeSheet, rules: Rules, column: str
-) -> None:
+def test_line_break_is_defect_only_inside_value(sheet: MakeSheet, rules: Rules, column: str) -> None:
     cells = dict(zip(HEADER.split(","), GOOD.split(","), strict=True))
     inside = cells | {column: f'"{cells[column][:1]}\n{cells[column][1:]}"'}
     at_the_end = cells | {column: f'"{cells[column]} \r\n\n"', "client_orderid": "A-2"}
@@ -155,9 +151,7 @@ def test_a_line_break_inside_a_value_is_a_defect_and_one_at_its_end_is_none(
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("broken", ["one\ntwo", "one\r\n \r\ntwo\n", "one\rtwo", "one\x0b\x07two", "one\u2028two"])
-def test_a_line_break_in_a_column_that_nobody_uses_is_a_blank(
-    sheet: MakeSheet, rules: Rules, broken: str, end: str
-) -> None:
+def test_line_break_in_unused_column_becomes_blank(sheet: MakeSheet, rules: Rules, broken: str, end: str) -> None:
     content = lines(
         f'KE,"{broken}"{GOOD[2:]}', f"KE,,{GOOD[3:]}".replace("A-1", "A-2"), header=f"country,Note{HEADER[7:]}"
     )
@@ -176,7 +170,7 @@ def test_no_row_vanishes_in_a_remark(sheet: MakeSheet) -> None:
             sheet(content)
 
 
-def test_one_field_more_in_every_row_is_told_once_and_an_empty_one_is_left_out(sheet: MakeSheet) -> None:
+def test_surplus_field_of_every_row_is_told_once(sheet: MakeSheet) -> None:
     rows = [GOOD.replace("A-1", f"A-{n}") for n in range(3)]
     read = sheet(lines(*(row + "," for row in rows)))
     assert read.notes == ("Every row ends with an empty field that has no heading. It is left out.",)
@@ -194,7 +188,7 @@ def test_one_field_more_in_every_row_is_told_once_and_an_empty_one_is_left_out(s
             sheet(content)
 
 
-def test_an_empty_field_too_many_is_no_harm_only_where_no_comma_can_be_in_a_value(sheet: MakeSheet) -> None:
+def test_surplus_empty_field_is_harmless_only_without_commas(sheet: MakeSheet) -> None:
     header = "country,client_orderid,phone,account_number,amount,gross"
     content = lines(*(f"KE,A-{n},+254712345678,254712345678,1,500," for n in range(2)), header=header)
     with pytest.raises(SheetError, match="Every row has one field more"):
@@ -202,12 +196,12 @@ def test_an_empty_field_too_many_is_no_harm_only_where_no_comma_can_be_in_a_valu
     assert sheet(content.replace(",", "\t"), "pay.tsv").frame["gross"].to_list() == ["500", "500"]
 
 
-def test_a_row_of_one_field_is_counted_as_people_do(sheet: MakeSheet) -> None:
+def test_row_of_single_field_is_counted_in_words(sheet: MakeSheet) -> None:
     assert sheet(lines(GOOD, "x")).defects["message"][0].startswith("The row has one field, but the header has 7")
 
 
 @pytest.mark.parametrize("end", [b"\x1a", b"\x1a\x1a\r\n", b"\n\x1a\n"])
-def test_the_mark_at_the_end_of_a_dos_file_is_dropped(sheet: MakeSheet, end: bytes) -> None:
+def test_dos_end_mark_is_dropped(sheet: MakeSheet, end: bytes) -> None:
     assert sheet(lines(GOOD).encode() + end).frame.equals(sheet(lines(GOOD)).frame)
 
 
@@ -219,7 +213,7 @@ def test_the_mark_at_the_end_of_a_dos_file_is_dropped(sheet: MakeSheet, end: byt
         ("KE,A-1,1500,KES,Jane,254712345678", [(2, "row.fields"), (2, "phone.missing")]),
     ],
 )
-def test_a_row_with_a_field_too_many_or_too_few_is_a_defect_of_that_row(
+def test_surplus_or_missing_field_is_defect_of_row(
     sheet: MakeSheet, rules: Rules, row: str, found: list[tuple[int, str]]
 ) -> None:
     validated = validate(sheet(lines(row, GOOD.replace("A-1", "A-9"))), rules)
@@ -228,9 +222,7 @@ def test_a_row_with_a_field_too_many_or_too_few_is_a_defect_of_that_row(
 
 
 @pytest.mark.parametrize("good_rows", [0, 1, 50_000])
-def test_one_ragged_row_with_quotes_is_found_among_any_number_of_others(
-    sheet: MakeSheet, rules: Rules, good_rows: int
-) -> None:
+def test_single_ragged_row_is_found_among_many(sheet: MakeSheet, rules: Rules, good_rows: int) -> None:
     others = [GOOD.replace("A-1", f"B-{n}") for n in range(good_rows)]
     content = lines(GOOD.replace("Wanjiru Kamau", '"Kamau, W."') + ",x", *others)
     found = validate(sheet(content), rules).defects
@@ -239,48 +231,48 @@ def test_one_ragged_row_with_quotes_is_found_among_any_number_of_others(
     assert set(found["row"]) == {2}
 
 
-def test_surplus_and_missing_fields_that_make_up_for_each_other_are_still_found(sheet: MakeSheet, rules: Rules) -> None:
+def test_surplus_and_missing_fields_do_not_cancel_out(sheet: MakeSheet, rules: Rules) -> None:
     short, long = GOOD.rpartition(",")[0], GOOD.replace("A-1", "A-2") + ",x"
     found = codes(validate(sheet(lines(short, long, GOOD.replace("A-1", "A-3"))), rules).defects)
     assert [line for line in found if line[1] == "row.fields"] == [(2, "row.fields"), (3, "row.fields")]
 
 
-def test_the_text_of_a_row_with_surplus_fields_is_kept_for_whoever_mends_it(sheet: MakeSheet) -> None:
+def test_text_of_surplus_fields_is_kept(sheet: MakeSheet) -> None:
     read = sheet(lines(GOOD + ",x,y"))
     assert read.frame["phone"].to_list() == ["+254712345678,x,y"]
 
 
-def test_blank_rows_are_dropped_and_row_numbers_are_those_of_the_file(sheet: MakeSheet, rules: Rules) -> None:
+def test_blank_rows_are_dropped_and_row_numbers_kept(sheet: MakeSheet, rules: Rules) -> None:
     content = lines(GOOD, "", ",,,,,,", '"","",,,,,', " , ,\u00a0,,\u200b,,", GOOD.replace("A-1", "A-2"), "", ",,,,,,")
     validated = validate(sheet(content), rules)
     assert validated.rows["row"].to_list() == [2, 7]
     assert validated.totals.rows == 2
 
 
-def test_a_row_with_anything_in_it_is_never_dropped(sheet: MakeSheet) -> None:
+def test_row_with_content_is_never_dropped(sheet: MakeSheet) -> None:
     read = sheet(lines(GOOD, ",,,,,,x", "note,,,,,,", header=HEADER))
     assert read.frame["row"].to_list() == [2, 3, 4]
 
 
-def test_titles_above_the_header_move_the_row_numbers_only(sheet: MakeSheet) -> None:
+def test_titles_above_header_only_shift_row_numbers(sheet: MakeSheet) -> None:
     read = sheet('Payroll "November\n\nprepared by,A. N. Other\n' + lines(GOOD))
     assert read.frame["row"].to_list() == [5]
 
 
-def test_a_line_that_names_the_delimiter_is_no_row_of_the_spreadsheet(sheet: MakeSheet) -> None:
+def test_delimiter_line_is_not_counted_as_row(sheet: MakeSheet) -> None:
     assert sheet("sep=;\n" + SEMICOLONS).frame["row"].to_list() == [2]
 
 
 @pytest.mark.parametrize("line", ['sep="', "sep=a", "sep=", "sep=;;"])
-def test_a_line_that_names_no_delimiter_is_a_line_like_any_other(sheet: MakeSheet, line: str) -> None:
+def test_malformed_delimiter_line_counts_as_row(sheet: MakeSheet, line: str) -> None:
     assert sheet(line + "\n" + SEMICOLONS).frame["row"].to_list() == [3]
 
 
-def test_a_sheet_whose_first_heading_looks_like_an_archive_is_read(sheet: MakeSheet) -> None:
+def test_sheet_with_archive_like_heading_is_read(sheet: MakeSheet) -> None:
     assert sheet(lines("7," + GOOD, header="PK," + HEADER)).unknown == ("PK",)
 
 
-def test_a_header_below_the_twentieth_row_is_not_looked_for(sheet: MakeSheet) -> None:
+def test_header_below_twentieth_row_is_not_found(sheet: MakeSheet) -> None:
     assert sheet("x\n" * 19 + lines(GOOD)).frame.height == 1
     with pytest.raises(SheetError, match="no known header"):
         sheet("x\n" * 20 + lines(GOOD))
@@ -294,7 +286,7 @@ def test_a_total_at_the_end_is_recognised(sheet: MakeSheet, rules: Rules) -> Non
 
 
 @pytest.mark.parametrize("wrapped", ["'0712345678", '"=""0712345678"""', '="0712345678"', "\u202a0712345678\u202c"])
-def test_a_number_that_was_wrapped_to_keep_its_zero_is_unwrapped(sheet: MakeSheet, rules: Rules, wrapped: str) -> None:
+def test_wrapped_number_is_unwrapped(sheet: MakeSheet, rules: Rules, wrapped: str) -> None:
     validated = validate(sheet(lines(GOOD.replace("+254712345678", wrapped))), rules)
     assert validated.rows["phone"].to_list() == ["+254712345678"]
 
@@ -338,7 +330,7 @@ def test_a_number_that_was_wrapped_to_keep_its_zero_is_unwrapped(sheet: MakeShee
         ("9" * 16, "amount.format", "more than 15 digits"),
     ],
 )
-def test_an_amount_that_is_not_plain_is_a_defect_that_says_what_to_write(
+def test_unusual_amount_is_defect_with_advice(
     sheet: MakeSheet, rules: Rules, amount: str, code: str, advice: str
 ) -> None:
     validated = validate(sheet(lines(GOOD.replace("1500.50", amount))), rules)
@@ -361,7 +353,7 @@ def test_an_amount_that_is_not_plain_is_a_defect_that_says_what_to_write(
         ("UG", "0.4", None),
     ],
 )
-def test_too_many_decimals_propose_the_amount_rounded_half_up(
+def test_excess_decimals_propose_amount_rounded_half_up(
     sheet: MakeSheet, rules: Rules, country: str, amount: str, proposal: str | None
 ) -> None:
     row = GOOD.replace("1500.50", amount)
@@ -372,7 +364,7 @@ def test_too_many_decimals_propose_the_amount_rounded_half_up(
 
 
 @pytest.mark.parametrize("amount", ["10", "1500.5", "1500.50", "250000", " 1500 ", "\u200b1500"])
-def test_an_amount_reaches_the_wire_with_the_digits_of_the_sheet(sheet: MakeSheet, rules: Rules, amount: str) -> None:
+def test_amount_keeps_sheet_digits_in_instruction(sheet: MakeSheet, rules: Rules, amount: str) -> None:
     validated = validate(sheet(lines(GOOD.replace("1500.50", amount))), rules)
     assert validated.instructions["amount"].to_list() == [amount.strip(" \u200b")]
 
@@ -391,7 +383,7 @@ def test_unknown_columns_are_kept_under_their_own_headings(sheet: MakeSheet, rul
     assert validate(read, rules).rows.select("Department", "State", "state (sheet)").rows() == [("Sales", "x", "7")]
 
 
-def test_a_column_without_heading_is_kept_only_when_it_holds_something(sheet: MakeSheet) -> None:
+def test_column_without_heading_is_kept_only_with_content(sheet: MakeSheet) -> None:
     assert sheet(lines(GOOD + ",", header=HEADER + ",")).unknown == ()
     assert sheet(lines(GOOD + ",x", header=HEADER + ",")).unknown == ("column 8",)
 
@@ -401,7 +393,7 @@ def test_headings_are_matched_however_they_are_spelt(sheet: MakeSheet) -> None:
     assert sheet(lines(GOOD, header=header)).frame.columns[1:] == HEADER.split(",")
 
 
-def test_a_senders_own_heading_can_stand_for_a_column(sheet: MakeSheet) -> None:
+def test_sender_heading_can_stand_for_column(sheet: MakeSheet) -> None:
     content = lines(GOOD).replace("amount", "Net Pay")
     assert sheet(content, aliases={"net_pay": "amount"}).frame["amount"].to_list() == ["1500.50"]
     with pytest.raises(ConfigurationError, match="amuont"):
@@ -414,7 +406,7 @@ def test_too_many_rows_are_refused(sheet: MakeSheet) -> None:
         sheet(lines(GOOD, GOOD, GOOD), max_rows=2)
 
 
-def test_every_value_is_text_and_nothing_empty_is_left(sheet: MakeSheet) -> None:
+def test_values_are_text_and_empty_values_null(sheet: MakeSheet) -> None:
     read = sheet(lines('KE,007,1.50,,"",0712345678,'))
     assert read.frame.dtypes == [pl.UInt32, *[pl.String] * 7]
     assert read.frame.row(0) == (2, "KE", "007", "1.50", None, None, "0712345678", None)
@@ -434,7 +426,7 @@ COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)
         ("pay.csv", b"\xff\xd8\xff\xe0" + bytes(99), "is a picture", "the sheet itself"),
     ],
 )
-def test_what_is_no_sheet_is_called_by_its_name(
+def test_unsupported_file_is_named_with_advice(
     sheet: MakeSheet, name: str, content: bytes, said: str, advice: str
 ) -> None:
     with pytest.raises(SheetError) as refused:
@@ -442,13 +434,13 @@ def test_what_is_no_sheet_is_called_by_its_name(
     assert (said in refused.value.message, advice in refused.value.hint) == (True, True), refused.value
 
 
-def test_a_name_that_is_too_long_is_said_to_be_that(tmp_path: Path) -> None:
+def test_overlong_file_name_is_told(tmp_path: Path) -> None:
     with pytest.raises(SheetError, match="name is too long") as refused:
         read_sheet(tmp_path / f"{'x' * 300}.csv", ReadOptions())
     assert "shorter" in refused.value.hint
 
 
-def test_a_row_that_is_no_header_is_named_as_the_spreadsheet_numbers_it(sheet: MakeSheet) -> None:
+def test_incomplete_header_is_named_by_spreadsheet_row(sheet: MakeSheet) -> None:
     book = openpyxl.Workbook()
     page = book.worksheets[0]
     page["A1"], page["A6"], page["B6"] = "ACME Ltd", "country", "Pay"

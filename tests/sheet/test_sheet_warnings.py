@@ -10,8 +10,8 @@ from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.sheet.check.repeats import doubtful_payees, payee_hashes, worth_comparing
 from paygw_batch.sheet.check.validate import validate, warnings_as_defects
 from paygw_batch.sheet.model import LINE_COLUMNS
-from tests.long_part import share_of
-from tests.sheet.sheet_values import KENYAN, TANZANIAN, codes, of_rows
+from tests.support.long_part import share_of
+from tests.support.sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 OTHER = "254712000000"
 
@@ -25,23 +25,23 @@ def test_good_rows_have_no_warning(rules: Rules) -> None:
 
 
 @pytest.mark.parametrize("name", ["OK", "ok.", "n/a", "N/A", "-", "...", "Test", "null", "XXX", "same as above", "?"])
-def test_a_word_that_is_nobodys_name_is_a_warning(rules: Rules, name: str) -> None:
+def test_placeholder_name_is_warning(rules: Rules, name: str) -> None:
     assert codes(validate(of_rows(kenyan("A", account_name=name)), rules).warnings) == [(2, "account_name.placeholder")]
 
 
 @pytest.mark.parametrize(
     "name", ["Na", "No Yes", "Okello", "Testimony Oke", "X", "محمد", "Nullah", "O'Kay", "Ditto B."]
 )
-def test_a_name_that_somebody_may_have_is_none(rules: Rules, name: str) -> None:
+def test_plausible_name_has_no_warning(rules: Rules, name: str) -> None:
     assert not validate(of_rows(kenyan("A", account_name=name)), rules).warnings.height
 
 
 @pytest.mark.parametrize("name", ["0712345678", "+254 712", "1.0"])
-def test_a_name_of_digits_is_one_warning_and_not_two(rules: Rules, name: str) -> None:
+def test_digit_name_has_single_warning(rules: Rules, name: str) -> None:
     assert codes(validate(of_rows(kenyan("A", account_name=name)), rules).warnings) == [(2, "account_name.digits")]
 
 
-def test_the_names_of_the_receiver_form_are_looked_at_too(rules: Rules) -> None:
+def test_receiver_form_names_are_checked_too(rules: Rules) -> None:
     sheet = of_rows({**TANZANIAN, "receiver_first_name": "OK", "receiver_last_name": "123"})
     assert codes(validate(sheet, rules).warnings) == [
         (2, "receiver_first_name.placeholder"),
@@ -49,7 +49,7 @@ def test_the_names_of_the_receiver_form_are_looked_at_too(rules: Rules) -> None:
     ]
 
 
-def test_one_account_under_two_names_is_a_warning_for_each_row(rules: Rules) -> None:
+def test_account_under_two_names_warns_each_row(rules: Rules) -> None:
     rows = [
         kenyan("A", amount="10"),
         kenyan("B", amount="20", account_number=OTHER, phone=OTHER),
@@ -61,16 +61,16 @@ def test_one_account_under_two_names_is_a_warning_for_each_row(rules: Rules) -> 
 
 
 @pytest.mark.parametrize("other", ["KAMAU, Wanjiru", "wanjiru  kamau", "Wánjirú Kamau", "Wanjiru-Kamau"])
-def test_the_same_name_written_otherwise_is_no_other_name(rules: Rules, other: str) -> None:
+def test_same_name_in_other_spelling_has_no_warning(rules: Rules, other: str) -> None:
     rows = [kenyan("A", amount="10"), kenyan("B", amount="20", account_name=other)]
     assert not validate(of_rows(*rows), rules).warnings.height
 
 
-def test_one_name_with_two_accounts_is_normal(rules: Rules) -> None:
+def test_name_with_two_accounts_has_no_warning(rules: Rules) -> None:
     assert not validate(of_rows(kenyan("A"), kenyan("B", account_number=OTHER, phone=OTHER)), rules).warnings.height
 
 
-def test_the_receivers_phone_is_an_account_like_any_other(rules: Rules) -> None:
+def test_receiver_phone_counts_as_account(rules: Rules) -> None:
     rows = [{**TANZANIAN, "amount": "10000"}, {**TANZANIAN, "client_orderid": "B", "receiver_first_name": "Juma"}]
     assert set(codes(validate(of_rows(*rows), rules).warnings)) == {
         (2, "account_name.two_names"),
@@ -92,7 +92,7 @@ def operator_rules(code: str, operator: str | None) -> Rules:
         ("254744123456", True),  # a longer start than Safaricom's own 74
     ],
 )
-def test_a_number_of_another_operator_than_the_purposes_is_a_warning(number: str, warned: bool) -> None:
+def test_number_of_other_operator_is_warning(number: str, warned: bool) -> None:
     sheet = of_rows(kenyan("A", account_number=number, phone="+254733123456"))
     warnings = validate(sheet, operator_rules("KE", "Safaricom")).warnings
     found = [code for code in warnings["code"] if code.endswith(".operator")]
@@ -106,7 +106,7 @@ def test_the_sentence_names_both_operators() -> None:
     assert "like a number of Airtel, but this row pays through Safaricom" in message
 
 
-def test_a_form_without_an_account_is_judged_by_its_phone() -> None:
+def test_form_without_account_is_judged_by_phone() -> None:
     rules = operator_rules("TZ", "Airtel")
     assert codes(validate(of_rows({**TANZANIAN, "receiver_phone": "0621234567"}), rules).warnings) == [
         (2, "receiver_phone.operator")
@@ -137,22 +137,20 @@ def nigerian(order_id: str, account: str, phone: str = "+2348031234567") -> dict
         ("08021234567", "+2348031234567", True),  # the wallet of another phone
     ],
 )
-def test_an_account_that_can_be_read_as_another_payee_is_a_warning(
-    rules: Rules, account: str, phone: str, is_warned: bool
-) -> None:
+def test_account_readable_as_another_payee_is_warning(rules: Rules, account: str, phone: str, is_warned: bool) -> None:
     warnings = validate(of_rows(nigerian("A", account, phone)), rules).warnings
     told = warnings.filter(pl.col("code") == "account_number.two_meanings")
     assert told.select("row", "column", "value").rows() == ([(0, "account_number", account)] if is_warned else [])
 
 
 @pytest.mark.parametrize(("account", "is_warned"), [("254712000000", True), ("0712 345 678", False)])
-def test_a_wallet_that_is_not_the_phone_of_its_row_is_a_warning(rules: Rules, account: str, is_warned: bool) -> None:
+def test_wallet_differing_from_phone_is_warning(rules: Rules, account: str, is_warned: bool) -> None:
     warnings = validate(of_rows(kenyan("A", account_number=account)), rules).warnings
     assert codes(warnings) == ([(0, "account_number.two_meanings")] if is_warned else [])
     assert not validate(of_rows({**kenyan("A", account_number=account), "phone": "bad"}), rules).warnings.height
 
 
-def test_accounts_with_two_meanings_are_told_once_with_all_their_rows(rules: Rules) -> None:
+def test_ambiguous_accounts_are_told_once_with_rows(rules: Rules) -> None:
     rows = [nigerian(f"N{n}", f"80312345{n:02}", f"+23480312345{n:02}") for n in range(10, 30)]
     rows += [nigerian("X", "0123456789"), nigerian("Y", "8021234567")]
     rows += [kenyan("K", account_number="254733123456"), kenyan("L"), nigerian("Z", "8031234599", "+2348031234599")]
@@ -167,7 +165,7 @@ def test_accounts_with_two_meanings_are_told_once_with_all_their_rows(rules: Rul
     assert (found.warnings_found.kinds().rows(), found.payable) == ([("account_number.two_meanings", 1, False)], 25)
 
 
-def test_a_phone_that_is_the_account_is_never_a_bank_account() -> None:
+def test_phone_as_account_is_never_bank_account() -> None:
     terms = OperatorTerms(purpose="A", bank_account_pattern="[0-9]{10}", phone_is_account=True)
     row = {**nigerian("A", ""), "phone": "8031234567"}
     del row["account_number"]
@@ -176,7 +174,7 @@ def test_a_phone_that_is_the_account_is_never_a_bank_account() -> None:
     assert codes(found.warnings) == [(2, "phone.zero_restored")]
 
 
-def test_strict_makes_every_warning_a_defect_with_the_same_code(rules: Rules) -> None:
+def test_strict_turns_warnings_into_same_coded_defects(rules: Rules) -> None:
     sheet = of_rows(
         kenyan("A"), kenyan("B", account_name="OK", account_number=OTHER, phone=OTHER), kenyan("C", phone="712345678")
     )
@@ -205,7 +203,7 @@ PAYMENTS = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=share_of(100))
 @given(st.lists(PAYMENTS, max_size=8))
-def test_every_row_with_a_warning_about_its_payee_is_worth_comparing(payments: list[dict[str, object]]) -> None:
+def test_comparison_filter_loses_no_payee_warning(payments: list[dict[str, object]]) -> None:
     made = [payment | {"row": n, "client_orderid": f"A-{n}"} for n, payment in enumerate(payments, 2)]
     schema = dict.fromkeys(LINE_COLUMNS, pl.String) | {"row": pl.UInt32, "valid": pl.Boolean}
     lines = pl.DataFrame(made, schema=schema, orient="row")
@@ -213,7 +211,7 @@ def test_every_row_with_a_warning_about_its_payee_is_worth_comparing(payments: l
     assert sorted(doubtful_payees(compared).rows()) == sorted(doubtful_payees(lines).rows())
 
 
-def test_payees_who_are_merely_paid_several_times_are_not_compared() -> None:
+def test_payees_paid_several_times_are_not_compared() -> None:
     row = {"valid": True, "currency": "KES", "account_name": "Ama Kofi", "account_number": "1"}
     made = [{**row, "row": n, "amount": str(n)} for n in range(2, 9)]
     schema = dict.fromkeys(LINE_COLUMNS, pl.String) | {"row": pl.UInt32, "valid": pl.Boolean}

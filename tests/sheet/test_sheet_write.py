@@ -20,8 +20,8 @@ from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import guarded, unguarded
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from paygw_batch.sheet.write.table import rejects, write_frame, write_rejects
-from tests.long_part import share_of
-from tests.sheet.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
+from tests.support.long_part import share_of
+from tests.support.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 FRAME = pl.DataFrame(
     {"row": pl.Series([2, 3], dtype=pl.UInt32), "name": ["Aïssatou", None], "=note": ["=1+1", "007"], "n": [1.5, 2]}
@@ -29,7 +29,7 @@ FRAME = pl.DataFrame(
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "xlsx"])
-def test_a_file_is_readable_by_its_owner_alone_and_leaves_nothing_beside_it(tmp_path: Path, ending: str) -> None:
+def test_written_table_is_private_and_alone(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"out.{ending}"
     write_frame(FRAME, path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -51,7 +51,7 @@ def test_a_workbook_holds_text_as_text(tmp_path: Path) -> None:
     assert sheet["A2"].number_format == "0"
 
 
-def test_a_csv_file_guards_what_a_spreadsheet_would_run(tmp_path: Path) -> None:
+def test_csv_file_guards_formulas(tmp_path: Path) -> None:
     write_frame(FRAME, tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_text() == "row,name,'=note,n\n2,Aïssatou,'=1+1,1.5\n3,,007,2.0\n"
 
@@ -81,7 +81,7 @@ SIGNS = [
         (None, None),
     ],
 )
-def test_the_guard_is_put_where_it_is_needed_and_taken_off_again(text: str | None, written: str | None) -> None:
+def test_guard_is_added_where_needed_and_removable(text: str | None, written: str | None) -> None:
     column = pl.Series([text], dtype=pl.String)
     assert guarded(column).to_list() == [written]
     assert unguarded(guarded(column)).to_list() == [text]
@@ -95,7 +95,7 @@ def test_no_guarded_text_starts_a_formula(text: str) -> None:
     assert written == text or (written[0], written[1:]) == ("'", text)
 
 
-def test_an_older_file_stays_whole_until_the_new_one_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_file_stays_whole_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out.csv"
     path.write_text("old")
 
@@ -109,9 +109,7 @@ def test_an_older_file_stays_whole_until_the_new_one_is_there(tmp_path: Path, mo
     assert [file.name for file in tmp_path.iterdir()] == ["out.csv"]
 
 
-def test_what_is_written_is_on_stable_storage_before_it_appears(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_written_file_is_synced_before_appearing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     sync, replace = os.fsync, Path.replace
 
@@ -137,9 +135,7 @@ def test_what_is_written_is_on_stable_storage_before_it_appears(
         ("folder.csv", "not a regular file"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_found_out_before_and_while_writing(
-    tmp_path: Path, name: str, sentence: str
-) -> None:
+def test_unwritable_place_is_found_before_and_while_writing(tmp_path: Path, name: str, sentence: str) -> None:
     (tmp_path / "folder.csv").mkdir()
 
     def check(path: Path) -> None:
@@ -163,7 +159,7 @@ def test_checking_a_place_leaves_nothing_there(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_workbook_that_would_be_too_long_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_overlong_workbook_is_refused_before_writing(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="at most 1048575 rows"):
         write_frame(pl.DataFrame({"a": pl.repeat("x", 1_048_576, eager=True)}), tmp_path / "out.xlsx")
 
@@ -191,7 +187,7 @@ def test_rejects_can_be_mended_and_submitted_again(sheet: MakeSheet, rules: Rule
     assert validate(again, rules).defects["code"].to_list() == first.defects["code"].to_list()
 
 
-def test_rejects_have_the_senders_headings_and_say_what_is_wrong(sheet: MakeSheet, rules: Rules) -> None:
+def test_rejects_have_sender_headings_and_problems(sheet: MakeSheet, rules: Rules) -> None:
     frame = rejects(validate(sheet(MIXED, aliases=ALIASES), rules))
     assert frame.columns == ["row", "problems", *MIXED.splitlines()[0].split(",")]
     assert frame["row"].to_list() == [3, 4]
@@ -202,14 +198,14 @@ def test_rejects_have_the_senders_headings_and_say_what_is_wrong(sheet: MakeShee
     assert frame["Note"].to_list() == ["=HYPERLINK(1)", "plain"]
 
 
-def test_a_row_with_surplus_fields_comes_back_with_all_its_text(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
+def test_row_with_surplus_fields_returns_whole(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
     validated = validate(sheet(lines(GOOD + ",x")), rules)
     write_rejects(validated, tmp_path / "r.csv")
     assert codes(validate(read_sheet(tmp_path / "r.csv", ReadOptions()), rules).defects) == [(2, "phone.format")]
     assert rejects(validated)["phone"].to_list() == ["+254712345678,x"]
 
 
-def test_a_sheet_that_loses_columns_to_ours_says_so(sheet: MakeSheet) -> None:
+def test_columns_lost_to_rejects_file_are_noted(sheet: MakeSheet) -> None:
     read = sheet(lines(GOOD + ",2,none", header=HEADER + ",row,problems"))
     assert read.unknown == ()
     assert read.notes == ("The columns row and problems are those of a rejects file, and are left out.",)

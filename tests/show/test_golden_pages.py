@@ -26,7 +26,7 @@ from paygw_batch.show.remittance import Payee, remittance_page
 from paygw_batch.show.report_page import report_html
 from paygw_batch.show.totals import books
 from paygw_batch.submit.plan_to_approve import plan_page
-from tests.journal.journal_rows import at, intent, memory, new_instruction, outcome_of, resolved
+from tests.support.journal_rows import at, intent, memory, new_instruction, outcome_of, resolved
 
 GOLDEN = Path(__file__).with_name("golden")
 MINOR_UNITS = {"KES": 2, "UGX": 0}
@@ -148,7 +148,7 @@ PAGES: Mapping[PageKind, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("kind", PageKind)
-def test_a_page_is_its_golden_file_to_the_byte(kind: PageKind) -> None:
+def test_page_matches_golden_file(kind: PageKind) -> None:
     assert PAGES[kind]().encode() == (GOLDEN / f"{kind}.html").read_bytes()
 
 

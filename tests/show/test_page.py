@@ -10,7 +10,7 @@ from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.show.page import our_templates, page
 from paygw_batch.show.remittance import Payee
 from paygw_batch.show.totals import STATE_COLOURS
-from tests.checkout import ROOT
+from tests.support.checkout import ROOT
 
 AA = 4.5
 STYLE_SHEET = (ROOT / "paygw_batch/show/static/pages.css").read_text(encoding="utf-8")
@@ -76,10 +76,10 @@ def test_a_page_fetches_nothing() -> None:
     assert not re.search(r"<(a|link|script|img)\b|url\(|@import", text)
 
 
-def test_a_command_in_a_sentence_is_marked_and_nothing_else_is_markup() -> None:
+def test_sentence_marks_only_commands_as_markup() -> None:
     assert str(PARTS.sentence("Run `a <b>` now & then")) == "<p>Run <code>a &lt;b&gt;</code> now &amp; then</p>"
 
 
-def test_a_name_that_a_template_does_not_get_is_an_error() -> None:
+def test_missing_template_name_is_error() -> None:
     with pytest.raises(UndefinedError, match="payee"):
         page(PageKind.REMITTANCE)

@@ -32,7 +32,7 @@ def test_contradicting_evidence_needs_a_person() -> None:
     assert of_states({"paid": 3}, contradictions=1) == ExitCode.PERSON_NEEDED
 
 
-def test_an_interruption_is_told_before_rejected_rows_and_after_rows_in_doubt() -> None:
+def test_interruption_ranks_between_doubt_and_rejection() -> None:
     assert of_states({"ready": 2, "rejected": 1}, interrupted=True) == ExitCode.INTERRUPTED
     assert of_states({"ready": 2, "in_doubt": 1}, interrupted=True) == ExitCode.PERSON_NEEDED
 
@@ -69,7 +69,7 @@ def test_sums_have_the_currencys_decimals_and_lose_none(amount: str, minor_units
     assert money_text(Decimal(amount), minor_units) == text
 
 
-def test_the_summary_has_the_documented_keys_and_further_ones_last() -> None:
+def test_summary_puts_further_keys_last() -> None:
     told = Summary(ExitCode.DONE, "done", further={"checks": []}).as_json()
     assert list(told)[-1] == "checks"
     assert told["exit_code"] == 0

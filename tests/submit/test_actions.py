@@ -31,7 +31,7 @@ from paygw_batch.submit.plan import Plan
 from paygw_batch.submit.send import send
 from paygw_batch.submit.submission import Conversation, RefusedSheet, Submission, plan_sheet
 from paygw_batch.submit.submit_sheet import continued_batch, release_rejected, submit_sheet, unfinished_batch
-from tests.cli.program import Program, kenyan_rows, sandbox_toml
+from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 WORK = "a test"
 
@@ -85,7 +85,7 @@ def test_use_cases_load_no_command_line() -> None:
     assert done.stdout.split() == []
 
 
-def test_a_sheet_is_submitted_without_a_surface_and_the_journal_notes_who_decided(program: Program) -> None:
+def test_submission_without_surface_notes_person(program: Program) -> None:
     end = submit(program, asked_for(program, kenyan_rows(3)))
     assert isinstance(end, RunEnd)
     assert end.sent == 3
@@ -94,7 +94,7 @@ def test_a_sheet_is_submitted_without_a_surface_and_the_journal_notes_who_decide
         assert [one.by for one in journal.history(record.number)] == ["Jane"]
 
 
-def test_a_sheet_with_defects_is_refused_as_data_and_nothing_is_opened(program: Program) -> None:
+def test_defective_sheet_is_refused_and_not_opened(program: Program) -> None:
     shown: list[Plan] = []
     rows = [*kenyan_rows(2), "KE,PAY-3,-5,KES,Jane Wanjiku,254712345003,+254712345003"]
     refused = submit(program, asked_for(program, rows), Conversation(show=shown.append))
@@ -107,7 +107,7 @@ def test_a_sheet_with_defects_is_refused_as_data_and_nothing_is_opened(program: 
 
 
 @pytest.mark.parametrize("answer", [True, False, None])
-def test_a_repeated_sheet_is_a_question_and_nobody_means_no(program: Program, answer: bool | None) -> None:
+def test_repeated_sheet_asks_and_silence_refuses(program: Program, answer: bool | None) -> None:
     questions: list[str] = []
 
     def confirm(question: str) -> bool:
@@ -134,7 +134,7 @@ def test_planning_writes_nothing(program: Program) -> None:
         assert journal.head() == before
 
 
-def test_a_batch_is_continued_where_it_ended(program: Program) -> None:
+def test_batch_is_continued_after_last_sent_row(program: Program) -> None:
     asked = asked_for(program, kenyan_rows(3))
     assert isinstance(submit(program, replace(asked, choices=Choices(first=1))), RunEnd)
     with continued(program) as task:
@@ -146,7 +146,7 @@ def test_a_batch_is_continued_where_it_ended(program: Program) -> None:
             release_rejected(task, (2,), "Jane")
 
 
-def test_the_state_of_a_batch_is_data_with_the_next_step(program: Program) -> None:
+def test_batch_status_counts_states_and_rows(program: Program) -> None:
     submit(program, replace(asked_for(program, kenyan_rows(3)), choices=Choices(first=1)))
     settings = settings_of(program)
     with journal_to_read(settings) as journal:

@@ -13,8 +13,8 @@ from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.submit.open_questions import NEW_PAYEE, USED_REFERENCE
 from paygw_batch.submit.plan import Plan, open_planned_batch, plan_submission
-from tests.engine.scripted_world import NOW, ScriptedGateway, an_engine, run
-from tests.sheet.sheet_values import KENYAN, of_rows
+from tests.support.scripted_world import NOW, ScriptedGateway, an_engine, run
+from tests.support.sheet_values import KENYAN, of_rows
 
 RULES = load_rules("payout", {"KE": OperatorTerms(purpose="WALLET")})
 
@@ -52,7 +52,7 @@ def test_payee_under_anothers_staff_number_is_named(journal: SqliteJournal) -> N
     assert [row for row, _, code, _ in used.people if code == NEW_PAYEE] == [3, 4]
 
 
-def test_account_corrected_to_a_known_one_is_named(journal: SqliteJournal) -> None:
+def test_account_corrected_to_known_account_is_named(journal: SqliteJournal) -> None:
     """A salary went to a wrong account and a bonus to the right one; then both are written to the right one."""
     pay(journal, planned(journal, "Jane 009 1000", "Jane 001 50"))
     for salary in ("1000", "1500", "2000", "3000"):  # the numbers of one payee's payments follow from their content

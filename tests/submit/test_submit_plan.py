@@ -9,49 +9,20 @@ import polars as pl
 import pytest
 
 from paygw_batch.clock import timestamp
-from paygw_batch.core.choices import Choices
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
-from paygw_batch.countries.load import load_rules
-from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import InternalError, OpenSheetQuestion
 from paygw_batch.journal.file_place import FilePlace, in_memory_journal
-from paygw_batch.journal.journal import JournalReader
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import BatchRecord, ClockSeen
+from paygw_batch.journal.values import ClockSeen
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.instructions import from_pages, to_pages
-from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from paygw_batch.show.reconcile import reconciliation
-from paygw_batch.submit.plan import Plan, open_planned_batch, plan_submission
+from paygw_batch.submit.plan import open_planned_batch
 from paygw_batch.submit.submission import preview
-from tests.engine.scripted_world import NOW, ScriptedGateway, an_engine, reply, run
-
-RULES = load_rules("payout", {"KE": OperatorTerms(purpose="WALLET")})
-MINOR_UNITS = {"KES": 2}
-
-
-def sheet(tmp_path: Path, *rows: str) -> Validated:
-    """Validate a sheet of (order id, amount, last digits of the account) rows."""
-    lines = ["country,client_orderid,amount,currency,account_name,account_number,phone,note"]
-    for row in rows:
-        order_id, amount, digits = row.split()
-        lines.append(f"KE,{order_id},{amount},KES,Jane,254712345{digits},+254712345{digits},n-{order_id}")
-    path = tmp_path / "payroll.csv"
-    path.write_text("\n".join(lines) + "\n")
-    return validate(read_sheet(path, ReadOptions()), RULES)
-
-
-def plan(validated: Validated, journal: JournalReader, *, amend: bool = False, days: int = 0) -> Plan:
-    later = NOW + timedelta(days=days)
-    return plan_submission(validated, journal, Choices(amend=amend), now=lambda: later, quarantine_h=24)
-
-
-def submit(plan: Plan, journal: SqliteJournal, gateway: ScriptedGateway | None = None) -> BatchRecord:
-    batch = open_planned_batch(plan, journal, RULES, sheet_path=Path("payroll.csv"), now=lambda: NOW)
-    run(an_engine(journal, gateway or ScriptedGateway()), batch)
-    return batch
+from tests.support.planned_sheets import MINOR_UNITS, RULES, plan, rows, sheet, submit
+from tests.support.scripted_world import NOW, ScriptedGateway, an_engine, reply, run
 
 
 @pytest.fixture
@@ -72,9 +43,7 @@ def test_the_same_sheet_again_is_the_same_batch(journal: SqliteJournal, tmp_path
     assert again.known_rows == 2
 
 
-def test_rows_that_the_journal_knows_keep_their_state_and_only_new_ones_are_sent(
-    journal: SqliteJournal, tmp_path: Path
-) -> None:
+def test_known_rows_keep_state_and_new_rows_leave(journal: SqliteJournal, tmp_path: Path) -> None:
     submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
     corrected = plan(sheet(tmp_path, "B 100 002", "C 100 003", "A 100 001"), journal)
     assert corrected.known_rows == 2
@@ -87,7 +56,7 @@ def test_rows_that_the_journal_knows_keep_their_state_and_only_new_ones_are_sent
 @pytest.mark.parametrize(
     "environ", [{}, {"PANDERA_VALIDATION_ENABLED": "False"}, {"PANDERA_VALIDATION_DEPTH": "SCHEMA_ONLY"}]
 )
-def test_what_validation_let_through_by_mistake_is_found_before_it_is_written_down(
+def test_missed_defect_is_found_before_recording(
     journal: SqliteJournal, tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environ.items():
@@ -100,7 +69,7 @@ def test_what_validation_let_through_by_mistake_is_found_before_it_is_written_do
     assert journal.batches() == []
 
 
-def test_a_known_row_that_never_left_is_sent_with_the_later_batch(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_known_unsent_row_leaves_with_later_batch(journal: SqliteJournal, tmp_path: Path) -> None:
     first = plan(sheet(tmp_path, "A 100 001"), journal)
     open_planned_batch(first, journal, RULES, sheet_path=Path("payroll.csv"), now=lambda: NOW)
     gateway = ScriptedGateway()
@@ -108,9 +77,7 @@ def test_a_known_row_that_never_left_is_sent_with_the_later_batch(journal: Sqlit
     assert sorted(gateway.arrived) == ["A", "B"]
 
 
-def test_an_id_used_for_other_content_is_a_defect_that_names_batch_and_date(
-    journal: SqliteJournal, tmp_path: Path
-) -> None:
+def test_reused_id_defect_names_batch_and_date(journal: SqliteJournal, tmp_path: Path) -> None:
     first = submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     clashing = plan(sheet(tmp_path, "A 200 001", "B 100 002"), journal).validated
     assert clashing.defects.select("row", "code").rows() == [(2, "client_orderid.conflict")]
@@ -121,14 +88,12 @@ def test_an_id_used_for_other_content_is_a_defect_that_names_batch_and_date(
 
 
 @pytest.mark.parametrize("content", ["A 100.00 001", "A 100 001"])
-def test_the_same_payment_written_with_other_decimals_is_known(
-    journal: SqliteJournal, tmp_path: Path, content: str
-) -> None:
+def test_payment_with_other_decimals_is_known(journal: SqliteJournal, tmp_path: Path, content: str) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     assert plan(sheet(tmp_path, content), journal).validated.defects.is_empty()
 
 
-def test_amend_replaces_a_rejected_payment_and_continues_its_attempts(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_amended_rejected_payment_continues_attempts(journal: SqliteJournal, tmp_path: Path) -> None:
     declined = ScriptedGateway(lambda _order_id, _times: reply("declined"))
     old = submit(plan(sheet(tmp_path, "A 100 001"), journal), journal, declined)
     gateway = ScriptedGateway()
@@ -139,7 +104,7 @@ def test_amend_replaces_a_rejected_payment_and_continues_its_attempts(journal: S
     assert new.batch in reconciliation(journal, old, MINOR_UNITS)["message"][0]
 
 
-def test_amend_of_what_never_left_keeps_the_id(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_amendment_of_unsent_row_keeps_id(journal: SqliteJournal, tmp_path: Path) -> None:
     first = plan(sheet(tmp_path, "A 100 001"), journal)
     open_planned_batch(first, journal, RULES, sheet_path=Path("payroll.csv"), now=lambda: NOW)
     gateway = ScriptedGateway()
@@ -147,13 +112,13 @@ def test_amend_of_what_never_left_keeps_the_id(journal: SqliteJournal, tmp_path:
     assert gateway.arrived == ["A"]
 
 
-def test_amend_never_touches_what_is_paid(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_amendment_never_touches_paid_row(journal: SqliteJournal, tmp_path: Path) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     assert plan(sheet(tmp_path, "A 120 001"), journal, amend=True).validated.defects.height == 1
 
 
 @pytest.mark.parametrize(("days", "warned"), [(0, True), (6, True), (8, False)])
-def test_the_same_account_and_amount_lately_is_a_warning_that_names_both(
+def test_recent_look_alike_warning_names_both_ids(
     journal: SqliteJournal, tmp_path: Path, days: int, warned: bool
 ) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
@@ -164,7 +129,7 @@ def test_the_same_account_and_amount_lately_is_a_warning_that_names_both(
         assert "B" in warnings["message"][0].split()
 
 
-def test_a_preview_shows_what_would_be_sent(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_preview_shows_state_of_each_row(journal: SqliteJournal, tmp_path: Path) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     planned = plan(sheet(tmp_path, "A 100 001", "B 100 002", "C x 003"), journal)
     shown = pl.concat(preview(planned, journal, MINOR_UNITS))
@@ -172,21 +137,21 @@ def test_a_preview_shows_what_would_be_sent(journal: SqliteJournal, tmp_path: Pa
 
 
 @pytest.mark.parametrize("rows_a_page", [1, 2, 4])
-def test_a_reconciliation_is_the_same_however_the_sheet_is_kept(
+def test_reconciliation_is_same_for_any_page_size(
     tmp_path: Path, rows_a_page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frames = []
-    for rows in (20_000, rows_a_page):
-        monkeypatch.setattr("paygw_batch.sheet.instructions.ROWS_A_PAGE", rows)
+    for size in (20_000, rows_a_page):
+        monkeypatch.setattr("paygw_batch.sheet.instructions.ROWS_A_PAGE", size)
         held = in_memory_journal()
         batch = submit(plan(sheet(tmp_path, "A 100 001", "B 0 002", "C 0 003", "D 4 004", "E 5 005"), held), held)
-        assert len(list(held.pages(batch.number))) == -(-5 // rows)
+        assert len(list(held.pages(batch.number))) == -(-5 // size)
         frames.append(reconciliation(held, batch, MINOR_UNITS))
     assert frames[0]["state"].to_list() == ["paid", "invalid", "invalid", "paid", "paid"]
     assert frames[0].equals(frames[1])
 
 
-def test_a_column_of_the_sheet_may_have_any_name_that_the_journal_uses(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_sheet_column_may_share_journal_column_name(journal: SqliteJournal, tmp_path: Path) -> None:
     path = tmp_path / "payroll.csv"
     path.write_text(
         "country,client_orderid,amount,account_name,account_number,phone,minor,sent_purpose,gateway_message\n"
@@ -199,7 +164,7 @@ def test_a_column_of_the_sheet_may_have_any_name_that_the_journal_uses(journal: 
     ]
 
 
-def test_a_reconciliation_that_would_leave_out_a_row_of_the_journal_is_not_made(
+def test_reconciliation_omitting_journal_row_is_not_made(
     journal: SqliteJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
@@ -209,7 +174,7 @@ def test_a_reconciliation_that_would_leave_out_a_row_of_the_journal_is_not_made(
         reconciliation(journal, batch, MINOR_UNITS)
 
 
-def test_the_reconciliation_is_a_pure_function_of_sheet_and_journal(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_reconciliation_is_repeatable_and_keeps_notes(journal: SqliteJournal, tmp_path: Path) -> None:
     batch = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
     first, second = (reconciliation(journal, batch, MINOR_UNITS) for _ in range(2))
     assert first.equals(second)
@@ -217,7 +182,7 @@ def test_the_reconciliation_is_a_pure_function_of_sheet_and_journal(journal: Sql
     assert first["note"].to_list() == ["n-A", "n-B"]
 
 
-def test_a_journal_on_disk_keeps_nothing_of_a_batch_that_breaks_its_contract(tmp_path: Path) -> None:
+def test_disk_journal_keeps_nothing_of_invalid_batch(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     endpoint = EndpointIdentity("gateway.example", "1")
     known_dir = tmp_path / "journals"
@@ -249,9 +214,7 @@ def test_a_row_in_flight_is_shown_in_doubt(journal: SqliteJournal, tmp_path: Pat
     assert reconciliation(journal, batch, MINOR_UNITS)["state"].to_list() == ["paid"]
 
 
-def test_an_id_that_was_used_in_another_spelling_is_a_defect_that_amend_does_not_lift(
-    journal: SqliteJournal, tmp_path: Path
-) -> None:
+def test_respelled_used_id_is_defect_despite_amend(journal: SqliteJournal, tmp_path: Path) -> None:
     first = submit(plan(sheet(tmp_path, "PAY-É 100 001"), journal), journal)
     for amend in (False, True):
         clashing = plan(sheet(tmp_path, "pay\u2010e\u0301 200 001", "B 100 002"), journal, amend=amend).validated
@@ -260,12 +223,8 @@ def test_an_id_that_was_used_in_another_spelling_is_a_defect_that_amend_does_not
         assert clashing.instructions["client_orderid"].to_list() == ["B"]
 
 
-def rows(prefix: str, count: int, first: int = 1) -> list[str]:
-    return [f"{prefix}{n} 100 {n:03}" for n in range(first, first + count)]
-
-
 @pytest.mark.parametrize(("days", "repeats"), [(0, True), (4, True), (5, False)])
-def test_a_sheet_that_repeats_a_batch_is_told_once_and_not_opened_by_itself(
+def test_repeated_sheet_is_told_once_and_not_opened(
     journal: SqliteJournal, tmp_path: Path, days: int, repeats: bool
 ) -> None:
     before = submit(plan(sheet(tmp_path, *rows("A", 6)), journal), journal)
@@ -278,14 +237,14 @@ def test_a_sheet_that_repeats_a_batch_is_told_once_and_not_opened_by_itself(
         assert len(journal.batches()) == 1
 
 
-def test_days_are_counted_by_the_gateways_clock_where_ours_was_behind(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_days_are_counted_by_gateway_clock(journal: SqliteJournal, tmp_path: Path) -> None:
     submit(plan(sheet(tmp_path, *rows("A", 3)), journal), journal)
     journal.settle([], note=ClockSeen(timestamp(NOW), timestamp(NOW + timedelta(days=1)), ahead_s=-86_400))
     assert plan(sheet(tmp_path, *rows("B", 3)), journal, days=5).questions
     assert not plan(sheet(tmp_path, *rows("B", 3)), journal, days=6).questions
 
 
-def test_rows_that_repeat_several_batches_a_little_repeat_none(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_slight_repeats_of_several_batches_ask_nothing(journal: SqliteJournal, tmp_path: Path) -> None:
     for batch in range(3):
         submit(plan(sheet(tmp_path, *rows("A", 3, 1 + 3 * batch)), journal), journal)
     planned = plan(sheet(tmp_path, *rows("B", 9)), journal)
@@ -293,9 +252,7 @@ def test_rows_that_repeat_several_batches_a_little_repeat_none(journal: SqliteJo
     assert planned.warnings.select("row", "code").rows() == [(0, "row.look_alike")] * 3
 
 
-def test_the_batch_with_the_most_repeated_rows_is_named_and_others_stay_single(
-    journal: SqliteJournal, tmp_path: Path
-) -> None:
+def test_most_repeated_batch_is_named_besides_single_rows(journal: SqliteJournal, tmp_path: Path) -> None:
     most = submit(plan(sheet(tmp_path, *rows("A", 5)), journal), journal)
     submit(plan(sheet(tmp_path, *rows("C", 1, 6), *rows("C", 2, 60)), journal), journal)
     planned = plan(sheet(tmp_path, *rows("B", 6)), journal)

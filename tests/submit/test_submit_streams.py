@@ -32,10 +32,10 @@ from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from paygw_batch.sheet.write.table import write_frame, write_pieces
 from paygw_batch.show.reconcile import reconciled, reconciliation
 from paygw_batch.submit.plan import Plan, open_planned_batch, plan_submission
-from tests.engine.scripted_world import NOW
-from tests.journal.journal_rows import new_instruction, open_at
-from tests.journal.journal_rows import open_sheet as open_new
-from tests.long_part import share, share_of
+from tests.support.journal_rows import new_instruction, open_at
+from tests.support.journal_rows import open_sheet as open_new
+from tests.support.long_part import share, share_of
+from tests.support.scripted_world import NOW
 
 RULES = load_rules("payout", {"KE": OperatorTerms(purpose="WALLET")})
 OPTIONS = ReadOptions()
@@ -109,7 +109,7 @@ def kept(journal: SqliteJournal) -> tuple[object, ...]:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("order", share([reversed, list, sorted], every=3))
 @pytest.mark.parametrize("names", share([["id", "Zoë"], ["id"]], every=2))
-def test_a_sheet_in_parts_opens_the_batch_that_it_opens_as_a_whole(
+def test_sheet_in_parts_opens_same_batch(
     tmp_path: Path, order: Callable[[list[str]], Iterable[str]], names: list[str]
 ) -> None:
     path = write(tmp_path / "p.csv", [*order([f"{names[n % len(names)]}-{one}" for n, one in enumerate(ids(120))])])
@@ -124,7 +124,7 @@ def test_a_sheet_in_parts_opens_the_batch_that_it_opens_as_a_whole(
 @pytest.mark.share(2)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("amend", [False, True])
-def test_known_changed_and_repeated_rows_are_found_in_every_part(tmp_path: Path, amend: bool) -> None:
+def test_known_changed_repeated_rows_are_found_in_parts(tmp_path: Path, amend: bool) -> None:
     some = ids(120)
     path = write(tmp_path / "p.csv", some)
     journals = in_memory_journal(), in_memory_journal()
@@ -150,7 +150,7 @@ def test_known_changed_and_repeated_rows_are_found_in_every_part(tmp_path: Path,
 
 
 @pytest.mark.usefixtures("small")
-def test_a_batch_that_fails_at_its_end_leaves_the_journal_as_it_was() -> None:
+def test_batch_failing_at_end_leaves_journal_unchanged() -> None:
     journal = in_memory_journal()
     open_new(journal, pages=list(to_pages(pl.DataFrame({"row": [2]}))))
     before = kept(journal)
@@ -172,9 +172,7 @@ def test_a_batch_that_fails_at_its_end_leaves_the_journal_as_it_was() -> None:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("step", ["_record", "_amend"])
-def test_a_batch_that_fails_while_its_opening_is_written_leaves_the_journal_as_it_was(
-    monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_batch_failing_while_opening_leaves_journal_unchanged(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     journal = in_memory_journal()
     open_new(journal, pages=list(to_pages(pl.DataFrame({"row": [2]}))))
     before = kept(journal)
@@ -188,7 +186,7 @@ def test_a_batch_that_fails_while_its_opening_is_written_leaves_the_journal_as_i
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("step", ["_record", "_amend", "_commit"])
-def test_what_is_left_of_a_process_killed_while_it_opens_a_batch_is_the_journal_before(
+def test_killed_batch_opening_leaves_previous_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     tmp_path.chmod(0o700)
@@ -257,7 +255,7 @@ SAID = st.text(st.one_of(st.sampled_from('":,{}\\ aé'), st.characters(codec="ut
 
 @settings(deadline=None, max_examples=share_of(50))
 @given(st.lists(st.dictionaries(st.sampled_from(NAMES), SAID), max_size=5))
-def test_the_index_of_payees_is_written_from_columns_as_it_is_read_from_the_tables(rows: list[dict[str, str]]) -> None:
+def test_payee_index_from_columns_matches_tables(rows: list[dict[str, str]]) -> None:
     journal = in_memory_journal()
     news = [
         new_instruction(n)._replace(
@@ -282,7 +280,7 @@ def test_the_index_of_payees_is_written_from_columns_as_it_is_read_from_the_tabl
 @pytest.mark.share(2)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_reconciliation_in_pieces_is_the_file_that_it_is_as_a_whole(tmp_path: Path, ending: str) -> None:
+def test_reconciliation_in_pieces_equals_whole_file(tmp_path: Path, ending: str) -> None:
     journal = in_memory_journal()
     opened(planned(streamed(write(tmp_path / "p.csv", ids(120))), journal), journal)
     (batch,) = journal.batches()
@@ -299,9 +297,7 @@ def test_a_reconciliation_in_pieces_is_the_file_that_it_is_as_a_whole(tmp_path: 
 @pytest.mark.share(2)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_reconciliation_that_does_not_tie_at_its_end_is_not_written(
-    tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_untied_reconciliation_is_not_written(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = in_memory_journal()
     opened(planned(streamed(write(tmp_path / "p.csv", ids(120))), journal), journal)
     (batch,) = journal.batches()

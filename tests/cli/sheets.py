@@ -1,0 +1,80 @@
+"""Sheets as people write them for the command line: workbooks, cover notes, customers."""
+
+import os
+import re
+from pathlib import Path
+
+import openpyxl
+from openpyxl.worksheet.worksheet import Worksheet
+
+from tests.support.checkout import ROOT
+from tests.support.program import HEADING
+
+COLLECTED = (
+    "country,client_orderid,amount,first_name,last_name,phone,email,address1,city,zip_code,ipaddress,order_desc,"
+    "merchant_data"
+)
+
+
+CUSTOMER = "KE,{id},{amount},Jane,Wanjiku,+25471234{n:04},jane@example.com,1 Moi Avenue,Nairobi,00100,192.0.2.1,Shoes,t"
+
+
+def customers(count: int, *, amount: str = "1500.50", prefix: str = "COL") -> list[str]:
+    return [CUSTOMER.format(id=f"{prefix}-{n}", amount=amount, n=n) for n in range(1, count + 1)]
+
+
+OLD = (1_700_000_000, 1_700_000_000)
+
+
+def noted(sheet: Path, note: str | None) -> Path:
+    """Put a cover note beside a sheet; both were written long ago."""
+    if note is not None:
+        beside = sheet.with_name(f"{sheet.name}.toml")
+        beside.write_text(note)
+        os.utime(beside, OLD)
+    os.utime(sheet, OLD)
+    return sheet
+
+
+PAGE = (ROOT / "docs" / "mending.md").read_text()
+
+
+MENDS = re.findall(r"^\| `([A-Z]+[0-9]+)` \|.*\| `([^`]+)` \|$", PAGE, flags=re.MULTILINE)
+
+
+def examples(workbook: Path) -> list[dict[str, str]]:
+    """Return what the help sheet gives as an example of each country: column -> value."""
+    found: dict[str, dict[str, str]] = {}
+    lines = openpyxl.load_workbook(workbook)["Help"].iter_rows(values_only=True)
+    for column, countries, needed, _, example in list(lines):
+        if needed in {"yes", "no"}:
+            for country in str(countries).split(", "):
+                found.setdefault(country, {})[str(column)] = str(example or "")
+    return list(found.values())
+
+
+def fill(workbook: Path, rows: list[dict[str, str]]) -> None:
+    """Write rows below the headings, as a person does in a spreadsheet: into the cells that are there."""
+    book = openpyxl.load_workbook(workbook)
+    sheet = book["Payees"]
+    assert isinstance(sheet, Worksheet)
+    headings = [str(cell.value) for cell in sheet[1]]
+    for number, row in enumerate(rows, start=2):
+        for at, heading in enumerate(headings, start=1):
+            cell = sheet.cell(number, at)
+            cell.number_format = "@"  # openpyxl does not take a new cell's format from its column; spreadsheets do
+            cell.value = f"PAY-{number}" if heading == "client_orderid" else row.get(heading)
+    book.save(workbook)
+
+
+def workbook(path: Path, **worksheets: list[str]) -> Path:
+    """Write a workbook with these worksheets of CSV lines, each below the heading."""
+    book = openpyxl.Workbook()
+    assert book.active is not None
+    book.remove(book.active)
+    for name, rows in worksheets.items():
+        worksheet = book.create_sheet(name)
+        for row in (HEADING, *rows):
+            worksheet.append(row.split(","))
+    book.save(path)
+    return path

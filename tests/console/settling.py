@@ -1,0 +1,69 @@
+"""Rows in doubt at the pages: settled by word, by order, by statement."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.console.pages import orders
+from paygw_batch.console.pages.orders import StatementFolder, read_statement_of
+from paygw_batch.settings.configuration import Settings
+from tests.support.people import House, Person
+from tests.support.program import HEADING
+
+DECLINES = """
+[[rule]]
+amount_whole = 9001
+status = "declined"
+message = "The account is closed."
+commits = false
+[[rule]]
+amount_whole = 9002
+status = "declined"
+message = "The limit of the day is reached."
+commits = false
+[[rule]]
+amount_whole = 9006
+fault = "garbage"
+[[rule]]
+amount_whole = 9008
+fault = "drop_before"
+"""
+
+
+PAYS = '[default]\nstatus = "approved"\n'
+
+
+TICKET = "Ticket 7 <b>"
+
+
+def paid(house: House, *amounts: str) -> str:
+    """Pay rows without approval, and return the batch. The first of them is row 2."""
+    rows = [f"KE,P-{n},{amount},KES,Jane {n},254712345{n:03},+254712345{n:03}" for n, amount in enumerate(amounts, 1)]
+    return str(house.program.json("submit", house.program.sheet(rows, "payroll.csv", HEADING))["batch"])
+
+
+def settle(
+    person: Person, batch: str, row: int, said: str, evidence: str = TICKET, attempt: str = "1"
+) -> Sequence[str]:
+    """Settle a row as the page does; return the status, and where the browser is led."""
+    place = f"/payouts/{batch}/rows/{row}/settle"
+    answer = person.post(place, said=said, evidence=evidence, attempt=attempt)
+    return str(answer.status_code), answer.headers.get("location", answer.text)
+
+
+def drafted(person: Person, batch: str, row: int, said: str = "rejected") -> str:
+    """Draft an order to settle a row, and return its address."""
+    status, place = settle(person, batch, row, said)
+    assert (status, place.startswith("/orders/")) == ("303", True), place
+    return place
+
+
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read statements in this process: another one costs a second. The stories read them as the pages do."""
+
+    def run(_program: str, given: Sequence[str], settings: Settings, **_where: object) -> bool:
+        read_statement_of(StatementFolder(Path(given[0])), settings)
+        return True
+
+    monkeypatch.setattr(orders, "run_within_limits", run)

@@ -1,0 +1,218 @@
+"""`python -m tests.promise.campaign`: the process campaign at the size that is asked for, with what it came to."""
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+from threading import Event
+
+from tests.promise.campaign.forgetting import forget_until_done
+from tests.promise.campaign.judge import Broken, judge_end, judge_orders
+from tests.promise.campaign.kills import FAST, SLOW, Killed, kill
+from tests.promise.campaign.listening import NOTIFYING, kill_with_listener, proving
+from tests.promise.campaign.machine import Machine, Spawner, gateway
+from tests.promise.campaign.ordinals import EVERYTHING, strike
+from tests.promise.campaign.power import play, record
+from tests.promise.campaign.telling import kill_with_notices
+from tests.promise.campaign.tracing import why_not
+from tests.promise.campaign.watching import kill_with_console
+from tests.support.long_runs import stop_at_sigterm
+
+RELEASE = {
+    "kills": 10_000,
+    "listening": 1_000,
+    "console": 1_000,
+    "notices": 1_000,
+    "starts": 1_000,
+    "ordinals": 1,
+    "power": 1,
+}
+PARTS = ("power", "starts", "ordinals", "kills", "listening", "console", "notices")
+"""In the order in which they are run."""
+START_ROWS = 8
+
+
+def main() -> int:
+    """Run what was asked for; return 1 when anything broke."""
+    parser = argparse.ArgumentParser(prog="python -m tests.promise.campaign", description=__doc__)
+    parser.add_argument("--release", action="store_true", help="everything, at the size of a release")
+    parser.add_argument("--kills", type=int, default=0, help="random kills, half of them against a slow gateway")
+    parser.add_argument("--listening", type=int, default=0, help="kills with the listener on, and killed as well")
+    parser.add_argument(
+        "--console", type=int, default=0, help="kills with the console on, looked at, and killed as well"
+    )
+    parser.add_argument("--notices", type=int, default=0, help="kills with notices on, and what sends them killed")
+    parser.add_argument("--starts", type=int, default=0, help="double starts")
+    parser.add_argument(
+        "--ordinals", type=int, default=0, metavar="N", help="each N-th ordinal of every call and fault"
+    )
+    parser.add_argument(
+        "--power", type=int, default=0, metavar="N", help="power cut after each N-th operation of a run"
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--lanes", type=int, default=4, help="how many batches are killed side by side (kills)")
+    arguments = parser.parse_args()
+    stop = stop_at_sigterm()
+    # Every part then ends in order, with what it came to so far.
+    sizes = RELEASE if arguments.release else vars(arguments)
+    place = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 (a directory of our own is made in it)
+    parts: list[tuple[str, Callable[[Path, Spawner], str]]] = [
+        ("power loss", partial(_power, every=sizes["power"], stop=stop)),
+        ("double starts", partial(_starts, starts=sizes["starts"], stop=stop)),
+        ("ordinals", partial(_ordinals, every=sizes["ordinals"], stop=stop)),
+        ("kills", partial(_kills, kills=sizes["kills"], seed=arguments.seed, lanes=arguments.lanes, stop=stop)),
+        ("listening", partial(_listening, kills=sizes["listening"], seed=arguments.seed, stop=stop)),
+        ("console", partial(_console, kills=sizes["console"], seed=arguments.seed, stop=stop)),
+        ("notices", partial(_notices, kills=sizes["notices"], seed=arguments.seed, stop=stop)),
+    ]
+    code = 0
+    for (name, part), size in zip(parts, map(sizes.__getitem__, PARTS), strict=True):
+        if size and not stop.is_set():
+            code |= _told(name, part, place)
+    return code
+
+
+def _told(name: str, part: Callable[[Path, Spawner], str], place: str | None) -> int:
+    """Run a part and say what it came to. Where something broke, machines and records are kept to be looked at."""
+    began_s, used_s = time.monotonic(), _processor_s()
+    with TemporaryDirectory(dir=place) as home:
+        directory = Path(home)
+        try:
+            with Spawner() as spawner:
+                told, code = part(directory, spawner), 0
+        except AssertionError as broken:
+            kept = shutil.copytree(directory, Path(mkdtemp(prefix="paygw-campaign-")) / directory.name)
+            told, code = f"BROKEN: {broken} (kept in {kept})", 1
+    seconds, processor_s = time.monotonic() - began_s, _processor_s() - used_s
+    _say(f"{name}: {told} ({seconds:,.0f} s, {processor_s:,.0f} s of processor time)")
+    return code
+
+
+def _processor_s() -> float:
+    """Return the processor time of all that has run here and ended."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _listening(directory: Path, spawner: Spawner, *, kills: int, seed: int, stop: Event) -> str:
+    home = directory / "notifying"
+    home.mkdir(mode=0o700)
+    with gateway(home, NOTIFYING, proving(home / "secret.txt")) as notifying:
+        tally = kill_with_listener(directory / "listening", spawner, notifying, kills=kills, seed=seed, stop=stop)
+    return (
+        f"{tally.kills:,} kills of runs and listeners over {tally.batches:,} batches ({tally.collected:,} collected), "
+        f"{tally.orders:,} orders: 0 sent twice, 0 lost, 0 without an intent, every notification that was answered "
+        "with 200 in the journal"
+    )
+
+
+def _console(directory: Path, spawner: Spawner, *, kills: int, seed: int, stop: Event) -> str:
+    with gateway(directory / "gateway", SLOW) as at:
+        tally = kill_with_console(directory / "console", spawner, at, kills=kills, seed=seed, stop=stop)
+    return (
+        f"{tally.kills:,} kills of runs and consoles over {tally.batches:,} batches, {tally.orders:,} orders: 0 sent "
+        "twice, 0 lost, 0 without an intent, every look answered, nobody signed out, the page shows the reconciliation"
+    )
+
+
+def _notices(directory: Path, spawner: Spawner, *, kills: int, seed: int, stop: Event) -> str:
+    with gateway(directory / "gateway", SLOW) as at:
+        tally = kill_with_notices(directory / "notices", spawner, at, kills=kills, seed=seed, stop=stop)
+    return (
+        f"{tally.kills:,} kills of runs and of what sends notices over {tally.batches:,} batches, "
+        f"{tally.runs_that_sent:,} runs that sent rows, {tally.orders:,} orders: 0 sent twice, 0 lost, 0 without an "
+        "intent, each run told, no notice sent twice unless a kill hid the answer, no exit code changed"
+    )
+
+
+def _kills(directory: Path, _: Spawner, *, kills: int, seed: int, lanes: int, stop: Event) -> str:
+    """Kill in several lanes side by side, each with a gateway of its own, every second of them a slow one."""
+
+    def in_lane(lane: int) -> Killed:
+        home = directory / f"lane-{lane}"
+        try:
+            with gateway(home, SLOW if lane % 2 else FAST) as at, Spawner() as spawner:
+                share = -(-kills // lanes)
+                seeded = f"{seed}/{lane}"
+                return kill(home / "kills", spawner, at, kills=share, seed=seeded, stop=stop, then=forget_until_done)
+        except AssertionError:
+            stop.set()  # no other lane goes on for hours before this is told
+            raise
+
+    with ThreadPoolExecutor(lanes) as pool:
+        tally = sum(pool.map(in_lane, range(lanes)), start=Killed())
+    return (
+        f"{tally.kills:,} kills ({tally.kills_while_sending:,} while orders were leaving) over {tally.batches:,} "
+        f"batches ({tally.collected:,} collected), {tally.orders:,} orders, the people of {tally.forgotten:,} batches "
+        "forgotten: 0 sent twice, 0 lost, 0 without an intent, 0 bytes left of who was forgotten"
+    )
+
+
+def _starts(directory: Path, spawner: Spawner, *, starts: int, stop: Event) -> str:
+    codes: Counter[int] = Counter()
+    made = orders = 0
+    with gateway(directory / "fast", FAST) as at:
+        while made < starts and not stop.is_set():
+            operation = "payin" if made % 3 == 2 else "payout"
+            machine = Machine.made(
+                directory / "starts" / str(made), spawner, at, prefix=f"D{made}", operation=operation
+            )
+            sheet = machine.sheet(START_ROWS)
+            runs = [machine.start(machine.command, sheet) for _ in range(2 if made % 10 else 4)]
+            codes.update(run.done() for run in runs)
+            if len(judge_orders(machine, at)) != START_ROWS:
+                raise Broken(f"start {made}: {machine.said()}")
+            judge_end(machine, at, START_ROWS)
+            shutil.rmtree(machine.home)
+            made += 1
+            orders += START_ROWS
+    return (
+        f"{made:,} times two runs at once, each tenth time four, {orders:,} orders; exit codes {dict(codes)}: 0 sent "
+        "twice, 0 lost, 0 without an intent"
+    )
+
+
+def _ordinals(directory: Path, spawner: Spawner, *, every: int, stop: Event) -> str:
+    if why_not():
+        return f"left out: {why_not()}"
+    struck: Counter[str] = Counter()
+    pairs = 0
+    with gateway(directory / "slow", SLOW) as at:
+        for call, fault in EVERYTHING:
+            runs = strike(directory / "ordinals", spawner, at, call, fault, every=every, stop=stop)
+            struck[call] += runs.runs
+            if stop.is_set():
+                break
+            _say(f"  {call} {fault}: struck at {runs.runs} ordinals, exit codes {dict(runs.codes)}")
+            pairs += 1
+    return (
+        f"{struck.total():,} runs struck {dict(struck)}, {pairs} of {len(EVERYTHING)} pairs of call and fault at every "
+        f"ordinal{'' if every == 1 else f' of each {every}'}: 0 sent twice, 0 lost, 0 without an intent"
+    )
+
+
+def _power(directory: Path, spawner: Spawner, *, every: int, stop: Event) -> str:
+    if why_not():
+        return f"left out: {why_not()}"
+    with gateway(directory / "slow", SLOW) as at:
+        machine = Machine.made(directory / "power" / "home", spawner, at, prefix="POWER", has_journal=False)
+        operations = record(machine, "submit", machine.sheet(START_ROWS))
+    disks = play(machine, operations, every=every, stop=stop)
+    cut = ", stopped before the last" if stop.is_set() else ""
+    return f"{len(operations)} operations, {disks:,} disks{cut}: each opens, is sound, and owes nothing that had left"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,341 @@
+"""A machine of one merchant, the program on it as processes, and a gateway that is a process of its own."""
+
+import csv
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from paygw_batch.sandbox.record import RecordLine, read_record, unguarded
+from tests.support.patience import PATIENCE_S, until
+from tests.support.ports import free_port, wait_until_there
+
+ROOT = Path(__file__).resolve().parents[3]
+COMMANDS = {"payout": "submit", "payin": "collect"}
+HEADINGS = {
+    "payout": "country,client_orderid,amount,currency,account_name,account_number,phone",
+    "payin": "country,client_orderid,amount,currency,first_name,last_name,phone,email,address1,city,zip_code,ipaddress,"
+    "order_desc,merchant_data",
+}
+LINES = {
+    "payout": "KE,{id},{amount},KES,Jane Wanjiku,254712345{n:03},+254712345{n:03}",
+    "payin": "KE,{id},{amount},KES,Jane,Wanjiku,+254712345{n:03},jane@example.com,1 Moi Avenue,Nairobi,00100,192.0.2.1,"
+    "Shoes,t",
+}
+"""How long anything may take before the campaign calls it hung."""
+
+
+class Spawner:
+    """Starts the program by forks of a process that has imported it (see `spawner.py`)."""
+
+    def __init__(self, *modules: str) -> None:
+        """Import what every run needs, and `modules` too."""
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("spawner.py")), *modules],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,  # whoever ends the campaign by its group leaves it to end its own processes in order
+        )
+        self._hear()
+
+    def start(self, **start: Any) -> int:
+        """Start the program; return its process id."""
+        pid: int = self._ask({"start": start})["pid"]
+        return pid
+
+    def reap(self, pid: int) -> int:
+        """Return the exit code of a process that has ended (negative: the signal that killed it)."""
+        status: int = self._ask({"reap": pid})["status"]
+        return status
+
+    def close(self) -> None:
+        """End the spawner."""
+        self._process.communicate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
+        if self._process.stdin is None:
+            raise AssertionError
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return self._hear()
+
+    def _hear(self) -> dict[str, Any]:
+        if self._process.stdout is None:
+            raise AssertionError
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+
+@dataclass
+class Run:
+    """One start of the program."""
+
+    spawner: Spawner
+    pid: int
+    exit_code: int | None = None
+    _watch: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._watch = os.pidfd_open(self.pid)
+
+    def wait(self, seconds: float = PATIENCE_S) -> int | None:
+        """Return the exit code once the process has ended, None if it has not within `seconds`."""
+        if self.exit_code is None:
+            waiting = select.poll()
+            waiting.register(self._watch, select.POLLIN)
+            if not waiting.poll(seconds * 1000):
+                return None
+            self.exit_code = self.spawner.reap(self.pid)
+            os.close(self._watch)
+        return self.exit_code
+
+    def done(self, seconds: float = PATIENCE_S) -> int:
+        """Return the exit code of a process that must end within `seconds`."""
+        code = self.wait(seconds)
+        if code is None:
+            self.send(signal.SIGUSR1)  # it writes to its standard error where it hangs (see `spawner.py`)
+            self.wait(1.0)
+            self.send(signal.SIGKILL)
+            self.wait()
+            raise AssertionError(f"the program hung for {seconds:.0f} s")
+        return code
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if the process is still there."""
+        if self.exit_code is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def until_stopped(self) -> None:
+        """Wait until the process has stopped itself."""
+        until(lambda: _state_of(self.pid) in {"T", "t"}, "the program did not stop", look_every_s=0.002)
+
+
+def _state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that a process, in any of its threads, has started and that are still there."""
+    found: list[int] = []
+    for path in Path("/proc", str(pid), "task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended
+            found += map(int, path.read_text().split())
+    return found
+
+
+@dataclass
+class GatewayProcess:
+    """The built-in gateway, started by its own command. Its record of an operation judges."""
+
+    directory: Path
+    url: str
+    operation: str = "payout"
+    _others: "dict[str, GatewayProcess]" = field(default_factory=dict, repr=False)
+    _orders: list[RecordLine] = field(default_factory=list, repr=False)
+    _read_bytes: int = 0
+
+    @property
+    def key(self) -> Path:
+        return self.directory / "sandbox-merchant.pem"
+
+    @property
+    def _record(self) -> Path:
+        return self.directory / f"sandbox-record{'' if self.operation == 'payout' else '-' + self.operation}.csv"
+
+    def of(self, operation: str) -> "GatewayProcess":
+        """Return the same gateway, with its record of an operation."""
+        if operation == self.operation:
+            return self
+        return self._others.setdefault(operation, GatewayProcess(self.directory, self.url, operation))
+
+    def record_bytes(self) -> int:
+        """Return how long the record is: it grows with each order that arrives."""
+        return self._record.stat().st_size
+
+    def record(self, since: int = 0) -> list[RecordLine]:
+        """Return every order that reached it, oldest first, but the first `since` of them.
+
+        The record is only ever appended to, so what was read before is not read again.
+        """
+        if not self._read_bytes:
+            self._read_bytes = self._record.read_bytes().index(b"\n") + 1
+            read_record(self._record)  # it is one
+        lines, length = whole_lines(self.newer(self._read_bytes))
+        self._read_bytes += length
+        self._orders += lines
+        return self._orders[since:]
+
+    def newer(self, position: int) -> bytes:
+        """Return the record from a byte on. What is read so is not kept here."""
+        with self._record.open("rb") as file:
+            file.seek(position)
+            return file.read()
+
+
+def whole_lines(text: bytes) -> tuple[list[RecordLine], int]:
+    """Return the lines of a part of a record that are whole, and how many bytes they have."""
+    text = text[: text.rfind(b"\n") + 1]
+    lines = csv.reader(text.decode().splitlines(keepends=True), strict=True)
+    return [RecordLine(*map(unguarded, line)) for line in lines], len(text)
+
+
+@contextmanager
+def gateway(directory: Path, behaviour: str, further: str = "") -> Iterator[GatewayProcess]:
+    """Run the built-in gateway in a process of its own, with the rules of a TOML text, and `further` configuration."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    config = directory / "gateway.toml"
+    config.write_text(sandbox_toml() + further)
+    rules = directory / "behaviour.toml"
+    rules.write_text(behaviour)
+    port = free_port()
+    with subprocess.Popen(
+        [sys.executable, "-m", "paygw_batch", "--config", config, "sandbox", "--port", str(port), "--behaviour", rules],
+        cwd=ROOT,
+        env={**os.environ, "XDG_STATE_HOME": str(directory / "state")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        process_group=0,
+    ) as process:
+        try:
+            wait_until_there(port, process)
+            yield GatewayProcess(directory, f"http://127.0.0.1:{port}")
+        finally:
+            process.kill()
+
+
+def sandbox_toml(**gateway_keys: str) -> str:
+    """Return the shipped sandbox configuration with its journal beside it; `gateway_keys` go under [gateway]."""
+    text = (ROOT / "config" / "sandbox.toml").read_text().replace("../sandbox-state/journal.sqlite3", "journal.sqlite3")
+    further = "".join(f'{key} = "{value}"\n' for key, value in gateway_keys.items())
+    if "base_url" in gateway_keys:
+        text = re.sub(r"(?m)^base_url = .*\n", "", text)
+    return text.replace("[gateway]\n", f"[gateway]\n{further}")
+
+
+@dataclass
+class Machine:
+    """A merchant's machine: configuration, journal, sheets. Every start of the program is a process of its own."""
+
+    home: Path
+    spawner: Spawner
+    prefix: str
+    """What the order ids of its sheets start with: they are its own at the gateway."""
+    since: int = 0
+    """How many orders the gateway had when the machine was made: none of them is its own."""
+    environ: dict[str, str] = field(default_factory=dict)
+    """What its environment holds beside the usual."""
+    operation: str = "payout"
+    started: list[Run] = field(default_factory=list, repr=False)
+    """Every start of the program on it."""
+
+    @classmethod
+    def made(
+        cls,
+        home: Path,
+        spawner: Spawner,
+        at: GatewayProcess,
+        *,
+        prefix: str = "PAY",
+        concurrency: int = 16,
+        operation: str = "payout",
+        has_journal: bool = True,
+        since: int | None = None,
+    ) -> Self:
+        """Return a fresh machine that pays, or collects, through `at`; its journal made, unless told otherwise.
+
+        `since` spares a look at the record where the order ids of a machine are its own.
+        """
+        home.mkdir(mode=0o700, parents=True)
+        config = sandbox_toml(base_url=at.url, private_key=str(at.key))
+        (home / "paygw.toml").write_text(config.replace("concurrency = 16", f"concurrency = {concurrency}"))
+        since = len(at.of(operation).record()) if since is None else since
+        machine = cls(home, spawner, prefix, since, operation=operation)
+        if has_journal and machine.run("journal", "new") != 0:
+            raise AssertionError(f"no journal was created: {machine.said()}")
+        return machine
+
+    @property
+    def command(self) -> str:
+        """Return the command that sends its sheets."""
+        return COMMANDS[self.operation]
+
+    @property
+    def journal(self) -> Path:
+        return self.home / "journal.sqlite3"
+
+    def sheet(self, rows: int, *, name: str = "payroll.csv", first: int = 0) -> Path:
+        """Write a sheet of good rows, whose order ids count from `first`."""
+        lines = [
+            LINES[self.operation].format(id=f"{self.prefix}-{n}", amount=f"{100 + n}.25", n=n % 1000)
+            for n in range(first, first + rows)
+        ]
+        path = self.home / name
+        path.write_text("\n".join([HEADINGS[self.operation], *lines]) + "\n")
+        return path
+
+    def start(self, *arguments: str | Path, **start: Any) -> Run:
+        """Start the program."""
+        environ = {
+            "HOME": str(self.home),
+            "PATH": os.environ["PATH"],
+            "XDG_STATE_HOME": str(self.home / "state"),
+            "NO_COLOR": "1",
+        } | {**self.environ, **start.pop("environ", {})}
+        given = ["--config", str(self.home / "paygw.toml"), *map(str, arguments)]
+        pid = self.spawner.start(
+            arguments=given,
+            environ=environ,
+            directory=str(self.home),
+            **{
+                "out": str(self.home / "out.txt"),
+                "err": str(self.home / "err.txt"),
+                "planted_from": str(Path(__file__).parent),
+                **start,
+            },
+        )
+        self.started.append(Run(self.spawner, pid))
+        return self.started[-1]
+
+    def run(self, *arguments: str | Path, **start: Any) -> int:
+        """Run the program to its end; return its exit code."""
+        return self.start(*arguments, **start).done()
+
+    def said(self) -> str:
+        """Return all that the program wrote on this machine, to be shown when something is wrong."""
+        return (self.home / "err.txt").read_text()[-3000:]
+
+    def reconciliation(self, name: str = "payroll.reconciliation.csv") -> list[dict[str, str]]:
+        with (self.home / name).open(newline="") as stream:
+            return list(csv.DictReader(stream))
+
+    def state_files(self) -> list[Path]:
+        """Return the journal and what belongs to it, what left included."""
+        return [*self.home.glob("journal.sqlite3*"), *(self.home / "known.journal.sqlite3").glob("*/*")]
+
+    def with_spawner(self, spawner: Spawner) -> "Machine":
+        """Return this very machine, its programs started by another spawner."""
+        return replace(self, spawner=spawner)
+
+    def copy_to(self, home: Path) -> "Machine":
+        """Return a machine that is as this one is now."""
+        shutil.copytree(self.home, home)
+        return replace(self, home=home, environ={})

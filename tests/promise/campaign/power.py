@@ -1,0 +1,418 @@
+"""Power loss: every file operation of a run is written down, and every moment the power could fail is played again.
+
+What a moment leaves on the disk: of every file what was synced, and of the writes since then any subset, the last one
+perhaps torn; of the names made, changed or removed in a directory since it was synced, none or all. From each such
+disk the journal must open, be sound, and owe nothing of what had begun to leave.
+"""
+
+import itertools
+import os
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from threading import Event
+from typing import Self
+
+from paygw_batch.errors import JournalError, JournalMissing
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
+from paygw_batch.opening.open_journal import file_of
+from paygw_batch.settings.configuration import Settings, load_settings
+from tests.promise.campaign.judge import Broken
+from tests.promise.campaign.machine import Machine, Run
+from tests.promise.campaign.tracing import traced
+
+CALLS = "openat,pwrite64,write,fdatasync,fsync,ftruncate,rename,unlink,unlinkat,mkdir,link,sendto,writev,sendmsg"
+TRACE = ["-y", "-xx", "-s", "4000000", "-e", f"trace={CALLS}", "-e", "signal=none"]
+SENDS = {"sendto", "sendmsg", "write", "writev"}
+ALL_SUBSETS_UP_TO = 5
+RANDOM_SUBSETS = 24
+SECTOR_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    path: str
+    offset: int | None
+    """None: at the end."""
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A change of a directory: `make`, `rename`, `link`, `remove` or `mkdir`."""
+
+    what: str
+    path: str
+    to: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The bytes of an order began to leave."""
+
+    order_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A request to the program was answered with 200: whoever asked relies on it."""
+
+
+Operation = Write | Truncate | Sync | Name | Sent | Answered
+_LINE = re.compile(r"^(\d+)\s+(\w+)\((.*)$")
+_RESUMED = re.compile(r"^(\d+)\s+<\.\.\. (\w+) resumed>(.*)$")
+_STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
+_DESCRIPTOR = re.compile(r"^(?:-?\d+|AT_FDCWD)<([^>]*)>")
+_SOCKET = "<" + "".join(f"\\x{byte:02x}" for byte in b"socket:")
+_ORDER_ID = re.compile(rb'"client_orderid":\s*"([^"]+)"')
+
+
+def record(
+    machine: Machine,
+    *arguments: str | Path,
+    planted: str | None = None,
+    meanwhile: Callable[[Run], None] | None = None,
+) -> list[Operation]:
+    """Run the program, and return what it did to the files of its machine, in order; `meanwhile` is done beside it.
+
+    Where the machine has no journal, it is made first, and that is recorded, too.
+    """
+    known = set(files_of(machine))
+    made = [] if machine.journal.exists() else _recorded(machine, known, "journal", "new")
+    return made + _recorded(machine, known, *arguments, planted=planted, meanwhile=meanwhile)
+
+
+def _recorded(
+    machine: Machine,
+    known: set[str],
+    *arguments: str | Path,
+    planted: str | None = None,
+    meanwhile: Callable[[Run], None] | None = None,
+) -> list[Operation]:
+    log = machine.home.with_name("operations.txt")
+    code = traced(machine, log, TRACE, *arguments, planted=planted, meanwhile=meanwhile)
+    if code not in {0, 4, 5}:
+        raise AssertionError(f"exit code {code}: {machine.said()}")
+    return list(_operations(log.read_text(), str(machine.home), known))
+
+
+def files_of(machine: Machine) -> dict[str, bytes]:
+    """Return what is on the machine's disk, all of it long synced."""
+    ours = (path for path in machine.home.rglob("*") if path.is_file() and path.name not in {"out.txt", "err.txt"})
+    return {str(path): path.read_bytes() for path in ours if not path.name.endswith("-shm")}
+
+
+def _operations(log: str, home: str, known: set[str]) -> Iterator[Operation]:
+    """Yield what a trace tells; `known` are the files that were there before, and those that are there after it."""
+    unfinished: dict[str, tuple[str, str]] = {}
+    for line in log.splitlines():
+        if found := _RESUMED.match(line):
+            call, begun = unfinished.pop(found[1])
+            arguments = begun + found[3]
+        elif found := _LINE.match(line):
+            call, arguments = found[2], found[3]
+            if arguments.endswith("<unfinished ...>"):
+                unfinished[found[1]] = call, arguments.removesuffix("<unfinished ...>")
+                if call in SENDS:  # it may leave from here on
+                    yield from _sent(arguments)
+                continue
+        else:
+            continue
+        if " = -1 " not in arguments:
+            yield from _operation(call, arguments, home, known)
+
+
+def _operation(call: str, arguments: str, home: str, known: set[str]) -> Iterator[Operation]:
+    texts = [bytes.fromhex(text.replace("\\x", "")) for text in _STRING.findall(arguments)]
+    if call in SENDS:
+        yield from _sent(arguments)
+    described = _DESCRIPTOR.match(arguments)
+    path = _plain(described[1]) if described else ""
+    if call in {"openat", "rename", "unlink", "unlinkat", "mkdir", "link"}:
+        names = [text.decode() for text in texts[:2]]
+        if names and names[0].startswith(home):
+            yield from _name(call, names, arguments, known)
+        return
+    if not path.startswith(home) or path.endswith(("/out.txt", "/err.txt", "-shm")):
+        return
+    if call == "pwrite64":
+        yield Write(path, int(arguments.rsplit(" = ", 1)[0].rstrip(" )").rsplit(", ", 1)[1]), texts[0])
+    elif call == "write":
+        yield Write(path, None, texts[0])
+    elif call == "ftruncate":
+        yield Truncate(path, int(arguments.partition(", ")[2].partition(")")[0]))
+    elif call in {"fdatasync", "fsync"}:
+        yield Sync(path)
+
+
+def _plain(path: str) -> str:
+    return bytes.fromhex(path.replace("\\x", "")).decode() if path.startswith("\\x") else path
+
+
+def _sent(arguments: str) -> Iterator[Sent | Answered]:
+    if "<socket:" not in arguments and "<TCP:" not in arguments and _SOCKET not in arguments:
+        return
+    for text in _STRING.findall(arguments):
+        data = bytes.fromhex(text.replace("\\x", ""))
+        if found := _ORDER_ID.search(data):
+            yield Sent(found[1].decode())
+        if data.startswith(b"HTTP/1.1 200"):
+            yield Answered()
+
+
+def _name(call: str, names: list[str], arguments: str, known: set[str]) -> Iterator[Operation]:
+    path = names[0]
+    if call == "openat":
+        if "O_CREAT" in arguments and path not in known and not path.endswith(("/out.txt", "/err.txt", "-shm")):
+            known.add(path)
+            yield Name("make", path)
+    elif call in {"rename", "link"}:
+        known.add(names[1])
+        yield Name(call, path, names[1])
+    elif call in {"unlink", "unlinkat"}:
+        known.discard(path)
+        yield Name("remove", path)
+    else:
+        yield Name("mkdir", path)
+
+
+@dataclass
+class Disk:
+    """What the operations so far have left: surely there, and perhaps there."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    """By an identity of their own, which a rename does not change."""
+    pending: defaultdict[str, list[Write | Truncate]] = field(default_factory=lambda: defaultdict(list))
+    names: dict[str, str] = field(default_factory=dict)
+    """Durable names, and the files they lead to."""
+    now: dict[str, str] = field(default_factory=dict)
+    """Names as the running program sees them."""
+    renamed: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    """Changes of directories since they were synced: the directory, and all names after the change."""
+    sent: set[str] = field(default_factory=set)
+    answered: int = 0
+
+    @classmethod
+    def holding(cls, files: Mapping[str, bytes]) -> Self:
+        """Return a disk on which files are durable already."""
+        names = {name: f"{name}#before" for name in files}
+        return cls({names[name]: content for name, content in files.items()}, names=dict(names), now=dict(names))
+
+    def apply(self, operation: Operation) -> None:
+        """Take note of an operation."""
+        match operation:
+            case Sent(order_id):
+                self.sent.add(order_id)
+            case Answered():
+                self.answered += 1
+            case Write(path) | Truncate(path):
+                if path in self.now:
+                    self.pending[self.now[path]].append(operation)
+            case Sync(path) if path in self.now:
+                file = self.now[path]
+                self.files[file] = _written(self.files.get(file, b""), self.pending.pop(file, []))
+            case Sync(path):
+                self._sync_directory(path)
+            case Name():
+                self._change(operation)
+
+    def _change(self, change: Name) -> None:
+        match change.what:
+            case "make":
+                self.now[change.path] = f"{change.path}#{len(self.renamed)}#{len(self.files)}"
+            case "rename" if change.path in self.now:
+                self.now[change.to] = self.now.pop(change.path)
+            case "link" if change.path in self.now:
+                self.now[change.to] = self.now[change.path]
+            case "remove":
+                self.now.pop(change.path, None)
+            case _:
+                return
+        self.renamed.append((str(Path(change.path).parent), dict(self.now)))
+
+    def _sync_directory(self, directory: str) -> None:
+        mine = {name: file for name, file in self.now.items() if str(Path(name).parent) == directory}
+        others = {name: file for name, file in self.names.items() if str(Path(name).parent) != directory}
+        self.names = others | mine
+        self.renamed = [(where, names) for where, names in self.renamed if where != directory]
+
+    def left(self, rng: Random) -> Iterator[dict[str, bytes]]:
+        """Yield what a power cut now may leave: names and contents."""
+        names = [self.names, *(self.names | names for _, names in self.renamed)]
+        dirty = [(file, write) for file, writes in self.pending.items() for write in range(len(writes))]
+        for seen in (names[0], names[-1]) if len(names) > 1 else names:
+            for kept in _subsets(dirty, rng):
+                yield {name: self._content(file, kept) for name, file in seen.items()}
+            yield {name: self._content(file, frozenset(dirty), torn=dirty[-1:]) for name, file in seen.items()}
+
+    def _content(self, file: str, kept: frozenset[tuple[str, int]], *, torn: Sequence[tuple[str, int]] = ()) -> bytes:
+        writes = [
+            _torn(write) if (file, n) in torn else write
+            for n, write in enumerate(self.pending.get(file, []))
+            if (file, n) in kept
+        ]
+        return _written(self.files.get(file, b""), writes)
+
+
+def _torn(write: Write | Truncate) -> Write | Truncate:
+    """Return a write of which only the first half of the sectors came through."""
+    if isinstance(write, Truncate):
+        return write
+    sectors = len(write.data) // SECTOR_BYTES
+    return replace(write, data=write.data[: sectors // 2 * SECTOR_BYTES])
+
+
+def _written(content: bytes, writes: list[Write | Truncate]) -> bytes:
+    image = bytearray(content)
+    for write in writes:
+        if isinstance(write, Truncate):
+            image = image[: write.size].ljust(write.size, b"\0")
+        else:
+            offset = len(image) if write.offset is None else write.offset
+            image = image.ljust(offset, b"\0")
+            image[offset : offset + len(write.data)] = write.data
+    return bytes(image)
+
+
+def _subsets(dirty: list[tuple[str, int]], rng: Random) -> Iterator[frozenset[tuple[str, int]]]:
+    if len(dirty) <= ALL_SUBSETS_UP_TO:
+        for size in range(len(dirty) + 1):
+            yield from map(frozenset, itertools.combinations(dirty, size))
+        return
+    yield frozenset()
+    yield frozenset(dirty)
+    for _ in range(RANDOM_SUBSETS):
+        yield frozenset(one for one in dirty if rng.random() < 0.5)
+
+
+# Playing them.
+
+
+def play(
+    machine: Machine,
+    operations: list[Operation],
+    *,
+    before: Mapping[str, bytes] | None = None,
+    every: int = 1,
+    seed: int = 1,
+    stop: Event | None = None,
+    look: "Look | None" = None,
+) -> int:
+    """Cut the power after every operation (or each `every`-th) in every way; return how many disks were looked at.
+
+    `before` is what the disk held when the recording began. `look` is asked about each disk, and about those that the
+    power leaves once the program has ended: what it said it did must be on all of them.
+
+    The machine's own home is moved away: each disk is built in its place, because a journal knows where it lives.
+    """
+    machine.home.rename(machine.home.with_name("recorded"))
+    config = (machine.home.with_name("recorded") / "paygw.toml").read_bytes()
+    rng, disk, looked_at, seen = Random(seed), Disk.holding(before or {}), 0, set()  # noqa: S311 (dice)
+    for number, operation in enumerate(operations):
+        if stop is not None and stop.is_set():
+            break
+        disk.apply(operation)
+        is_over = number == len(operations) - 1
+        if number % every and not is_over:
+            continue
+        for files in disk.left(rng):
+            key = hash((frozenset(files.items()), frozenset(disk.sent), disk.answered, is_over))
+            if key in seen:
+                continue
+            seen.add(key)
+            _build(machine.home, {**files, str(machine.home / "paygw.toml"): config})
+            looked_at += 1
+            when = f"after operation {number} of {len(operations)} ({type(operation).__name__})"
+            if look is None:
+                look_at_journal(machine, disk.sent, when)
+            else:
+                look(machine, disk, when, is_over)
+    return looked_at
+
+
+def _build(home: Path, files: Mapping[str, bytes]) -> None:
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(mode=0o700)
+    for name, content in files.items():
+        path = Path(name)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_bytes(content)
+        path.chmod(0o600)
+
+
+Look = Callable[[Machine, Disk, str, bool], None]
+"""Is given the machine, what its disk has seen, a word for the moment, and whether the program had ended by then."""
+
+
+def look_at_journal(machine: Machine, sent: set[str], when: str) -> None:
+    """Hold that the journal opens, is sound, is noted, and owes nothing that had begun to leave."""
+    known = noted(machine)
+    try:
+        journal = open_as_configured(machine)
+    except JournalError as error:
+        raise Broken(f"{when}: the journal does not open: {error.message}") from None
+    try:
+        journal.mark_interrupted("2026-11-21T12:00:00.000Z")
+        for order_id, number in journal._fetch("SELECT order_id, number FROM fact WHERE kind = 'intended'"):
+            if order_id in sent and known < number:
+                raise Broken(f"{when}: {order_id} had begun to leave, and it is noted up to fact {known}, not {number}")
+        batches = journal.batches()
+        if sent and not batches:
+            raise Broken(f"{when}: {sorted(sent)} had begun to leave, and the batch is gone")
+        owed = {due.order_id for batch in batches for due in journal.due(batch.number, after_row=0, limit=1_000)}
+        if twice := owed & sent:
+            raise Broken(f"{when}: {sorted(twice)} had begun to leave, and would be sent again")
+        for batch in batches:
+            if sum(tally.count for tally in journal.tallies(batch.number)) != batch.rows:
+                raise Broken(f"{when}: a row is lost")
+        journal.verify()
+    finally:
+        journal.close()
+
+
+def noted(machine: Machine) -> int:
+    """Return the number of the last fact that a machine has noted."""
+    with as_configured(machine) as settings:
+        known = file_of(settings).known
+    return max((line.number for entry in known.entries() for line in known.left(entry.journal_id)), default=0)
+
+
+@contextmanager
+def as_configured(machine: Machine) -> Iterator[Settings]:
+    """Give the settings of a machine, as the program has them there."""
+    before = os.environ.get("XDG_STATE_HOME")
+    os.environ["XDG_STATE_HOME"] = str(machine.home / "state")
+    try:
+        yield load_settings(machine.home / "paygw.toml", environ=machine.environ, flags={})
+    finally:
+        if before is None:
+            del os.environ["XDG_STATE_HOME"]
+        else:
+            os.environ["XDG_STATE_HOME"] = before
+
+
+def open_as_configured(machine: Machine) -> SqliteJournal:
+    """Open the journal of a machine as the program would there."""
+    with as_configured(machine) as settings:
+        place = file_of(settings)
+        try:
+            return place.open_to_write("campaign")
+        except JournalMissing:  # its making was cut off: it can be made again, and is a journal without a batch
+            place.make("campaign")
+            return place.open_to_write("campaign")

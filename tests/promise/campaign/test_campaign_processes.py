@@ -1,0 +1,206 @@
+"""The program as processes: killed, signalled, paused, started twice. The gateway's record judges."""
+
+import shutil
+import signal
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.promise.campaign.forgetting import forget_until_done
+from tests.promise.campaign.judge import judge_end, judge_orders, wait_for_orders
+from tests.promise.campaign.kills import ENDS, FAST, SLOW, Killed, Pace, kill, kill_until_done
+from tests.promise.campaign.listening import kill_with_listener
+from tests.promise.campaign.machine import GatewayProcess, Machine, Spawner, gateway
+from tests.promise.campaign.telling import kill_with_notices
+from tests.promise.campaign.tracing import traced, why_not
+from tests.promise.campaign.watching import kill_with_console
+from tests.support.long_part import long, share
+
+ROWS = 30
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "seed", "kills"),
+    [(SLOW, 1, 10), long(SLOW, 1, 50), long(SLOW, 2, 50), long(FAST, 3, 10), long(FAST, 3, 50), long(FAST, 4, 50)],
+)
+def test_random_kills_double_or_lose_no_row(
+    tmp_path: Path, spawner: Spawner, behaviour: str, seed: int, kills: int
+) -> None:
+    with gateway(tmp_path / "gateway", behaviour) as at:
+        tally = kill(tmp_path, spawner, at, kills=kills, seed=seed)
+    assert tally.kills >= kills
+    assert tally.kills_while_sending > 0
+
+
+@pytest.mark.parametrize("kills", [2, long(20)])
+def test_kills_with_listener_double_or_lose_no_row(
+    tmp_path: Path, spawner: Spawner, notifying_gateway: GatewayProcess, kills: int
+) -> None:
+    tally = kill_with_listener(tmp_path, spawner, notifying_gateway, kills=kills, seed=1)
+    assert tally.kills >= kills
+
+
+@pytest.mark.parametrize("kills", [2, long(12)])
+def test_kills_with_console_double_or_lose_no_row(
+    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, kills: int
+) -> None:
+    tally = kill_with_console(tmp_path, spawner, slow_gateway, kills=kills, seed=1)
+    assert tally.kills >= kills
+
+
+@pytest.mark.parametrize("seed", [4, long(1), long(2)])
+def test_killed_forget_order_still_forgets_people(machine: Machine, slow_gateway: GatewayProcess, seed: int) -> None:
+    rng, tally = Random(seed), Killed()  # noqa: S311 (dice)
+    kill_until_done(machine, slow_gateway, rng, Pace(), tally)
+    forget_until_done(machine, slow_gateway, rng, Pace(), tally)
+    assert tally.forgotten == 1
+
+
+@pytest.mark.parametrize("kills", [2, long(40)])
+def test_no_notice_is_lost_or_doubled_without_kill(
+    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, kills: int
+) -> None:
+    tally = kill_with_notices(tmp_path, spawner, slow_gateway, kills=kills, seed=1)
+    assert tally.kills >= kills
+
+
+@pytest.mark.parametrize("number", share([signal.SIGTERM, signal.SIGINT], every=2))
+def test_first_signal_lets_rows_in_flight_land(
+    machine: Machine, slow_gateway: GatewayProcess, number: signal.Signals
+) -> None:
+    sheet = machine.sheet(300)
+    run = machine.start("submit", sheet)
+    wait_for_orders(machine, slow_gateway, 3)
+    run.send(number)
+    code = run.done()
+    orders = judge_orders(machine, slow_gateway)
+    states = [line["state"] for line in machine.reconciliation()]
+    assert len(orders) < 300
+    assert states.count("in_doubt") == sum(line.answer == "drop_after" for line in orders)
+    assert code == (5 if "in_doubt" in states else 130)
+    judge_end(machine, slow_gateway, 300)
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
+@pytest.mark.parametrize("name", share(["TERM", "INT"], every=2))
+@pytest.mark.parametrize("commit", share([6, 4, 8], every=3))
+def test_signal_during_commit_ends_run_in_order(
+    machine: Machine, slow_gateway: GatewayProcess, name: str, commit: int
+) -> None:
+    """It comes while an intent or an outcome is flushed to the disk: the batch was opened before."""
+    sheet = machine.sheet(ROWS)
+    first = machine.start("submit", sheet)
+    wait_for_orders(machine, slow_gateway, 1)
+    first.send(signal.SIGKILL)
+    first.done()
+    log = machine.home / "strace.txt"
+    inject = ["-e", "trace=fdatasync", "-e", f"inject=fdatasync:signal={name}:when={commit}"]
+    code = traced(machine, log, inject, "resume")
+    assert f"SIG{name} {{" in log.read_text()
+    states = [line["state"] for line in machine.reconciliation()]
+    assert "in_doubt" in states, "the kill left some"
+    assert code == 5
+    assert "ready" in states
+    assert machine.run("submit", sheet) in ENDS
+    judge_end(machine, slow_gateway, ROWS)
+
+
+def test_second_signal_ends_at_once_without_loss(machine: Machine, slow_gateway: GatewayProcess) -> None:
+    sheet = machine.sheet(ROWS)
+    run = machine.start("submit", sheet)
+    wait_for_orders(machine, slow_gateway, 1)
+    run.send(signal.SIGTERM)
+    run.send(signal.SIGINT)
+    assert run.done() in {130, 5}
+    assert machine.run("submit", sheet) in {4, 5}
+    judge_end(machine, slow_gateway, ROWS)
+
+
+def test_paused_run_excludes_second_run_and_continues(machine: Machine, slow_gateway: GatewayProcess) -> None:
+    sheet = machine.sheet(ROWS)
+    run = machine.start("submit", sheet)
+    wait_for_orders(machine, slow_gateway, 1)
+    run.send(signal.SIGSTOP)
+    run.until_stopped()
+    assert machine.run("submit", sheet) == 7
+    assert machine.run("resume") == 7
+    assert "nother run holds this journal" in machine.said()
+    run.send(signal.SIGCONT)
+    assert run.done() in {4, 5, 6}
+    machine.run("submit", sheet)
+    judge_end(machine, slow_gateway, ROWS)
+
+
+def test_stopped_process_ends_with_spawner(tmp_path: Path, slow_gateway: GatewayProcess) -> None:
+    with Spawner() as own:
+        machine = Machine.made(tmp_path / "home", own, slow_gateway)
+        run = machine.start("submit", machine.sheet(2), stopped=True)
+        run.until_stopped()
+    assert not Path(f"/proc/{run.pid}").exists()
+
+
+@pytest.mark.parametrize("starts", [long(2), 4])
+def test_single_start_sends_and_others_are_told(machine: Machine, slow_gateway: GatewayProcess, starts: int) -> None:
+    sheet = machine.sheet(8)
+    runs = [machine.start("submit", sheet) for _ in range(starts)]
+    codes = [run.done() for run in runs]
+    assert set(codes) <= {4, 5, 7}
+    assert set(codes) & {4, 5}
+    judge_end(machine, slow_gateway, 8)
+    assert len(judge_orders(machine, slow_gateway)) == 8
+
+
+@pytest.fixture
+def half_done(machine: Machine, slow_gateway: GatewayProcess) -> Machine:
+    """A machine whose batch was cut off while it was being sent, with a copy of its state from before."""
+    machine.run("submit", machine.sheet(2, name="first.csv"))
+    shutil.copytree(machine.home, machine.home.with_name("before"))
+    run = machine.start("submit", machine.sheet(ROWS, first=10))
+    wait_for_orders(machine, slow_gateway, 3)
+    run.send(signal.SIGKILL)
+    run.done()
+    return machine
+
+
+def put_back(machine: Machine, source: Path) -> None:
+    """Replace the journal, and not what left, with an older copy."""
+    for path in machine.home.glob("journal.sqlite3*"):
+        path.unlink()
+    for path in source.glob("journal.sqlite3*"):
+        shutil.copy2(path, machine.home)
+
+
+def test_journal_restored_from_older_copy_sends_nothing(half_done: Machine, slow_gateway: GatewayProcess) -> None:
+    before = len(judge_orders(half_done, slow_gateway))
+    newest = half_done.copy_to(half_done.home.with_name("newest"))
+    put_back(half_done, half_done.home.with_name("before"))
+    assert half_done.run("submit", half_done.home / "payroll.csv") == 7
+    assert "older copy" in half_done.said()
+    put_back(half_done, newest.home)
+    assert len(judge_orders(half_done, slow_gateway)) == before
+
+
+def test_missing_journal_sends_nothing(half_done: Machine) -> None:
+    for path in half_done.home.glob("journal.sqlite3*"):
+        path.unlink()
+    assert half_done.run("submit", half_done.home / "payroll.csv") == 7
+    assert half_done.run("resume") == 7
+    assert not list(half_done.home.glob("journal.sqlite3"))
+
+
+def test_a_copy_beside_its_original_sends_nothing(half_done: Machine) -> None:
+    copy = half_done.home / "copy.sqlite3"
+    shutil.copy2(half_done.journal, copy)
+    assert half_done.run("--journal", copy, "resume") == 7
+    assert "copy of the journal" in half_done.said()
+
+
+def test_row_edited_between_runs_stops_sending(machine: Machine, slow_gateway: GatewayProcess) -> None:
+    sheet = machine.sheet(6)
+    machine.run("submit", sheet)
+    before = len(judge_orders(machine, slow_gateway))
+    sheet.write_text(sheet.read_text().replace("101.25", "901.25"))
+    assert machine.run("submit", sheet) == 3
+    assert "client_orderid.conflict" in (machine.home / "out.txt").read_text() + machine.said()
+    assert len(judge_orders(machine, slow_gateway)) == before

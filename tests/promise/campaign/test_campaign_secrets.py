@@ -1,0 +1,217 @@
+"""Nothing secret and no payee's data where it does not belong, whatever goes wrong; an environment not heard.
+
+Where the line runs: the journal, the sheet, the reconciliation and rejects files, the gateway's record, and the list of
+defects hold payees' data by design, each for its owner alone. Nothing else does.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from tests.promise.campaign.canary import PASSPHRASE, leaks, sheet_line
+from tests.promise.campaign.judge import orders_of, wait_for_orders
+from tests.promise.campaign.machine import HEADINGS, ROOT, GatewayProcess, Machine, Spawner, gateway
+from tests.promise.campaign.tracing import traced, why_not
+from tests.support.long_part import share
+
+AMOUNTS = ("100", "9001", "9002", "9004", "9006", "9007", "9008", "9009", "9010", "9011", "200", "300")
+"""One for each fault of the built-in gateway but the one that takes a minute."""
+OURS = {"payroll.csv", "payroll.reconciliation.csv", "merchant.pem"}
+
+
+@pytest.fixture(scope="module")
+def faulty_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    rules = (ROOT / "config" / "sandbox-behaviour.toml").read_text()
+    with gateway(tmp_path_factory.mktemp("faulty") / "gateway", rules) as started:
+        yield started
+
+
+@pytest.fixture
+def canary(tmp_path: Path, spawner: Spawner, faulty_gateway: GatewayProcess) -> Machine:
+    """A machine whose payees are canaries, with an encrypted key whose passphrase is one too."""
+    machine = Machine.made(tmp_path / "home", spawner, faulty_gateway, prefix=f"C{abs(hash(tmp_path)) % 10**8}")
+    key = serialization.load_pem_private_key(faulty_gateway.key.read_bytes(), None)
+    encrypted = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(PASSPHRASE.encode()),
+    )
+    (machine.home / "merchant.pem").write_bytes(encrypted)
+    (machine.home / "merchant.pem").chmod(0o600)
+    config = machine.home / "paygw.toml"
+    config.write_text(
+        config.read_text().replace(
+            f'private_key = "{faulty_gateway.key}"',
+            'private_key = "merchant.pem"\nprivate_key_passphrase_env = "CANARY"',
+        )
+    )
+    (machine.home / "tmp").mkdir()
+    lines = [sheet_line(f"{machine.prefix}-{n}", amount) for n, amount in enumerate(AMOUNTS)]
+    (machine.home / "payroll.csv").write_text("\n".join([HEADINGS["payout"], *lines]) + "\n")
+    return machine
+
+
+def start_options(machine: Machine) -> dict[str, Any]:
+    return {"environ": {"CANARY": PASSPHRASE, "TMPDIR": str(machine.home / "tmp")}}
+
+
+def others(machine: Machine) -> list[Path]:
+    """Return every file on the machine that may hold no payee's data."""
+    journal = {machine.journal.name, f"{machine.journal.name}-wal", f"{machine.journal.name}-shm"}
+    files = [path for path in machine.home.rglob("*") if path.is_file()]
+    # A kill while the reconciliation is written leaves it under the name that it had before it was whole.
+    unfinished = set(machine.home.glob(".paygw-*.part"))
+    assert all(path.stat().st_mode & 0o077 == 0 for path in unfinished)
+    return [path for path in files if path.name not in OURS | journal and path not in unfinished]
+
+
+def submit(machine: Machine, *options: str, planted: str | None = None) -> int:
+    return machine.run(*options, "submit", machine.home / "payroll.csv", planted=planted, **start_options(machine))
+
+
+def run_through_every_fault(machine: Machine) -> None:
+    for _ in range(4):
+        if submit(machine, "--json", "-v") == 5:
+            break
+    submit(machine, "-v")
+    for command in (("status",), ("verify",), ("reconcile", str(machine.home / "payroll.csv"), "--out", "o.csv")):
+        machine.run(*command, **start_options(machine))
+    (machine.home / "o.csv").unlink(missing_ok=True)
+
+
+def kill_in_the_middle(machine: Machine) -> None:
+    run = machine.start("-v", "submit", machine.home / "payroll.csv", **start_options(machine))
+    run.wait(0.7)
+    run.send(signal.SIGKILL)
+    run.done()
+    submit(machine, "-v")
+
+
+def fail_by_an_error_of_our_own(machine: Machine) -> None:
+    assert submit(machine, "-v", planted="plants:an_error_of_our_own") == 1
+    assert "Trace, innermost last" in machine.said()
+
+
+def fail_to_write_the_journal(machine: Machine) -> None:
+    if why_not():
+        pytest.skip(why_not())
+    inject = ["-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=12"]
+    log = machine.home.with_name("strace.txt")
+    traced(machine, log, inject, "-v", "submit", machine.home / "payroll.csv", **start_options(machine))
+
+
+def damage_the_journal(machine: Machine) -> None:
+    submit(machine, "-v")
+    content = bytearray(machine.journal.read_bytes())
+    content[5_000:9_000] = os.urandom(4_000)
+    machine.journal.write_bytes(content)
+    assert submit(machine, "-v") in {1, 7}
+    machine.run("-v", "verify", **start_options(machine))
+
+
+def give_a_wrong_passphrase(machine: Machine) -> None:
+    assert machine.run("-v", "submit", machine.home / "payroll.csv", environ={"CANARY": PASSPHRASE + "x"}) == 2
+
+
+def lose_the_directory_of_the_reconciliation(machine: Machine) -> None:
+    out = machine.home / "missing" / "out.csv"
+    assert machine.run("-v", "submit", machine.home / "payroll.csv", "--out", out, **start_options(machine)) == 2
+
+
+@pytest.mark.parametrize(
+    "happening",
+    share(
+        [
+            run_through_every_fault,
+            kill_in_the_middle,
+            fail_by_an_error_of_our_own,
+            fail_to_write_the_journal,
+            damage_the_journal,
+            give_a_wrong_passphrase,
+            lose_the_directory_of_the_reconciliation,
+        ],
+        every=3,
+    ),
+)
+def test_secrets_and_payees_leak_nowhere(canary: Machine, happening: Callable[[Machine], None]) -> None:
+    happening(canary)
+    assert leaks(others(canary)) == []
+    assert list((canary.home / "tmp").iterdir()) == []
+    assert all(path.stat().st_mode & 0o077 == 0 for path in canary.state_files())
+
+
+@pytest.mark.parametrize("planted", share(["plants:body_in_a_log_line", "plants:header_in_a_log_line"], every=2))
+def test_the_planted_log_line_is_found(canary: Machine, planted: str) -> None:
+    submit(canary, planted=planted)
+    assert leaks(others(canary)) != []
+
+
+def test_a_process_may_leave_no_core_dump(machine: Machine, slow_gateway: GatewayProcess) -> None:
+    run = machine.start("submit", machine.sheet(30))
+    wait_for_orders(machine, slow_gateway, 1)
+    limits = Path(f"/proc/{run.pid}/limits").read_text()
+    run.send(signal.SIGKILL)
+    run.done()
+    (line,) = (line for line in limits.splitlines() if line.startswith("Max core file size"))
+    assert line.split()[4:6] == ["0", "0"]
+
+
+# The environment, one variable at a time, through a fresh start of the program.
+
+UNHEARD = {
+    "HTTP_PROXY": "http://127.0.0.1:1",
+    "http_proxy": "http://127.0.0.1:1",
+    "HTTPS_PROXY": "http://127.0.0.1:1",
+    "ALL_PROXY": "socks5://127.0.0.1:1",
+    "NO_PROXY": "",
+    "SSL_CERT_FILE": "/nonexistent",
+    "SSL_CERT_DIR": "/nonexistent",
+    "REQUESTS_CA_BUNDLE": "/nonexistent",
+    "CURL_CA_BUNDLE": "/nonexistent",
+    "PYTHONHTTPSVERIFY": "0",
+    "SSLKEYLOGFILE": "keys.log",
+    "PANDERA_VALIDATION_ENABLED": "False",
+    "PANDERA_VALIDATION_DEPTH": "SCHEMA_ONLY",
+    "PYTHONOPTIMIZE": "2",
+}
+
+
+OF_VALIDATION = {"PANDERA_VALIDATION_ENABLED", "PANDERA_VALIDATION_DEPTH", "PYTHONOPTIMIZE"}
+
+
+@pytest.mark.share(8)
+@pytest.mark.parametrize("name", share(UNHEARD, every=4))
+def test_a_variable_of_the_environment_changes_nothing(
+    machine: Machine, slow_gateway: GatewayProcess, name: str
+) -> None:
+    sheet = machine.sheet(2)
+    bad = machine.home / "bad.csv"
+    bad.write_text(sheet.read_text().replace("100.25", "-5"))
+    environ = {"PATH": os.environ["PATH"], "HOME": str(machine.home), "XDG_STATE_HOME": str(machine.home / "state")}
+
+    def fresh(path: Path) -> tuple[int, dict[str, object]]:
+        done = subprocess.run(
+            [sys.executable, "-m", "paygw_batch", "--config", machine.home / "paygw.toml", "--json", "submit", path],
+            env={**environ, "PYTHONPATH": str(ROOT), name: UNHEARD[name]},
+            cwd=machine.home,
+            capture_output=True,
+            check=False,
+        )
+        return done.returncode, json.loads(done.stdout)
+
+    if name in OF_VALIDATION:
+        code, summary = fresh(bad)
+        assert (code, summary["defects"]) == (3, 1)
+        assert orders_of(machine, slow_gateway.record()) == []
+        return
+    code, summary = fresh(sheet)
+    assert (code, summary["states"]) == (0, {"paid": 2})
+    assert not (machine.home / "keys.log").exists()

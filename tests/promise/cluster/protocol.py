@@ -1,0 +1,490 @@
+"""One life of a batch in PostgreSQL: workers, a run beside them, and a person, in an order that a seed decides.
+
+What plays is what ships: the SQL functions, the claims, the commits, the desk. Ours are the dice, the clock, and the
+judge, who reads what was sent, and the tables by himself.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import psycopg
+import pytest
+
+from paygw_batch.cluster import database_place
+from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof
+from paygw_batch.core.lifecycle import Resolution, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalError, JournalWentBack
+from paygw_batch.gateway.message import MayLeave
+from paygw_batch.journal.postgres import session, workers
+from paygw_batch.journal.postgres.postgres_journal import OwnRun, PostgresJournal
+from paygw_batch.journal.postgres.workers import SignsOfLife
+from paygw_batch.journal.values import Due, Entry, MoveResult
+from tests.promise.cluster.baton import (
+    COMMIT,
+    Actor,
+    Died,
+    Fate,
+    PacedConnection,
+    Stage,
+    Statement,
+    actor_here,
+    connect_unpaced,
+)
+from tests.support.journal_rows import AT, intent, open_sheet, outcome_of, resolved
+from tests.support.postgres_rows import postgres_place
+from tests.support.postgres_server import PostgresServer
+
+J = TypeVar("J", bound=PostgresJournal)
+ROWS, WINDOW = 8, 2
+INTENT_LIVES_S = 600.0
+"""No life lasts so long: intents grow old when the dice say so."""
+STEPS = 250
+"""How long there is trouble; then everything ends in order."""
+MAX_PROCESSES = 14
+CHANCE_OF_A_FREEZE, CHANCE_OF_A_FREEZE_AT_DEPARTURE = 0.015, 0.5
+CHANCES, CHANCES_AT_COMMIT = (0.03, 0.03), (0.05, 0.1)
+"""That an actor dies, and that it loses its connection."""
+MAX_STEPS_FROZEN = 80
+"""Long enough for another process to put in doubt what a frozen one was about to send."""
+PAUSES_S = (250.0, 400.0, 3_600.0)
+"""Less than half of what an intent lives, less than all of it, and more."""
+CHANCE_THAT_A_LOST_COMMIT_ARRIVES = 0.5
+WORDS = {"approved": OutcomeKind.PAID}
+HOSTS = ("north", "south")
+_MOVED = "SELECT count(*) FROM fact f WHERE NOT EXISTS (SELECT FROM contradiction c WHERE c.fact = f.number) AND "
+_CLEARED = f"{_MOVED} f.instruction = %s AND f.kind IN ('released', 'resolved_not_received')"
+_INTENDED = f"{_MOVED} f.instruction = %s AND f.attempt = %s AND f.kind = 'intended'"
+_GIVEN_UP = f"{_MOVED} f.instruction = %s AND f.attempt = %s AND f.kind = 'interrupted'"
+_DOUBTS = """SELECT i.process, count(*) FROM fact f
+    JOIN fact i ON (i.instruction, i.attempt, i.kind) = (f.instruction, f.attempt, 'intended')
+    WHERE f.kind = 'interrupted' GROUP BY 1"""
+_AGE = "UPDATE process SET seen_at = seen_at - make_interval(secs => %s) WHERE number = %s AND ended_at IS NULL"
+
+
+class Broken(AssertionError):
+    """The promise was broken."""
+
+
+@dataclass
+class Played:
+    """What a series of lives came to."""
+
+    lives: int = 0
+    processes: int = 0
+    deaths: int = 0
+    lost_connections: int = 0
+    freezes: int = 0
+    late: int = 0
+    """Commits that arrived after their connections were lost."""
+    sent: int = 0
+    interrupted: int = 0
+    releases: int = 0
+    steps: int = 0
+
+    def add(self, other: "Played") -> None:
+        """Count another series as well."""
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class PlayedSigns(SignsOfLife):
+    """Shows no sign of life: a process lives on its commits alone."""
+
+    def __init__(self, server: session.Server, number: int, intent_lives_s: float) -> None:
+        if (actor := actor_here()) is not None:
+            actor.process = number
+        super().__init__(server, number, intent_lives_s)
+
+    def _show_on(self) -> None:
+        return
+
+
+class PlayedSystem:
+    """The module `os`, for which each actor is a process."""
+
+    FIRST = 10_000_000
+    """No process of a real system has such a number."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def getpid(self) -> int:
+        """Return the number of the actor whose thread this is."""
+        actor = actor_here()
+        return os.getpid() if actor is None else self.FIRST + self._stage.actors.index(actor)
+
+    def kill(self, pid: int, _signal: int) -> None:
+        """Raise `ProcessLookupError` for an actor that died."""
+        if self._stage.actors[pid - self.FIRST].is_dead:
+            raise ProcessLookupError
+
+
+def _host_here() -> str:
+    actor = actor_here()
+    return _real_host() if actor is None else actor.host
+
+
+_real_host = socket.gethostname
+
+
+class World:
+    """A database with one batch, hosts, processes, a gateway that keeps a record, and a judge."""
+
+    def __init__(self, url: str, home: Path, seed: int) -> None:
+        self.rng = Random(seed)  # noqa: S311 - dice
+        self.places = {}
+        for host in HOSTS:
+            (home / host).mkdir(mode=0o700)
+            self.places[host] = self._place(url, home / host)
+        self.stage = Stage(url)
+        self.sent: list[tuple[int, int]] = []
+        self.trail: list[str] = []
+        self.played = Played(lives=1)
+        self._frozen_until: dict[Actor, int] = {}
+
+    @staticmethod
+    def _place(url: str, home: Path) -> DatabasePlace:
+        return postgres_place(url, home, intent_lives_s=INTENT_LIVES_S)
+
+    # The processes.
+
+    def _enter(self, name: str, story: Callable[[Actor], None]) -> Actor:
+        self.played.processes += 1
+        seed = self.rng.randrange(1 << 30)
+        return self.stage.enter(f"{name} {self.played.processes}", story, seed)
+
+    def worker(self, actor: Actor) -> None:
+        """Claim rows of the run that is on, and pay them, without the desk."""
+        with self._used(self._place_of(actor).open_to_work("worker")) as journal:
+            for _ in range(2):
+                if journal.join_run() is None:
+                    return
+                with journal.for_engine() as given:
+                    self._pay(actor, given)
+                journal.leave_run()
+
+    def run(self, actor: Actor) -> None:
+        """Do what `submit` and `resume` do: take the desk, conclude what was left, pay."""
+        with self._used(self._place_of(actor).open_to_write(actor.name)) as journal:
+            journal.mark_interrupted(AT)
+            with journal.for_engine() as given:
+                self._pay(actor, given)
+
+    def person(self, actor: Actor) -> None:
+        """Settle rows that are in doubt, release rejected ones, take in what the gateway says, hand over."""
+        with self._used(self._place_of(actor).open_to_write(actor.name)) as journal:
+            for _ in range(actor.rng.randrange(2, 6)):
+                self._deed(journal, actor.rng)
+            journal.start_shared_run(1, waits=True)
+
+    def late(self, commit: Statement) -> None:
+        """Let a commit arrive whose connection was lost: nobody waits for its answer."""
+        self.played.late += 1
+        with suppress(psycopg.OperationalError), closing(self._connected()) as connection:
+            try:
+                connection.execute(*commit)
+            except psycopg.Error as error:
+                if not (error.sqlstate or "").startswith("PW") or error.sqlstate == "PW010":
+                    raise
+
+    def _connected(self) -> Any:
+        return session.connect(self.places[HOSTS[0]].server, write=True)
+
+    def _place_of(self, actor: Actor) -> DatabasePlace:
+        actor.host = actor.rng.choice(HOSTS)
+        return self.places[actor.host]
+
+    @staticmethod
+    @contextmanager
+    def _used(journal: J) -> Iterator[J]:
+        try:
+            yield journal
+        except Died:
+            journal.writer._guarded.close()  # a process that ends lets go of its files, and of its connection
+            journal.writer._guarded.session.close()
+            raise
+        except BaseException:
+            journal.close()
+            raise
+        journal.close()
+
+    def _pay(self, actor: Actor, journal: OwnRun) -> None:
+        done: list[Entry] = []
+        while True:
+            due = journal._next(1, WINDOW)
+            entries = [*done, *(intent(one) for one in due)]
+            if not entries:
+                return
+            actor.sending = {one.number for one in due}
+            handed_in_s = actor.clock_s
+            results = journal._appended(entries)
+            moved = zip(due, results[len(done) :], strict=True)
+            done = list(self._sent(actor, moved, lambda: journal.may_leave(actor.clock_s - handed_in_s)))  # noqa: B023 (used at once)
+
+    def _sent(self, actor: Actor, moved: Any, may_leave: MayLeave) -> Iterator[Entry]:
+        for due, result in moved:
+            if result is MoveResult.MOVED:
+                actor.stop_at(f"before row {due.number} leaves")
+                if not may_leave():
+                    yield outcome_of(due.number, due.standing.attempt + 1, OutcomeKind.NOT_SENT)
+                    actor.sending.discard(due.number)
+                    continue
+                self._arrives(due)
+                kind = actor.rng.choice([OutcomeKind.PAID, OutcomeKind.REJECTED, OutcomeKind.UNKNOWN])
+                yield outcome_of(due.number, due.standing.attempt + 1, kind)
+            actor.sending.discard(due.number)
+
+    def _arrives(self, due: Due) -> None:
+        """The gateway gets an order: the judge looks at once."""
+        number, attempt = due.number, due.standing.attempt + 1
+        if (number, attempt) in self.sent:
+            raise Broken(f"row {number}, attempt {attempt}, was sent twice")
+        with psycopg.connect(self.places[HOSTS[0]].server.url, options="-c search_path=paygw") as judge:
+            if judge.execute(_INTENDED.encode(), (number, attempt)).fetchall() != [(1,)]:
+                raise Broken(f"row {number}, attempt {attempt}, was sent without an intent")
+            if judge.execute(_GIVEN_UP.encode(), (number, attempt)).fetchall() != [(0,)]:
+                raise Broken(f"row {number}, attempt {attempt}, was sent when another process had put it in doubt")
+            cleared = judge.execute(_CLEARED.encode(), (number,)).fetchall()[0][0]
+        self.sent.append((number, attempt))
+        if sum(one == number for one, _ in self.sent) > 1 + cleared:
+            raise Broken(f"row {number} was sent again, and no person cleared it")
+
+    def _deed(self, journal: PostgresJournal, rng: Random) -> None:
+        still = {number for actor in self.stage.living() for number in actor.sending}
+        rows = [row for row in journal.rows(1, states=set(State) - {State.READY}) if row.instruction not in still]
+        doubtful = [row for row in rows if row.state is State.IN_DOUBT]
+        sent = [row for row in rows if any(number == row.instruction for number, _ in self.sent)]
+        if doubtful and rng.random() < 0.8:
+            row = rng.choice(doubtful)
+            journal.settle([resolved(row.instruction, row.attempt, rng.choice(list(Resolution)))])
+        if sent and rng.random() < 0.3:
+            row = rng.choice(sent)
+            claim = Claim(row.sent_orderid, "1500.50", "KES", "approved", None, Proof.PROVEN, is_current=True)
+            journal.record_evidence([Evidence(EvidenceSource.STATEMENT, claim, "a statement")], WORDS, at=AT)
+        rejected = [row.row for row in rows if row.state is State.REJECTED]
+        if rejected and rng.random() < 0.8:
+            suffix = rng.random() < 0.5
+            released = journal.release(1, rejected[:2], suffix=suffix, by="amina", at=AT, cutoff="9")
+            self.played.releases += released
+
+    # The trouble.
+
+    def trouble(self) -> None:
+        """Move actors in an order of the dice, and let them die, freeze, and lose their connections."""
+        for step in range(STEPS):
+            self._new_lives()
+            movable = self.stage.movable()
+            if not movable:
+                self.stage.settle()  # a deadlock: the server ends it
+                continue
+            # All wait for what a frozen one has locked: then it thaws sooner.
+            thawed = [actor for actor in movable if self._frozen_until.get(actor, 0) <= step] or movable
+            actor, dice = self.rng.choice(thawed), self.rng.random()
+            if dice < (CHANCE_OF_A_FREEZE_AT_DEPARTURE if "leaves" in actor.place else CHANCE_OF_A_FREEZE):
+                self._hold_up(actor)
+                self._frozen_until[actor] = step + self.rng.randrange(MAX_STEPS_FROZEN)
+                continue
+            dies, loses = CHANCES_AT_COMMIT if COMMIT in actor.place else CHANCES
+            fate = Fate.DIE if dice < dies else Fate.LOSE_CONNECTION if dice < dies + loses else Fate.GO_ON
+            self._move(actor, fate)
+
+    def _new_lives(self) -> None:
+        if self.played.processes < MAX_PROCESSES and len(self.stage.living()) < 4 and self.rng.random() < 0.1:
+            story = self.rng.choice([self.worker, self.worker, self.run, self.person, self.person])
+            self._enter(story.__name__, story)
+
+    def _move(self, actor: Actor, fate: Fate) -> None:
+        self.trail.append(f"{actor.name} {fate.value} {actor.place}")
+        self.played.steps += 1
+        is_sending = "leaves" in actor.place or actor.place == "the start"
+        if fate is Fate.LOSE_CONNECTION and is_sending:
+            fate = Fate.GO_ON
+        self.played.deaths += fate is Fate.DIE
+        self.played.lost_connections += fate is Fate.LOSE_CONNECTION
+        self.stage.move(actor, fate)
+        commit, actor.late = actor.late, None
+        if commit is not None and self.rng.random() < CHANCE_THAT_A_LOST_COMMIT_ARRIVES:
+            self._enter("late commit", lambda _: self.late(commit))
+        self._check(actor)
+
+    def _check(self, actor: Actor) -> None:
+        if not actor.is_done:
+            return
+        if actor.is_dead:  # known on its own machine at once
+            if self.rng.random() < 0.5:
+                self._falls_silent(actor, PAUSES_S[-1])
+        elif actor.error is not None:
+            is_told = isinstance(actor.error, JournalError) and not isinstance(actor.error, JournalWentBack)
+            if not is_told:
+                raise actor.error
+            self.trail.append(f"{actor.name} ended: {actor.error}")
+            if "taken over" in str(actor.error) and not actor.hurts:
+                raise Broken(f"the desk of {actor.name} was taken over while it lived")
+            if "deadlock" in str(actor.error):
+                raise Broken(f"{actor.name}: {actor.error}")
+
+    def _hold_up(self, actor: Actor) -> None:
+        """Freeze an actor for a while, or let it be slow while it shows that it lives."""
+        if actor.place == "the start":
+            return
+        pause_s, is_frozen = self.rng.choice(PAUSES_S), self.rng.random() < 0.6
+        if is_frozen and not self._falls_silent(actor, pause_s):
+            return
+        actor.clock_s += pause_s if is_frozen else PAUSES_S[-1]
+        actor.hurts += is_frozen
+        self.played.freezes += is_frozen
+        self.trail.append(f"{actor.name} {f'freezes for {pause_s:.0f} s' if is_frozen else 'is slow'}, {actor.place}")
+
+    def _falls_silent(self, actor: Actor, seconds: float) -> bool:
+        """Let the last sign of life of an actor be older by the server's clock."""
+        try:
+            self.stage.look(_AGE, (seconds, actor.process))
+        except psycopg.errors.LockNotAvailable:  # it has just shown that it lives
+            return False
+        return True
+
+    # The end.
+
+    def calm(self) -> None:
+        """Let everybody end in order, then pay the rest, by runs that nothing befalls."""
+        while self.stage.living():
+            if movable := self.stage.movable():
+                self._move(self.rng.choice(movable), Fate.GO_ON)
+            else:
+                self.stage.settle()  # a deadlock: the server ends it
+        for actor in self.stage.actors:
+            self._falls_silent(actor, PAUSES_S[-1])
+        last = self._enter("last run", self.run)
+        while not last.is_done:
+            self._move(last, Fate.GO_ON)
+        if last.error is not None:
+            raise last.error
+
+    def judge(self) -> None:
+        """Hold the tables to the record, once everything has ended."""
+        doubts = dict(self.stage.look(_DOUBTS))
+        for actor in self.stage.actors:
+            hurts = max(actor.hurts, actor.error is not None)
+            if doubts.get(actor.process, 0) > WINDOW * hurts:
+                raise Broken(
+                    f"{doubts[actor.process]} rows of {actor.name} came in doubt, and it was hurt {hurts} times"
+                )
+        found = self.stage.look(
+            """SELECT s.instruction, s.state, s.attempt,
+                EXISTS (SELECT FROM unanswered e WHERE e.instruction = s.instruction)
+            FROM state s ORDER BY 1"""
+        )
+        latest = dict(sorted(self.sent))
+        for number, state, attempt, is_held in found:
+            if state in {"in_flight", "ready"} and not (state == "ready" and is_held):
+                raise Broken(f"row {number} is {state} at the end")
+            if attempt < latest.get(number, 0):
+                raise Broken(f"row {number} was sent as attempt {latest[number]}, and the journal ends at {attempt}")
+        if len(found) != ROWS:
+            raise Broken(f"{len(found)} rows of {ROWS} are left")
+        self.stage.look("ALTER TABLE fact ENABLE ALWAYS TRIGGER never_changed")  # see `make_batch`
+        with TemporaryDirectory() as elsewhere:
+            place = postgres_place(self.places[HOSTS[0]].server.url, Path(elsewhere))
+            reader = place.open_to_read()
+            try:
+                counts = reader.verify()
+            finally:
+                reader.close()
+        if counts["instructions"] != ROWS:
+            raise Broken(f"the journal verifies {counts['instructions']} rows of {ROWS}")
+        self.played.sent, self.played.interrupted = len(self.sent), sum(doubts.values())
+
+    def close(self) -> None:
+        """End what is left."""
+        self.stage.end()
+
+
+@dataclass(frozen=True)
+class ProtocolBug:
+    """A planted bug: SQL run on the database, and parts of the program."""
+
+    sql: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Functions of the database, with the texts in them that are replaced."""
+    statements: tuple[str, ...] = ()
+    patches: tuple[tuple[str, Any], ...] = ()
+
+
+NOTHING = ProtocolBug()
+
+
+def play(server: PostgresServer, template: str, seed: int, bug: ProtocolBug = NOTHING) -> Played:
+    """Play one life; raise `Broken`, with the seed and the trail, where the promise is broken."""
+    name = server.new_database(template)
+    world = None
+    with TemporaryDirectory(prefix="paygw-cluster-") as directory, pytest.MonkeyPatch.context() as patching:
+        try:
+            _plant(server.url(name), bug, patching)  # one that cannot be planted any more is not found
+            try:
+                world = World(server.url(name), Path(directory), seed)
+                patching.setattr(workers, "os", PlayedSystem(world.stage))
+                world.trouble()
+                world.calm()
+                world.judge()
+            except Exception as broken:
+                trail = "\n  ".join([] if world is None else world.trail[-60:])
+                raise Broken(f"seed {seed}: {type(broken).__name__}: {broken}\n  {trail}") from broken
+        finally:
+            if world is not None:
+                world.close()
+            server.drop_database(name)
+            for actor in [] if world is None else world.stage.actors:
+                actor.join()
+    return world.played
+
+
+def make_batch(server: PostgresServer, template: str, home: Path) -> str:
+    """Return a database to play in, again and again as a copy: a journal with one batch that is open."""
+    name = server.new_database(template)
+    journal = postgres_place(server.url(name), home).open_to_write("a test")
+    open_sheet(journal, new=ROWS)
+    journal.start_shared_run(1, waits=True)
+    journal.close()
+    with psycopg.connect(server.url(name), autocommit=True, options="-c search_path=paygw") as connection:
+        connection.execute("ALTER TABLE fact DISABLE TRIGGER never_changed")  # intents will have to grow old
+        connection.execute("ALTER TABLE process DISABLE TRIGGER end_is_final")
+        for table in ("host", "process"):  # who made it is not asked for in the roll-call
+            connection.execute(f"UPDATE {table} SET seen_at = seen_at - interval '31 days'".encode())  # noqa: S608 - ours
+        connection.execute("ALTER TABLE process ENABLE ALWAYS TRIGGER end_is_final")
+    return name
+
+
+def _plant(url: str, bug: ProtocolBug, patching: pytest.MonkeyPatch) -> None:
+    patching.setattr(session, "connect", connect_unpaced)
+    patching.setattr(session, "_LimitedConnection", PacedConnection)
+    patching.setattr(database_place, "SignsOfLife", PlayedSigns)
+    patching.setattr(socket, "gethostname", _host_here)
+    for path, value in bug.patches:
+        patching.setattr(path, value)
+    plant_sql(url, bug)
+
+
+def plant_sql(url: str, bug: ProtocolBug) -> None:
+    """Change the functions of a database as a bug says."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SET search_path = paygw")
+        for function, edits in bug.sql.items():
+            ((text,),) = connection.execute("SELECT pg_get_functiondef(%s::regproc)", (function,)).fetchall()
+            for right, wrong in edits.items():
+                if right not in text:
+                    raise LookupError(f"{function} has no {right!r} any more: nothing was planted")
+                text = text.replace(right, wrong)
+            connection.execute(text.encode())
+        for statement in bug.statements:
+            connection.execute(statement.encode())

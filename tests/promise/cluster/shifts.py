@@ -1,0 +1,283 @@
+"""Several workers send a batch while they are killed, frozen, cut off and drained, and the server crashes.
+
+Their queue is emptied in the middle. By their timetable they verify, and pick up one more sheet from a folder.
+"""
+
+import os
+import signal
+import time
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from threading import Event
+
+import psycopg
+
+from tests.promise.campaign.judge import Broken
+from tests.promise.campaign.machine import GatewayProcess, Run, Spawner, children_of
+from tests.promise.cluster.company import INTENT_LIVES_S, Company
+from tests.promise.cluster.trouble import ENDS, Endured, Ordeal, Size, signed
+from tests.support.patience import PATIENCE_S
+from tests.support.postgres_server import PostgresServer
+from tests.support.wire_proxy import Trouble
+
+DESK = "desk"
+FROZEN_S = INTENT_LIVES_S * 1.3
+TURN_S = 0.02
+LOOK_EVERY_S = 0.2
+HANDED_OVER = {0, 4, 5}
+KILLED_OPENINGS = 0.3
+KILLED_WITH_CHILDREN = 0.5
+"""How many of the workers that are killed take the commands of their timetable with them, as a host does."""
+LET_IT_SEND_S = 2.0
+DROPPED = "dropped.csv"
+TIMETABLE = """
+[timetable]
+time_zone = "UTC"
+verify = "*/2 * * * *"
+
+[[timetable.pick_up]]
+folder = "{folder}"
+at = "* * * * *"
+"""
+COMMANDS_MAY_END = ENDS - {6}
+_TABLES = "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname = 'paygw_jobs'"
+_RESULTS = "SELECT job, exit_code FROM paygw_jobs.paygw_result"
+_SESSIONS = "SELECT pid, state, wait_event, query_start, query FROM pg_stat_activity WHERE datname = current_database()"
+_LEFT = """SELECT EXISTS (SELECT FROM paygw.run WHERE ended_at IS NULL),
+    (SELECT count(*) FROM paygw.state WHERE state IN ('ready', 'in_flight'))"""
+
+
+@dataclass
+class _Shift(Ordeal):
+    """One batch that workers send. Each is started again when it ends, as a service is."""
+
+    workers: dict[str, Run] = field(default_factory=dict)
+    frozen_until_s: dict[str, float] = field(default_factory=dict)
+    is_over: bool = False
+    url: str = ""
+
+    @property
+    def rows(self) -> int:
+        """How many rows the sheets have: that of the desk, and the one in the folder."""
+        return self.size.rows + self.size.dropped
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the timetable, the same one for each host."""
+        return self.company.hosts[DESK].home.parent / "drop"
+
+    def drop(self) -> None:
+        """Let every worker pick up sheets from a folder, and put one there."""
+        self.folder.mkdir(mode=0o700)
+        for host in self.company.hosts.keys() - {DESK}:
+            config = self.company.hosts[host].home / "paygw.toml"
+            config.write_text(config.read_text() + TIMETABLE.format(folder=self.folder))
+        sheet = self.company.hosts[DESK].sheet(self.size.dropped, name=DROPPED, first=self.size.rows)
+        os.utime(sheet, (1, 1))  # nobody writes to it any more
+        sheet.rename(self.folder / DROPPED)
+
+    def is_picked_up(self) -> bool:
+        """Return whether the sheet of the folder is paid and put away."""
+        return not self.size.dropped or (
+            any(self.folder.glob(f"done/*-{DROPPED}")) and not any(self.folder.glob("working-*/*"))
+        )
+
+    def empty(self, _host: str) -> None:
+        """Empty the tables of the jobs."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            tables = ", ".join(name for (name,) in connection.execute(_TABLES.encode()))
+            try:
+                connection.execute(f"TRUNCATE {tables}".encode())
+            except psycopg.errors.DeadlockDetected:
+                return
+        self.endured.emptied += 1
+
+    def hand_over(self) -> None:
+        """Open the batch and hand it over, by a command that is killed now and then."""
+        desk = self.company.hosts[DESK]
+        while True:
+            run = desk.start("submit", self.sheets[DESK], "--detach", "--wait", planted=self.planted)
+            is_killed = self.rng.random() < KILLED_OPENINGS and not self.stop.is_set()
+            if is_killed and run.wait(self.rng.uniform(0.0, 1.0)) is None:
+                run.send(signal.SIGKILL)
+                self.endured.kills += 1
+            self.check(run, DESK)
+            if run.exit_code in HANDED_OVER:
+                return
+
+    def man(self) -> None:
+        """Start the workers that are not there, and let those go on that were frozen long enough."""
+        for host in self.company.hosts.keys() - {DESK}:
+            if (until_s := self.frozen_until_s.get(host)) is not None:
+                if time.monotonic() > until_s:
+                    self.thaw(host)
+                continue
+            run = self.workers.get(host)
+            if run is not None and run.wait(0) is None:
+                continue
+            if run is not None:
+                self.check(run, host)
+            self.workers[host] = self.company.hosts[host].start("work", planted=self.planted)
+
+    def thaw(self, host: str) -> None:
+        """Let a frozen worker go on: what it had in flight is in doubt by then."""
+        self.workers[host].send(signal.SIGCONT)
+        del self.frozen_until_s[host]
+
+    def strike(self) -> None:
+        """Let one thing happen to a worker, or to the server of all of them."""
+        host = self.rng.choice(sorted(self.workers))
+        run, size = self.workers[host], self.size
+        dice = self.noted(run, host)
+        for share, blow in (
+            (size.kills, self.kill),
+            (size.freezes, self.freeze),
+            (size.crashes, lambda _: self.crash()),
+            (size.drains, self.drain),
+            (size.empties, self.empty),
+            (1.0, self.cut),
+        ):
+            if dice < share:
+                blow(host)
+                return
+            dice -= share
+
+    def kill(self, host: str) -> None:
+        """Kill a worker, a frozen one too; the commands of its timetable with it, or not."""
+        children = children_of(self.workers[host].pid) if self.rng.random() < KILLED_WITH_CHILDREN else []
+        self.workers[host].send(signal.SIGKILL)
+        self.frozen_until_s.pop(host, None)
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        self.endured.kills += 1 + len(children)
+
+    def freeze(self, host: str) -> None:
+        """Freeze a worker for longer than its intents live, while the others go on."""
+        if host not in self.frozen_until_s:
+            self.workers[host].send(signal.SIGSTOP)
+            self.frozen_until_s[host] = time.monotonic() + FROZEN_S
+            self.endured.freezes += 1
+
+    def drain(self, host: str) -> None:
+        """Ask a worker to end: it waits for what it has in flight."""
+        if host not in self.frozen_until_s:
+            self.workers[host].send(signal.SIGTERM)
+            self.endured.drains += 1
+
+    def send(self) -> None:
+        """Let the workers send until nothing is left, and hand over again what a stop has left."""
+        self.hand_over()
+        struck, arrived, arrived_s, looked_s = self.soon(), 0, time.monotonic(), 0.0
+        while True:
+            self.man()
+            now_s, count = time.monotonic(), len(self.company.orders())
+            if count > arrived:
+                arrived, arrived_s = count, now_s
+            if count >= struck and not self.stop.is_set():
+                self.strike()
+                struck = self.soon()
+            if now_s > looked_s + LOOK_EVERY_S:
+                looked_s = now_s
+                is_on, left = self.left()
+                if not is_on and not left and self.is_picked_up():
+                    return
+                if not is_on and left and not self.frozen_until_s:
+                    self.hand_over()
+                    looked_s = time.monotonic() + LET_IT_SEND_S
+            if now_s > arrived_s + 2 * PATIENCE_S:  # a command that failed four times is tried after 81 s again
+                raise Broken(f"nothing arrives any more, {self.left()}: {self.stuck()}; {self.company.said()}")
+            time.sleep(TURN_S)
+
+    def stuck(self) -> str:
+        """Return the tables of the jobs and the commands under way; let each worker write where it is."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            names = [name for (name,) in connection.execute(_TABLES.encode())]
+            tables = {name: connection.execute(f"TABLE {name}".encode()).fetchall() for name in names}
+            tables["sessions"] = connection.execute(_SESSIONS.encode()).fetchall()
+        commands = {
+            host: [Path(f"/proc/{child}/cmdline").read_bytes() for child in children_of(run.pid)]
+            for host, run in self.workers.items()
+        }
+        for run in self.workers.values():
+            run.send(signal.SIGUSR1)  # see `spawner.py`
+        time.sleep(1.0)
+        return f"{tables}, {commands}, {[str(path) for path in self.folder.rglob('*')]}"
+
+    def left(self) -> tuple[bool, int]:
+        """Return whether a run is on, and how many rows are to be sent, or on their way."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            ((is_on, left),) = connection.execute(_LEFT.encode()).fetchall()
+        return is_on, left
+
+    def finish(self) -> None:
+        """Let every worker end in order, and hold the reconciliation to sheet and record."""
+        for host in sorted(self.workers):
+            self.company.proxies[host][0].trouble = Trouble.NONE
+            if (until_s := self.frozen_until_s.get(host)) is not None:
+                time.sleep(max(0.0, until_s - time.monotonic()))
+                self.thaw(host)
+            self.workers[host].send(signal.SIGTERM)
+        for host, run in self.workers.items():
+            self.check(run, host)
+        desk = self.company.hosts[DESK]
+        code = desk.run("submit", self.sheets[DESK], planted=self.planted)
+        if code not in HANDED_OVER:
+            raise Broken(f"the last `submit` ends with {code}: {desk.said()}")
+        sheet = self.sheets[DESK]
+        self.company.judge_reconciliation(sheet.with_name(f"{sheet.stem}.reconciliation.csv"), self.size.rows)
+        if self.size.dropped:
+            (found,) = self.folder.glob("done/*-dropped.reconciliation.csv")
+            self.company.judge_reconciliation(found, self.size.dropped, first=self.size.rows)
+            self.endured.picked_up += 1
+            with psycopg.connect(self.url) as connection:
+                ends = connection.execute(_RESULTS.encode()).fetchall()
+            if wrong := [(job, code) for job, code in ends if code >= 0 and code not in COMMANDS_MAY_END]:
+                raise Broken(f"{wrong}: {self.company.said()}")
+        self.verify(DESK)
+
+
+def work_through(
+    home: Path,
+    spawner: Spawner,
+    at: GatewayProcess,
+    server: PostgresServer,
+    seed: int,
+    size: Size,
+    stop: Event,
+    planted: str | None = None,
+) -> Endured:
+    """Let several workers send one batch through all that can happen, until it is done; judge all the while."""
+    rng, endured = Random(f"shift/{seed}"), Endured(batches=1, shared=1)  # noqa: S311 - dice
+    name = server.new_database()
+    names = (DESK, *(f"host-{number}" for number in range(1, size.workers + 1)))
+    company = Company(
+        *(home, spawner, at, server.url(name), f"W{seed}", [server.port], names),
+        window=size.window,
+    )
+    shift = _Shift(company, server, rng, size, endured, company.sheets(size.rows), stop, planted or signed(seed))
+    shift.url = server.url(name)
+    with closing(company):
+        try:
+            if size.dropped:
+                shift.drop()
+            shift.send()
+            shift.finish()
+        finally:
+            for run in shift.workers.values():
+                run.send(signal.SIGKILL)
+                run.wait()
+            _end_all_below(home)
+        shift.judged(server.url(name))
+    server.drop_database(name)
+    return endured
+
+
+def _end_all_below(home: Path) -> None:
+    """Kill the commands of timetables whose workers were killed."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if process.joinpath("cwd").readlink().is_relative_to(home):
+                os.kill(int(process.name), signal.SIGKILL)

@@ -1,0 +1,640 @@
+"""After commits are lost, the host that sent on them says which rows left: those are in doubt, and no others."""
+
+import os
+import signal
+from collections.abc import Callable, Iterable
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from paygw_batch.cluster.database_place import AcceptedLoss
+from paygw_batch.core.evidence import EvidenceSource
+from paygw_batch.core.lifecycle import Intended, Resolution, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalError, JournalHeld, JournalUnwritable, JournalWentBack, RollCallOpen, UsageError
+from paygw_batch.journal import left
+from paygw_batch.journal.left import LeftLine, NothingLeft
+from paygw_batch.journal.lost import LostRows, _lost_of
+from paygw_batch.journal.postgres.fact_writer import FactWriter
+from paygw_batch.journal.postgres.guarded_session import GuardedSession
+from paygw_batch.journal.postgres.hosts import LeftOfProcess
+from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
+from paygw_batch.journal.values import Due, Entry, MoveResult
+from paygw_batch.settle.resolve import Settlement, check_settlements
+from tests.promise.cluster.company import NORTH, SOUTH, SplitCompany, host
+from tests.promise.cluster.standby import both, caught_up, standby_of
+from tests.support.journal_rows import all_due, at, intent, new_instruction, open_sheet, outcome_of, resolved, row_of
+from tests.support.postgres_rows import make_postgres, open_postgres, read_postgres
+from tests.support.postgres_server import PostgresServer, own_server
+
+LATER = at(30)
+
+
+class Lossy(SplitCompany):
+    """Two hosts whose database goes back to a backup: what north did since is lost."""
+
+    def __init__(
+        self, server: PostgresServer, template: str, home: Path, monkeypatch: pytest.MonkeyPatch, rows: int = 9
+    ) -> None:
+        super().__init__(server, template, home)
+        self._patching = monkeypatch
+        self.opens(monkeypatch, SOUTH).close()
+        with closing(self.north()) as journal:
+            open_sheet(journal, new=rows)
+
+    def north(self) -> PostgresJournal:
+        return self.opens(self._patching, NORTH)
+
+    def south(self) -> PostgresJournal:
+        return self.opens(self._patching, SOUTH)
+
+    def accepts(self, called: str = NORTH) -> AcceptedLoss:
+        self._patching.setattr("socket.gethostname", lambda: called)
+        return replace(self.host(NORTH), now=lambda: LATER).accept_loss(by="amina")
+
+    def backup_of(self, journal: PostgresJournal) -> str:
+        """Return a copy of the database under the feet of a process, which goes on in the old one."""
+        with psycopg.connect(self.server.url(), autocommit=True) as connection:
+            connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS false".encode())
+            ended = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s"
+            connection.execute(ended.encode(), (self.name,))
+            backup = self.backup()
+            connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS true".encode())
+        journal.writer._guarded.reconnect()
+        return backup
+
+    def restore(self, backup: str) -> None:
+        """Put a backup in the place of the database. The processes in it are gone, though this one lives."""
+        super().restore(backup)
+        self.query("UPDATE process SET ended_at = clock_timestamp() WHERE ended_at IS NULL")
+
+    def states(self) -> list[State]:
+        with closing(read_postgres(self.host(SOUTH))) as journal:
+            return [row.state for row in journal.rows(1)]
+
+    def in_doubt(self) -> set[int]:
+        with closing(read_postgres(self.host(SOUTH))) as journal:
+            return {row.instruction for row in journal.rows(1) if row.state is State.IN_DOUBT}
+
+    def query(self, text: str) -> list[tuple[object, ...]]:
+        with psycopg.connect(self.server.url(self.name), autocommit=True) as connection:
+            connection.execute("SET search_path = paygw")
+            cursor = connection.execute(text.encode())
+            return cursor.fetchall() if cursor.description is not None else []
+
+    def goes_on(self) -> list[int]:
+        """Let south answer the roll-call, and return the rows that may be sent."""
+        with closing(self.south()) as journal:
+            journal.verify()
+            return [due.number for due in all_due(journal, 1)]
+
+
+@pytest.fixture
+def lossy(
+    postgres_server: PostgresServer, postgres_template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Lossy:
+    return Lossy(postgres_server, postgres_template, tmp_path, monkeypatch)
+
+
+def send_rows(journal: PostgresJournal, due: Iterable[Due], kind: OutcomeKind | None = OutcomeKind.PAID) -> None:
+    """Send rows one commit each; without a kind their answers never come."""
+    for one in due:
+        assert journal.append([intent(one, at(5))]) == [MoveResult.MOVED]
+        if kind is not None:
+            journal.append([outcome_of(one.number, one.standing.attempt + 1, kind, at(6))])
+
+
+def test_exactly_lost_sent_rows_come_into_doubt(lossy: Lossy) -> None:
+    with closing(lossy.north()) as journal:
+        send_rows(journal, all_due(journal, 1)[:2])
+        send_rows(journal, all_due(journal, 1)[:1], None)  # in flight before the loss, its answer is lost
+        backup = lossy.backup_of(journal)
+        journal.append([outcome_of(3, 1, OutcomeKind.PAID)])
+        send_rows(journal, all_due(journal, 1)[:3])
+    lossy.restore(backup)
+    with pytest.raises(RollCallOpen):
+        lossy.south()
+    accepted = lossy.accepts()
+    assert (accepted.rows.in_doubt, accepted.rows.not_sent, accepted.is_guess) == (3, 0, False)
+    assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
+    assert [one.name for one in accepted.missing] == []  # south has answered
+    assert lossy.goes_on() == [7, 8, 9]
+    assert lossy.states()[:6] == [State.PAID] * 2 + [State.IN_FLIGHT] + [State.IN_DOUBT] * 3
+    assert lossy.accepts().rows.in_doubt == 0
+    with closing(lossy.south()) as journal:
+        journal.mark_interrupted(LATER)
+    assert lossy.in_doubt() == {3, 4, 5, 6}
+    found = lossy.query("SELECT accepted_by FROM roll_answer WHERE accepted_by <> ''")
+    assert found == [("amina",)]
+
+
+def test_a_lost_attempt_keeps_order_id_and_time(lossy: Lossy) -> None:
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        send_rows(journal, all_due(journal, 1)[:1])
+    lossy.restore(backup)
+    lossy.accepts()
+    with closing(lossy.south()) as journal:
+        (row,) = journal.rows(1, numbers=[2])
+        assert (row.state, row.attempt, row.sent_orderid, row.intended_at) == (State.IN_DOUBT, 1, "ORD-2", at(5))
+        assert journal.verify()["in_doubt"] == 1
+    assert lossy.query("SELECT kind, at FROM fact WHERE instruction = 1 ORDER BY number") == [
+        ("intended", at(5)),
+        ("interrupted", at(5)),
+    ]
+
+
+def _not_sent(journal: PostgresJournal, due: Due) -> None:
+    send_rows(journal, [due], OutcomeKind.NOT_SENT)
+
+
+def test_rows_known_as_unsent_are_ready(lossy: Lossy) -> None:
+    with closing(lossy.north()) as journal:
+        first, second, third, *_ = all_due(journal, 1)
+        send_rows(journal, [first], None)
+        backup = lossy.backup_of(journal)
+        journal.append([outcome_of(first.number, 1, OutcomeKind.NOT_SENT)])
+        _not_sent(journal, second)
+        _not_sent(journal, third)
+        again = next(due for due in all_due(journal, 1) if due.number == third.number)
+        send_rows(journal, [again])
+    lossy.restore(backup)
+    accepted = lossy.accepts()
+    assert (accepted.rows.in_doubt, accepted.rows.not_sent) == (1, 1)
+    assert lossy.in_doubt() == {third.number}
+    with closing(lossy.south()) as journal:
+        (row,) = journal.rows(1, numbers=[4])
+        assert (row.attempt, row.sent_orderid) == (1, "ORD-4")  # the next one that the copy knows
+    assert lossy.goes_on() == [1, 2, 4, 5, 6, 7, 8, 9]
+
+
+def _release(journal: PostgresJournal, suffix: bool) -> None:
+    journal.release(1, [2], suffix=suffix, by="amina", at=at(7))
+
+
+def _sent_again_by_lost_decisions(lossy: Lossy, known: OutcomeKind | None, *, suffix: bool) -> AcceptedLoss:
+    """The row was rejected, released and sent again; the copy knows the first attempt alone, or a part of it."""
+    with closing(lossy.north()) as journal:
+        (first, *_) = all_due(journal, 1)
+        send_rows(journal, [first], None)
+        if known is not None:
+            journal.append([outcome_of(1, 1, known)])
+        backup = lossy.backup_of(journal)
+        if known is not OutcomeKind.REJECTED:
+            journal.append([outcome_of(1, 1, OutcomeKind.REJECTED)])
+        _release(journal, suffix)
+        again = next(due for due in all_due(journal, 1) if due.number == 1)
+        send_rows(journal, [again])
+    lossy.restore(backup)
+    return lossy.accepts()
+
+
+def _due_while_people_decide(journal: PostgresJournal, *, suffix: bool) -> set[int]:
+    """Settle the attempt that the copy knows, and release its row; return what is due after any of these steps."""
+    due = {one.number for one in all_due(journal, 1)}
+    journal.mark_interrupted(LATER)
+    due |= {one.number for one in all_due(journal, 1)}
+    if row_of(journal, 1, 2).state is not State.REJECTED:
+        journal.settle([resolved(1, 1, Resolution.REJECTED, LATER)])
+        due |= {one.number for one in all_due(journal, 1)}
+    _release(journal, suffix)
+    assert row_of(journal, 1, 2).state is State.READY
+    return due | {one.number for one in all_due(journal, 1)}
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize("suffix", [True, False])
+@pytest.mark.parametrize("known", [OutcomeKind.REJECTED, OutcomeKind.ACCEPTED, OutcomeKind.UNKNOWN, None])
+def test_an_attempt_after_lost_decisions_holds_its_row(lossy: Lossy, suffix: bool, known: OutcomeKind | None) -> None:
+    accepted = _sent_again_by_lost_decisions(lossy, known, suffix=suffix)
+    assert (accepted.rows.in_doubt, accepted.rows.held, accepted.is_guess) == (0, 1, False)
+    assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
+    repeated = lossy.accepts()
+    assert (repeated.commits, repeated.rows.held) == (0, 0)
+    with closing(lossy.south()) as journal:
+        assert _due_while_people_decide(journal, suffix=suffix) == {2, 3, 4, 5, 6, 7, 8, 9}
+        again = Intended("ORD-2-r2" if suffix else "ORD-2", "n", 1, None)
+        assert journal.writer.append([Entry(1, 2, again, LATER)]) == [MoveResult.HELD], "whoever read it as due"
+        (hold,) = journal.holds(1).values()
+        assert hold.source is EvidenceSource.WITNESS
+        assert hold.left_at >= LATER
+        not_received = [Settlement(2, Resolution.NOT_RECEIVED, "a statement")]
+        left_at = datetime.fromisoformat(hold.left_at)
+        for hours, refused in ((23, pytest.raises(UsageError, match="could still be paid")), (24, nullcontext())):
+            now = partial(left_at.__add__, timedelta(hours=hours))
+            with refused:
+                check_settlements(journal, journal.batches()[0], not_received, quarantine_h=24, now=now)
+        journal.settle([resolved(1, 1, Resolution.NOT_RECEIVED, LATER)])
+        assert [one.number for one in all_due(journal, 1)] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+        assert not journal.holds(1)
+        journal.verify()
+
+
+def test_orders_of_lost_batch_are_named(lossy: Lossy) -> None:
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in (2, 3, 4)])
+        send_rows(journal, all_due(journal, 2)[:2])
+    lossy.restore(backup)
+    accepted = lossy.accepts()
+    assert accepted.rows.unknown_orders == ["LATE-2", "LATE-3"]
+    assert accepted.rows.in_doubt == 0
+    assert len(lossy.goes_on()) == 9
+
+
+def test_sheet_of_lost_batch_resends_no_order(lossy: Lossy) -> None:
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in (2, 3, 4, 5)])
+        send_rows(journal, all_due(journal, 2)[:2])
+        send_rows(journal, [all_due(journal, 2)[0]], OutcomeKind.REJECTED)
+        journal.release(2, [4], suffix=True, by="amina", at=at(7))
+        send_rows(journal, [all_due(journal, 2)[0]])
+    lossy.restore(backup)
+    assert lossy.accepts().rows.unknown_orders == ["LATE-2", "LATE-3", "LATE-4", "LATE-4-r2"]
+    assert lossy.accepts().rows.unknown_orders == []  # answered
+    with closing(lossy.south()) as journal:
+        again = ("late-2", "LATE-3", "LATE-4", "LATE-5")
+        open_sheet(journal, "b2", new=[new_instruction(row, order) for row, order in enumerate(again, start=2)])
+        assert [due.row for due in all_due(journal, 2)] == [5]
+        assert {row: one.source for row, one in journal.holds(2).items()} == dict.fromkeys(
+            (2, 3, 4), EvidenceSource.WITNESS
+        )
+        assert journal.writer.append([Entry(10, 1, Intended("late-2", "n", 1, None), LATER)]) == [MoveResult.HELD]
+        journal.settle([resolved(10, 0, Resolution.PAID, LATER), resolved(11, 0, Resolution.NOT_RECEIVED, LATER)])
+        assert [due.row for due in all_due(journal, 2)] == [3, 5]
+        open_sheet(journal, "b3", new=[new_instruction(2, "OTHER-2")])
+        assert len(all_due(journal, 3)) == 1
+        journal.verify()
+
+
+def test_sent_order_is_held_despite_partial_witness(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(left, "MAX_BYTES", 600)
+    monkeypatch.setattr(left, "_STEP", 100)
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in range(2, 14)])
+        send_rows(journal, all_due(journal, 2))
+    lossy.restore(backup)
+    accepted = lossy.accepts()
+    assert (accepted.is_guess, accepted.rows.in_doubt) == (True, 9)
+    assert accepted.rows.unknown_orders
+    assert set(accepted.rows.unknown_orders) < {f"LATE-{row}" for row in range(2, 14)}
+    with closing(lossy.south()) as journal:
+        open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in range(2, 14)])
+        due = {f"LATE-{one.row}" for one in all_due(journal, 2)}
+        assert due == {f"LATE-{row}" for row in range(2, 14)} - set(accepted.rows.unknown_orders)
+
+
+def test_interrupted_acceptance_is_finished_by_repeating(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        send_rows(journal, all_due(journal, 1)[:5])
+    lossy.restore(backup)
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for place in (
+        "paygw_batch.journal.postgres.accepted_loss.LossWriter._append",
+        "paygw_batch.journal.postgres.accepted_loss.LossWriter._at_desk",
+        "paygw_batch.cluster.database_place.write_accepted",
+        "paygw_batch.cluster.database_place.note_accepted",
+    ):
+        with monkeypatch.context() as broken:
+            broken.setattr(place, crash)
+            with pytest.raises(KeyboardInterrupt):
+                lossy.accepts()
+        with pytest.raises(JournalWentBack):
+            lossy.north()
+        with pytest.raises(RollCallOpen):
+            lossy.south()
+    assert lossy.accepts().rows.in_doubt == 5
+    assert lossy.in_doubt() == {1, 2, 3, 4, 5}
+    assert lossy.query("SELECT count(*) FROM fact WHERE kind = 'intended'") == [(5,)]
+    assert lossy.goes_on() == [6, 7, 8, 9]
+    lossy.north().close()
+
+
+def test_a_held_row_is_counted_after_a_crash(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr("paygw_batch.cluster.database_place.write_accepted", crash)
+        with pytest.raises(KeyboardInterrupt):
+            _sent_again_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=True)
+    again = lossy.accepts().rows
+    assert (again.in_doubt, again.held) == (0, 1)
+    assert lossy.query("SELECT count(*) FROM fact WHERE source = 'witness'") == [(1,)]
+
+
+def _damaged(path: Path) -> None:
+    path.write_bytes(b"x" * path.stat().st_size)
+
+
+def _with_a_line_missing(path: Path) -> None:
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([*lines[:-3], *lines[-2:]]))
+
+
+def _missing(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("spoil", [_damaged, _with_a_line_missing, _missing])
+def test_without_all_lines_every_row_is_in_doubt(lossy: Lossy, spoil: Callable[[Path], None]) -> None:
+    with closing(lossy.north()) as journal:
+        send_rows(journal, all_due(journal, 1)[:2])
+    with closing(lossy.north()) as journal:  # the database has seen how much the witness knew
+        backup = lossy.backup_of(journal)
+        send_rows(journal, all_due(journal, 1)[:3])
+    lossy.restore(backup)
+    (path,) = (lossy.home / NORTH / "journals").glob("*/left-1.1")
+    spoil(path)
+    with pytest.raises(JournalError):
+        lossy.north()
+    accepted = lossy.accepts()
+    assert (accepted.is_guess, accepted.rows.in_doubt) == (True, 7)
+    assert lossy.goes_on() == []
+    lossy.north().close()
+
+
+def test_an_older_copy_of_lines_is_not_believed(lossy: Lossy) -> None:
+    (path,) = (lossy.home / NORTH / "journals").glob("*/left-1.1")
+    older = path.read_bytes()
+    with closing(lossy.north()) as journal:
+        send_rows(journal, all_due(journal, 1)[:2])
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        send_rows(journal, all_due(journal, 1)[:3])
+    lossy.restore(backup)
+    path.write_bytes(older)
+    with pytest.raises(JournalWentBack, match="older copy"):
+        lossy.north()
+    assert lossy.accepts().is_guess
+    assert lossy.goes_on() == []
+
+
+def test_acceptance_with_overwritten_intents_is_guess(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(left, "MAX_BYTES", 300)
+    monkeypatch.setattr(left, "_STEP", 100)
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        send_rows(journal, all_due(journal, 1)[:6])
+    lossy.restore(backup)
+    accepted = lossy.accepts()
+    assert (accepted.is_guess, accepted.rows.in_doubt) == (True, 9)
+
+
+def test_a_guess_holds_rows_known_to_have_left(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rejected row was released and sent again; older lines of the host are overwritten, and this one is there."""
+    monkeypatch.setattr(left, "MAX_BYTES", 600)
+    monkeypatch.setattr(left, "_STEP", 100)
+    with closing(lossy.north()) as journal:
+        first, *others = all_due(journal, 1)
+        send_rows(journal, [first], OutcomeKind.REJECTED)
+        backup = lossy.backup_of(journal)
+        send_rows(journal, others)
+        _release(journal, suffix=True)
+        send_rows(journal, all_due(journal, 1))
+    lossy.restore(backup)
+    accepted = lossy.accepts()
+    assert (accepted.is_guess, accepted.rows.in_doubt, accepted.rows.held) == (True, 8, 1)
+    assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
+    with closing(lossy.south()) as journal:
+        assert _due_while_people_decide(journal, suffix=True) == set()
+
+
+def test_renamed_host_accepts_loss_of_two_processes(lossy: Lossy) -> None:
+    with (
+        closing(lossy.north()) as journal,
+        closing(lossy.host(NORTH).open_to_work("work")) as worker,
+    ):
+        backup = lossy.backup_of(journal)
+        due = all_due(journal, 1)
+        send_rows(journal, due[:2])
+        assert journal.start_shared_run(1, waits=True) is not None
+        assert worker.join_run() is not None
+        assert worker.writer.append([intent(due[6])]) == [MoveResult.MOVED]
+    lossy.restore(backup)
+    assert lossy.accepts("north-renamed").rows.in_doubt == 3
+    assert lossy.in_doubt() == {1, 2, 7}
+    assert lossy.goes_on() == [3, 4, 5, 6, 8, 9]
+
+
+def test_breaker_stop_blocks_no_retirement(lossy: Lossy) -> None:
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        send_rows(journal, all_due(journal, 1)[:1])
+    lossy.restore(backup)
+    lossy.query("UPDATE gate SET stop_kind = 'in_doubt', stop_count = 5")
+    with pytest.raises(RollCallOpen):
+        lossy.south()
+    assert replace(lossy.host(SOUTH), now=lambda: LATER).retire(NORTH, by="amina")[1] == 9
+    assert lossy.in_doubt() == set(range(1, 10))
+    assert lossy.query("SELECT stop_kind, stop_count FROM gate") == [("in_doubt", 5)], "a person lifts it by a run"
+
+
+def test_breaker_stop_remains_after_accepted_loss(lossy: Lossy) -> None:
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        send_rows(journal, all_due(journal, 1)[:1])
+    lossy.restore(backup)
+    lossy.query("UPDATE gate SET stop_kind = 'rejected', stop_count = 5, stop_text = '51'")
+    assert lossy.accepts().rows.in_doubt == 1
+    assert lossy.query("SELECT stop_kind, stop_text FROM gate") == [("rejected", "51")]
+
+
+def test_each_verb_is_refused_for_wrong_host(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        send_rows(journal, all_due(journal, 1)[:1])
+    lossy.restore(backup)
+    with pytest.raises(JournalWentBack):
+        lossy.north()  # it lives, and says what it misses
+    for name in (SOUTH, NORTH):
+        monkeypatch.setattr("socket.gethostname", lambda name=name: name)
+        with pytest.raises(UsageError, match="is alive"):
+            replace(lossy.host(name), now=lambda: LATER).retire(NORTH, by="amina")
+    assert lossy.in_doubt() == set()
+    lossy.query("UPDATE host SET seen_at = seen_at - interval '11 minutes'")
+    assert replace(lossy.host(SOUTH), now=lambda: LATER).retire(NORTH, by="amina")[1] == 9
+    with pytest.raises(JournalError, match="was retired"):
+        lossy.accepts()
+
+
+def test_nothing_is_accepted_while_a_process_may_send(lossy: Lossy) -> None:
+    frozen = lossy.north()
+    backup = lossy.backup_of(frozen)
+    send_rows(frozen, all_due(frozen, 1)[:1])
+    lossy.restore(backup)
+    with pytest.raises(JournalHeld):
+        lossy.accepts()
+    frozen.close()
+    assert lossy.accepts().rows.in_doubt == 1
+
+
+def test_host_without_loss_only_answers(lossy: Lossy) -> None:
+    lossy.restore(lossy.backup())
+    accepted = lossy.accepts()
+    assert (accepted.commits, accepted.rows.in_doubt) == (0, 0)
+    assert [one.name for one in accepted.missing] == [SOUTH]
+    assert len(lossy.goes_on()) == 9
+
+
+def test_intent_barred_from_leaving_is_no_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process was frozen before the departure: the host notes that nothing left, and the database never knows."""
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        (first, *_) = all_due(journal, 1)
+        assert journal.append([intent(first)]) == [MoveResult.MOVED]
+        assert not journal.writer.may_leave(15.0)
+        with monkeypatch.context() as gone:
+            gone.setattr(FactWriter, "_try", fails)
+            with pytest.raises(JournalUnwritable):
+                journal.append([outcome_of(first.number, 1, OutcomeKind.NOT_SENT)])
+    lossy.restore(backup)
+    assert lossy.accepts().rows.in_doubt == 0
+    assert len(lossy.goes_on()) == 9
+
+
+def fails(writer: FactWriter, _entries: object) -> None:
+    raise writer._guarded.give_up("a test")
+
+
+def test_full_disk_stops_intents(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with closing(lossy.north()) as journal:
+        monkeypatch.setattr("paygw_batch.journal.left._put", full)
+        with pytest.raises(JournalUnwritable, match="record of what left"):
+            journal.append([intent(all_due(journal, 1)[0])])
+
+
+# Planted bugs.
+
+
+def _not_noted(process: LeftOfProcess, number: int, digest: str, at: str, noted: object = ()) -> None:
+    del noted
+    _note_line(process, number, digest, at, ())
+
+
+_note_line = LeftOfProcess.note
+
+
+def _after_the_next(self: GuardedSession, *line: object) -> None:
+    """Note a commit when the next one is made: after its bytes left."""
+    late = getattr(self, "late", None)
+    if late is not None:
+        _note(self, *late)
+    self.late = line  # type: ignore[attr-defined]
+
+
+_note = GuardedSession.note
+
+
+def _last_two(found: Callable[..., tuple[list[LeftLine], bool]]) -> Callable[..., tuple[list[LeftLine], bool]]:
+    def only(*args: object) -> tuple[list[LeftLine], bool]:
+        lost, is_known = found(*args)
+        return lost[-2:], is_known
+
+    return only
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize(
+    ("name", "bug"),
+    [
+        ("paygw_batch.journal.postgres.hosts.LeftOfProcess.note", _not_noted),
+        ("paygw_batch.journal.postgres.guarded_session.GuardedSession.note", _after_the_next),
+        ("paygw_batch.journal.lost._lost_of", _last_two(_lost_of)),
+    ],
+    ids=["the intents are not noted", "noted after the bytes left", "intents older than the last 2 are forgotten"],
+)
+def test_planted_bug_leaves_sent_row_ready(
+    lossy: Lossy, monkeypatch: pytest.MonkeyPatch, name: str, bug: object
+) -> None:
+    with monkeypatch.context() as planted:
+        planted.setattr(name, bug)
+        with closing(lossy.north()) as journal:
+            backup = lossy.backup_of(journal)
+            left = all_due(journal, 1)[:4]
+            send_rows(journal, left[:3])
+            send_rows(journal, left[3:], None)
+            journal.writer._guarded._left.close()
+            monkeypatch.setattr(journal.writer._guarded, "_left", NothingLeft())
+        lossy.restore(backup)
+        lossy.accepts()
+    assert {one.number for one in left} - lossy.in_doubt(), "the judge sees it"
+
+
+def test_bug_holding_no_row_is_seen(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = LostRows.judge
+    monkeypatch.setattr(LostRows, "judge", lambda self, numbers: (judge(self, numbers)[0], []))
+    _sent_again_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=False)
+    with closing(lossy.south()) as journal:
+        assert 1 in _due_while_people_decide(journal, suffix=False), "the judge sees it"
+
+
+def test_lagging_standby_leaves_only_sent_rows_doubtful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    with own_server() as primary, standby_of(primary) as standby:
+        url = both(primary, standby)
+        monkeypatch.setattr("socket.gethostname", lambda: SOUTH)
+        make_postgres(host(tmp_path, SOUTH, url))
+        open_postgres(host(tmp_path, SOUTH, url)).close()
+        monkeypatch.setattr("socket.gethostname", lambda: NORTH)
+        with closing(open_postgres(host(tmp_path, NORTH, url))) as journal:
+            open_sheet(journal, new=12)
+            due = all_due(journal, 1)
+            send_rows(journal, due[:2])
+            caught_up(primary)
+            standby.stop("fast")  # from here on it lags
+            send_rows(journal, due[2:6])
+            send_rows(journal, due[6:7], None)
+            open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in (2, 3)])
+            send_rows(journal, all_due(journal, 2)[:1])
+            primary.stop("immediate")
+            standby.start()
+            standby.control("promote")
+            with pytest.raises(JournalWentBack):
+                journal.append([outcome_of(7, 1, OutcomeKind.PAID), intent(due[7])])
+        accepted = replace(host(tmp_path, NORTH, url), now=lambda: LATER).accept_loss(by="amina")
+        assert (accepted.rows.in_doubt, accepted.is_guess) == (5, False)
+        monkeypatch.setattr("socket.gethostname", lambda: SOUTH)
+        assert list(host(tmp_path, SOUTH, url).roll_call()) == []
+        with closing(open_postgres(host(tmp_path, SOUTH, url))) as journal:
+            assert [one.number for one in all_due(journal, 1)] == [8, 9, 10, 11, 12]
+            states = [row.state for row in journal.rows(1)]
+            assert states[:7] == [State.PAID] * 2 + [State.IN_DOUBT] * 5
+            open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in (2, 3)])
+            assert [one.row for one in all_due(journal, 2)] == [3]
+            journal.verify()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the process is killed in a fork")
+def test_a_kill_before_the_note_leaves_no_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    backup = lossy.backup()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+
+        def killed(*_: object) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        journal = lossy.north()
+        send_rows(journal, all_due(journal, 1)[:1], None)
+        monkeypatch.setattr(GuardedSession, "note", killed)
+        journal.append([intent(all_due(journal, 1)[0])])
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    lossy.restore(backup)
+    assert lossy.accepts().rows.in_doubt == 1
+    assert lossy.in_doubt() == {1}
+    assert lossy.goes_on() == [2, 3, 4, 5, 6, 7, 8, 9]

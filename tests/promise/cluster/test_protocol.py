@@ -1,0 +1,30 @@
+"""The protocol of the journal holds in any order of events, and each planted bug breaks it."""
+
+import pytest
+
+from tests.promise.cluster.planted import BUGS
+from tests.promise.cluster.protocol import Broken, Played, play
+from tests.support.long_part import long, share
+from tests.support.postgres_server import PostgresServer
+
+LIVES = 12
+HUNTED = 40
+"""Within so many lives each planted bug must show."""
+
+
+def test_no_order_of_events_repeats_or_loses_rows(postgres_server: PostgresServer, open_batch: str) -> None:
+    played = Played()
+    for seed in range(LIVES):
+        played.add(play(postgres_server, open_batch, seed))
+    assert min(played.deaths, played.lost_connections, played.freezes, played.late) > 0
+    assert min(played.interrupted, played.releases) > 0
+
+
+@pytest.mark.parametrize("name", [*map(long, [*BUGS][:3]), *share([*BUGS][3:], every=3)])
+def test_a_planted_bug_of_the_protocol_is_found(postgres_server: PostgresServer, open_batch: str, name: str) -> None:
+    for seed in range(HUNTED):
+        try:
+            play(postgres_server, open_batch, seed, BUGS[name])
+        except Broken:
+            return
+    pytest.fail(f"not found in {HUNTED} lives")

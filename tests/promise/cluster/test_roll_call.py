@@ -1,0 +1,371 @@
+"""After a restore or a failover nothing is sent before every host has shown what it sent on."""
+
+import shutil
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import (
+    HolderKind,
+    JournalError,
+    JournalHeld,
+    JournalUnwritable,
+    JournalWentBack,
+    RollCallOpen,
+    UsageError,
+)
+from paygw_batch.journal.postgres.fact_writer import CALL, stage_facts
+from paygw_batch.journal.postgres.hosts import LeftOfProcess
+from paygw_batch.journal.postgres.session import Server, connect, fetch
+from paygw_batch.journal.postgres.workers import OwnProcess, enrol
+from paygw_batch.journal.values import MoveResult
+from tests.promise.cluster.company import NORTH, SOUTH, SplitCompany
+from tests.support.journal_rows import all_due, intent, open_sheet, outcome_of, send
+from tests.support.postgres_rows import read_postgres
+from tests.support.postgres_server import PostgresServer
+
+
+@pytest.fixture
+def company(postgres_server: PostgresServer, postgres_template: str, tmp_path: Path) -> SplitCompany:
+    return SplitCompany(postgres_server, postgres_template, tmp_path)
+
+
+@pytest.fixture
+def restored(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> SplitCompany:
+    """A batch of 5 rows; north sent one of them, and then the database went back to before that."""
+    company.opens(monkeypatch, SOUTH).close()
+    with closing(company.opens(monkeypatch, NORTH)) as journal:
+        open_sheet(journal, new=5)
+    backup = company.backup()
+    with closing(company.opens(monkeypatch, NORTH)) as journal:
+        assert [*journal.append([intent(all_due(journal, 1)[0])])] == [MoveResult.MOVED]
+    company.restore(backup)
+    return company
+
+
+def test_host_without_sending_waits_for_sender(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        with pytest.raises(RollCallOpen, match=r"restored, or a standby took over.*Missing: north \(last seen"):
+            restored.opens(monkeypatch, SOUTH)
+    with pytest.raises(JournalWentBack, match="older copy"):
+        restored.opens(monkeypatch, NORTH)
+    with pytest.raises(RollCallOpen, match="Missing: north"):
+        restored.opens(monkeypatch, SOUTH)
+    (restored.home / "new").mkdir(mode=0o700)
+    with pytest.raises(RollCallOpen, match="Missing: north"):
+        restored.opens(monkeypatch, "new")
+    with closing(read_postgres(restored.host(SOUTH))) as journal:  # to look is always possible
+        assert [row.state for row in journal.rows(1)] == [State.READY] * 5
+
+
+@pytest.mark.parametrize("call", ["take_desk(%(process)s, '{}')", "hold_desk(%(process)s)"])
+def test_the_database_itself_refuses_while_hosts_are_missing(
+    restored: SplitCompany, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Also a program that does not ask."""
+    with pytest.raises(RollCallOpen):
+        restored.opens(monkeypatch, SOUTH)
+    with pytest.raises(psycopg.Error) as refusal, connected(restored) as connection:
+        fetch(connection, f"SELECT {call}", {"process": a_process(connection).number})
+    assert refusal.value.sqlstate == "PW008"
+
+
+def test_no_intent_is_committed_while_hosts_are_missing(
+    restored: SplitCompany, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RollCallOpen):
+        restored.opens(monkeypatch, SOUTH)
+    with closing(read_postgres(restored.host(SOUTH))) as journal:
+        first, *_ = journal.due(1, after_row=0, limit=1)
+    with connected(restored) as connection:
+        own = a_process(connection)
+        with pytest.raises(psycopg.Error) as refusal:
+            fetch(connection, CALL, (own.number, *stage_facts([intent(first)], own.end).values))
+        assert refusal.value.sqlstate == "PW008"
+        fetch(connection, "SET paygw.retires = 'on'")  # who accepts a loss, or retires a host
+        ((*_, has_moved),) = fetch(connection, CALL, (own.number, *stage_facts([intent(first)], own.end).values))
+        assert has_moved
+
+
+def connected(company: SplitCompany) -> psycopg.Connection[Any]:
+    return connect(Server(company.server.url(company.name)), write=True)
+
+
+def a_process(connection: psycopg.Connection[Any]) -> OwnProcess:
+    return enrol(connection, command="a test", kind=HolderKind.RUN, intent_lives_s=30.0)
+
+
+def test_all_hosts_go_on_after_full_roll_call(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+    company.opens(monkeypatch, SOUTH).close()
+    with closing(company.opens(monkeypatch, NORTH)) as journal:
+        open_sheet(journal, new=5)
+    company.restore(company.backup())
+    monkeypatch.setattr("socket.gethostname", lambda: SOUTH)
+    assert [one.name for one in company.host(SOUTH).roll_call()] == [NORTH]
+    monkeypatch.setattr("socket.gethostname", lambda: NORTH)
+    assert list(company.host(NORTH).roll_call()) == []
+    with closing(company.opens(monkeypatch, SOUTH)) as journal:
+        assert len(send(journal, 1, OutcomeKind.PAID)) == 5
+        assert journal.verify()["paid"] == 5
+
+
+def test_retired_host_leaves_sendable_rows_in_doubt(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RollCallOpen):
+        restored.opens(monkeypatch, SOUTH)
+    for wrong in ("east", SOUTH):
+        with pytest.raises(UsageError, match=f"No host called {wrong} is missing"):
+            restored.host(SOUTH).retire(wrong, by="amina")
+    host, rows = restored.host(SOUTH).retire(NORTH, by="amina")
+    assert (host.name, rows) == (NORTH, 5)
+    with closing(restored.opens(monkeypatch, SOUTH)) as journal:
+        assert list(all_due(journal, 1)) == []
+        assert {row.state for row in journal.rows(1)} == {State.IN_DOUBT}
+        assert {row.sent_orderid for row in journal.rows(1)} == {f"ORD-{row}" for row in range(2, 7)}
+        assert journal.verify()["in_doubt"] == 5
+    with pytest.raises(JournalWentBack):
+        restored.opens(monkeypatch, NORTH)
+
+
+def test_living_host_accepts_loss_instead_of_retirement(
+    restored: SplitCompany, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(JournalWentBack):
+        restored.opens(monkeypatch, NORTH)
+    with pytest.raises(UsageError, match="is alive"):
+        restored.host(NORTH).retire(NORTH, by="amina")
+    accepted = restored.host(NORTH).accept_loss(by="amina")
+    assert (accepted.rows.in_doubt, [one.name for one in accepted.missing]) == (1, [SOUTH])
+    with pytest.raises(RollCallOpen, match="Missing: south"):
+        restored.opens(monkeypatch, NORTH)
+    monkeypatch.setattr("socket.gethostname", lambda: SOUTH)
+    assert list(restored.host(SOUTH).roll_call()) == []
+    with closing(restored.opens(monkeypatch, NORTH)) as journal:
+        assert len(all_due(journal, 1)) == 4
+        open_sheet(journal, "b2", new=[])
+
+
+def test_crash_during_retirement_keeps_roll_open(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr("paygw_batch.cluster.database_place.write_retired", crash)
+        with pytest.raises(KeyboardInterrupt):
+            restored.host(SOUTH).retire(NORTH, by="amina")
+    with pytest.raises(RollCallOpen, match="Missing: north"):
+        restored.opens(monkeypatch, SOUTH)
+    assert restored.host(SOUTH).retire(NORTH, by="amina")[1] == 0
+    with closing(restored.opens(monkeypatch, SOUTH)) as journal:
+        assert {row.state for row in journal.rows(1)} == {State.IN_DOUBT}
+
+
+def test_no_retirement_while_row_is_in_flight(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another host could say that nothing of it left, and nobody would know a later attempt of the retired host."""
+    company.opens(monkeypatch, NORTH).close()
+    with closing(company.opens(monkeypatch, SOUTH)) as journal:
+        open_sheet(journal, new=5)
+        assert journal.start_shared_run(1, waits=True) is not None
+    (company.home / "third").mkdir(mode=0o700)
+    monkeypatch.setattr("socket.gethostname", lambda: "third")
+    with closing(company.host("third").open_to_work("work")) as sending:
+        assert sending.join_run() is not None
+        assert sending.append([intent(all_due(sending, 1)[0])]) == [MoveResult.MOVED]
+        company.replace()
+        with pytest.raises(RollCallOpen):
+            company.opens(monkeypatch, SOUTH)
+        with pytest.raises(JournalHeld, match="still sends"):
+            company.host(SOUTH).retire(NORTH, by="amina")
+        with pytest.raises(RollCallOpen, match="Missing: north"):
+            company.opens(monkeypatch, SOUTH)
+    with connected(company) as connection:
+        fetch(connection, "UPDATE process SET ended_at = clock_timestamp() WHERE ended_at IS NULL")
+    assert company.host(SOUTH).retire(NORTH, by="amina")[1] == 5
+    with closing(read_postgres(company.host(SOUTH))) as found:
+        assert {row.state for row in found.rows(1)} == {State.IN_DOUBT}
+
+
+def test_returning_retired_host_is_told(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What left may be there: it was only away for too long."""
+    company.opens(monkeypatch, NORTH).close()
+    company.opens(monkeypatch, SOUTH).close()
+    company.restore(company.backup())
+    company.host(SOUTH).retire(NORTH, by="amina")
+    with pytest.raises(JournalError, match="This host was retired"):
+        company.opens(monkeypatch, NORTH)
+    shutil.rmtree(company.home / NORTH / "journals")
+    company.opens(monkeypatch, NORTH).close()
+
+
+def test_host_away_over_30_days_is_not_called(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+    with psycopg.connect(restored.server.url(restored.name), autocommit=True) as connection:
+        connection.execute("SET search_path = paygw")
+        connection.execute("UPDATE host SET seen_at = seen_at - interval '31 days'")
+        connection.execute("ALTER TABLE process DISABLE TRIGGER end_is_final")
+        connection.execute("UPDATE process SET seen_at = seen_at - interval '31 days'")
+    restored.opens(monkeypatch, SOUTH).close()
+
+
+def test_run_with_replaced_database_waits_and_stops(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+    company.opens(monkeypatch, SOUTH).close()
+    with closing(company.opens(monkeypatch, NORTH)) as journal:
+        open_sheet(journal, new=5)
+        first, second, *_ = all_due(journal, 1)
+        journal.append([intent(first)])
+        monkeypatch.setattr("paygw_batch.journal.postgres.guarded_session._RECONNECT_LIMIT_S", 0.0)
+        company.replace()
+        with pytest.raises(JournalUnwritable, match="Missing: south"):
+            journal.append([outcome_of(first.number, 1, OutcomeKind.PAID), intent(second)])
+    with closing(read_postgres(company.host(SOUTH))) as journal:
+        assert [row.state for row in journal.rows(1)][:2] == [State.IN_FLIGHT, State.READY]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_unnoted_intent_leaves_only_if_kept_in_database(
+    company: SplitCompany, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+) -> None:
+    """A process freezes between commit and note; another one of its host answers the roll of a restored database."""
+    note = LeftOfProcess.note
+    with closing(company.opens(monkeypatch, NORTH)) as journal:
+        open_sheet(journal, new=5)
+    backup = company.backup()
+
+    def frozen(self: LeftOfProcess, *words: Any) -> None:
+        monkeypatch.setattr(LeftOfProcess, "note", note)
+        company.replace() if is_there else company.restore(backup)
+        assert company.host(NORTH).roll_call() == []
+        note(self, *words)
+
+    with closing(company.opens(monkeypatch, NORTH)) as journal:
+        first, *_ = all_due(journal, 1)
+        monkeypatch.setattr(LeftOfProcess, "note", frozen)
+        if is_there:
+            assert [*journal.append([intent(first)])] == [MoveResult.MOVED]
+            return
+        with pytest.raises(JournalUnwritable, match="older copy"):
+            journal.append([intent(first)])
+    with closing(read_postgres(company.host(NORTH))) as found:
+        assert next(iter(found.rows(1))).state is State.READY
+
+
+def test_restarted_server_calls_no_roll(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is called when nothing else is in the place of the database."""
+    company.opens(monkeypatch, SOUTH).close()
+    with closing(company.opens(monkeypatch, NORTH)) as journal:
+        open_sheet(journal, new=1)
+    with psycopg.connect(company.server.url(company.name)) as connection:
+        calls = connection.execute("SELECT count(*) FROM paygw.roll_call").fetchall()
+        connection.execute("SELECT pg_switch_wal()")
+    company.opens(monkeypatch, NORTH).close()
+    with psycopg.connect(company.server.url(company.name)) as connection:
+        assert connection.execute("SELECT count(*) FROM paygw.roll_call").fetchall() == calls
+
+
+def test_a_synchronous_copy_elsewhere_is_not_waived(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The word `synchronous` is about a standby of the same cluster, never about a copy that was restored."""
+    server = replace(restored.host(SOUTH).server, replication="synchronous")
+    monkeypatch.setattr("paygw_batch.journal.postgres.session._check_durable", lambda *_, **__: None)
+    assert [one.name for one in replace(restored.host(SOUTH), server=server).roll_call()] == [NORTH]
+
+
+def as_worker(company: SplitCompany, name: str) -> DatabasePlace:
+    """A host whose login is a worker and nothing else."""
+    login = f"{company.name}_{name}"
+    company.host(name).give_rights()
+    company.server.execute(f"CREATE ROLE {login} LOGIN IN ROLE {company.name}_worker")
+    return replace(company.host(name), server=Server(company.server.url(company.name, user=login)))
+
+
+def test_host_with_lost_first_write_is_awaited(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its login is a worker's, and nobody has seen it: a stop would be lifted by whoever starts a run."""
+    with closing(company.opens(monkeypatch, SOUTH)) as journal:
+        open_sheet(journal, new=5)
+        assert journal.start_shared_run(1, waits=True) is not None
+    backup = company.backup()
+    north = as_worker(company, NORTH)
+    monkeypatch.setattr("socket.gethostname", lambda: NORTH)
+    with closing(north.open_to_work("work")) as worker:
+        assert worker.join_run() is not None
+        (first, *_) = all_due(worker, 1)
+        assert worker.append([intent(first)]) == [MoveResult.MOVED]
+    company.restore(backup)
+    company.host(SOUTH).give_rights()
+    with pytest.raises(JournalWentBack):
+        north.open_to_work("work")
+    with pytest.raises(RollCallOpen, match="Missing: north"):
+        company.opens(monkeypatch, SOUTH)
+    assert company.host(NORTH).accept_loss(by="amina").rows.in_doubt == 1
+    with closing(company.opens(monkeypatch, SOUTH)) as journal:
+        assert [due.row for due in all_due(journal, 1)] == [3, 4, 5, 6]
+
+
+def follows(company: SplitCompany) -> None:
+    """Let the database be one that took over from another one of its cluster."""
+    with psycopg.connect(company.server.url(company.name), autocommit=True) as connection:
+        connection.execute("SET search_path = paygw")
+        connection.execute(
+            """INSERT INTO roll_call SELECT number + 1,
+            split_part(life, ' ', 1) || ' 0000000F ' || split_part(life, ' ', 3), 'a test', true FROM newest_call"""
+        )
+
+
+def synchronously(place: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> DatabasePlace:
+    monkeypatch.setattr("paygw_batch.journal.postgres.session._check_durable", lambda *_, **__: None)
+    return replace(place, server=replace(place.server, replication="synchronous"))
+
+
+@pytest.fixture
+def taken_over(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> DatabasePlace:
+    """A synchronous standby took over, and the worker of south was the first to see it."""
+    with closing(company.opens(monkeypatch, NORTH)) as journal:
+        open_sheet(journal, new=5)
+        assert [*journal.append([intent(all_due(journal, 1)[0])])] == [MoveResult.MOVED]
+    company.opens(monkeypatch, SOUTH).close()
+    south = as_worker(company, SOUTH)
+    follows(company)
+    with pytest.raises(RollCallOpen, match="Missing: north"):
+        synchronously(south, monkeypatch).open_to_work("work")
+    return south
+
+
+def test_decider_waives_roll_after_synchronous_takeover(
+    company: SplitCompany, taken_over: DatabasePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RollCallOpen, match="Missing: north"):
+        synchronously(taken_over, monkeypatch).open_to_work("work")
+    assert [one.name for one in company.host(SOUTH).roll_call()] == [NORTH], "it waits where a standby may lag"
+    assert list(synchronously(company.host(SOUTH), monkeypatch).roll_call()) == []
+    synchronously(taken_over, monkeypatch).open_to_work("work").close()
+
+
+@pytest.mark.usefixtures("taken_over")
+def test_roll_is_not_waived_for_incomplete_host(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+    with psycopg.connect(company.server.url(company.name), autocommit=True) as connection:
+        (host_id,) = (company.home / NORTH / "journals").glob("*/host")
+        connection.execute("SELECT paygw.call_roll(%s, 'north')", (host_id.read_text().strip(),))
+    monkeypatch.setattr("socket.gethostname", lambda: SOUTH)
+    assert [one.name for one in synchronously(company.host(SOUTH), monkeypatch).roll_call()] == [NORTH]
+
+
+def test_restored_copy_and_open_roll_stay_unwaived(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+    company.opens(monkeypatch, NORTH).close()
+    company.opens(monkeypatch, SOUTH).close()
+    south = as_worker(company, SOUTH)
+    company.restore(company.backup())
+    with pytest.raises(RollCallOpen):
+        synchronously(south, monkeypatch).open_to_work("work")
+    assert [one.name for one in synchronously(company.host(SOUTH), monkeypatch).roll_call()] == [NORTH]
+    follows(company)
+    with psycopg.connect(company.server.url(company.name), autocommit=True) as connection:
+        connection.execute(
+            """INSERT INTO paygw.roll_call SELECT number + 1, life, 'a test', false FROM paygw.newest_call"""
+        )
+    with pytest.raises(RollCallOpen):
+        synchronously(south, monkeypatch).open_to_work("work")
+    assert [one.name for one in synchronously(company.host(SOUTH), monkeypatch).roll_call()] == [NORTH]

@@ -1,0 +1,381 @@
+"""Kills, freezes, lost answers, black holes and crashes of the server, while two hosts pay; then failovers."""
+
+import signal
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from threading import Event
+
+import psycopg
+
+from paygw_batch.journal.postgres.hosts import public_id
+from tests.promise.campaign.judge import Broken
+from tests.promise.campaign.machine import GatewayProcess, Machine, Run, Spawner
+from tests.promise.cluster.company import HOSTS, WINDOW, Company
+from tests.promise.cluster.standby import both, caught_up, standby_of
+from tests.support.patience import PATIENCE_S
+from tests.support.postgres_server import PostgresServer, own_server
+from tests.support.wire_proxy import Trouble
+
+PLANTED = "plants:key_known_to_be_sound"
+SIGNED_APART = 4
+ENDS = {0, 4, 5, 6, 7, 130}
+"""How a run may end by itself: in order, or stopped by the journal."""
+MAX_STARTS = 200
+RESUMED = 0.8
+"""How many of the starts of a batch that is there are `resume`, and not `submit` once more."""
+KILLED_TAKERS = 0.5
+"""How many of those that take over from a frozen process are killed as well."""
+CUTS = (Trouble.LOSE_ANSWER, Trouble.LOSE_REQUEST, Trouble.DELAY, Trouble.SILENCE)
+SLOWLY = """
+[default]
+status = "approved"
+delay_s = 0.1
+
+[[rule]]
+order_id = ".*7"
+fault = "drop_after"
+
+[[rule]]
+order_id = ".*3"
+status = "declined"
+commits = false
+"""
+LOOK_EVERY_S = 0.01
+RUN_LIMIT_S = 600.0
+"""How long a run of any size may last."""
+
+
+@dataclass
+class Endured:
+    """What a campaign came to."""
+
+    batches: int = 0
+    shared: int = 0
+    """How many of them were sent by several workers at once."""
+    orders: int = 0
+    kills: int = 0
+    freezes: int = 0
+    crashes: int = 0
+    cuts: int = 0
+    drains: int = 0
+    """Workers that were asked to end, and ended in order. They are not hurt."""
+    unheard: int = 0
+    """Of them, those that died of the signal: it came as a run had ended, and its event loop let go of signals."""
+    emptied: int = 0
+    """How often the tables of the jobs were emptied in the middle. That hurts nobody."""
+    picked_up: int = 0
+    """Sheets that the timetable picked up."""
+    failovers: int = 0
+    lost_rows: int = 0
+    """Rows that had been sent and that the server which took over did not know."""
+    in_doubt: int = 0
+    never_left: int = 0
+    """Rows in doubt after a failover that never reached the gateway. Only a kill may leave any."""
+    accepted: int = 0
+    """Failovers after which the host that lives said itself which of its rows left."""
+
+    @property
+    def hurt(self) -> int:
+        """How many processes were hurt so far."""
+        return self.kills + self.freezes + self.crashes + self.cuts
+
+    def add(self, other: "Endured") -> None:
+        """Count another part as well."""
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a part of a campaign is, and how much happens to it."""
+
+    rows: int
+    strikes: int = 10
+    """About so many in a batch."""
+    kills: float = 0.35
+    """Their share of the strikes."""
+    freezes: float = 0.10
+    crashes: float = 0.20
+    drains: float = 0.10
+    empties: float = 0.10
+    dropped: int = 0
+    """How many rows the sheet has that the timetable of the workers picks up from a folder."""
+    window: int = WINDOW
+    workers: int = 3
+
+
+RELEASE = Size(5_000, 24, kills=0.50, freezes=0.17, crashes=0.06, drains=0.08, empties=0.08, dropped=60, window=32)
+
+
+def signed(seed: int) -> str:
+    """Return the plant of a batch: one of four signs in processes of its own, as long runs do."""
+    return "plants:signed_in_threads" if seed % SIGNED_APART else "plants:signed_in_processes"
+
+
+def wait_for(company: Company, run: Run, count: int) -> bool:
+    """Wait until so many orders have arrived; False where the run ended before."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while len(company.orders()) < count:
+        if run.wait(LOOK_EVERY_S) is not None:
+            return False
+        if time.monotonic() > give_up_s:
+            run.send(signal.SIGUSR1)  # it writes where it hangs (see `spawner.py`)
+            time.sleep(1)
+            raise Broken(f"nothing arrives any more: {company.said()}")
+    return run.exit_code is None
+
+
+@dataclass
+class Ordeal:
+    """One batch, its hosts, and what happens to them."""
+
+    company: Company
+    server: PostgresServer
+    rng: Random
+    size: Size
+    endured: Endured
+    sheets: dict[str, Path]
+    stop: Event
+    planted: str = PLANTED
+    trail: list[str] = field(default_factory=list)
+    next_strike: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows all sheets have."""
+        return self.size.rows
+
+    def soon(self) -> int:
+        """Return the number of orders after which the next thing happens: one more at the least.
+
+        It counts on from the last such number: where orders came meanwhile, it is sooner. Where all have arrived,
+        nothing more happens.
+        """
+        self.next_strike += self.rng.randrange(1, max(12, 2 * self.size.rows // self.size.strikes))
+        return max(len(self.company.orders()) + 1, self.next_strike)
+
+    def crash(self) -> None:
+        """Let the server crash, and start it again."""
+        self.server.stop("immediate")
+        self.server.start()
+        self.endured.crashes += 1
+
+    def cut(self, host: str) -> None:
+        """Let something happen to what a host says to the database next, or hears from it."""
+        self.company.proxies[host][0].trouble = trouble = self.rng.choice(CUTS)
+        self.trail.append(f"{host} {trouble.value}")
+        self.endured.cuts += 1
+
+    def noted(self, run: Run, host: str) -> float:
+        """Throw the dice, and note what they decide."""
+        dice = self.rng.random()
+        self.trail.append(f"{host} {run.pid} {len(self.company.orders())} orders, {dice:.2f}")
+        return dice
+
+    def check(self, run: Run, host: str) -> None:
+        """Raise `Broken` for a run that ends as none may."""
+        if run.done(RUN_LIMIT_S) == -signal.SIGTERM:
+            self.endured.unheard += 1
+        elif run.exit_code not in ENDS | {-signal.SIGKILL}:
+            raise Broken(f"exit code {run.exit_code}: {self.company.hosts[host].said()}")
+
+    def judged(self, url: str) -> None:
+        """Judge the tables, and count rows and orders."""
+        states = self.company.judge(url, hurt=self.endured.hurt)
+        self.endured.orders, self.endured.in_doubt = len(self.company.orders()), states.get("in_doubt", 0)
+        if sum(states.values()) != self.rows:
+            raise Broken(f"{states} of {self.rows} rows")
+
+    def verify(self, host: str) -> None:
+        """Raise `Broken` unless every chain of the journal is whole."""
+        if self.company.hosts[host].run("verify") not in {0, 5}:
+            raise Broken(f"the journal is not sound: {self.company.hosts[host].said()}")
+
+
+@dataclass
+class _TwoHosts(Ordeal):
+    """Two hosts send one batch by `submit` and `resume`, one after the other."""
+
+    def start(self, host: str, *, has_batch: bool = False) -> Run:
+        continues = has_batch and self.rng.random() < RESUMED
+        words = ("resume",) if continues else ("submit", self.sheets[host])
+        return self.company.hosts[host].start(*words, "--wait", planted=self.planted)
+
+    def strike(self, run: Run, host: str) -> tuple[Run, str] | None:
+        """Let one thing happen to a run that is sending; return the run that goes on, and its host."""
+        dice, size = self.noted(run, host), self.size
+        if dice < size.kills:
+            run.send(signal.SIGKILL)
+            self.endured.kills += 1
+            self.check(run, host)
+            return None
+        if dice < size.kills + size.freezes:
+            return self.freeze(run, host)
+        if dice < size.kills + size.freezes + size.crashes:
+            self.crash()
+        else:
+            self.cut(host)
+        return run, host
+
+    def freeze(self, run: Run, host: str) -> tuple[Run, str]:
+        """Freeze a run until the other host has taken over and sends; return the run that took over."""
+        run.send(signal.SIGSTOP)
+        other = HOSTS[1 - HOSTS.index(host)]
+        taker = self.start(other, has_batch=True)
+        if wait_for(self.company, taker, self.soon()) and self.rng.random() < KILLED_TAKERS:
+            taker.send(signal.SIGKILL)
+            self.endured.kills += 1
+        run.send(signal.SIGCONT)
+        self.endured.freezes += 1
+        self.check(run, host)
+        return taker, other
+
+    def send(self) -> None:
+        """Send the batch by one host after the other, until it is done."""
+        for _ in range(MAX_STARTS):
+            host = self.rng.choice(HOSTS)
+            sending: tuple[Run, str] | None = (self.start(host, has_batch=bool(self.company.orders())), host)
+            while sending is not None:
+                run, host = sending
+                if self.stop.is_set() or not wait_for(self.company, run, self.soon()):
+                    self.check(run, host)
+                    if run.exit_code in {0, 4, 5}:
+                        return
+                    break
+                sending = self.strike(run, host)
+        raise Broken(f"the batch is never done: {self.company.said()}")
+
+    def finish(self) -> None:
+        """Pay what is left, and verify the journal on both hosts."""
+        for host, machine in self.company.hosts.items():
+            self.company.proxies[host][0].trouble = Trouble.NONE
+            code = self.start(host).done()
+            if code not in {0, 4, 5}:
+                raise Broken(f"the last run on {host} ends with {code}: {machine.said()}")
+            self.verify(host)
+
+
+def endure(
+    home: Path, spawner: Spawner, at: GatewayProcess, server: PostgresServer, seed: int, size: Size, stop: Event
+) -> Endured:
+    """Pay one batch by two hosts through all that can happen, until it is done; judge all the while."""
+    rng, endured = Random(f"cluster/{seed}"), Endured(batches=1)  # noqa: S311 - dice
+    name = server.new_database()
+    company = Company(
+        *(home, spawner, at, server.url(name), f"C{seed}", [server.port]),
+        window=size.window,
+    )
+    ordeal = _TwoHosts(company, server, rng, size, endured, company.sheets(size.rows), stop, signed(seed))
+    with closing(company):
+        ordeal.send()
+        ordeal.finish()
+        ordeal.judged(server.url(name))
+    server.drop_database(name)
+    return endured
+
+
+def fail_over(home: Path, spawner: Spawner, at: GatewayProcess, seed: int, rows: int) -> Endured:
+    """Let a standby take over that lags, or does not, while north sends; then nobody may send what was sent.
+
+    Where rows are lost, north says itself which of them left; or it is gone, and south retires it.
+    """
+    rng, endured = Random(f"failover/{seed}"), Endured(failovers=1, batches=1)  # noqa: S311 - dice
+    is_lagging, is_killed, is_gone = rng.random() < 0.6, rng.random() < 0.5, rng.random() < 0.25
+    is_killed |= is_gone  # a host that still sees the takeover gives a sign of life: it is not retired
+    with own_server() as primary, standby_of(primary) as standby:
+        ports = [primary.port, standby.port]
+        company = Company(home, spawner, at, both(primary, standby), f"F{seed}", ports, replication="asynchronous")
+        with closing(company):
+            sheets, (north, south) = company.sheets(rows), (company.hosts[host] for host in HOSTS)
+            if south.run("journal", "roll-call") != 0:
+                raise Broken(f"seed {seed}: {south.said()}")
+            run = north.start("submit", sheets["north"], planted=PLANTED)
+            wait_for(company, run, rng.randrange(1, rows // 2))
+            if is_lagging:
+                caught_up(primary)
+                standby.stop("fast")
+                wait_for(company, run, min(rows, len(company.orders()) + rng.randrange(1, rows // 2)))
+            if is_killed:
+                run.send(signal.SIGKILL)
+            endured.kills += is_killed
+            primary.stop("immediate")
+            if is_lagging:
+                standby.start()
+            standby.control("promote")
+            if run.wait(PATIENCE_S) is None:
+                raise Broken(f"seed {seed}: the run on north hangs")
+            _after(company, sheets, standby, seed, endured, is_gone=is_gone)
+    return endured
+
+
+def _after(
+    company: Company, sheets: dict[str, Path], standby: PostgresServer, seed: int, endured: Endured, *, is_gone: bool
+) -> None:
+    """Run on both hosts after a failover: either everything is there and they go on, or nobody sends."""
+    north, south = (company.hosts[host] for host in HOSTS)
+    before = set(company.orders())
+    ready = _rows_in(standby, "ready")
+    endured.lost_rows = len(before & ready)
+    first = south.run("submit", sheets["south"], planted=PLANTED)
+    code = 7 if is_gone and before & ready else north.run("submit", sheets["north"], planted=PLANTED)
+    if before & ready:
+        if (first, code) != (7, 7) or len(company.orders()) != len(before):
+            raise Broken(f"seed {seed}: {endured.lost_rows} rows are lost, and the runs end with {first} and {code}")
+        code = _lost(company, sheets, standby, seed, endured, is_gone=is_gone)
+    else:
+        code = south.run("submit", sheets["south"], planted=PLANTED)
+    if code not in {0, 4, 5}:
+        raise Broken(f"seed {seed}: the last run ends with {code}: {north.said()} {south.said()}")
+    company.orders()
+    if _rows_in(standby, "ready"):
+        raise Broken(f"seed {seed}: rows are left")
+    if south.run("verify") not in {0, 5}:
+        raise Broken(f"seed {seed}: the journal is not sound: {south.said()}")
+    endured.orders = len(company.orders())
+
+
+def _lost(
+    company: Company, sheets: dict[str, Path], standby: PostgresServer, seed: int, endured: Endured, *, is_gone: bool
+) -> int:
+    """Mend a failover that lost rows which were sent, and judge; return the exit code of the run after it."""
+    north, south = (company.hosts[host] for host in HOSTS)
+    before = set(company.orders())
+    if is_gone:
+        words: tuple[str, ...] = ("journal", "retire", _host_id(north), "--yes", "--by", "amina")
+        mending = south
+    else:
+        if south.run("journal", "retire", _host_id(north), "--yes", "--by", "amina") != 2:
+            raise Broken(f"seed {seed}: a host that lives was retired: {south.said()}")
+        words, mending = ("journal", "roll-call", "--accept-loss", "--yes", "--by", "amina"), north
+    if mending.run(*words) != 0:
+        raise Broken(f"seed {seed}: {words} fails: {mending.said()}")
+    doubtful = _rows_in(standby, "in_doubt")
+    if lost := before & _rows_in(standby, "ready"):
+        raise Broken(f"seed {seed}: sent, and ready again: {sorted(lost)}")
+    endured.in_doubt += len(doubtful)
+    if not is_gone:
+        endured.accepted += 1
+        endured.never_left += len(doubtful - before)
+        # A process that was killed had intents whose rows were about to leave.
+        if len(doubtful - before) > company.window * endured.kills:
+            raise Broken(f"seed {seed}: in doubt, and never left: {sorted(doubtful - before)}")
+    code = south.run("submit", sheets["south"], planted=PLANTED)
+    if is_gone and len(company.orders()) != len(before):
+        raise Broken(f"seed {seed}: something was sent after north was retired")
+    return code
+
+
+def _rows_in(server: PostgresServer, state: str) -> set[str]:
+    with psycopg.connect(server.url()) as connection:
+        query = """SELECT coalesce(s.order_id, i.client_orderid)
+            FROM paygw.state s JOIN paygw.instruction i ON i.number = s.instruction WHERE s.state = %s"""
+        found = connection.execute(query, (state,)).fetchall()
+    return {order_id for (order_id,) in found}
+
+
+def _host_id(machine: Machine) -> str:
+    (path,) = machine.home.rglob("journals/*/host")
+    return public_id(path.read_text())

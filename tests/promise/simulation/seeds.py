@@ -1,0 +1,59 @@
+"""Playing many seeds, and what a failure is called."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.promise.simulation.corrections import play_corrections
+from tests.promise.simulation.forging import play_forging
+from tests.promise.simulation.judge import Violation
+from tests.promise.simulation.planted import BUGS, CORRECTED, FORGED, RUNS
+from tests.promise.simulation.story import play
+
+PLAYS: Mapping[str, Callable[..., object]] = {RUNS: play, FORGED: play_forging, CORRECTED: play_corrections}
+"""How a world of each kind is played: `(seed, plant)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A seed whose world went wrong: by an invariant, or (`error`) by what the program raised."""
+
+    seed: int
+    invariant: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """What became of looking for a planted bug."""
+
+    failure: Failure | None
+    played: int
+    seconds: float
+
+
+def first_failure(
+    seeds: Iterable[int], plant: Callable[[Any], None] | None = None, *, kind: str = RUNS
+) -> tuple[int, Failure | None]:
+    """Play seeds of one kind until one fails; return how many were played, and the failure."""
+    played = 0
+    for seed in seeds:
+        played += 1
+        try:
+            PLAYS[kind](seed, plant)
+        except Violation as violation:
+            return played, Failure(seed, violation.invariant, str(violation))
+        except Exception as error:  # noqa: BLE001 (whatever the program raises is a failure of this seed)
+            return played, Failure(seed, "error", f"{type(error).__name__}: {error}")
+    return played, None
+
+
+def hunt(name: str, seeds: Iterable[int]) -> Hunt:
+    """Switch a planted bug on and play seeds until it is found."""
+    began_s = time.monotonic()
+    played, failure = first_failure(seeds, BUGS[name].plant, kind=BUGS[name].kind)
+    return Hunt(failure, played, time.monotonic() - began_s)

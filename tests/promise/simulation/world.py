@@ -1,0 +1,300 @@
+"""The simulated machine: one seed's dice, clock, disk, gateway's mood, and the parts that a planted bug may replace."""
+
+import csv
+import heapq
+import io
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from email.utils import format_datetime
+from functools import partial
+from itertools import count
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from paygw_batch.approval.signed_document import ApprovalPolicy
+from paygw_batch.clock import timestamp
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import Verdict
+from paygw_batch.core.shown_states import INVALID, shown_state
+from paygw_batch.engine.engine import Engine, RunEnd
+from paygw_batch.engine.pacing import Pace
+from paygw_batch.errors import JournalError, JournalNotAdopted, JournalWentBack
+from paygw_batch.gateway.classify import classify
+from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
+from paygw_batch.journal import file_place
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
+from paygw_batch.journal.values import LINE_COLUMNS, BatchRecord
+from paygw_batch.settle.statement import SignedStatements
+from paygw_batch.sheet.check.repeats import LOOK_ALIKE
+from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.write import table
+from paygw_batch.show.totals import BatchTotals
+from paygw_batch.submit import plan as submit
+from paygw_batch.submit.plan import Plan
+from paygw_batch.submit.results import standings, summary_after
+from tests.promise.simulation.approvals import Approvals
+from tests.promise.simulation.disk import Disk
+from tests.promise.simulation.gateway import HONEST, OPERATIONS, USUAL, Said, SimGateway
+from tests.promise.simulation.inbox import SimulatedInbox
+from tests.promise.simulation.judge import Judge, Request, Shown
+from tests.promise.simulation.loop import Clock
+from tests.promise.simulation.orders import Orders
+from tests.promise.simulation.people import StatementFile, is_gateways
+from tests.promise.simulation.process import Process, SlowAway, prepare
+from tests.promise.simulation.remembered import REMEMBERED
+from tests.promise.simulation.sheets import FIRST_ROW, RULES, GateOnce, order_id_of, validated, wanted
+from tests.promise.simulation.words import MEANS, WORDS
+
+EVERYTHING = (*HONEST, *USUAL * (len(HONEST) // len(USUAL)))
+"""Every behaviour of the gateway but lies; the usual ones as often as all others together."""
+EPOCH = datetime(2026, 11, 20, 10, tzinfo=UTC)
+
+
+CHANCE_OF_AMENDING = 0.3
+CHANCE_OF_A_RECONCILIATION = 0.25
+"""How often the reconciliation is made where somebody looks at a batch. It costs as much as all runs of a world."""
+CHANCE_OF_A_FILE = 0.3
+"""How often it is then written and read as CSV; else its frame is looked at, which is what is written."""
+
+
+class SimWorld:
+    """Everything that one seed decides."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = Random(seed)  # noqa: S311 (dice, not secrets)
+        self.sleeps = Random(~seed)  # noqa: S311 (dice of their own: the other stories stay as they were)
+        self.operation = "payin" if seed % 2 else "payout"
+        self.clock = Clock()
+        self.disk = Disk(seed)
+        self.undo = ExitStack()
+        """What is undone when this world ends."""
+        self.undo.callback(self.disk.close)
+        self.row_count = rng.randrange(1, 9)
+        self._directory: Path | None = None
+        self.patch(submit, "ContractGate", GateOnce)
+        self.patch(file_place, "check_tables", self.disk.check_tables)
+        for owner, name, value in REMEMBERED:
+            self.patch(owner, name, value)
+        self.pace = Pace(
+            concurrency=rng.choice((1, 2, 3, 8)),
+            rate_per_s=rng.choice((0.0, 0.0, 5.0)),
+            stop_after_in_doubt=rng.choice((0, 1, 2, 5)),
+        )
+        self.mood: Sequence[str] = USUAL
+        self.judge = Judge()
+        self.inbox = SimulatedInbox(self)
+        self.approvals = Approvals(self) if seed % 5 == 0 else None
+        self.judge.needs_approval = self.approvals is not None
+        self.typing = Random(f"typing {seed}")  # noqa: S311 (as above)
+        """The dice of those who type files and forge orders: they leave the others as they were."""
+        self.forgetting = Random(f"forgetting {seed}")  # noqa: S311 (as above)
+        self.statement_rule = SignedStatements(is_gateways) if self.typing.random() < 0.5 else None
+        self.orders = None if self.approvals is None else Orders(self, self.approvals.policy)
+        self._amends = rng.random() < CHANCE_OF_AMENDING
+        self.statements: list[StatementFile] = []
+        self.has_forgotten = False
+        self.sheet_of_batch: dict[str, str] = {}
+        self.unhandled: list[str] = []
+        self.refused: JournalError | None = None
+        self.restored_older = False
+        self._nonces = count(1)
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._aways: dict[Process, SlowAway] = {}
+        self.newcomers: list[str] = []
+        """Sheets that someone submits meanwhile."""
+        self.skew = timedelta()
+        self.clock_is_unknown = False
+        """Whether requests left by a clock that was behind, and no `Date` of a reply got into the journal since."""
+        self._now_of, self._now = (0.0, self.skew), EPOCH
+        # What a planted bug may replace.
+        self.engine_type: type[Engine] = Engine
+        self.journal_type: type[SqliteJournal] = SqliteJournal
+        self.classify: Callable[[RawReply | TransportFault, Expected], Verdict] = partial(
+            classify, words=WORDS, operation=OPERATIONS[self.operation]
+        )
+        self.gateway_type: type[SimGateway] = SimGateway
+        self.prepare: Callable[[Attempt], PreparedRequest] = prepare
+
+    def now(self) -> datetime:
+        """Return the wall clock's time, which a person may have set wrong."""
+        if self._now_of != (of := (self.clock.now_s, self.skew)):
+            self._now_of, self._now = of, EPOCH + self.skew + timedelta(seconds=self.clock.now_s)
+        return self._now
+
+    def elapsed_s(self) -> float:
+        """Return the seconds since the world began: nothing sets them back or stops them."""
+        return self.clock.now_s
+
+    def at(self) -> str:
+        """Return the wall clock's time as facts show it."""
+        return timestamp(self.now())
+
+    def right_time(self, at_s: float) -> datetime:
+        """Return what the gateway's clock says at a moment of this world."""
+        return EPOCH + timedelta(seconds=at_s)
+
+    def dated(self, answer: RawReply | TransportFault) -> RawReply | TransportFault:
+        """Return what came back, a reply with the gateway's own time: its clock is right."""
+        if isinstance(answer, TransportFault):
+            return answer
+        right = self.right_time(self.clock.now_s)
+        return replace(answer, headers=(*answer.headers, ("date", format_datetime(right, usegmt=True))))
+
+    def nonce(self) -> str:
+        """Return a nonce that was never used."""
+        return f"{next(self._nonces):032x}"
+
+    @property
+    def amends(self) -> bool:
+        """Whether sheets are submitted with `--amend`: not where a look shows that a rejected row was paid since."""
+        rows, paid = self.judge.rows, self.judge.paid_nonces
+        return self._amends and not any(rows[number].nonce in paid for number in self.judge.called_early)
+
+    def books(self, requests: Sequence[Request]) -> Mapping[str, tuple[Request, str]]:
+        """Return what the gateway's books say of each order id of a row: its latest request there, and the word.
+
+        A request that never left is in no books, nor is one that the gateway has not decided about.
+        """
+        found: dict[str, tuple[Request, str]] = {}
+        for one in requests:
+            word = {Said.NO: "declined", Said.PENDING: "processing"}.get(one.said)
+            if one.left and self.judge.executed_orders[one.order_id]:
+                word = "approved"
+            if one.left and word is not None:
+                found[one.order_id] = one, word
+        return found
+
+    def gateway_has(self, requests: Sequence[Request]) -> bool:
+        """Whether the gateway's books say that it has executed an order of a row, or still works on one.
+
+        An order that was declined when it came again is neither, whatever was said of it before: a person has settled
+        its first attempt by then.
+        """
+        return any(MEANS[word] in {"paid", "accepted"} for _, word in self.books(requests).values())
+
+    @property
+    def required_policy(self) -> ApprovalPolicy:
+        """Who approves, where two people decide."""
+        if self.approvals is None:
+            raise AssertionError("one person decides in this world")
+        return self.approvals.policy
+
+    def away_of(self, process: Process) -> SlowAway:
+        """Return the threads of a process."""
+        return self._aways.setdefault(process, SlowAway(process))
+
+    # What happens at the gateway by itself.
+
+    def later(self, delay_s: float, happening: Callable[[], None]) -> None:
+        """Let something happen at the gateway in `delay_s` seconds."""
+        heapq.heappush(self._later, (self.clock.now_s + delay_s, next(self._nonces), happening))
+
+    def next_happening_s(self) -> float | None:
+        """Return when something next happens at the gateway."""
+        return self._later[0][0] if self._later else None
+
+    def let_pass(self, until_s: float) -> None:
+        """Move the clock on; what is due at the gateway happens."""
+        while self._later and self._later[0][0] <= until_s:
+            at_s, _, happening = heapq.heappop(self._later)
+            self.clock.now_s = max(self.clock.now_s, at_s)
+            happening()
+        self.clock.now_s = max(self.clock.now_s, until_s)
+
+    # Sheets, and what is shown of them.
+
+    def validated(self, sheet: str) -> Validated:
+        """Return a sheet of this world as it was read."""
+        return validated(self.operation, sheet, self.row_count)
+
+    def look_at_comparison(self, sheet: str, journal: SqliteJournal, plan: Plan) -> None:
+        """I7: a row whose content changed is found, and no other."""
+        if plan.existing is not None:
+            return
+        held = dict(journal._connection.execute("SELECT client_orderid, amount FROM instruction"))
+        asked = wanted(sheet, self.row_count)
+        changed = {
+            order_id for order_id, amount in held.items() if order_id in asked and Decimal(amount) != asked[order_id]
+        }
+        # Of who was forgotten nobody can say that the row is the same.
+        forgotten = "SELECT client_orderid FROM instruction WHERE salt IS NULL"
+        changed |= {order_id for (order_id,) in journal._connection.execute(forgotten) if order_id in asked}
+        defects = plan.validated.defects.select("code", "value").rows() if plan.validated.defects.height else []
+        told = {value for code, value in defects if code == "client_orderid.conflict"}
+        told |= {order_id_of(sheet, amendment.row) for amendment in plan.amendments}
+        if told != changed:
+            raise self.judge.found("I7", f"{sorted(told)} are told to have changed, and {sorted(changed)} did")
+        spellings = {order_id.casefold() for order_id in held}
+        spelled = {order_id for order_id in asked if order_id not in held and order_id.casefold() in spellings}
+        told = {value for code, value in defects if code == LOOK_ALIKE}
+        if told != spelled:
+            raise self.judge.found("I7", f"{sorted(told)} are told to be spelled otherwise, and {sorted(spelled)} are")
+        self.sheet_of_batch[plan.validated.batch] = sheet
+
+    def shown(self, journal: SqliteReader, record: BatchRecord, end: RunEnd) -> Shown:
+        """Return what a person is given of a batch: the reconciliation file, and the summary.
+
+        Where the reconciliation is not made, the states and amounts are those that it would be made of.
+        """
+        if self.rng.random() >= CHANCE_OF_A_RECONCILIATION or journal.forgotten(record.number) is not None:
+            return self._shown_by_the_journal(journal, record, end)
+        stand = standings(journal, record, RULES[self.operation], end)
+        lines = stand.frame.to_dicts()
+        if self.rng.random() < CHANCE_OF_A_FILE:
+            file = io.BytesIO()
+            table._write_csv([stand.frame], file)
+            lines = list(csv.DictReader(io.StringIO(file.getvalue().decode())))
+        return Shown(self.sheet_of_batch[record.batch], self.row_count, lines, stand.summary.as_json())
+
+    def _shown_by_the_journal(self, journal: SqliteReader, record: BatchRecord, end: RunEnd) -> Shown:
+        sheet = self.sheet_of_batch[record.batch]
+        row_at, state_at, minor_at = (LINE_COLUMNS.index(name) for name in ("row", "state", "minor"))
+        known = {int(line[row_at] or 0): line for some in journal.standing_lines(record.number) for line in some}
+        lines, states, sums = [], Counter[str](), defaultdict[str, Decimal](Decimal)
+        for number, (order_id, asked) in enumerate(wanted(sheet, self.row_count).items(), FIRST_ROW):
+            line = known.pop(number, None)
+            state = INVALID if line is None else shown_state(State(str(line[state_at])))
+            amount = asked if line is None else Decimal(line[minor_at] or 0) / 100
+            lines.append({"client_orderid": order_id, "state": state, "amount": str(amount)})
+            states[state] += 1
+            sums[state] += amount
+        if known:
+            raise self.judge.found("I3", f"the journal has rows {sorted(known)} of {sheet}, which has none such")
+        totals = BatchTotals(states, {"KES": {state: str(amount) for state, amount in sums.items()}}, ())
+        summary = summary_after(journal, record, totals, end)
+        return Shown(sheet, self.row_count, lines, summary.as_json())
+
+    def directory(self) -> Path:
+        """Return a directory of this world's own, on real memory."""
+        if self._directory is None:
+            shared_memory = Path("/dev/shm")  # noqa: S108 (a directory of our own is made in it)
+            where = shared_memory if shared_memory.is_dir() else None
+            self._directory = Path(self.undo.enter_context(TemporaryDirectory(dir=where)))
+        return self._directory
+
+    def patch(self, owner: object, name: str, value: object) -> None:
+        """Replace something of the program for as long as this world lasts: how bugs are planted."""
+        self.undo.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
+
+    # Opening a journal.
+
+    def look_at_opening(self) -> None:
+        """I6: one process at a time holds the journal."""
+        if len(self.disk.holders) > 1:
+            raise self.judge.found("I6", "two processes hold the journal")
+        self.refused = None
+
+    def look_at_opened(self) -> None:
+        """I10: a journal that went back in time is found."""
+        if self.restored_older:
+            raise self.judge.found("I10", "an older copy of the journal was taken for the journal")
+
+    def was_refused_as_older(self) -> bool:
+        """Whether the last opening was refused because the journal went back in time, or could have."""
+        return isinstance(self.refused, JournalWentBack | JournalNotAdopted)

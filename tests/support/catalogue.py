@@ -1,0 +1,48 @@
+"""What the catalogue says, and which words of a French text are English."""
+
+import re
+import runpy
+from functools import cache
+from gettext import GNUTranslations
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from tests.support.program import ROOT
+
+CATALOGUE = ROOT / "paygw_batch/languages/fr.mo"
+
+
+ENGLISH_WORDS = re.compile(r"(?i)\b(?:the|is|are|was|were|rows?|and|this|nothing|with|sheets?|batch|of)\b")
+
+
+NOT_SENTENCES = re.compile(r"`[^`]*`|\S*/\S*|\w+(?:[._/]\w+)+|--[\w-]+|paygw-batch\b.*|\b[A-Z]{3,}\b")
+"""Commands, codes and file names, options, placeholders of options."""
+
+
+OF_GATEWAY = "Declined by the sandbox."
+
+
+def english_in(text: str) -> list[str]:
+    """Return English that a text still has: pieces of sentences of the catalogue, and words that French has not."""
+    with CATALOGUE.open("rb") as file:
+        translations = GNUTranslations(file)._catalog  # type: ignore[attr-defined]
+    pieces = set()
+    for message, said in translations.items():
+        template = message[0] if isinstance(message, tuple) else message
+        piece = max((part for part, *_ in Formatter().parse(template)), key=len, default="").strip()
+        if len(piece.split()) > 2 and piece not in said:
+            pieces.add(piece)
+    plain = NOT_SENTENCES.sub(" ", text.replace(OF_GATEWAY, ""))
+    return [piece for piece in pieces if piece in text] + [
+        line for line in plain.splitlines() if ENGLISH_WORDS.search(line)
+    ]
+
+
+TOOL = runpy.run_path(str(Path(__file__).resolve().parents[2] / "tooling/catalogue.py"))
+
+
+@cache
+def messages() -> tuple[tuple[Any, str], ...]:
+    """Return the sentences of the source, each with the file that has it. It takes a second to read them all."""
+    return tuple(TOOL["messages"]())

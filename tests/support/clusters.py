@@ -1,0 +1,147 @@
+"""Several hosts with one journal in PostgreSQL, and one gateway for all: each host has a state directory of its own."""
+
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+
+from paygw_batch.cli.main import COMMANDS
+from paygw_batch.opening.gateway_access import key_place, signer_key
+from paygw_batch.opening.given_sheet import rules_of
+from paygw_batch.sandbox.configured import RECORD_NAME, sandbox_config
+from paygw_batch.sandbox.server import running_sandbox
+from paygw_batch.settings.configuration import load_settings
+from tests.support.patience import PATIENCE_S, until
+from tests.support.program import Program, read_csv, sandbox_toml
+
+assert "work" in COMMANDS
+
+
+@dataclass
+class Host(Program):
+    """One of the hosts."""
+
+    more: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {**super().environ, **self.more}
+
+
+@dataclass
+class Hosts:
+    """All hosts, their database and their gateway. `office` is where people type commands."""
+
+    place: Path
+    database: str
+    gateway: dict[str, str]
+    record_path: Path
+
+    def host(self, name: str) -> Host:
+        home = self.place / name
+        config = home / "paygw.toml"
+        if not home.exists():
+            home.mkdir(mode=0o700)
+            config.write_text(_configuration(self.database))
+        return Host(home, config, self.gateway)
+
+    @property
+    def office(self) -> Host:
+        return self.host("office")
+
+    def record(self) -> Counter[str]:
+        """Return how often the gateway has paid each order."""
+        found = read_csv(self.record_path) if self.record_path.exists() else []
+        return Counter(line["client_orderid"] for line in found if line["committed"] == "yes")
+
+    def wait_for_record(self, rows: int, process: "subprocess.Popen[str]") -> None:
+        until(lambda: self.record().total() >= rows or has_ended(process))
+        assert not has_ended(process), process.communicate()
+
+    def wait_for_workers(self, *processes: "subprocess.Popen[str]", count: int = 0) -> None:
+        alive = "SELECT number FROM paygw.process WHERE kind = 'worker' AND ended_at IS NULL"
+        until(lambda: len(self.ask(alive)) >= (count or len(processes)) or any(map(has_ended, processes)))
+        for process in filter(has_ended, processes):
+            raise AssertionError(process.communicate())
+
+    @contextmanager
+    def commits_held(self) -> Iterator[None]:
+        """Let no fact be committed as long as the block lasts: a worker stays where it is."""
+        with psycopg.connect(self.database) as connection:
+            connection.execute("LOCK TABLE paygw.fact IN EXCLUSIVE MODE")
+            yield
+
+    def wait_until_held(self) -> None:
+        waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        until(lambda: bool(self.ask(waiting)))
+
+    def ask(self, statement: str) -> list[tuple[object, ...]]:
+        with psycopg.connect(self.database, autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+
+def has_ended(process: "subprocess.Popen[str]") -> bool:
+    return process.poll() is not None
+
+
+def _configuration(database: str) -> str:
+    text = re.sub(r"\[journal\].*?\n\[", "[", sandbox_toml(concurrency="4"), flags=re.DOTALL)
+    return f'{text}\n[journal]\nurl = "{database}"\nreplication = "none"\nintent_lives_s = 5\n'
+
+
+@contextmanager
+def hosts_on(place: Path, database: str, *, behaviour: str = "[default]\ndelay_s = 0.02\n") -> Iterator[Hosts]:
+    """The journal, made by the office, and a gateway that answers as `behaviour` says."""
+    sandbox = place / "gateway"
+    sandbox.mkdir(mode=0o700)
+    (sandbox / "behaviour.toml").write_text(behaviour)
+    config = sandbox / "paygw.toml"
+    config.write_text(f'{sandbox_toml()}\n[sandbox]\nbehaviour = "behaviour.toml"\n')
+    environ = {"HOME": str(sandbox), "XDG_STATE_HOME": str(sandbox / "state")}
+    settings = load_settings(config, environ=environ, flags={})
+    key = signer_key(settings, environ)
+    with running_sandbox(sandbox_config(settings, [rules_of(settings, "payout")], key, environ)) as base_url:
+        gateway = {"PAYGW_BASE_URL": base_url, "PAYGW_PRIVATE_KEY": str(key_place(settings))}
+        hosts = Hosts(place, database, gateway, sandbox / RECORD_NAME)
+        made = hosts.office.run("journal", "new")
+        assert made.exit_code == 0, made.output
+        yield hosts
+
+
+@dataclass
+class ClusterProgram(Program):
+    """A user's machine whose journal is in PostgreSQL."""
+
+    def write_url(self, url: str, more: str = 'replication = "none"\n') -> None:
+        """Write the configuration again, with its journal at `url`."""
+        shipped = self.config.read_text().partition("[journal]")
+        tables = shipped[2].partition("\n[")
+        head = shipped[0] if shipped[1] else self.config.read_text()
+        rest = f"\n[{tables[2]}" if tables[1] else ""
+        self.config.write_text(f'{head}[journal]\nurl = "{url}"\nintent_lives_s = 5\n{more}{rest}')
+
+    def record(self) -> list[dict[str, str]]:
+        found = sorted((self.home / "state").rglob("sandbox-record.csv"))
+        return [line for path in found for line in read_csv(path)]
+
+
+def slow(user: ClusterProgram, delay_s: float = 0.02) -> None:
+    """Let the sandbox take its time, so that there is something to interrupt."""
+    (user.home / "slow.toml").write_text(f"[default]\ndelay_s = {delay_s}\n")
+    user.config.write_text(f'{user.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
+
+
+def url_of(user: ClusterProgram) -> str:
+    return user.config.read_text().partition('url = "postgres')[2].partition('"')[0].join(("postgres", ""))
+
+
+def ended(process: "subprocess.Popen[str]", code: int) -> str:
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == code, stdout + stderr
+    return stdout + stderr

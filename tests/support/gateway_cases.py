@@ -1,0 +1,149 @@
+"""What the tests of the gateway share: rules, one instruction for each country, a throw-away key, golden requests."""
+
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from oauthlib.oauth1.rfc5849.signature import base_string_uri, normalize_parameters, signature_base_string
+from oauthlib.oauth1.rfc5849.utils import parse_authorization_header, unescape
+
+from paygw_batch.core.batch import Instruction
+from paygw_batch.countries.load import load_operation, load_rules
+from paygw_batch.countries.rules import CountryRule, OperatorTerms
+from paygw_batch.gateway.address import gateway_origin, operation_url
+from paygw_batch.gateway.encode import Supplies
+from paygw_batch.gateway.http.http1 import payout_request
+from paygw_batch.gateway.message import PreparedRequest
+from paygw_batch.gateway.sign import SignatureProfile, Signer
+from paygw_batch.gateway.signing.key import PrivateKey, load_private_key
+
+HERE = Path(__file__).resolve().parents[1] / "gateway"
+GOLDEN = HERE / "golden"
+KEY_FILE = HERE / "keys" / "throw-away.pem"
+
+BASE_URL = "https://gateway.example"
+ENDPOINT_ID = "1234"
+CONSUMER_KEY = "merchant-login"
+CALLBACK_URL = "https://merchant.example/paygw/callback?from=gateway&n=1"
+SUPPLIES = Supplies({"server_callback_url": CALLBACK_URL})
+NONCE = "00112233445566778899aabbccddeeff"
+TIMESTAMP_S = 1_790_000_000
+OPERATION = load_operation("payout")
+URL = operation_url(BASE_URL, OPERATION, ENDPOINT_ID)
+XOF_ZONE = ("BF", "CI", "SN", "GN", "BN")
+
+RULES = load_rules(
+    "payout",
+    {
+        **{code: OperatorTerms(purpose=f"OPERATOR-{code}") for code in ("KE", "UG", "GH", "ZM", "RW", "TZ", "EG")},
+        "NG": OperatorTerms(purpose="BANK/WALLET-A/WALLET-B"),
+        **{code: OperatorTerms(purpose="OPERATOR-XOF", form="account") for code in XOF_ZONE},
+    },
+)
+
+_NAMES = MappingProxyType(
+    {
+        "KE": "Wanjiku Kamau",
+        "UG": "Namukasa O'Brien",
+        "GH": "Kofi Mensah-Bonsu",
+        "NG": "Chukwuemeka “Emeka” Okafor",
+        "ZM": "Mutale & Sons",
+        "RW": "Uwimana 50% Marie",
+        "EG": "محمد أحمد",
+        "ZA": "Thandi \\ Nkosi",
+        "BF": "Aïssata Ouédraogo",
+        "CI": "Kouassi N'Guessan",
+        "SN": "Ndèye Diop",
+        "GN": "Mamadou\u00a0Bah",
+        "BN": "Dossou=Koffi+1",
+    }
+)
+
+
+def instruction_for(country: str, **changes: Any) -> Instruction:
+    """Return a good instruction for `country`, by hand."""
+    rule = RULES[country]
+    whole = "250000" if rule.minor_units == 0 else "1500.50"
+    wallet = f"{rule.numbers.dialling_code}700123456"
+    if country == "TZ":
+        fields = {
+            "ipaddress": "127.0.0.1",
+            "order_desc": "Salary, November: 1/2",
+            "receiver_country_code": "TZ",
+            "receiver_email": "juma.mushi+pay@example.co.tz",
+            "receiver_first_name": "Juma",
+            "receiver_last_name": "Mushi 😀",
+            "receiver_phone": "0700123456",
+        }
+        form = "receiver"
+    else:
+        fields = {"account_name": _NAMES[country], "account_number": wallet, "phone": f"+{wallet}"}
+        form = "account"
+    made = Instruction(f"PAY-{country}-0001", country, rule.currency, whole, form, fields)
+    return replace(made, **changes) if changes else made
+
+
+def rule_for(country: str, **changes: Any) -> CountryRule:
+    """Return the rule of `country`, changed."""
+    return replace(RULES[country], **changes)
+
+
+def throw_away_key(directory: Path) -> PrivateKey:
+    """Return the committed test key; a checkout leaves it readable to others, so a private copy is what is loaded."""
+    copy = directory / "throw-away.pem"
+    shutil.copyfile(KEY_FILE, copy)
+    copy.chmod(0o600)
+    return load_private_key(copy)
+
+
+def signer(key: PrivateKey, profile: SignatureProfile, *, url: str = URL) -> Signer:
+    """Return a signer whose every other part is fixed."""
+    return Signer(
+        url=url, endpoint_id=ENDPOINT_ID, consumer_key=CONSUMER_KEY, supplies=SUPPLIES, profile=profile, key=key
+    )
+
+
+def prepared(key: PrivateKey, profile: SignatureProfile, country: str) -> PreparedRequest:
+    """Return the golden request of `country`."""
+    instruction = instruction_for(country)
+    return signer(key, profile).prepare(
+        RULES[country], instruction, order_id=instruction.client_orderid, nonce=NONCE, timestamp_s=TIMESTAMP_S
+    )
+
+
+def golden_file(profile: SignatureProfile, country: str) -> Path:
+    """Return where the golden request of `country` is kept."""
+    return GOLDEN / f"{profile.value}-{country}.http"
+
+
+def request_bytes(request: PreparedRequest) -> bytes:
+    """Return what goes over the wire for `request`, on a fresh connection."""
+    return payout_request(request, gateway_origin(BASE_URL)[0], close=True)
+
+
+def head_and_body(request: bytes) -> tuple[str, dict[str, str], bytes]:
+    """Take a request apart: request line, headers by lower-case name, body. Test code of its own, on purpose."""
+    head, _, body = request.partition(b"\r\n\r\n")
+    first, *lines = head.decode("ascii").split("\r\n")
+    headers = {}
+    for line in lines:
+        name, value = re.fullmatch(r"([A-Za-z-]+): (\S.*)", line).groups()  # type: ignore[union-attr]
+        if name.lower() in headers:
+            raise AssertionError(f"{name} stands twice")
+        headers[name.lower()] = value
+    return first, headers, body
+
+
+def oauth_of(authorization: str) -> list[tuple[str, str]]:
+    """Return the parameters of an `Authorization` header, decoded, as oauthlib reads it."""
+    return [(name, unescape(value)) for name, value in parse_authorization_header(authorization)]
+
+
+def base_string_by_oauthlib(params: Iterable[tuple[str, str]], url: str = URL) -> str:
+    """Return what RFC 5849 has signed for a POST to `url` with `params`, as oauthlib encodes, sorts and joins it."""
+    normalised = normalize_parameters(list(params))  # type: ignore[arg-type]  # its stub says dict, its code takes pairs
+    return str(signature_base_string("POST", base_string_uri(url), normalised))

@@ -1,0 +1,166 @@
+"""Rows, batches and facts that the tests of the journal are made of."""
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof
+from paygw_batch.core.lifecycle import Basis, Concluded, Intended, Resolution, Resolved
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.journal.adopt import Adoption
+from paygw_batch.journal.file_place import FilePlace, in_memory_journal
+from paygw_batch.journal.new_batch import BatchPart, InstructionRows
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal, SqliteReader
+from paygw_batch.journal.values import (
+    Amendment,
+    BatchRecord,
+    Due,
+    Entry,
+    Known,
+    MoveResult,
+    NewBatch,
+    NewInstruction,
+    RowState,
+)
+from tests.support.tested_journal import Journal
+
+AT = "2026-11-21T08:00:00.000Z"
+ENDPOINT = EndpointIdentity.of("gateway.example", "1234", "merchant")
+OPERATION = "payout"
+
+
+def at(minute: int) -> str:
+    return f"2026-11-21T08:{minute:02}:00.000Z"
+
+
+def new_instruction(
+    row: int, order_id: str | None = None, *, amount: str = "1500.50", phone: str = ""
+) -> NewInstruction:
+    payee = phone or f"2547{row:08}"
+    minor = int(amount.replace(".", ""))
+    fields = {"account_name": "Wanjiku Kamau", "account_number": payee, "phone": f"+{payee}"}
+    return NewInstruction(
+        row=row,
+        client_orderid=order_id or f"ORD-{row}",
+        country="KE",
+        currency="KES",
+        amount=amount,
+        minor=minor,
+        form="account",
+        fields=json.dumps(fields, sort_keys=True),
+        payee=payee,
+        content=f"KE|KES|{minor}|account|{payee}",
+    )
+
+
+def open_sheet(
+    journal: Journal,
+    batch: str = "b1",
+    new: int | Iterable[NewInstruction] = 3,
+    *,
+    known: Sequence[Known] = (),
+    amendments: Sequence[Amendment] = (),
+    pages: Sequence[bytes] = (b"page one", b"page two"),
+    opened_at: str = AT,
+    sheet_name: str = "payroll.csv",
+    operation: str = OPERATION,
+    approvals: tuple[str, ...] = (),
+) -> BatchRecord:
+    instructions = [new_instruction(row) for row in range(2, 2 + new)] if isinstance(new, int) else list(new)
+    rows = len(instructions) + len(known)
+    return journal.open_batch(
+        NewBatch(batch, operation, sheet_name, f"sha-{batch}", rows, 0, approvals=approvals),
+        parts=[BatchPart(pages, InstructionRows(instructions))],
+        known=known,
+        amendments=amendments,
+        at=opened_at,
+    )
+
+
+def intent(due: Due, when: str = AT) -> Entry:
+    attempt = due.standing.attempt + 1
+    nonce = f"{due.number:016x}{attempt:016x}"
+    return Entry(due.number, attempt, Intended(due.order_id, nonce, 1_795_000_000, "WALLET-KE", "1234"), when)
+
+
+def outcome_of(number: int, attempt: int, kind: OutcomeKind, when: str = AT, **words: object) -> Entry:
+    return Entry(number, attempt, Concluded(Outcome(kind, **words)), when)  # type: ignore[arg-type]  # a test's words
+
+
+def resolved(number: int, attempt: int, resolution: Resolution, when: str = AT, basis: Basis = Basis.GATEWAY) -> Entry:
+    """Return a person's settlement; by default with a proven statement, so that no quarantine holds a rejected row."""
+    return Entry(number, attempt, Resolved(resolution, "statement of 21 November", "amina", basis), when)
+
+
+def all_due(journal: Journal | SqliteReader, batch: int) -> Sequence[Due]:
+    return journal.due(batch, after_row=0, limit=1_000_000)
+
+
+def row_of(journal: Journal | SqliteReader, batch: int, row: int) -> RowState:
+    (found,) = journal.rows(batch, numbers=[row])
+    return found
+
+
+def send(journal: Journal, batch: int, kind: OutcomeKind, when: str = AT, **words: object) -> list[Due]:
+    """Send every due row of a batch, each coming to `kind`."""
+    due = list(all_due(journal, batch))
+    assert set(journal.append([intent(one, when) for one in due])) <= {MoveResult.MOVED}
+    outcomes = [outcome_of(one.number, one.standing.attempt + 1, kind, when, **words) for one in due]
+    assert set(journal.append(outcomes)) <= {MoveResult.MOVED}
+    return due
+
+
+def journal_path(place: Path) -> Path:
+    return place / "state" / "journal.sqlite3"
+
+
+def file_place(place: Path, path: Path | None = None, *, endpoint: EndpointIdentity = ENDPOINT) -> FilePlace:
+    return FilePlace(
+        path or journal_path(place),
+        endpoint=endpoint,
+        known_dir=place / "journals",
+        now=lambda: AT,
+    )
+
+
+def make_at(place: Path) -> None:
+    """Make the journal of a place, unless a file is there already."""
+    file_place(place).make("a test")
+
+
+def open_at(place: Path, *, endpoint: EndpointIdentity = ENDPOINT, makes: bool = True) -> SqliteJournal:
+    """Open the journal of a place for a run; made first where there is none, unless told otherwise."""
+    if makes and not journal_path(place).exists():
+        make_at(place)
+    return file_place(place, endpoint=endpoint).open_to_write("a test")
+
+
+def adopt_at(place: Path, path: Path | None = None) -> None:
+    """Have a person say that the journal of a place, or the one at `path`, is the newest copy."""
+    with closing(Adoption(file_place(place, path), beside=None)) as adoption:
+        adoption.carry_out("amina")
+
+
+def read_at(place: Path) -> SqliteReader:
+    return file_place(place).open_to_read()
+
+
+def memory() -> SqliteJournal:
+    return in_memory_journal(endpoint=ENDPOINT.name)
+
+
+WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
+
+
+def says(
+    number: int,
+    status: str = "approved",
+    *,
+    order_id: str = "ORD-2",
+    proof: Proof = Proof.PROVEN,
+    amount: str = "1500.50",
+) -> Evidence:
+    claim = Claim(order_id, amount, "KES", status, "ref", proof)
+    return Evidence(EvidenceSource.NOTIFICATION, claim, json.dumps([order_id, status]), number)

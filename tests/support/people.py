@@ -1,0 +1,202 @@
+"""A sandbox with people who have keys, and browsers of theirs without a browser."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from httpx import ASGITransport, AsyncClient, Response
+
+from paygw_batch.console import payout_folder
+from paygw_batch.console.console_app import console_app, console_of
+from paygw_batch.console.pages import check_page
+from paygw_batch.console.permissions import Role
+from paygw_batch.console.visits import WebRoute
+from paygw_batch.journal import AuditEntry
+from paygw_batch.opening.open_journal import journal_to_read
+from paygw_batch.settings.configuration import Settings, load_settings
+from tests.support.program import Program, sandbox_toml
+
+MAKER, APPROVER, AUDITOR, ADMINISTRATOR = "Ada Wanjiru", "Ben Okello", "Grace Njeri", "Tom Mutua"
+PORT = 8460
+ORIGIN = f"http://127.0.0.1:{PORT}"
+
+
+def make_key(folder: Path, name: str) -> str:
+    """Write a private key for a person, and return its public half as the configuration has it."""
+    key = Ed25519PrivateKey.generate()
+    path = folder / f"{name}.pem"
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    path.chmod(0o600)
+    return "".join(
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode().splitlines()[1:-1]
+    )
+
+
+def set_up(home: Path, *, further: str = "", behaviour: str = "") -> Program:
+    """Make a sandbox with a maker, an approver, an auditor and an administrator."""
+    home.chmod(0o700)
+    keys = home / "keys"
+    keys.mkdir(mode=0o700)
+    public = {name: make_key(keys, name) for name in (MAKER, APPROVER, AUDITOR, ADMINISTRATOR)}
+    text = (
+        sandbox_toml()
+        + f"""
+[approval.makers]
+"{MAKER}" = "{public[MAKER]}"
+[approval.approvers]
+"{APPROVER}" = "{public[APPROVER]}"
+[console]
+sandbox_keys = "keys"
+{further}
+[console.auditors]
+"{AUDITOR}" = "{public[AUDITOR]}"
+[console.administrators]
+"{ADMINISTRATOR}" = "{public[ADMINISTRATOR]}"
+"""
+    )
+    if behaviour:
+        (home / "behaviour.toml").write_text(behaviour)
+        text += '\n[sandbox]\nbehaviour = "behaviour.toml"\n'
+    config = home / "paygw.toml"
+    config.write_text(text)
+    return Program(home, config)
+
+
+_OTHER_PAGES = ("/settle", "/retry", "/statement")
+"""How the addresses of forms end that are on a page of the same address."""
+_CHOICES = frozenset({"row", "column", "kind"})
+"""The hidden fields by which a form on a page is told from others with the same address."""
+
+
+def forms_of(page: str) -> list[tuple[str, dict[str, str]]]:
+    """Return the forms of a page: the address of each, and its hidden fields but for those that belong to a choice."""
+    found: list[tuple[str, dict[str, str]]] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            given = {name: value or "" for name, value in attrs}
+            if tag == "form":
+                found.append((given.get("action", ""), {}))
+            elif (
+                tag == "input" and given.get("type") == "hidden" and found and not given["name"].startswith("heading-")
+            ):
+                found[-1][1][given["name"]] = given.get("value", "")
+
+    Reader().feed(page)
+    return found
+
+
+def newest_entries(settings: Settings, *, limit: int) -> Sequence[AuditEntry]:
+    """Return the newest entries of the audit trail, newest first."""
+    with journal_to_read(settings) as journal:
+        return journal.acts(limit=limit)
+
+
+@dataclass
+class Person:
+    """Somebody at a browser."""
+
+    client: AsyncClient
+    name: str = ""
+    house: "House | None" = None
+
+    def ask(self, method: str, path: str, **details: Any) -> Response:
+        """Send one request. A new loop each time: nothing of one request is left for the next but the cookie."""
+        return asyncio.run(self.client.request(method, path, **details))
+
+    def get(self, path: str, **headers: str) -> Response:
+        return self.ask("GET", path, headers=headers)
+
+    def token(self, path: str = "/sign-in") -> str:
+        """Return the token that the forms of a page have."""
+        found = re.search(r'name="csrf" value="([^"]+)"', self.get(path).text)
+        return "" if found is None else found.group(1)
+
+    def shown(self, path: str, **typed: str) -> dict[str, str]:
+        """Return the hidden fields of the form for `path` on its page, the one that fits `typed`; none if none does."""
+        place = path if path == "/new" else path.rpartition("/")[0]
+        if path.endswith(_OTHER_PAGES):
+            place = path
+        pages = [place, f"{place}?kind=mended", *(f"{place}?kind={typed[name]}" for name in ("kind",) if name in typed)]
+        pages += [f"{place}/plan"] if place.startswith("/sheets/") else []
+        pages += [f"{place}{one}" for one in dict.fromkeys(re.findall(r'href="(\?kind=[^"#]+)', self.get(place).text))]
+        for page in dict.fromkeys(pages):
+            for action, fields in forms_of(self.get(page).text):
+                if action == path and all(
+                    typed.get(name, fields[name]) == fields[name] for name in _CHOICES & {*fields}
+                ):
+                    return fields
+        return {} if self.house is None or "row" not in typed else self.house.row_fields(place, **typed)
+
+    def post(self, path: str, **form: str) -> Response:
+        """Send a form as the pages have it: with its hidden fields and the token of this session, from our origin."""
+        data = {**self.shown(path, **form), "csrf": self.token(), **form}
+        return self.ask("POST", path, data=data, headers={"origin": ORIGIN})
+
+    def upload(self, path: str, name: str, content: bytes, **form: str) -> Response:
+        data = {**self.shown(path), "csrf": self.token(), **form}
+        return self.ask("POST", path, data=data, files={"sheet": (name, content)}, headers={"origin": ORIGIN})
+
+
+@dataclass
+class House:
+    """A program with its pages."""
+
+    program: Program
+
+    def __post_init__(self) -> None:
+        settings = load_settings(self.program.config, environ={})
+        environ = {**self.program.environ, "PATH": "/usr/bin:/bin"}
+        self.console = console_of(settings, config=self.program.config, environ=environ, port=PORT)
+        self.app = console_app(self.console)
+
+    def stranger(self) -> Person:
+        return Person(AsyncClient(transport=ASGITransport(self.app), base_url=ORIGIN))
+
+    def person(self, name: str) -> Person:
+        one = self.stranger()
+        answer = one.ask("POST", "/sign-in", data={"name": name}, headers={"origin": ORIGIN})
+        assert answer.status_code == 303, answer.text
+        one.name, one.house = name, self
+        return one
+
+    def row_fields(self, place: str, row: str, column: str = "", **_typed: str) -> dict[str, str]:
+        """Return the hidden fields of a form about a row that no page lists, because nothing is wrong with it."""
+        found = payout_folder.PayoutFolder.named(self.console.directory, place.rpartition("/")[2])
+        if found is None or not found.was_read or found.mending is None or not row.isdigit():
+            return {}
+        texts = check_page.cell_texts(found, [int(row)]).get(int(row), {})
+        is_out = any(one.row == int(row) for one in found.mending.left_out)
+        shown = (texts.get(column) or "") if column else check_page.digest_of_texts(texts)
+        return {"file": found.mending.sheet_sha256, "shown": shown, "out": "no" if is_out else "yes"}
+
+
+PEOPLE = {Role.MAKER: MAKER, Role.APPROVER: APPROVER, Role.AUDITOR: AUDITOR, Role.ADMINISTRATOR: ADMINISTRATOR}
+
+
+def address(screen: WebRoute) -> str:
+    found = screen.path
+    for part, value in (
+        ("{token}", "T" * 43),
+        ("{batch}", "0" * 16),
+        ("{row:int}", "2"),
+        ("{sheet}", "0" * 16),
+        ("{order}", "0" * 16),
+        ("{statement}", "0" * 16),
+        ("{ending}", "csv"),
+    ):
+        found = found.replace(part, value)
+    assert "{" not in found, found
+    return found
+
+
+def trail_of(house: House) -> list[tuple[str, str, str, str]]:
+    """Return the entries, oldest first: who, act, thing, result."""
+    found = newest_entries(house.console.settings, limit=100)
+    return [(one.who, one.act, one.thing, one.result) for one in reversed(found)]

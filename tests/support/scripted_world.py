@@ -1,0 +1,208 @@
+"""A scripted world for the engine: a gateway that answers as told, a clock that stands, and a journal in memory."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import count
+
+from benchmarks.silent_progress import Silent
+from paygw_batch.clock import ElapsedS
+from paygw_batch.core.outcome import Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
+from paygw_batch.engine.engine import Engine, RunEnd
+from paygw_batch.engine.pacing import Pace
+from paygw_batch.engine.ports import Pacing, World
+from paygw_batch.gateway.message import (
+    Attempt,
+    Expected,
+    FaultKind,
+    MayLeave,
+    PreparedRequest,
+    RawReply,
+    TransportFault,
+)
+from paygw_batch.journal.file_place import in_memory_journal
+from paygw_batch.journal.new_batch import BatchPart, InstructionRows
+from paygw_batch.journal.port import EngineJournal
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
+from paygw_batch.journal.values import BatchRecord, NewBatch, NewInstruction
+from tests.support.inline_journal import InlineJournal
+from tests.support.tested_journal import Journal
+
+NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
+DEPARTS_WITHIN_S = 150.0
+AT = "2026-11-20T10:00:00.000Z"
+
+Answer = RawReply | TransportFault
+Script = Callable[[str, int], Answer]
+"""What the gateway answers to an order id that it hears for the n-th time."""
+
+
+def reply(status: str, http_status: int = 200) -> RawReply:
+    return RawReply(http_status, (), f'{{"status": "{status}"}}'.encode())
+
+
+APPROVED = reply("approved")
+LOST = TransportFault(FaultKind.READ_TIMEOUT, first_byte_left=True)
+REFUSED = TransportFault(FaultKind.CONNECT_REFUSED, first_byte_left=False)
+STALE = TransportFault(FaultKind.INTENT_STALE, first_byte_left=False)
+UNTRUSTED = TransportFault(FaultKind.TLS_UNTRUSTED, first_byte_left=False)
+
+
+def judge(answer: Answer, expected: Expected) -> Verdict:  # noqa: ARG001 (the engine's signature)
+    """A small stand-in for the gateway's classification: the engine's business is what it does with a verdict."""
+    match answer:
+        case TransportFault(first_byte_left=True):
+            return Verdict(Outcome(OutcomeKind.UNKNOWN, answer.kind.value))
+        case TransportFault(kind=FaultKind.TLS_UNTRUSTED):
+            return Verdict(Outcome(OutcomeKind.NOT_SENT, answer.kind.value), StopRun("The certificate is wrong."))
+        case TransportFault():
+            return Verdict(Outcome(OutcomeKind.NOT_SENT, answer.kind.value), TryAgain())
+        case RawReply(http_status=401):
+            return Verdict(Outcome(OutcomeKind.REJECTED), StopRun("Credentials were refused."))
+        case RawReply(http_status=429):
+            return Verdict(Outcome(OutcomeKind.REJECTED), PauseRun(60))
+        case RawReply(body=b'{"status": "approved"}'):
+            return Verdict(Outcome(OutcomeKind.PAID, gateway_status="approved"))
+        case RawReply(body=b'{"status": "declined"}'):
+            return Verdict(Outcome(OutcomeKind.REJECTED, gateway_status="declined"))
+        case _:
+            return Verdict(Outcome(OutcomeKind.UNKNOWN, "reply.word"))
+
+
+@dataclass
+class ScriptedGateway:
+    """Records what arrives, and answers by script. `latency` yields to the event loop before each answer."""
+
+    script: Script = lambda _order_id, _times: APPROVED
+    latency: float = 0
+    arrived: list[str] = field(default_factory=list)
+    in_flight: int = 0
+    most_in_flight: int = 0
+    before_departure: Callable[[str], None] = lambda _order_id: None
+    before_answer: Callable[[str], None] = lambda _order_id: None
+
+    async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> Answer:
+        order_id = request.expected.order_id
+        self.before_departure(order_id)
+        if not may_leave():
+            return STALE
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            self.arrived.append(order_id)
+            await asyncio.sleep(self.latency)
+            self.before_answer(order_id)
+            return self.script(order_id, self.arrived.count(order_id))
+        finally:
+            self.in_flight -= 1
+
+    def left(self) -> list[str]:
+        """Return the order ids of which a byte left, by the script's own word."""
+        heard: dict[str, int] = {}
+        found = []
+        for order_id in self.arrived:
+            heard[order_id] = heard.get(order_id, 0) + 1
+            answer = self.script(order_id, heard[order_id])
+            if not (isinstance(answer, TransportFault) and not answer.first_byte_left):
+                found.append(order_id)
+        return found
+
+
+async def prepare(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
+    return [unsigned(attempt) for attempt in attempts]
+
+
+def unsigned(attempt: Attempt) -> PreparedRequest:
+    body = f"{attempt.order_id} {attempt.instruction.amount}".encode()
+    return PreparedRequest(
+        url="https://gateway.example",
+        authorization="OAuth",
+        body=body,
+        body_sha256=hashlib.sha256(body).hexdigest(),
+        nonce=attempt.nonce,
+        timestamp_s=attempt.timestamp_s,
+        purpose="WALLET",
+        endpoint_id="1234",
+        expected=Expected(attempt.order_id, Decimal(attempt.instruction.amount), attempt.instruction.currency),
+    )
+
+
+def new_instruction(row: int) -> NewInstruction:
+    return NewInstruction(
+        row=row,
+        client_orderid=f"PAY-{row}",
+        country="KE",
+        currency="KES",
+        amount="100",
+        minor=10000,
+        form="account",
+        fields='{"account_name":"A","account_number":"254712345678","phone":"+254712345678"}',
+        payee=f"2547{row:08}",
+        content=f"KE|KES|10000|{row}",
+    )
+
+
+def open_batch(journal: Journal, rows: Iterable[int], batch: str = "0123456789abcdef") -> BatchRecord:
+    rows = list(rows)
+    return journal.open_batch(
+        NewBatch(batch, "payout", "sheet.csv", "00" * 32, rows=len(rows), defects=0),
+        parts=[BatchPart([b"page"], InstructionRows(map(new_instruction, rows)))],
+        known=[],
+        amendments=[],
+        at=AT,
+    )
+
+
+def a_journal(rows: int) -> tuple[SqliteJournal, BatchRecord]:
+    journal = in_memory_journal()
+    return journal, open_batch(journal, range(2, rows + 2))
+
+
+def an_engine(
+    journal: SqliteJournal,
+    gateway: ScriptedGateway,
+    pace: Pace | None = None,
+    given: EngineJournal | None = None,
+    pacing: Pacing | None = None,
+    elapsed_s: ElapsedS = lambda: asyncio.get_running_loop().time(),
+    signed_ahead: int | None = None,
+) -> Engine:
+    nonces = count(1)
+    return Engine(
+        journal=given or InlineJournal(journal),
+        gateway=gateway,
+        prepare=prepare,
+        judge=judge,
+        pace=pace or Pace(concurrency=4),
+        world=World(now=lambda: NOW, elapsed_s=elapsed_s, nonce=lambda: f"{next(nonces):032x}"),
+        progress=Silent(),
+        departs_within_s=DEPARTS_WITHIN_S,
+        pacing=pacing,
+        signed_ahead=signed_ahead,
+    )
+
+
+def run(engine: Engine, batch: BatchRecord) -> RunEnd:
+    """Run the engine on an event loop whose clock jumps: waits cost no time."""
+    with asyncio.Runner(loop_factory=JumpingClockLoop) as runner:
+        return runner.run(engine.run(batch.number))
+
+
+class JumpingClockLoop(asyncio.SelectorEventLoop):
+    """An event loop that, when nothing is ready, goes straight to the next timer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ahead_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self._ahead_s
+
+    def _run_once(self) -> None:
+        ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
+        if not ready and scheduled:
+            self._ahead_s += max(0.0, scheduled[0].when() - self.time())
+        super()._run_once()  # type: ignore[misc]

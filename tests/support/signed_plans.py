@@ -1,0 +1,48 @@
+"""A plan, who signed it, and the policy that it meets."""
+
+from datetime import UTC, datetime
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from paygw_batch.approval.approval_keys import ApprovalKey, PublicKey, people_of, public_key_of
+from paygw_batch.approval.plan_document import Content, PlanDocument, PlanFinding, unsigned_plan
+from paygw_batch.approval.signed_document import Approval, ApprovalPolicy, SignedDocument, signed
+
+NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
+
+
+def private(seed: int) -> ApprovalKey:
+    key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
+    return ApprovalKey(public_key_of(key.public_key()), key.sign)
+
+
+ADA, SECOND, BEN, CLEO, STRANGER = (private(seed) for seed in range(1, 6))
+
+
+def policy(needed: int = 1) -> ApprovalPolicy:
+    both = {"ada": [ADA.public.text, SECOND.public.text], "ben": BEN.public.text}
+    return ApprovalPolicy(needed, {}, 72, people_of(both, {**both, "cleo": CLEO.public.text}))
+
+
+def plan() -> PlanDocument:
+    content = Content(
+        endpoint="gateway.example/1",
+        journal="a" * 32,
+        operation="payout",
+        batch="b" * 16,
+        sheet="payroll.csv",
+        rows=2,
+        known=0,
+        invalid=0,
+        amended=0,
+        instructions_sha256="c" * 64,
+        totals={"KES": "3001.00"},
+    )
+    findings = [PlanFinding(row=2, code="row.look_alike", message="twice")]
+    return signed(unsigned_plan(content, findings, ADA.public, NOW), ADA)
+
+
+def signed_by(key: ApprovalKey, document: SignedDocument, *, named: PublicKey | None = None) -> Approval:
+    """Return what a hostile hand would write: an approval with any key, past everything that `approve` refuses."""
+    public, at = named or key.public, "2026-11-21T08:00:00.000Z"
+    return Approval(key=public.text, approved_at=at, signature=key.sign(document.approval_text(public, at)))

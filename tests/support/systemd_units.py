@@ -1,0 +1,19 @@
+"""The units of systemd in the documents."""
+
+from pathlib import Path
+
+from tests.support.checkout import ROOT
+
+DOCS = ROOT / "docs"
+
+
+UNITS = DOCS / "systemd"
+
+
+def keys(unit: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in unit.read_text().splitlines():
+        if "=" in line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            found.setdefault(name, []).append(value)
+    return found

@@ -1,0 +1,44 @@
+"""The program as its users install it: the wheel, in a virtual environment of its own."""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+from tests.support.checkout import copy_versioned
+
+
+def build_wheel(into: Path, version: str | None = None) -> Path:
+    """Build the wheel of what is versioned with the build backend of the lock file; nothing is fetched."""
+    source = copy_versioned(into / "source", "")
+    if version is not None:
+        about = source / "pyproject.toml"
+        about.write_text(re.sub(r'(?m)^version = ".*"$', f'version = "{version}"', about.read_text()))
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(into)]
+    built = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, f"{built.stderr}\nIs requirements-dev.lock installed?"
+    (wheel,) = into.glob("*.whl")
+    return wheel
+
+
+def install(what: Path, into: Path, *words: str) -> Path:
+    """Install a wheel or a checkout into a new virtual environment, and return its folder of programs.
+
+    What it depends on is seen from there, and is not installed again; the checkout is not seen.
+    """
+    venv.EnvBuilder(symlinks=True).create(into)
+    (site_packages,) = into.glob("lib/python3*/site-packages")
+    (site_packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return pip(into / "bin", "install", "--no-index", "--no-deps", *words, str(what))
+
+
+def pip(programs: Path, *words: str) -> Path:
+    """Run pip for the environment of a folder of programs, and return that folder."""
+    command = [sys.executable, "-m", "pip", "--python", str(programs / "python"), *words]
+    environ = {**os.environ, "PIP_CONFIG_FILE": "/dev/null"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    assert done.returncode == 0, done.stderr
+    return programs
