@@ -5,7 +5,6 @@ and through `appearing` when it is written.
 """
 
 import errno
-import importlib.util
 import os
 import stat
 import tempfile
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import IO
 
 from paygw_batch.errors import OutputError
-from paygw_batch.extras import install_command
 from paygw_batch.language import say
 
 
@@ -265,22 +263,3 @@ def _is_same(one: Path, other: Path) -> bool:
 def _resolved(path: Path) -> Path:
     """Return a path without links and `..`, as far as it is there."""
     return Path(os.path.realpath(path))
-
-
-TABLE_ENDINGS = (".csv", ".parquet", ".xlsx")
-
-
-def table_ending(path: Path) -> str:
-    """Return the ending. Raises `OutputError` for one that names no format that can be written here."""
-    ending = path.suffix.lower()
-    if ending not in TABLE_ENDINGS:
-        raise OutputError(
-            say("{name} ends in none of {endings}.", name=path.name, endings=", ".join(TABLE_ENDINGS)),
-            hint=say("The ending decides the format."),
-        )
-    if ending == ".xlsx" and importlib.util.find_spec("xlsxwriter") is None:
-        raise OutputError(
-            say("{name}: writing .xlsx needs the extra `excel`.", name=path.name),
-            hint=say("Install it: {command}. Or write .csv or .parquet.", command=install_command("excel")),
-        )
-    return ending

@@ -2,43 +2,16 @@
 # ruff: noqa: INP001  (scripts beside data, no package)
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import polars as pl
-from make_sheet import COUNTRIES, make_sheet
+from make_sheet import MIXED, PEOPLE, make_sheet
 
-
-@dataclass(frozen=True)
-class Place:
-    """Where a country's customers live."""
-
-    street: str
-    city: str
-    zip_code: str
-
-
-PLACES = {
-    "KE": Place("Moi Avenue", "Nairobi", "00100"),
-    "TZ": Place("Samora Avenue", "Dar es Salaam", "11101"),
-    "UG": Place("Kampala Road", "Kampala", "P-7062"),
-    "GH": Place("Ring Road", "Accra", "GA-184-0515"),
-    "NG": Place("Broad Street", "Lagos", "101001"),
-    "ZM": Place("Cairo Road", "Lusaka", "10101"),
-    "RW": Place("KN 4 Avenue", "Kigali", "KG-11"),
-    "EG": Place("Talaat Harb", "Cairo", "11511"),
-    "ZA": Place("Long Street", "Cape Town", "8001"),
-    "BF": Place("Avenue Kwame Nkrumah", "Ouagadougou", "01"),
-    "CI": Place("Boulevard de la République", "Abidjan", "01"),
-    "SN": Place("Avenue Pompidou", "Dakar", "12500"),
-    "GN": Place("Avenue de la République", "Conakry", "001"),
-    "BN": Place("Boulevard Saint-Michel", "Cotonou", "01-BP"),
-}
 ORDERS = ("School fees", "Solar lamp", "Water bill", "Seed and fertiliser")
 _FIRST_VISIBLE, _LAST_VISIBLE = 7, 3
 """How much of a masked phone is still shown: the start with its `+`, and the end."""
 
 
-def make_collections(rows: int, *, seed: int, prefix: str, countries: Sequence[str] = COUNTRIES) -> pl.DataFrame:
+def make_collections(rows: int, *, seed: int, prefix: str, countries: Sequence[str] = MIXED) -> pl.DataFrame:
     """Return a sheet of `rows` customers, all String, no row with a defect; every third phone is partly masked."""
     sheet = make_sheet(rows, seed=seed, countries=countries, prefix=prefix)
     code, number = pl.col("country"), pl.int_range(1, pl.len() + 1)
@@ -49,7 +22,8 @@ def make_collections(rows: int, *, seed: int, prefix: str, countries: Sequence[s
     phone = pl.coalesce("phone", "receiver_phone")
     hidden = pl.lit("*").repeat_by(phone.str.len_chars() - _FIRST_VISIBLE - _LAST_VISIBLE).list.join("")
     masked = phone.str.head(_FIRST_VISIBLE) + hidden + phone.str.tail(_LAST_VISIBLE)
-    places = {part: {one: getattr(place, part) for one, place in PLACES.items()} for part in Place.__annotations__}
+    parts = ("street", "city", "zip_code")
+    places = {part: {one: getattr(people, part) for one, people in PEOPLE.items()} for part in parts}
     return sheet.select(
         "country",
         "client_orderid",

@@ -2,13 +2,14 @@
 # ruff: noqa: INP001  (scripts beside data, no package)
 
 import argparse
+import tomllib
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
 from make_collections import make_collections
-from make_sheet import COUNTRIES, make_sheet
+from make_sheet import CONFIG, PEOPLE, make_sheet
 from xlsxwriter import Workbook
 
 FOLDER = Path(__file__).resolve().parent
@@ -247,10 +248,16 @@ def write_workbook(path: Path) -> None:
         sheet.fit_to_pages(1, 0)
 
 
+def having(operation: str) -> list[str]:
+    """Return the countries that have an operation."""
+    of_country = {code: tomllib.loads((CONFIG / f"countries/{code}.toml").read_text("utf-8")) for code in PEOPLE}
+    return [code for code, country in of_country.items() if operation in country["operations"]]
+
+
 def write_collections(folder: Path) -> None:
     """Write the sheets of customers to collect from."""
     (folder / "collections").mkdir(exist_ok=True, parents=True)
-    for code in COUNTRIES:
+    for code in having("payin"):
         sheet = make_collections(5, seed=sum(code.encode()), prefix=f"COL-{code}", countries=[code])
         sheet.write_csv(folder / f"collections/{code}.csv")
     make_collections(100, seed=1, prefix="COL").write_csv(folder / "collections-mixed.csv")
@@ -260,7 +267,7 @@ def write_all(folder: Path) -> None:
     """Write every sheet into `folder`."""
     write_collections(folder)
     (folder / "countries").mkdir(exist_ok=True, parents=True)
-    for code in COUNTRIES:
+    for code in having("payout"):
         of_country(code).write_csv(folder / f"countries/{code}.csv")
     mixed().write_csv(folder / "payroll-mixed.csv")
     mixed().write_parquet(folder / "payroll-mixed.parquet")

@@ -62,7 +62,7 @@ ALLOWED = {
 
 FLOORS = {
     "sheet": (
-        "columns findings model pieces amounts clean",
+        "columns findings model pieces amounts clean formats",
         "read",
         "instructions",
         "check",
@@ -105,7 +105,7 @@ ROOMS_OF_LIBRARIES = {
     },
     "pandera": {"sheet/check"},
     "openpyxl": {"sheet/write"},
-    "xlsxwriter": {"sheet/write", "show/workbook.py"},
+    "xlsxwriter": {"sheet/formats.py", "sheet/write", "show/workbook.py"},
     "apsw": {
         "journal/sqlite",
         "journal/file_place.py",

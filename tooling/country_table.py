@@ -135,6 +135,11 @@ def form_section(form: Form, rules: Iterable[CountryRule]) -> str:
     return text
 
 
+def limits(rule: CountryRule) -> list[str]:
+    """Return a sentence for each text that has a limit of the country's own."""
+    return [f"`{name}` has at most {most} characters." for name, most in rule.max_characters.items()]
+
+
 def document() -> str:
     """Return the whole file."""
     rules_of = {name: list(load_rules(name, {}).values()) for name in operation_names()}
@@ -145,13 +150,13 @@ def document() -> str:
         operation = load_operation(name)
         text += _OPERATION.format(title=_TITLES[name], command=operation.command, path=operation.path)
         text += "".join(map(country_line, rules))
-    text += _NUMBERS + "".join(map(number_line, rules_of["payout"]))
+    text += _NUMBERS + "".join(sorted(set(map(number_line, every_rule))))
     text += _FORMS + "".join(form_section(form, every_rule) for form in forms)
     text += "\n## To know\n\n"
     told = [
         f"- `{rule.code}`: {sentence}\n"
         for rule in sorted(every_rule, key=lambda rule: rule.code)
-        for sentence in (*rule.notes, *rule.confused_codes.values(), rule.unusable)
+        for sentence in (*rule.notes, *rule.confused_codes.values(), rule.unusable, *limits(rule))
         if sentence
     ]
     return text + "".join(dict.fromkeys(told))  # what holds for several operations is said once

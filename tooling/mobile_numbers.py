@@ -14,16 +14,13 @@ from pathlib import Path
 import phonenumbers
 from phonenumbers.carrierdata import CARRIER_DATA
 
+from paygw_batch.countries.data import read_countries
+
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 NUMBERS = CONFIG / "mobile-numbers.toml"
 OPERATORS = CONFIG / "mobile-operators.toml"
 
-METADATA_REGION = {"BN": "BJ"}
-"""Where the gateway's code of a country is not the ISO code that the metadata goes by: BN is Benin there."""
-
-NARROWED = {"ZA": ((r"8[1-4]\d{3,7}", r"8[1-4]\d{7}"),)}
-"""(metadata's text, ours) where the metadata also lists short service numbers. Nobody is paid on those, and a payee's
-number that was cut off must not pass for one."""
+COUNTRIES = read_countries(CONFIG)
 
 _PLAIN = re.compile(r"[0-9()|?:\[\]{},-]+")
 
@@ -48,7 +45,7 @@ _OPERATORS_HEAD = """\
 def mobile_pattern(code: str, metadata_pattern: str) -> str:
     """Return the pattern of a country's mobile numbers: grouped, not anchored, and with `[0-9]` only."""
     pattern = re.sub(r"\s+", "", metadata_pattern)
-    for theirs, ours in NARROWED.get(code, ()):
+    for theirs, ours in COUNTRIES[code].narrowed_numbers.items():
         if pattern.count(theirs) != 1:
             sys.exit(f"{code}: the metadata has changed, {theirs} is no longer in it once")
         pattern = pattern.replace(theirs, ours)
@@ -60,13 +57,13 @@ def mobile_pattern(code: str, metadata_pattern: str) -> str:
 
 def table(code: str) -> str:
     """Return the table of one country, as TOML."""
-    region = METADATA_REGION.get(code, code)
+    region = COUNTRIES[code].metadata_region or code
     metadata = phonenumbers.PhoneMetadata.metadata_for_region(region)
     mobile = metadata.mobile if metadata is not None else None
     if metadata is None or mobile is None or not mobile.national_number_pattern or not mobile.example_number:
         sys.exit(f"{code}: phonenumbers has no mobile numbers for region {region}")
     pattern, example = mobile_pattern(code, mobile.national_number_pattern), mobile.example_number
-    lengths = [max(mobile.possible_length)] if code in NARROWED else sorted(mobile.possible_length)
+    lengths = [max(mobile.possible_length)] if COUNTRIES[code].narrowed_numbers else sorted(mobile.possible_length)
     trunk = metadata.national_prefix or ""
     # Without a trunk prefix, a zero at the front can only be the number's own.
     keeps_zero = not trunk and starts_with_zero(pattern, example)
@@ -89,14 +86,9 @@ def starts_with_zero(pattern: str, example: str) -> bool:
     return any(re.fullmatch(pattern, f"0{after:02d}{example[3:]}") for after in range(100))
 
 
-def codes() -> list[str]:
-    """Return the gateway's country codes."""
-    return sorted(path.stem for path in (CONFIG / "countries").glob("*.toml"))
-
-
 def operators(code: str) -> str:
     """Return the table of one country's operators, as TOML."""
-    dialling_code = str(phonenumbers.country_code_for_region(METADATA_REGION.get(code, code)))
+    dialling_code = str(phonenumbers.country_code_for_region(COUNTRIES[code].metadata_region or code))
     found: dict[str, list[str]] = {}
     for prefix, names in CARRIER_DATA.items():
         if prefix.startswith(dialling_code) and "en" in names:
@@ -107,12 +99,12 @@ def operators(code: str) -> str:
 
 def numbers_document() -> str:
     """Return the whole file of numbers."""
-    return "\n".join([_HEAD.format(version=phonenumbers.__version__), *(table(code) for code in codes())])
+    return "\n".join([_HEAD.format(version=phonenumbers.__version__), *map(table, COUNTRIES)])
 
 
 def operators_document() -> str:
     """Return the whole file of operators."""
-    return "\n".join([_OPERATORS_HEAD.format(version=phonenumbers.__version__), *(operators(code) for code in codes())])
+    return "\n".join([_OPERATORS_HEAD.format(version=phonenumbers.__version__), *map(operators, COUNTRIES)])
 
 
 def main(arguments: list[str]) -> int:

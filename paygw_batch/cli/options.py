@@ -18,9 +18,9 @@ from paygw_batch.core.batch import PAYIN, PAYOUT, ControlTotals
 from paygw_batch.core.choices import Choices
 from paygw_batch.core.money import parse_amount
 from paygw_batch.errors import ConfigurationError, PaygwError, UsageError
-from paygw_batch.files import TABLE_ENDINGS
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings, load_settings
+from paygw_batch.sheet.formats import FORMATS
 from paygw_batch.show.outputs import OutputGuard
 
 wait_option = click.option(
@@ -100,7 +100,7 @@ def settings_of(
     """
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     if invocation.journal is not None:
-        if invocation.journal.suffix.lower() in TABLE_ENDINGS:
+        if invocation.journal.suffix.lower() in {one.ending for one in FORMATS}:
             raise UsageError(say("{path} is a sheet, not a journal.", path=invocation.journal))
         given["journal", "path"] = str(invocation.journal.absolute())
     return load_settings(invocation.config, environ=os.environ, flags=given, distrusts=distrusts)

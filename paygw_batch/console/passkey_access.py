@@ -34,7 +34,7 @@ from paygw_batch.approval.approval_keys import (
 )
 from paygw_batch.approval.policy import listed_people, party_of
 from paygw_batch.clock import timestamp
-from paygw_batch.console.permissions import Member
+from paygw_batch.console.permissions import Member, console_lists
 from paygw_batch.errors import ConfigurationError, JournalError, SessionsBroken
 from paygw_batch.files import write_whole
 from paygw_batch.journal.sqlite.connect import connect_beside, fetch, transaction
@@ -517,15 +517,12 @@ def _keys_of(settings: Settings, members: tuple[Member, ...]) -> Mapping[PublicK
 def _listed_keys(settings: Settings) -> Iterator[tuple[str, PublicKey]]:
     for person in listed_people(settings).listed:
         yield from ((person.name, key) for key in person.keys)
-    for section, names in (
-        ("auditors", settings.console.auditors),
-        ("administrators", settings.console.administrators),
-    ):
+    for role, names in console_lists(settings):
         for name, texts in names.items():
             for text in [texts] if isinstance(texts, str) else texts:
                 key = read_public_key(text)
                 if key is None:
                     raise ConfigurationError(
-                        say("console.{section}.{name} is not a person's public key.", section=section, name=name)
+                        say("console.{section}.{name} is not a person's public key.", section=f"{role}s", name=name)
                     )
                 yield name, key

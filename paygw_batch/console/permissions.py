@@ -10,6 +10,7 @@ from paygw_batch.approval.policy import listed_people
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import mark, say
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.settings.sections import Keys
 
 
 class Role(StrEnum):
@@ -39,6 +40,11 @@ class Member:
         return not self.roles & {Role.MAKER, Role.APPROVER}
 
 
+def console_lists(settings: Settings) -> list[tuple[Role, Mapping[str, Keys]]]:
+    """Return the roles that have a list of people in `[console]`, with the lists."""
+    return [(role, people) for role in Role if (people := getattr(settings.console, f"{role}s", None)) is not None]
+
+
 def members_of(settings: Settings) -> tuple[Member, ...]:
     """Return everyone who may use the pages. Raises `ConfigurationError` if two lists contradict each other."""
     people = listed_people(settings).listed
@@ -51,8 +57,7 @@ def members_of(settings: Settings) -> tuple[Member, ...]:
         )
         for person in people
     }
-    listed = ((Role.AUDITOR, settings.console.auditors), (Role.ADMINISTRATOR, settings.console.administrators))
-    for role, names in listed:
+    for role, names in console_lists(settings):
         for name in names:
             if found.setdefault(plain_name(name), Member(name.strip(), frozenset({role}))).roles != {role}:
                 raise ConfigurationError(

@@ -16,7 +16,7 @@ from typing import Annotated, Literal, Self, TypeVar, cast, get_args
 from pydantic import BaseModel, ConfigDict, Field, RootModel, StringConstraints, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from paygw_batch.countries.kinds import KINDS, Checking
+from paygw_batch.countries.kinds import KINDS, TEXT_CHARACTERS, Checking
 from paygw_batch.countries.rules import AmountForm, FieldKind
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import ENGLISH, language, mark, say
@@ -143,11 +143,13 @@ class CountryOperationData(_Data):
 
     `fields`: a field of the form -> `never` sent here, `sent` here though not everywhere, `optional`, or `required` by
     the interface's own words, which the operator's terms cannot change.
+    `max_characters`: a text field -> its limit here.
     `unusable` says why the operation cannot be used until the operator's terms name a form.
     """
 
     form: _Text | None = None
     fields: dict[_FieldName, Literal["never", "sent", "optional", "required"]] = {}
+    max_characters: dict[_FieldName, Annotated[int, Field(ge=1, le=TEXT_CHARACTERS)]] = {}
     unusable: str = ""
     notes: list[_Text] = []
 
@@ -183,7 +185,11 @@ class FormerNumbersData(_Data):
 
 
 class CountryData(_Data):
-    """A file of config/countries/; its name is the code that the gateway gives the country."""
+    """A file of config/countries/; its name is the code that the gateway gives the country.
+
+    tooling/mobile_numbers.py reads `metadata_region`, the country's code in the metadata of phone numbers if that is
+    another one, and `narrowed_numbers`: a part of the pattern there -> what replaces it.
+    """
 
     name: _Text
     demonym: _Text
@@ -191,8 +197,10 @@ class CountryData(_Data):
     minor_units: Annotated[int, Field(ge=0, le=4)]
     notes: list[_Text] = []
     confused_codes: dict[str, _Text] = {}
+    metadata_region: str = ""
+    narrowed_numbers: dict[_Text, _Text] = {}
     former_numbers: FormerNumbersData | None = None
-    operations: dict[str, CountryOperationData]
+    operations: Annotated[dict[str, CountryOperationData], Field(min_length=1)]
 
 
 class NumbersData(_Data):
@@ -266,7 +274,12 @@ def read_forms(root: Path) -> Mapping[str, FormData]:
 def read_countries(root: Path) -> Mapping[str, CountryData]:
     """Read every file of config/countries/, by country code."""
     countries = {code: _read(root, f"countries/{code}.toml", CountryData) for code in _stems(root, "countries")}
+    known = operations(root)
     for code, country in countries.items():
+        if strange := sorted(country.operations.keys() - {*known}):
+            near = nearest(strange[0], known)
+            sentence = say("There is no operation {name!r}; {nearest}", name=strange[0], nearest=near)
+            raise ConfigurationError(f"config/countries/{code}.toml: {sentence}", hint=say(_DATA_HINT))
         if _COUNTRY_CODE.fullmatch(code) is None:
             raise ConfigurationError(
                 say("config/countries/{code}.toml: a country code is two capital letters.", code=code),

@@ -67,8 +67,7 @@ class KindEntry:
 
 ORDER_ID_CHARACTERS = 128
 TEXT_CHARACTERS = 256
-CHARACTERS = MappingProxyType({"order_id_characters": ORDER_ID_CHARACTERS, "text_characters": TEXT_CHARACTERS})
-"""The limits that `KindEntry.words` name."""
+"""The limit of a text for which its country has none."""
 
 _EMAIL = r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+[A-Za-z]{2,}$"
 """An address as browsers accept it (WHATWG HTML, "valid e-mail address"), with a dot in its domain."""

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from paygw_batch.countries import data as files
 from paygw_batch.countries.data import nearest
-from paygw_batch.countries.kinds import KINDS
+from paygw_batch.countries.kinds import KINDS, Checking
 from paygw_batch.countries.rules import (
     CountryRule,
     FieldKind,
@@ -56,6 +57,10 @@ def load_operation(operation: str, *, data: Path | None = None) -> Operation:
     Raises `ConfigurationError` for an unknown name and for a file that cannot be used.
     """
     read = files.read_operation(data or files.config_dir(), operation)
+    names: dict[str, Any] = {
+        key.removeprefix("echo_").removesuffix("_fields"): (said,) if isinstance(said, str) else tuple(said)
+        for key, said in read.reply
+    }
     return Operation(
         name=operation,
         command=read.command,
@@ -63,15 +68,7 @@ def load_operation(operation: str, *, data: Path | None = None) -> Operation:
         path=read.path,
         columns=tuple(read.columns),
         amount_forms=tuple(read.amount_forms),
-        reply=ReplyNames(
-            order_id=(read.reply.echo_order_id,),
-            amount=(read.reply.echo_amount,),
-            currency=(read.reply.echo_currency,),
-            reference=tuple(read.reply.reference_fields),
-            error_code=tuple(read.reply.error_code_fields),
-            message=tuple(read.reply.message_fields),
-            customer_url=tuple(read.reply.customer_url_fields),
-        ),
+        reply=ReplyNames(**names),
     )
 
 
@@ -92,7 +89,7 @@ def minor_units_by_currency(*, data: Path | None = None) -> Mapping[str, int]:
 
 
 def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path | None = None) -> Rules:
-    """Return each country's rule for `operation`, with the operator's `terms` (by country code) merged in.
+    """Return the rule for `operation` of each country that has it, with the operator's `terms` (by code) merged in.
 
     A country whose terms are incomplete is in the result all the same: `missing_terms` names the absent keys, and
     `unusable` speaks where the interface shows nothing to go by. Raises `ConfigurationError` for terms that cannot be
@@ -106,10 +103,13 @@ def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path
     problems = [_unknown_country(code, countries) for code in terms if code not in countries]
     rules: dict[str, CountryRule] = {}
     for code, country in countries.items():
-        if operation not in country.operations or code not in numbers:
-            raise ConfigurationError(
-                say("config: {code} lacks its {operation} table or its mobile numbers.", code=code, operation=operation)
-            )
+        if code not in numbers:
+            raise ConfigurationError(say("config: {code} lacks its mobile numbers.", code=code))
+        if operation not in country.operations:
+            if terms.get(code, _NO_TERMS) != _NO_TERMS:
+                key = f"countries.{code}.{operation}"
+                problems.append(say("{key}: the gateway does not offer this there; remove it.", key=key))
+            continue
         case = _Case(code, country, operation, read, forms, operators.get(code, {}), terms.get(code, _NO_TERMS))
         case.check_data()
         problems += [*_wrong_terms(case), *_wrong_numbers(case, numbers[code])]
@@ -130,8 +130,6 @@ def _unknown_country(code: str, countries: Mapping[str, files.CountryData]) -> s
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """Holds one country, one operation and the operator's terms: a rule is made from them."""
-
     code: str
     country: files.CountryData
     operation: str
@@ -148,7 +146,6 @@ class _Case:
 
     @property
     def asks(self) -> files.CountryOperationData:
-        """The part about the operation in the country's own file."""
         return self.country.operations[self.operation]
 
     @property
@@ -158,23 +155,19 @@ class _Case:
 
     @property
     def form_name(self) -> str:
-        """The form in use; empty while there is none."""
         return self.documented_form or self.terms.form or ""
 
     @property
     def omitted(self) -> frozenset[str]:
-        """The fields of the form that are never sent for this country."""
         fields = self.forms[self.form_name].fields if self.form_name in self.forms else []
         not_asked = {field.name for field in fields if not field.everywhere} - {*self.asks.fields, *self.terms.also}
         return frozenset(not_asked) | self.called("never")
 
     def called(self, word: str) -> frozenset[str]:
-        """Return the fields that the country's own file calls so."""
         return frozenset(name for name, said in self.asks.fields.items() if said == word)
 
     @property
     def sent(self) -> Mapping[str, files.FieldData]:
-        """The fields that are sent for this country, by name; none while there is no form."""
         if self.form_name not in self.forms:
             return {}
         omitted = self.omitted
@@ -201,29 +194,24 @@ class _Case:
 
     @property
     def not_required(self) -> frozenset[str]:
-        """The fields that country or operator call optional, and those from the sheet that are sent as well."""
         own = {*self.terms.optional, *self.terms.also}
         sent = self.sent
         return self.called("optional") | {name for name in own if name in sent and sent[name].from_sheet}
 
     def kinds_of(self, name: str) -> set[FieldKind]:
-        """Return the kinds that a field of this name has in the forms."""
         return {field.kind for form in self.forms.values() for field in form.fields if field.name == name}
 
     @property
     def supplied(self) -> Mapping[str, str]:
-        """The values of fields that the operator's terms hold."""
         values = {name: getattr(self.terms, name) for name in files.SUPPLIED_NAMES}
         return {name: value for name, value in values.items() if value is not None}
 
     @property
     def decimals(self) -> int:
-        """The decimals that an amount may have."""
         return self.country.minor_units if self.terms.decimals is None else self.terms.decimals
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The names of the terms that are needed and absent."""
         sent = self.sent
         supplies = [name for name in self.read.operator_supplies if not sent or name in sent]
         said = {*self.supplied, *(("purpose",) if self.terms.purposes else ())}
@@ -231,15 +219,14 @@ class _Case:
         return (*([] if self.form_name else ["form"]), *absent)
 
     def check_data(self) -> None:
-        """Raise `ConfigurationError` if the country's file names a form or a field that does not exist."""
         form = self.documented_form
         if form is not None and form not in self.forms:
             raise ConfigurationError(
                 say("config: no form is called {form!r}; {nearest}", form=form, nearest=files.nearest(form, self.forms))
             )
         if self.form_name in self.forms:
-            have = {field.name for field in self.forms[self.form_name].fields}
-            for name in self.asks.fields:
+            have = {field.name: KINDS[field.kind].checking for field in self.forms[self.form_name].fields}
+            for name in (*self.asks.fields, *self.asks.max_characters):
                 if name not in have:
                     raise ConfigurationError(
                         say(
@@ -250,19 +237,16 @@ class _Case:
                             nearest=files.nearest(name, have),
                         )
                     )
+            for name in self.asks.max_characters:
+                if have[name] is not Checking.TEXT:
+                    problem = say("config/countries/{code}.toml: {name} is not a text.", code=self.code, name=name)
+                    raise ConfigurationError(problem)
 
 
 def _mobile_numbers(case: _Case, read: files.NumbersData) -> MobileNumbers:
-    """Return the numbers of the plan in use, with the ranges that the operator's terms add."""
-    numbers = MobileNumbers(
-        dialling_code=read.dialling_code,
-        trunk_prefix=read.trunk_prefix,
-        keeps_zero=read.keeps_zero,
-        pattern=read.pattern,
-        national_lengths=tuple(read.national_lengths),
-        example=read.example,
-        operators=MappingProxyType({start: name for name, starts in case.operators.items() for start in starts}),
-    )
+    operators = {start: name for name, starts in case.operators.items() for start in starts}
+    said = read.model_dump() | {"national_lengths": tuple(read.national_lengths)}
+    numbers = MobileNumbers(**said, operators=MappingProxyType(operators))
     if (former := case.country.former_numbers) is not None:
         ways = tuple((f"({pattern})", front) for front, pattern in former.in_front.items())
         numbers = replace(numbers, renumbering=Renumbering(former.changed, ways))
@@ -311,6 +295,7 @@ def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
         max_amount=case.terms.max_amount,
         # Grouped, so that an anchor applies to every alternative.
         bank_account_pattern=None if pattern is None else f"(?:{pattern})",
+        max_characters=MappingProxyType(dict(case.asks.max_characters)),
         notes=(*case.country.notes, *case.asks.notes),
         confused_codes=MappingProxyType(dict(case.country.confused_codes)),
         purposes=_purposes(case),
@@ -357,7 +342,6 @@ def _several_purposes(operation: str, read: files.OperationData, rules: Rules) -
 
 
 def _wrong_terms(case: _Case) -> Iterator[str]:
-    """Yield a sentence for each of the operator's terms that makes no sense, beginning with its key."""
     yield from _wrong_form(case)
     yield from _wrong_values(case)
     yield from _wrong_amounts(case)
@@ -398,8 +382,8 @@ def _wrong_values(case: _Case) -> Iterator[str]:
             yield _never_sent(case, key, name)
         elif case.sent and name not in case.sent:
             yield say("{key}: the {form} form has no {name}; remove it.", key=key, form=case.form_name, name=name)
-        if not _is_one_line(value):
-            yield f"{key}: {say(_ONE_LINE)}"
+        if problem := _wrong_text(case, name, value):
+            yield f"{key}: {problem}"
         elif FieldKind.IPV4 in case.kinds_of(name) and not _fits(FieldKind.IPV4, value):
             yield f"{key}: {say(_NO_IPV4, value=value)}"
 
@@ -410,7 +394,6 @@ def _never_sent(case: _Case, key: str, name: str) -> str:
 
 
 def _wrong_fields(case: _Case) -> Iterator[str]:
-    """Yield a sentence for each name under `optional`, `also` and `defaults` that makes no sense."""
     if not case.sent:
         return
     key = f"{case.key}.optional"
@@ -456,11 +439,20 @@ def _wrong_default(case: _Case, name: str, value: str) -> str:
         _no_field(case, name): kind is None,
         say("each row has its own {name}; remove it.", name=name): kind is not None and kind not in _MAY_BE_FILLED_IN,
         say("{key} sets it too; remove one of them.", key=supplied): name in case.supplied,
-        say(_ONE_LINE): not _is_one_line(value),
     }
-    if found := next((sentence for sentence, is_so in wrong.items() if is_so), ""):
+    found = next((sentence for sentence, is_so in wrong.items() if is_so), "")
+    if found := found or _wrong_text(case, name, value):
         return found
     return "" if kind is None or _fits(kind, value) else say(_MAY_BE_FILLED_IN[kind], value=value)
+
+
+def _wrong_text(case: _Case, name: str, value: str) -> str:
+    """Return why no text of a field can be `value`, or the empty text."""
+    if not _is_one_line(value):
+        return say(_ONE_LINE)
+    most = case.asks.max_characters.get(name, len(value))
+    too_long = mark("{value}: write at most {characters} characters, on one line, without tabs.")
+    return say(too_long, value=value, characters=most) if len(value) > most else ""
 
 
 def _wrong_operator(case: _Case) -> Iterator[str]:
@@ -484,7 +476,6 @@ def _no_operator(case: _Case, key: str, operator: str) -> str:
 
 
 def _wrong_purposes(case: _Case) -> Iterator[str]:
-    """Yield a sentence for each of the senders' words for a purpose that makes no sense."""
     seen: dict[str, str] = {}
     for word, one in case.terms.purposes.items():
         key = f"{case.key}.purposes.{word}"
@@ -504,7 +495,6 @@ def _wrong_purposes(case: _Case) -> Iterator[str]:
 
 
 def _wrong_numbers(case: _Case, numbers: files.NumbersData) -> Iterator[str]:
-    """Yield a sentence for each of the terms about mobile numbers that makes no sense."""
     for start in case.terms.also_numbers:
         is_start = re.fullmatch("[0-9]+", start) and len(start) < min(numbers.national_lengths)
         if not is_start or (numbers.trunk_prefix and start.startswith(numbers.trunk_prefix)):
@@ -556,7 +546,6 @@ def _is_one_line(text: str) -> bool:
 
 
 def _fits(kind: FieldKind, value: str) -> bool:
-    """Whether a value has the form of its kind, if the kind has one."""
     return not KINDS[kind].pattern or re.fullmatch(KINDS[kind].pattern, value) is not None
 
 

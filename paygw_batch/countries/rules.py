@@ -208,7 +208,7 @@ class CountryRule:
     `form` is None while the operation cannot be used, and `unusable` then says why, in a sentence for a person.
     `required` holds the wire names that must be present; `omitted` those that are never sent for this country.
     `missing_terms` names the configuration keys without which nothing can be sent here (`purpose`).
-    `defaults` fills what a sheet may leave out (`ipaddress`, `order_desc`).
+    `defaults` fills what a sheet may leave out (`ipaddress`, `order_desc`). `max_characters` limits texts further.
     `operator` is the mobile operator whose wallets `purpose` names, if the configuration says so. `purposes` are
     those that a row may choose, by their words, folded (`fold_word`).
     `phone_as_account` is the column that can be the account too; `account_from` is that column if the one sheet that
@@ -240,6 +240,7 @@ class CountryRule:
     min_amount: Decimal | None
     max_amount: Decimal | None
     bank_account_pattern: str | None
+    max_characters: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     confused_codes: Mapping[str, str] = field(default_factory=dict)
     purposes: Mapping[str, PurposeTerms] = field(default_factory=dict)

@@ -314,7 +314,6 @@ class PhoneColumn:
 
     @property
     def _is_mobile(self) -> pl.Expr:
-        """Whether the value is a mobile number in any way of writing it."""
         n = self.numbers
         mobile = self._digits.str.contains(rf"^{self._prefix}?{n.pattern}$")  # all ways at once: one pattern is cheaper
         return mobile | self._zero_lost_inside if n.keeps_zero else mobile

@@ -322,7 +322,6 @@ class InstructionColumns:
         self._frame = frame
 
     def __len__(self) -> int:
-        """Return their number."""
         return self._frame.height
 
     def __iter__(self) -> Iterator[Any]:

@@ -2,8 +2,6 @@
 
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,19 +11,15 @@ from types import MappingProxyType
 
 from paygw_batch.core import generator_marks
 from paygw_batch.core.generator_marks import PageKind
-from paygw_batch.files import Output, ProtectedFile, check_outputs, head_of, table_ending
+from paygw_batch.files import Output, ProtectedFile, check_outputs, head_of
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import Section
 from paygw_batch.settings.user_directories import state_directory
 from paygw_batch.sheet.columns import QUESTION_COLUMNS, RECONCILIATION_COLUMNS, REJECTS_COLUMNS
+from paygw_batch.sheet.formats import has_strings, table_format
 
 _HEAD_BYTES = 64 * 1024
-_MAX_STRINGS_BYTES = 64 * 1024 * 1024
-"""How much of a workbook's strings is looked through for ours."""
-_LONGEST_TEXT_BYTES = 200
-_FOOTER_BYTES = 8
-"""The length of the end of a Parquet file: the size of its metadata, and a mark."""
 
 
 class OutputKind(StrEnum):
@@ -121,7 +115,7 @@ class OutputGuard:
         for one in every:
             if one.path is not None:
                 if one.kind in _COLUMNS:
-                    table_ending(one.path)
+                    table_format(one.path, is_read_again=one.kind is not OutputKind.RECONCILIATION)
                 needed = one.kind not in _NOT_NEEDED
                 outputs.append(Output(one.named, one.path, _recogniser(one.kind), needed))
         read = [ProtectedFile(what, path) for what, path in inputs.items() if path is not None]
@@ -188,70 +182,5 @@ def _is_ours(kind: OutputKind, path: Path) -> bool:
     """Return whether the file at `path` is one of a kind that this program writes, by its content."""
     if kind in _MARKS:
         return _MARKS[kind].match(head_of(path, _HEAD_BYTES)) is not None
-    names = _COLUMNS[kind]
-    match path.suffix.lower():
-        case ".csv":
-            return _has_heading(path, names)
-        case ".parquet":
-            return _has_parquet_columns(path, names)
-        case _:
-            is_copy = kind is OutputKind.REJECTS and _has_strings(path, [f">{generator_marks.PROBLEMS}<"])
-            return is_copy or _has_strings(path, [f">{name}</t>" for name in names])
-
-
-def _has_heading(path: Path, names: Sequence[str]) -> bool:
-    """Return whether a table of text starts with these columns, even after a spreadsheet has saved it again."""
-    line = head_of(path, _HEAD_BYTES).decode("utf-8-sig", "replace").partition("\n")[0].rstrip("\r")
-    tables = ([cell.strip().strip('"') for cell in line.split(delimiter)] for delimiter in ",;\t")
-    return any(cells[: len(names)] == [*names] for cells in tables)
-
-
-def _has_parquet_columns(path: Path, names: Sequence[str]) -> bool:
-    """Return whether the metadata of a Parquet file names these columns, in this order. Nothing is decoded."""
-    try:
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            file.seek(max(0, size - _FOOTER_BYTES))
-            end = file.read(_FOOTER_BYTES)
-            length = int.from_bytes(end[:4], "little")
-            if end[4:] != b"PAR1" or length > size - _FOOTER_BYTES:
-                return False
-            file.seek(size - _FOOTER_BYTES - length)
-            footer = file.read(min(length, _MAX_STRINGS_BYTES))
-    except OSError:
-        return False
-    at = 0
-    for name in names:
-        at = footer.find(name.encode(), at)
-        if at < 0:
-            return False
-        at += len(name)
-    return True
-
-
-def _has_strings(path: Path, texts: Sequence[str]) -> bool:
-    """Return whether the cells of a workbook hold all these texts, in the table of shared ones or in the cells."""
-    wanted = {text.encode() for text in texts}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for before, chunk in _chunks(archive):
-                wanted = {text for text in wanted if text not in before + chunk}
-                if not wanted:
-                    return True
-    except (OSError, ValueError, NotImplementedError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error):
-        return False
-    return False
-
-
-def _chunks(archive: zipfile.ZipFile) -> Iterator[tuple[bytes, bytes]]:
-    """Yield chunks of the texts of a workbook, up to a limit, each with the end of the chunk before."""
-    left = _MAX_STRINGS_BYTES
-    for name in sorted(archive.namelist()):  # the table of shared texts comes before the worksheets
-        if name != "xl/sharedStrings.xml" and not name.startswith("xl/worksheets/sheet"):
-            continue
-        before = b""
-        with archive.open(name) as part:
-            while left > 0 and (chunk := part.read(_HEAD_BYTES)):
-                left -= len(chunk)
-                yield before, chunk
-                before = chunk[-_LONGEST_TEXT_BYTES:]
+    is_copy = kind is OutputKind.REJECTS and has_strings(path, [f">{generator_marks.PROBLEMS}<"])
+    return is_copy or table_format(path).recognise(path, _COLUMNS[kind])

@@ -14,7 +14,7 @@ from paygw_batch.errors import OutputError
 from paygw_batch.journal import BatchRecord
 from paygw_batch.language import mark, mark_all, say, say_all, say_count
 from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
-from paygw_batch.sheet.write.table import workbook_options
+from paygw_batch.sheet.formats import workbook_options
 from paygw_batch.show.totals import STATE_COLOURS, BatchTotals, CurrencyTotals, by_currency
 
 EXACT_DIGITS = 15

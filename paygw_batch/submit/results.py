@@ -8,11 +8,12 @@ import polars as pl
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.engine.engine import RunEnd
-from paygw_batch.files import table_ending, write_whole
+from paygw_batch.files import write_whole
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.gateway_access import SendJob
 from paygw_batch.opening.given_sheet import minor_units_of
+from paygw_batch.sheet.formats import table_format
 from paygw_batch.sheet.write.table import write_pieces
 from paygw_batch.show.batch_status import batch_summary, summary_of
 from paygw_batch.show.outputs import OutputGuard, OutputKind, RequestedOutput
@@ -98,7 +99,7 @@ def write_results(
 
     Return the totals. A table alone is written piece by piece, so a large batch is never in memory as a whole.
     """
-    is_workbook = out is not None and table_ending(out) == ".xlsx"
+    is_workbook = out is not None and table_format(out).ending == ".xlsx"
     if out is not None and not is_workbook and report is None:
         counter = RunningTotals(minor_units)
         _write_table(counter.counting(reconciled(journal, batch, minor_units)), out, for_excel=for_excel)
@@ -116,7 +117,7 @@ def write_results(
 
 
 def _write_table(pieces: Iterable[pl.DataFrame], out: Path, *, for_excel: bool) -> None:
-    is_typed = table_ending(out) == ".parquet"
+    is_typed = table_format(out).ending == ".parquet"
     write_pieces(with_typed_columns(pieces) if is_typed else pieces, out, for_excel=for_excel)
 
 

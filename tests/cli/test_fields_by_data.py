@@ -92,6 +92,18 @@ def test_added_field_is_cleaned_sent_and_reconciled(program: Program, data: Path
     assert line[FIELD].strip("'") == case.written.rstrip("\n"), "the reconciliation shows the sheet's own text"
 
 
+def test_country_limits_characters_of_a_text(program: Program, data: Path) -> None:
+    add_field(data, FieldKind.TEXT)
+    with (data / "countries" / "KE.toml").open("a", encoding="utf-8") as country:
+        country.write(f"max_characters = {{ {FIELD} = 9 }}\n")
+    (defect,) = program.json("validate", sheet_with(program, "Kilimani E"))["defect_list"]
+    assert defect["message"] == "Kilimani E: write at most 9 characters, on one line, without tabs."
+    assert program.json("validate", sheet_with(program, "Kilimani"))["defect_list"] == []
+    program.json("template", "KE", "--out", program.home / "new.xlsx")
+    (row,) = examples(program.home / "new.xlsx")
+    assert row[FIELD] == "Example P"
+
+
 @pytest.mark.parametrize("kind", OF_A_SHEET)
 def test_wrong_field_value_gets_code_of_column(program: Program, data: Path, kind: FieldKind) -> None:
     add_field(data, kind)

@@ -60,7 +60,11 @@ def test_copied_data_loads_as_original(data: Path) -> None:
         ),
         ("countries/KE.toml", instead("minor_units = 2", "minor_units = 7"), r"minor_units: Input should be less than"),
         ("countries/KE.toml", lambda text: text[: text.index("[operations")], r"KE\.toml: operations: Field required"),
-        ("countries/KE.toml", instead("operations.payout", "operations.paiout"), r"KE lacks its payout table"),
+        (
+            "countries/KE.toml",
+            instead("operations.payout", "operations.paiout"),
+            r"KE\.toml: There is no operation 'paiout'; did you",
+        ),
         ("countries/KE.toml", added('form = "acount"'), r"no form is called 'acount'; did you mean account\?"),
         ("countries/KE.toml", added('omited = ["purpose"]'), r"KE\.toml: operations\.payout\.omited: Extra"),
         (
@@ -68,6 +72,12 @@ def test_copied_data_loads_as_original(data: Path) -> None:
             added('fields = { purpse = "never" }'),
             r"KE\.toml: the account form has no field 'purpse'; did you",
         ),
+        (
+            "countries/KE.toml",
+            added("max_characters = { phone = 9 }"),
+            r"KE\.toml: phone is not a text",
+        ),
+        ("countries/KE.toml", added("max_characters = { account_name = 257 }"), r"max_characters\.account_name: Input"),
         ("countries/RW.toml", instead('"required"', '"needed"'), r"RW\.toml: .*fields\.account_name: Input should be"),
         ("countries/CI.toml", added('form = "account"'), r"CI\.toml: .*write either a form or `unusable`, not both"),
         ("countries/BN.toml", instead("BJ =", "KE ="), r"BN\.toml: confused_codes: KE is itself a country"),
@@ -84,7 +94,7 @@ def test_copied_data_loads_as_original(data: Path) -> None:
             instead("[reply]", "[replies]"),
             r"payout\.toml: reply: Field required; replies: Extra",
         ),
-        ("mobile-numbers.toml", instead("[KE]", "[KX]"), r"KE lacks its payout table or its mobile numbers"),
+        ("mobile-numbers.toml", instead("[KE]", "[KX]"), r"KE lacks its mobile numbers"),
         (
             "mobile-numbers.toml",
             instead("70123456", "7012345"),
@@ -128,6 +138,24 @@ def test_optional_field_is_sent_and_not_required(data: Path) -> None:
     assert not {"phone", "purpose"} & rule.required
     assert not rule.omitted
     assert rule.missing_terms == ()
+
+
+def test_country_limits_its_texts_and_operators_values(data: Path) -> None:
+    path = data / "countries/TZ.toml"
+    path.write_text(path.read_text(encoding="utf-8") + "max_characters = { order_desc = 5 }\n", encoding="utf-8")
+    assert load_rules("payout", {}, data=data)["TZ"].max_characters == {"order_desc": 5}
+    for terms in (OperatorTerms(order_desc="Salary"), OperatorTerms(defaults={"order_desc": "Salary"})):
+        with pytest.raises(ConfigurationError, match="Salary: write at most 5 characters"):
+            load_rules("payout", {"TZ": terms}, data=data)
+
+
+def test_country_may_lack_an_operation(data: Path) -> None:
+    path = data / "countries/KE.toml"
+    path.write_text(re.sub(r"\[operations.payin\]\n.*\n", "", path.read_text(encoding="utf-8")), encoding="utf-8")
+    assert load_rules("payout", {}, data=data) == load_rules("payout", {})
+    assert load_rules("payin", {}, data=data).keys() == load_rules("payin", {}).keys() - {"KE"}
+    with pytest.raises(ConfigurationError, match=r"countries\.KE\.payin: the gateway does not offer this there"):
+        load_rules("payin", {"KE": OperatorTerms(purpose="X")}, data=data)
 
 
 def test_country_file_needs_code_as_name(data: Path) -> None:

@@ -77,7 +77,7 @@ FACTS = {
     "GN": Facts("Guinea", "XOF", 0, None, "224", ""),
     "BN": Facts("Benin", "XOF", 0, None, "229", "", keeps_zero=True),
 }
-XOF_ZONE = ("BF", "CI", "SN", "GN", "BN")
+XOF_ZONE = [code for code, facts in FACTS.items() if facts.currency == "XOF"]
 COUNTRIES = sorted(FACTS)
 ASK_FOR_PURPOSE = sorted(FACTS.keys() - {"ZA", *XOF_ZONE})
 

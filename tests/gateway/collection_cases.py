@@ -3,14 +3,15 @@
 from pathlib import Path
 
 from paygw_batch.core.batch import Instruction
-from paygw_batch.countries.load import load_operation, load_rules
-from paygw_batch.countries.rules import AmountForm, OperatorTerms
+from paygw_batch.countries.load import load_operation
+from paygw_batch.countries.rules import AmountForm
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.encode import ControlAmount, ControlPart, ControlProfile, Supplies
 from paygw_batch.gateway.message import PreparedRequest
 from paygw_batch.gateway.sign import SignatureProfile, Signer
 from paygw_batch.gateway.signing.key import PrivateKey
 from tests.support.gateway_cases import (
+    BANK,
     BASE_URL,
     CALLBACK_URL,
     CONSUMER_KEY,
@@ -18,17 +19,12 @@ from tests.support.gateway_cases import (
     GOLDEN,
     NONCE,
     TIMESTAMP_S,
-    XOF_ZONE,
 )
+from tests.support.operator_terms import complete_rules
 
 OPERATION = load_operation("payin")
 URL = operation_url(BASE_URL, OPERATION, ENDPOINT_ID)
-PURPOSES = {
-    **{code: f"PAYIN-{code}" for code in ("KE", "UG", "GH", "ZM", "RW", "TZ", "EG")},
-    "NG": "BANK/WALLET-A/WALLET-B",
-    **dict.fromkeys(XOF_ZONE, "PAYIN-XOF"),
-}
-RULES = load_rules("payin", {code: OperatorTerms(purpose=purpose) for code, purpose in PURPOSES.items()})
+RULES = complete_rules("PAYIN", "payin", NG=BANK)
 PROFILE = ControlProfile(
     (ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY, ControlPart.SECRET),
     "|",

@@ -15,11 +15,11 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from oauthlib.oauth1.rfc5849.signature import normalize_parameters, signature_base_string
 
-from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.sandbox.form import Refusal, Request, parse_body
 from paygw_batch.sandbox.server import SandboxConfig
 from paygw_batch.sandbox.verifier import Verifier
+from tests.support.operator_terms import complete_rules
 
 ENDPOINT_ID = "1000"
 CONSUMER_KEY = "sandbox-merchant"
@@ -37,10 +37,7 @@ _nonces = itertools.count()
 
 def payout_rules() -> Rules:
     """The rules under codes of the tests' own; the XOF zone enabled."""
-    terms = {code: OperatorTerms(purpose=f"TEST-{code}") for code in ("KE", "TZ", "UG", "GH", "ZM", "RW", "EG")}
-    terms["NG"] = OperatorTerms(purpose="TEST-BANK/TEST-A/TEST-B", bank_account_pattern="[0-9]{10}")
-    terms |= {code: OperatorTerms(purpose="TEST-XOF", form="account") for code in ("BF", "CI", "SN", "GN", "BN")}
-    return load_rules("payout", terms)
+    return complete_rules("TEST", NG=OperatorTerms(purpose="TEST-BANK/TEST-A/TEST-B", bank_account_pattern="[0-9]{10}"))
 
 
 def account_form(code: str, currency: str, amount: str, number: str, purpose: str | None) -> dict[str, str]:

@@ -11,6 +11,7 @@ from paygw_batch.sandbox.reply import (
     AnswerChoice,
     Behaviour,
     Fault,
+    Rule,
     load_behaviour,
     parse_behaviour,
     shipped_behaviour,
@@ -25,28 +26,12 @@ def choice(text: str) -> AnswerChoice:
     return AnswerChoice(parse_behaviour(text, name="behaviour.toml"))
 
 
-SHIPPED = {
-    9001: ("declined", None, False),
-    9002: ("processing", None, True),
-    9003: ("filtered", None, False),
-    9004: ("error", None, False),
-    9005: ("approved", Fault.SILENCE, True),
-    9006: ("approved", Fault.GARBAGE, True),
-    9007: ("approved", Fault.DROP_AFTER, True),
-    9008: ("approved", Fault.DROP_BEFORE, False),
-    9009: ("approved", Fault.HTTP_500, True),
-    9010: ("sandbox-limbo", None, True),
-    9011: ("approved", Fault.WRONG_ECHO, True),
-    9012: ("declined", None, False),
-}
-
-
 @pytest.mark.parametrize("decimals", ["", ".0", ".99"])
-@pytest.mark.parametrize("whole", SHIPPED)
-def test_shipped_rules_use_whole_part_of_amount(whole: int, decimals: str) -> None:
-    answer = AnswerChoice(shipped_behaviour()).choose(order(f"{whole}{decimals}"))
+@pytest.mark.parametrize("rule", shipped_behaviour().rule, ids=lambda rule: str(rule.amount_whole))
+def test_shipped_rules_use_whole_part_of_amount(rule: Rule, decimals: str) -> None:
+    answer = AnswerChoice(shipped_behaviour()).choose(order(f"{rule.amount_whole}{decimals}"))
 
-    assert (answer.status, answer.fault, answer.commits) == SHIPPED[whole]
+    assert answer == rule
 
 
 @pytest.mark.parametrize("amount", ["1", "900.1", "9000.99", "9013", "90010", "19001", "999999999999999"])

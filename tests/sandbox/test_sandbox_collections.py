@@ -4,16 +4,14 @@ import hashlib
 
 import pytest
 
-from paygw_batch.countries.load import load_operation, load_rules
-from paygw_batch.countries.rules import OperatorTerms
+from paygw_batch.countries.load import load_operation
 from paygw_batch.sandbox.form import ControlRule, Expects, Order
 from paygw_batch.sandbox.verifier import Authenticator, VerifiedProfile, Verifier
 from tests.sandbox.sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, NOW_S, Merchant, refusal, request_of
+from tests.support.operator_terms import complete_rules
 
 PATH = f"/paynet/api/v2/sale-form/{ENDPOINT_ID}"
-ORANGE = dict.fromkeys(("BF", "CI", "SN", "GN", "BN"), "TEST-XOF")
-PURPOSES = {code: f"TEST-{code}" for code in ("KE", "TZ", "UG", "GH", "NG", "ZM", "RW", "EG")} | ORANGE
-RULES = load_rules("payin", {code: OperatorTerms(purpose=purpose) for code, purpose in PURPOSES.items()})
+RULES = complete_rules("TEST", "payin")
 CONTROL = ControlRule(("client_orderid", "amount", "currency", "secret"), "#", "as-sent", "s3cret")
 
 
@@ -40,7 +38,7 @@ def good(code: str) -> dict[str, str]:
         "ipaddress": "192.0.2.1",
         "order_desc": "Fees",
         "phone": f"{number[:6]}**{number[8:]}",
-        "purpose": PURPOSES.get(code, ""),
+        "purpose": rule.purpose or "",
         "redirect_url": "https://merchant.example/thanks",
         "server_callback_url": "https://merchant.example/callback",
         "site_url": "https://merchant.example",

@@ -19,6 +19,7 @@ import pytest
 
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.sandbox.record import read_record
+from paygw_batch.sandbox.reply import Rule, shipped_behaviour
 from paygw_batch.sandbox.server import running_sandbox
 from tests.sandbox.sandbox_client import Running, connection, post, wait_for_record
 from tests.sandbox.sandbox_merchant import GOOD, PATH, MakeConfig, Merchant, address_of, payout, raw_request
@@ -68,27 +69,20 @@ def test_configured_other_profile_is_used(make_config: MakeConfig, merchant: Mer
 
 
 @pytest.mark.parametrize(
-    ("whole", "status", "http_status", "committed"),
-    [
-        (9001, "declined", 200, "no"),
-        (9002, "processing", 200, "yes"),
-        (9003, "filtered", 200, "no"),
-        (9004, "error", 200, "no"),
-        (9010, "sandbox-limbo", 200, "yes"),
-        (9012, "declined", 429, "no"),
-    ],
+    "rule",
+    [rule for rule in shipped_behaviour().rule if rule.fault is None],
+    ids=lambda rule: str(rule.amount_whole),
 )
-def test_the_shipped_amounts_are_answered_with_their_words(
-    sandbox: Running, merchant: Merchant, whole: int, status: str, http_status: int, committed: str
-) -> None:
-    reply, body = post(merchant, sandbox.base_url, payout(f"WORD-{whole}", f"{whole}.50"))
+def test_the_shipped_amounts_are_answered_with_their_words(sandbox: Running, merchant: Merchant, rule: Rule) -> None:
+    name = f"WORD-{rule.amount_whole}"
+    reply, body = post(merchant, sandbox.base_url, payout(name, f"{rule.amount_whole}.50"))
 
     said = exact(body)
-    assert (said["status"], reply.status) == (status, http_status)
-    assert (said["client_orderid"], said["amount"]) == (f"WORD-{whole}", Decimal(f"{whole}.50"))
-    assert reply.headers["Retry-After"] == ("1" if whole == 9012 else None)
-    (line,) = sandbox.recorded(f"WORD-{whole}")
-    assert (line.answer, line.committed) == (status, committed)
+    assert (said["status"], reply.status) == (rule.status, rule.http_status)
+    assert (said["client_orderid"], said["amount"]) == (name, Decimal(f"{rule.amount_whole}.50"))
+    assert {name: reply.headers[name] for name in rule.headers} == rule.headers
+    (line,) = sandbox.recorded(name)
+    assert (line.answer, line.committed) == (rule.status, "yes" if rule.commits else "no")
 
 
 def test_silence_takes_the_order_and_never_answers(sandbox: Running, merchant: Merchant) -> None:

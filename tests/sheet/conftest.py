@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
-from tests.support.sheet_values import XOF_ZONE, MakeSheet
+from tests.support.operator_terms import complete_rules
+from tests.support.sheet_values import MakeSheet
 
 
 @pytest.fixture(scope="session")
 def rules() -> Rules:
     """The payout rules of all countries, with limits for Kenya and bank accounts for Nigeria."""
-    terms = {code: OperatorTerms(purpose=f"WALLET-{code}") for code in ("KE", "TZ", "UG", "GH", "NG", "ZM", "RW", "EG")}
-    terms |= {code: OperatorTerms(purpose="WALLET-XOF", form="account") for code in XOF_ZONE}
-    terms["KE"] = OperatorTerms(purpose="WALLET-KE", min_amount=Decimal(10), max_amount=Decimal(250000))
-    terms["NG"] = OperatorTerms(purpose="A/B/C", bank_account_pattern="[0-9]{10}")
-    return load_rules("payout", terms)
+    return complete_rules(
+        "WALLET",
+        KE=OperatorTerms(purpose="WALLET-KE", min_amount=Decimal(10), max_amount=Decimal(250000)),
+        NG=OperatorTerms(purpose="A/B/C", bank_account_pattern="[0-9]{10}"),
+    )
 
 
 @pytest.fixture

@@ -29,13 +29,13 @@ import openpyxl
 import polars as pl
 from openpyxl.worksheet.worksheet import Worksheet
 
-from paygw_batch.countries.load import load_rules
-from paygw_batch.countries.rules import OperatorTerms, Rules
+from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from tests.support.checkout import versioned_files
 from tests.support.long_runs import results_of, stop_at_sigterm
+from tests.support.operator_terms import complete_rules
 
 ROWS = 12
 """Rows of a sample that are damaged together: enough to merge, few enough to be quick."""
@@ -129,9 +129,7 @@ class Hostile:
 @cache
 def rules() -> Rules:
     """The rules of all countries, with invented terms."""
-    wallets = {code: OperatorTerms(purpose=f"W-{code}") for code in ("KE", "TZ", "UG", "GH", "NG", "ZM", "RW", "EG")}
-    xof = {code: OperatorTerms(purpose="W", form="account") for code in ("BF", "CI", "SN", "GN", "BN")}
-    return load_rules("payout", wallets | xof)
+    return complete_rules("W")
 
 
 @cache

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import OutputError
-from paygw_batch.files import check_writable, table_ending
+from paygw_batch.files import check_writable
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import guarded, unguarded
+from paygw_batch.sheet.formats import FORMATS, TableFormat, table_format
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
-from paygw_batch.sheet.write.table import rejects, write_frame, write_rejects
+from paygw_batch.sheet.write.table import rejects, write_frame
 from tests.support.long_part import share_of
 from tests.support.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
@@ -139,13 +140,21 @@ def test_unwritable_place_is_found_before_and_while_writing(tmp_path: Path, name
     (tmp_path / "folder.csv").mkdir()
 
     def check(path: Path) -> None:
-        table_ending(path)
+        table_format(path)
         check_writable(path)
 
     with pytest.raises(OutputError, match=sentence):
         check(tmp_path / name)
     with pytest.raises(OutputError, match=sentence):
         write_frame(FRAME, tmp_path / name)
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.ending)
+def test_format_recognises_its_own_tables(tmp_path: Path, form: TableFormat) -> None:
+    path = tmp_path / f"out{form.ending}"
+    write_frame(FRAME.select("row", "name"), path)
+    assert form.recognise(path, ["row", "name"])
+    assert not form.recognise(path, ["row", "amount"])
 
 
 def test_a_device_is_never_replaced_by_a_file(tmp_path: Path) -> None:
@@ -179,7 +188,7 @@ ALIASES = {"net amount": "amount", "mobile phone": "phone"}
 def test_rejects_can_be_mended_and_submitted_again(sheet: MakeSheet, rules: Rules, tmp_path: Path, ending: str) -> None:
     first = validate(sheet(MIXED, aliases=ALIASES), rules)
     path = tmp_path / f"pay.rejects.{ending}"
-    write_rejects(first, path)
+    write_frame(rejects(first), path)
     again = read_sheet(path, ReadOptions(aliases=ALIASES))
     assert again.frame.columns == first.sheet.frame.columns
     bad = first.sheet.frame.filter(~first.rows["valid"])
@@ -200,7 +209,7 @@ def test_rejects_have_sender_headings_and_problems(sheet: MakeSheet, rules: Rule
 
 def test_row_with_surplus_fields_returns_whole(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
     validated = validate(sheet(lines(GOOD + ",x")), rules)
-    write_rejects(validated, tmp_path / "r.csv")
+    write_frame(rejects(validated), tmp_path / "r.csv")
     assert codes(validate(read_sheet(tmp_path / "r.csv", ReadOptions()), rules).defects) == [(2, "phone.format")]
     assert rejects(validated)["phone"].to_list() == ["+254712345678,x"]
 
@@ -213,7 +222,7 @@ def test_columns_lost_to_rejects_file_are_noted(sheet: MakeSheet) -> None:
 
 def test_a_senders_own_column_called_row_survives(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
     validated = validate(sheet(lines(GOOD.replace("1500.50", "0") + ",77", header=HEADER + ",row")), rules)
-    write_rejects(validated, tmp_path / "r.csv")
+    write_frame(rejects(validated), tmp_path / "r.csv")
     again = read_sheet(tmp_path / "r.csv", ReadOptions())
     assert again.frame["row (sheet)"].to_list() == ["77"]
     assert again.frame["row"].to_list() == [2]
@@ -224,6 +233,6 @@ def test_a_senders_own_column_called_row_survives(sheet: MakeSheet, rules: Rules
 def test_any_printable_note_survives_being_rejected(sheet: MakeSheet, rules: Rules, tmp_path: Path, note: str) -> None:
     quoted = '"' + note.replace('"', '""') + '"'
     validated = validate(sheet(lines(f"{GOOD},{quoted}".replace("1500.50", "0"), header=HEADER + ",note")), rules)
-    write_rejects(validated, tmp_path / "r.csv")
+    write_frame(rejects(validated), tmp_path / "r.csv")
     again = read_sheet(tmp_path / "r.csv", ReadOptions())
     assert again.frame["note"].to_list() == validated.sheet.frame["note"].to_list()

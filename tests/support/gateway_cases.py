@@ -12,7 +12,7 @@ from oauthlib.oauth1.rfc5849.signature import base_string_uri, normalize_paramet
 from oauthlib.oauth1.rfc5849.utils import parse_authorization_header, unescape
 
 from paygw_batch.core.batch import Instruction
-from paygw_batch.countries.load import load_operation, load_rules
+from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import CountryRule, OperatorTerms
 from paygw_batch.gateway.address import gateway_origin, operation_url
 from paygw_batch.gateway.encode import Supplies
@@ -20,6 +20,7 @@ from paygw_batch.gateway.http.http1 import payout_request
 from paygw_batch.gateway.message import PreparedRequest
 from paygw_batch.gateway.sign import SignatureProfile, Signer
 from paygw_batch.gateway.signing.key import PrivateKey, load_private_key
+from tests.support.operator_terms import complete_rules
 
 HERE = Path(__file__).resolve().parents[1] / "gateway"
 GOLDEN = HERE / "golden"
@@ -34,16 +35,8 @@ NONCE = "00112233445566778899aabbccddeeff"
 TIMESTAMP_S = 1_790_000_000
 OPERATION = load_operation("payout")
 URL = operation_url(BASE_URL, OPERATION, ENDPOINT_ID)
-XOF_ZONE = ("BF", "CI", "SN", "GN", "BN")
-
-RULES = load_rules(
-    "payout",
-    {
-        **{code: OperatorTerms(purpose=f"OPERATOR-{code}") for code in ("KE", "UG", "GH", "ZM", "RW", "TZ", "EG")},
-        "NG": OperatorTerms(purpose="BANK/WALLET-A/WALLET-B"),
-        **{code: OperatorTerms(purpose="OPERATOR-XOF", form="account") for code in XOF_ZONE},
-    },
-)
+BANK = OperatorTerms(purpose="BANK/WALLET-A/WALLET-B")
+RULES = complete_rules("OPERATOR", NG=BANK)
 
 _NAMES = MappingProxyType(
     {
@@ -81,7 +74,7 @@ def instruction_for(country: str, **changes: Any) -> Instruction:
         }
         form = "receiver"
     else:
-        fields = {"account_name": _NAMES[country], "account_number": wallet, "phone": f"+{wallet}"}
+        fields = {"account_name": _NAMES.get(country, "Jane Doe"), "account_number": wallet, "phone": f"+{wallet}"}
         form = "account"
     made = Instruction(f"PAY-{country}-0001", country, rule.currency, whole, form, fields)
     return replace(made, **changes) if changes else made

@@ -10,7 +10,6 @@ from paygw_batch.sheet.model import Sheet
 MakeSheet = Callable[..., Sheet]
 """Writes bytes or text to a file and reads it as a sheet: (content, name, **ReadOptions)."""
 
-XOF_ZONE = ("BF", "CI", "SN", "GN", "BN")
 
 HEADER = "country,client_orderid,amount,currency,account_name,account_number,phone"
 GOOD = "KE,A-1,1500.50,KES,Wanjiru Kamau,254712345678,+254712345678"

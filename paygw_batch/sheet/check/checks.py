@@ -164,7 +164,8 @@ def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules)
             case Checking.NUMBER:
                 yield _number(rule, field, rules, required=required)
             case Checking.TEXT:
-                yield (_name if name in name_columns(rule) else _text)(name, required=required, headings=rule.headings)
+                check = _name if name in name_columns(rule) else _text
+                yield check(name, rule, required=required)
             case Checking.PATTERN:
                 message = worded("{value} is not {what}.", value=shown(name), what=say(entry.what))
                 right = pl.col(name).str.contains(entry.pattern)
@@ -292,7 +293,6 @@ def _contradictions(rule: CountryRule) -> Iterator[ColumnCheck]:
 
 
 def _chosen_purpose(rule: CountryRule) -> ColumnCheck:
-    """Return the check of a purpose that each row may choose by a word of the configuration."""
     column, word = "purpose", pl.col("purpose")
     message = worded(
         "{value} is not one of the words set up for {country}: {words}.",
@@ -312,15 +312,16 @@ def _other_than(column: str, value: str, message: pl.Expr, correction: pl.Expr =
     return _unless(wrong, column, "mismatch", message, correction)
 
 
-def _text(column: str, *others: Reason, never: str = "", required: bool, headings: Mapping[str, str]) -> ColumnCheck:
+def _text(column: str, rule: CountryRule, *others: Reason, never: str = "", required: bool) -> ColumnCheck:
     """Return the check of a text. No text matches the pattern `never`: `others` explain those that do."""
     text = pl.col(column)
     patterns = filter(None, (_CONTROL, _LOST_CHARACTER, _ERROR_MARK, never))  # one question about all is cheaper
-    right = ~text.str.contains("|".join(patterns)) & (text.str.len_chars() <= TEXT_CHARACTERS)
+    most = rule.max_characters.get(column, TEXT_CHARACTERS)
+    right = ~text.str.contains("|".join(patterns)) & (text.str.len_chars() <= most)
     message = worded(
         "{value}: write at most {characters} characters, on one line, without tabs.",
         value=shown(column),
-        characters=TEXT_CHARACTERS,
+        characters=most,
     )
     on_one_line = undamaged(column).str.replace_all(rf"[\p{{Z}}]*{_CONTROL}+[\p{{Z}}]*", " ")
     return _given(
@@ -330,7 +331,7 @@ def _text(column: str, *others: Reason, never: str = "", required: bool, heading
         _lost_character(column),
         *others,
         required=required,
-        headings=headings,
+        headings=rule.headings,
         correction=pl.when(text.str.contains(_CONTROL)).then(on_one_line),
     )
 
@@ -341,7 +342,7 @@ def name_columns(rule: CountryRule) -> frozenset[str]:
     return frozenset({PAYEE_NAME, *shown_columns.get(PAYEE_NAME, ())})
 
 
-def _name(column: str, *, required: bool, headings: Mapping[str, str]) -> ColumnCheck:
+def _name(column: str, rule: CountryRule, *, required: bool) -> ColumnCheck:
     """A name is a text that people compare by eye, and open in a spreadsheet."""
     text = pl.col(column)
     others = (
@@ -359,7 +360,7 @@ def _name(column: str, *, required: bool, headings: Mapping[str, str]) -> Column
             worded("{value}: a name cannot begin with a formula sign. Write the name alone.", value=shown(column)),
         ),
     )
-    return _text(column, *others, never=f"{_TURNS_THE_TEXT}|{_STARTS_A_FORMULA}", required=required, headings=headings)
+    return _text(column, rule, *others, never=f"{_TURNS_THE_TEXT}|{_STARTS_A_FORMULA}", required=required)
 
 
 def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool) -> ColumnCheck:
@@ -406,7 +407,6 @@ def _renumbered(column: PhoneColumn, rule: CountryRule) -> Iterator[Reason]:
 
 
 def _number_of(rule: CountryRule) -> str:
-    """Return the name of a number of the country, for a sentence."""
     is_an = rule.demonym[0] in "AEIOU"
     if rule.bank_account_pattern is None:
         template = mark("an {demonym} mobile number") if is_an else mark("a {demonym} mobile number")
@@ -434,7 +434,6 @@ def _example(column: PhoneColumn, parts: Mapping[str, pl.Expr]) -> pl.Expr:
 
 
 def _foreign(rule: CountryRule, digits: pl.Expr, rules: Rules) -> tuple[pl.Expr, pl.Expr]:
-    """Return whether a number is another country's, and which one's."""
     own = rule.numbers.dialling_code
     others = {
         say(other.name): f"{other.numbers.dialling_code}{other.numbers.pattern}"

@@ -173,7 +173,6 @@ def _by_reason(rows: pl.DataFrame, check: ColumnCheck) -> Iterator[tuple[int, pl
 
 
 def _places(rows: pl.DataFrame, check: ColumnCheck) -> pl.Series:
-    """Return the place of the first reason that applies to each row."""
     first = pl.coalesce(pl.when(reason.applies).then(pl.lit(at)) for at, reason in enumerate(check.reasons))
     places = rows.select("row", place=first)["place"]  # beside the row: a reason may be the same for all
     if places.null_count():
@@ -293,7 +292,6 @@ class _Grouped:
 
 
 def _holds(column: pl.Series) -> bool:
-    """Return whether any row has a value in a column."""
     return column.null_count() < column.len()
 
 

@@ -97,7 +97,6 @@ def doubtful_payees(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Return a warning for every row whose account has different names."""
     # Case, accents, blanks, punctuation and the order of names do not make another name.
     letters = pl.col("account_name").str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()
     named = paid.drop_nulls("account_name").with_columns(

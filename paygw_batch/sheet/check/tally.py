@@ -137,7 +137,6 @@ def counted(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _total_rows(frame: pl.DataFrame, failed: Sequence[Failed]) -> pl.DataFrame:
-    """Return a defect for each row without a country that says "Total" somewhere."""
     without = [one.rows["row"] for one in failed if one.country == NO_COUNTRY and one.check.column == "country"]
     suspects = frame.filter(pl.col("row").is_in(without[0].implode())) if without else frame.clear()
     text = pl.exclude("row")

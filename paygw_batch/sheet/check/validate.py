@@ -149,7 +149,6 @@ class _SheetPass:
 
 
 def _derived(sheet: Sheet, passing: _SheetPass, reference: str) -> pl.DataFrame:
-    """Return the derived order ids of all valid rows: `row`, `client_orderid`."""
 
     def payees(piece: Piece) -> pl.DataFrame:
         made = passing.judge.instructions(piece.frame, passing.judged(piece).lines)

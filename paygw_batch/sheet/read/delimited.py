@@ -382,13 +382,11 @@ def _ragged_lines(data: bytes, start: Start, file: str) -> pl.DataFrame:
 
 
 def _delimiters_outside(start: Start) -> pl.Expr:
-    """Return the number of delimiters in `line` outside quotation marks."""
     outside = pl.col("line").str.replace_all(r'"(?:[^"]|"")*"', "")
     return outside.str.count_matches(start.delimiter, literal=True)
 
 
 def _line_pattern(start: Start) -> str:
-    """Return the pattern of a line whose quotation marks enclose whole fields."""
     d = re.escape(start.delimiter)
     # RFC 4180's two kinds of fields, and ="0712", with which people make a spreadsheet keep a leading zero.
     one = rf'(?:[^"{d}]*|"(?:[^"]|"")*"|="[^"{d}]*")'

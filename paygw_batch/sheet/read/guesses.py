@@ -100,7 +100,6 @@ def suggested(heading: str, columns: Sequence[str], samples: Sequence[str] = ())
 
 @cache
 def _known_headings() -> tuple[tuple[str, str], ...]:
-    """Return the headings of all profiles, folded, and the columns that they mean."""
     profiles = [read_profile(name) for name in profile_names()]
     return tuple((fold(known), column) for profile in profiles for known, column in profile.items())
 
@@ -122,7 +121,6 @@ def _by_words(heading: str) -> str | None:
 
 
 def _by_cells(samples: Sequence[str]) -> str | None:
-    """Return the column that all cells fit, without its heading."""
     cells = [cell.strip() for cell in samples if cell.strip()]
     kinds = _kinds_of_cells()
     return next((column for column, fits in kinds.items() if cells and all(map(fits, cells))), None)
@@ -130,7 +128,6 @@ def _by_cells(samples: Sequence[str]) -> str | None:
 
 @cache
 def _kinds_of_cells() -> Mapping[str, Callable[[str], bool]]:
-    """Return the columns that cells reveal: country codes, currencies, phones with a dialling code."""
     countries, numbers = read_countries(config_dir()), read_numbers(config_dir())
     currencies = {country.currency for country in countries.values()}
     ways = "|".join(f"{one.dialling_code}{one.pattern}" for one in numbers.values())

@@ -249,7 +249,6 @@ def is_true(text: str | None) -> bool:
 
 
 def _colour(attributes: Mapping[str, str]) -> Colour | None:
-    """Return a colour's red, green and blue, or None if only the spreadsheet knows them."""
     if (rgb := attributes.get("rgb")) is not None:
         found: Colour | None = (int(rgb[-6:-4], 16), int(rgb[-4:-2], 16), int(rgb[-2:], 16))
     elif (theme := attributes.get("theme")) is not None:
@@ -335,7 +334,6 @@ class _Section:
 
 
 def _section_for(value: Decimal, code: str) -> _Section:
-    """Return the section of a format that applies to a number."""
     sections = _sections(code)[:3]
     if any(section.condition for section in sections):
         others = [section for section in sections if section.condition is None]

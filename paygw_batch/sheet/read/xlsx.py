@@ -111,7 +111,6 @@ class Content:
         return row.hidden + bool(row.struck) + len(self.shown) + len(self.money) - before
 
     def _code_in(self, row: Row, name: str) -> str:
-        """Return the code that a row has in a column."""
         return next((row.texts.get(at, "") for at, own in self.used.items() if own == name), "").strip().upper()
 
 
@@ -189,7 +188,6 @@ def _chosen(
 
 
 def _nearest(workbook: Workbook, parts: Sequence[WorksheetPart], vocabulary: Vocabulary) -> WorksheetPart:
-    """Return the worksheet closest to a sheet of payees, if none is one."""
     candidates = [part for part in parts if not part.hidden] or parts
 
     def likeness(part: WorksheetPart) -> tuple[bool, int, int]:
@@ -277,7 +275,6 @@ def content_of(
 
 
 def _some(rows: Iterator[Row]) -> list[Row]:
-    """Return the next rows, up to a number of rows, cells or characters."""
     some: list[Row] = []
     cells = characters = 0
     for row in islice(rows, _ROWS_AT_ONCE):

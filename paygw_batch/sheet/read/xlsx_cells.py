@@ -200,7 +200,6 @@ class Workbook:
         return found
 
     def _only(self, related: Sequence[tuple[str, str, str]], kind: str) -> str | None:
-        """Return the path of the only part of a kind; None if there is no such part."""
         targets = {target for _, its_kind, target in related if its_kind == kind}
         if len(targets) > 1:
             raise self._twice(kind)

@@ -297,7 +297,6 @@ def _keep_dates_as_read(sheet: Worksheet, findings: Sequence[Problem], validated
 
 
 def _mark(sheet: Worksheet, findings: Sequence[Problem], place: Place) -> None:
-    """Colour the cells of the findings, and explain them in comments."""
     by_cell: dict[tuple[int, int], list[Problem]] = defaultdict(list)
     for finding in findings:
         by_cell[finding.row, finding.column].append(finding)

@@ -10,14 +10,15 @@ import polars as pl
 
 from paygw_batch.errors import OutputError, SheetError
 from paygw_batch.extras import install_command
-from paygw_batch.files import ProtectedFile, check_writable, table_ending, write_whole
+from paygw_batch.files import ProtectedFile, check_writable, write_whole
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.check.mending import LEFT_OUT, CellEdit
+from paygw_batch.sheet.formats import table_format
 from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.frame import to_sheet
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_again
 from paygw_batch.sheet.read.xlsx import Place, place_of, read_workbook
-from paygw_batch.sheet.write.table import every_row, rejects, write_frame, write_rejects
+from paygw_batch.sheet.write.table import rejects, write_frame
 
 MAX_MARKED_CELLS = 300_000
 """Of a table of refused rows: the library that marks it makes an object of each cell."""
@@ -55,7 +56,7 @@ def write_mendable(validated: Validated, source: Path, options: ReadOptions, pat
     cannot be annotated. Raises `OutputError`, also if `path` is the sheet itself, and `SheetError` when the sheet
     has changed since it was read.
     """
-    table_ending(path)
+    table_format(path, is_read_again=True)
     check_writable(path)
     if ProtectedFile(say("the sheet"), source).is_hit_by(path):
         raise OutputError(
@@ -66,7 +67,7 @@ def write_mendable(validated: Validated, source: Path, options: ReadOptions, pat
         return Written(is_workbook=False, notes=_write_table(validated, path))
     copy = _annotated_copy(source, validated, options)
     if isinstance(copy, _NoCopy):
-        write_rejects(validated, path)
+        write_frame(rejects(validated), path)
         note = say(
             "{name} is a table of the refused rows, not an annotated copy of the workbook: {why}.",
             name=path.name,
@@ -89,7 +90,7 @@ def write_marked(
     if isinstance(copy, _Copy):
         write_whole(path, copy.data)
         return
-    table = every_row(validated)
+    table = rejects(validated, with_valid=True)
     if importlib.util.find_spec("openpyxl") is None or table.height * table.width > MAX_MARKED_CELLS:
         raise OutputError(say(NO_MARKED_WORKBOOK))
     from paygw_batch.sheet.write.marked_workbook import marked_table  # noqa: PLC0415 (needs the extra)

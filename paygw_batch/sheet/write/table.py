@@ -1,22 +1,20 @@
 """Writing frames to files: by the format that their ending names, safe to open in a spreadsheet."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from math import ceil
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import polars as pl
-from polars.io.plugins import register_io_source
 
 from paygw_batch.errors import OutputError
-from paygw_batch.files import appearing, cannot_write, table_ending
+from paygw_batch.files import appearing, cannot_write
 from paygw_batch.language import say, spreadsheet_signs
 from paygw_batch.sheet.clean import guarded_columns, guarded_names, kept_by_spreadsheets
 from paygw_batch.sheet.columns import REJECTS_COLUMNS
+from paygw_batch.sheet.formats import table_format
 from paygw_batch.sheet.model import Validated
 
-_WORKBOOK_ROWS = 1_048_575
-"""The most rows of a worksheet below its header."""
 _AS_IT_IS = frozenset({"amount", "first_sent_at", "updated_at"})
 """The columns of a reconciliation whose text a spreadsheet converts to the right value."""
 _AMOUNT_OF_EXCEL = r"^([0-9]{1,15})\.([0-9]+)$"
@@ -31,9 +29,9 @@ def write_frame(frame: pl.DataFrame, path: Path) -> None:
     The file appears whole, with mode 0600, or not at all, and is on stable storage on return; an older file of that
     name stays until then. CSV is UTF-8 with formulas guarded; in .xlsx text is typed as text. Raises `OutputError`.
     """
-    if table_ending(path) == ".xlsx" and frame.height > _WORKBOOK_ROWS:
+    if (most := table_format(path).max_rows) is not None and frame.height > most:
         raise OutputError(
-            say("{name}: a workbook holds at most {workbook_rows} rows.", name=path.name, workbook_rows=_WORKBOOK_ROWS),
+            say("{name}: a workbook holds at most {workbook_rows} rows.", name=path.name, workbook_rows=most),
             hint=say("Write .csv or .parquet."),
         )
     write_pieces([frame], path)
@@ -45,46 +43,27 @@ def write_pieces(pieces: Iterable[pl.DataFrame], path: Path, *, for_excel: bool 
     A CSV file `for_excel` can be opened with a double click: see `_write_csv_for_excel`. What the pieces raise is
     passed on: then there is no file.
     """
-    ending = table_ending(path)
-    write = _write_csv_for_excel if for_excel and ending == ".csv" else _WRITERS[ending]
+    chosen = table_format(path)
+    safe = map(_guarded, pieces) if chosen.is_guarded and not for_excel else pieces
     with appearing(path) as file:
         try:
-            write(pieces, file)
+            (_write_csv_for_excel if for_excel and chosen.is_guarded else chosen.write)(safe, file)
         except pl.exceptions.PolarsError as error:
             raise cannot_write(path, error) from error
 
 
-def rejects(validated: Validated) -> pl.DataFrame:
-    """Return the rows that are not valid, to be mended and submitted again.
+def rejects(validated: Validated, *, with_valid: bool = False) -> pl.DataFrame:
+    """Return the rows that are not valid, or all, to be mended and submitted again.
 
     `row` (UInt32) and `problems` (every sentence about the row) come first, then the sender's columns under the
     sender's headings, with the sender's texts. Reading such a file drops our two columns again.
     """
-    return _under_own_headings(validated, validated.rows.filter(~pl.col("valid")))
-
-
-def every_row(validated: Validated) -> pl.DataFrame:
-    """Return all rows as `rejects` does those that are not valid. Reading such a file drops our two columns again."""
-    return _under_own_headings(validated, validated.rows)
-
-
-def _under_own_headings(validated: Validated, rows: pl.DataFrame) -> pl.DataFrame:
     sheet = validated.sheet
-    chosen = rows.select("row", problems="message")
+    chosen = validated.rows.filter(~pl.col("valid") | with_valid).select("row", problems="message")
     names = {
         name: heading if heading and heading not in REJECTS_COLUMNS else name for name, heading in sheet.headers.items()
     }
     return chosen.join(sheet.frame, on="row", how="left", maintain_order="left").rename(names)
-
-
-def write_rejects(validated: Validated, path: Path) -> None:
-    """Write `rejects(validated)` to `path`. Raises `OutputError`."""
-    write_frame(rejects(validated), path)
-
-
-def workbook_options() -> dict[str, Any]:
-    """Return how every workbook is written: text as text, and no payee's data in temporary files."""
-    return {"strings_to_formulas": False, "strings_to_numbers": False, "strings_to_urls": False, "in_memory": True}
 
 
 def row_points(texts: Iterable[str], widths: Iterable[int]) -> int:
@@ -93,11 +72,10 @@ def row_points(texts: Iterable[str], widths: Iterable[int]) -> int:
     return _LINE_POINTS * max(1, *lines)
 
 
-def _write_csv(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> None:
-    for place, piece in enumerate(pieces):
-        safe = guarded_columns(piece)
-        safe.columns = guarded_names(piece.columns)
-        safe.write_csv(file, include_header=place == 0)
+def _guarded(piece: pl.DataFrame) -> pl.DataFrame:
+    safe = guarded_columns(piece)
+    safe.columns = guarded_names(piece.columns)
+    return safe
 
 
 def _write_csv_for_excel(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> None:
@@ -115,37 +93,3 @@ def _write_csv_for_excel(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> Non
         )
         safe.columns = guarded_names(piece.columns)
         safe.write_csv(file, include_header=place == 0, include_bom=place == 0, separator=signs.delimiter)
-
-
-def _write_parquet(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> None:
-    """Write a row group for some pieces at a time."""
-    remaining = iter(pieces)
-    if (first := next(remaining, None)) is None:
-        return
-    raised: list[BaseException] = []
-
-    def given(*_: object) -> Iterator[pl.DataFrame]:
-        try:
-            yield first
-            yield from remaining
-        except BaseException as error:
-            raised.append(error)
-            raise
-
-    try:
-        register_io_source(given, schema=first.schema).sink_parquet(file)
-    except pl.exceptions.PolarsError:
-        if raised:  # polars raises another class for it
-            raise raised[0] from None
-        raise
-
-
-def _write_workbook(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> None:
-    from xlsxwriter import Workbook  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
-
-    with Workbook(file, workbook_options()) as workbook:
-        pl.concat(pieces).write_excel(workbook, autofilter=False, column_formats={pl.selectors.integer(): "0"})
-
-
-_WRITERS = {".csv": _write_csv, ".parquet": _write_parquet, ".xlsx": _write_workbook}
-"""How a table is written, by the ending of its file's name."""

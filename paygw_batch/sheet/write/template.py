@@ -15,14 +15,15 @@ from typing import Any
 
 from paygw_batch.core import generator_marks
 from paygw_batch.countries.form_columns import COUNTRY_COLUMN, OF_EVERY_SHEET
-from paygw_batch.countries.kinds import CHARACTERS, KINDS, NUMBER_KINDS
+from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS, ORDER_ID_CHARACTERS, TEXT_CHARACTERS
 from paygw_batch.countries.rules import CountryRule, FieldKind, FormField
 from paygw_batch.errors import OutputError
-from paygw_batch.files import check_writable, table_ending, write_whole
+from paygw_batch.files import check_writable, write_whole
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.clean import PhoneColumn
 from paygw_batch.sheet.columns import HELP_TITLE, known_columns
-from paygw_batch.sheet.write.table import row_points, workbook_options
+from paygw_batch.sheet.formats import table_format, workbook_options
+from paygw_batch.sheet.write.table import row_points
 
 _EXAMPLE_AMOUNT = Decimal("1500.50")
 _FILLED_BY_RULES = frozenset({FieldKind.COUNTRY, FieldKind.OPERATOR_URL})
@@ -66,7 +67,12 @@ def guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
     """
     found = [guide for rule in rules for guide in _of_country(rule)]
     used = {guide.column for guide in found}
-    found += [_not_taken(rule, name) for rule in rules for name in rule.omitted if name in used]
+    empty = say("Leave it empty.")
+    found += [
+        ColumnGuide(name, (rule.code,), needed=False, words=empty, example="")
+        for rule in rules
+        for name in used & rule.omitted
+    ]
     ordered = [guide for column in known_columns() if column in used for guide in found if guide.column == column]
     together: dict[ColumnGuide, list[str]] = {}
     for guide in ordered:
@@ -100,12 +106,7 @@ def _of_country(rule: CountryRule) -> Iterator[ColumnGuide]:
         )
 
 
-def _not_taken(rule: CountryRule, column: str) -> ColumnGuide:
-    return ColumnGuide(column, (rule.code,), needed=False, words=say("Leave it empty."), example="")
-
-
 def _told(rule: CountryRule, field: FormField) -> tuple[str, str]:
-    """Return words about a field's value, and an example."""
     if field.kind in NUMBER_KINDS:
         return _number(rule, field)
     match field.kind:
@@ -117,7 +118,9 @@ def _told(rule: CountryRule, field: FormField) -> tuple[str, str]:
             return say("{purpose}, or empty.", purpose=rule.purpose), rule.purpose or ""
         case _:
             entry = KINDS[field.kind]
-            return say(entry.words, **CHARACTERS), entry.example
+            most = rule.max_characters.get(field.name, TEXT_CHARACTERS)
+            words = say(entry.words, order_id_characters=ORDER_ID_CHARACTERS, text_characters=most)
+            return words, entry.example[:most].strip()
 
 
 def _amount(rule: CountryRule) -> tuple[str, str]:
@@ -191,7 +194,7 @@ def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide
             say("{name}: a template is a .xlsx or a .csv file.", name=path.name),
             hint=say("Give it one of these endings."),
         )
-    table_ending(path)
+    table_format(path)
     if path.exists():
         raise OutputError(
             say("{path} already exists.", path=path), hint=say("Name a new file: this one may have been filled in.")

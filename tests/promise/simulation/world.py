@@ -247,7 +247,7 @@ class SimWorld:
         lines = stand.frame.to_dicts()
         if self.rng.random() < CHANCE_OF_A_FILE:
             file = io.BytesIO()
-            table._write_csv([stand.frame], file)
+            table._guarded(stand.frame).write_csv(file)
             lines = list(csv.DictReader(io.StringIO(file.getvalue().decode())))
         return Shown(self.sheet_of_batch[record.batch], self.row_count, lines, stand.summary.as_json())
 
