@@ -60,7 +60,6 @@ class Adoption:
 
     @property
     def journal_id(self) -> str:
-        """The journal's id."""
         return self._found.identity.journal_id
 
     @property
@@ -69,9 +68,9 @@ class Adoption:
         return sorted({name.host for name in self._found.names})
 
     def last_fact(self) -> tuple[int, str]:
-        """Return the number and time of the last fact; 0 and the time of creation if there is none."""
-        found = fetch(self._connection, "SELECT number, at FROM fact ORDER BY number DESC LIMIT 1")
-        return found[0] if found else (0, self._found.identity.created_at)
+        """Return the number and time of the last fact; without any, 0 and the time of creation."""
+        lines = fetch(self._connection, "SELECT number, at FROM fact ORDER BY number DESC LIMIT 1")
+        return lines[0] if lines else (0, self._found.identity.created_at)
 
     def carry_out(self, by: str) -> AcceptedRows:
         """Record what left since the copy was made, and that `by` calls it the newest; then this user knows it."""
@@ -79,6 +78,8 @@ class Adoption:
         with known.held(at):
             check_beside(self._others(), self._beside, command=_COMMAND)  # another may have been created since
             try:
+                # The journal first, then the entry and the lines. After a crash between them the journal is as unknown
+                # as before, and the command can be run again; the other way round it would be used with its loss.
                 rows, names = self._recorded(by, at)
                 before = known.entry(identity.journal_id)
                 names = tuple(dict.fromkeys((*names, *(() if before is None else before.names))))
@@ -96,7 +97,7 @@ class Adoption:
         return end.seq, end.hash.hex(), end.at
 
     def _recorded(self, by: str, at: str) -> tuple[AcceptedRows, tuple[EndpointIdentity, ...]]:
-        """Commit the facts; return what became of rows, and the names that the journal then has."""
+        """Commit the facts; return the fate of the rows, and the names that the journal then has."""
         record, endpoint = partial(record_last, self._connection), self._place.endpoint
         lost = LostRows(SqliteTables(self._connection), self.loss, by=by, at=at)
         for facts in lost.judge(lost.numbers) if lost.numbers else ():
@@ -116,18 +117,18 @@ class Adoption:
         self._undo.close()
 
     def _survey(self) -> tuple[Found, Loss]:
-        """Examine the journal through a connection that cannot change it, and compare it with what left from here."""
+        """Examine the journal without changing it, and compare it with what left from here."""
         known = self._place.known
         with closing(connect(self.path, write=False)) as connection:
-            found = look_at(
+            examined = look_at(
                 connection, self.path, endpoint=self._place.endpoint, left=lambda _: (), is_any_name_fine=True
             )
-            if found is None:
+            if examined is None:
                 raise JournalMissing(
                     say("The journal {path} is empty.", path=self.path), hint=say("Name the file: --journal.")
                 )
-            journal_id = found.identity.journal_id
-            check_home(self.path, found.identity, known.entry(journal_id))
+            journal_id = examined.identity.journal_id
+            check_home(self.path, examined.identity, known.entry(journal_id))
             loss = find_loss(known.folder(journal_id), partial(present_in, connection))
         if not loss.is_whole:
             raise LeftDamaged(
@@ -136,7 +137,7 @@ class Adoption:
                     folder=known.folder(journal_id),
                 )
             )
-        return found, loss
+        return examined, loss
 
     def _others(self) -> Sequence[KnownJournal]:
         return self._place.known.paying((*self._found.names, self._place.endpoint), but=self.journal_id)
@@ -155,9 +156,9 @@ class Adoption:
 
 
 def present_in(connection: apsw.Connection, lines: Sequence[LeftLine]) -> Collection[LeftLine]:
-    """Return those of some lines that are about facts which the journal has."""
+    """Return the lines whose facts the journal has."""
     if not lines:
         return ()  # an empty array need not lie where SQLite can read it
     numbers = apsw.carray(array("q", {line.number for line in lines}))
-    found = dict(fetch(connection, "SELECT number, hash FROM fact WHERE number IN carray(?)", (numbers,)))
-    return {line for line in lines if not line.number or found.get(line.number) == bytes.fromhex(line.hash)}
+    hashes = dict(fetch(connection, "SELECT number, hash FROM fact WHERE number IN carray(?)", (numbers,)))
+    return {line for line in lines if not line.number or hashes.get(line.number) == bytes.fromhex(line.hash)}

@@ -62,7 +62,6 @@ def start_of_trail(journal_id: str) -> AuditEntry:
 
 
 def next_audit_entry(last: AuditEntry, note: AuditNote, at: str) -> AuditEntry:
-    """Return the entry for a note, after `last`."""
     who, act, thing, said = (_shortened(text) for text in (note.who, note.act, note.thing, note.said))
     return _hashed(last, AuditEntry(last.number + 1, at, who, act, thing, note.result.value, said, ""))
 
@@ -93,6 +92,6 @@ def _hashed(last: AuditEntry, entry: AuditEntry) -> AuditEntry:
 
 
 def _shortened(text: str) -> str:
-    """Return a text that can be stored and shown on one line."""
-    plain = "".join(one if one.isprintable() else " " for one in text)
+    """Return a text that fits on one line of the trail."""
+    plain = "".join(character if character.isprintable() else " " for character in text)
     return plain if len(plain) <= MAX_AUDIT_TEXT else f"{plain[: MAX_AUDIT_TEXT - 3]}..."

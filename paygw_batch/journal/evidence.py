@@ -1,4 +1,4 @@
-"""Keeps evidence and notes as facts of the journal, with what evidence moves, and reads both back, for all stores.
+"""Keeps evidence and notes as facts of the journal, with the moves of evidence, and reads both back, for all stores.
 
 A notification that waits to be judged is the exact bytes received, and the claim read from them. The answer to an
 enquiry caused by a notification is stored in the same way, with a separate source.
@@ -81,18 +81,18 @@ def encode_notification(notification: Notification) -> str:
     fields = {
         name: getattr(notification, name) for name in ("received_at", "method", "content_type", "query", "length")
     }
-    said = asdict(notification.claim) | {"proof": notification.claim.proof.value}
+    claim = asdict(notification.claim) | {"proof": notification.claim.proof.value}
     body = base64.b64encode(notification.body).decode("ascii")
     more = {"headers": notification.headers, "source": notification.source.value}
-    return canonical(fields | more | {"body": body, "problem": notification.problem, "said": said})
+    return canonical(fields | more | {"body": body, "problem": notification.problem, "said": claim})
 
 
 def decode_notification(text: str) -> Notification:
     """Return the notification encoded in `text`. Raises `JournalCorrupt` if there is none."""
     try:
         fields = json.loads(text)
-        said = fields.pop("said")
-        claim = Claim(**{**said, "proof": Proof(said["proof"]), "times": _times(said["times"])})
+        stated = fields.pop("said")
+        claim = Claim(**{**stated, "proof": Proof(stated["proof"]), "times": _times(stated["times"])})
         read = {
             "body": base64.b64decode(fields["body"], validate=True),
             "claim": claim,
@@ -133,7 +133,10 @@ Record = Callable[[Sequence[Entry | Remark]], Sequence[tuple[int, str, bool]]]
 
 
 class EvidenceLog:
-    """The evidence and the notes of one journal. Its writing methods are called inside the open transaction."""
+    """The evidence and the notes of one journal; `JournalReader` describes the queries that it passes on.
+
+    The writing methods are called inside the open transaction.
+    """
 
     def __init__(self, tables: Tables) -> None:
         self._tables, self._run = tables, tables.run
@@ -144,22 +147,23 @@ class EvidenceLog:
         """Record evidence in order, up to the first about a row in flight; return the findings."""
         findings: list[Finding] = []
         waiting: list[Entry | Remark] = []
-        before = taken_in = self.taken_in() if any(one.arrival is not None for one in evidence) else 0
-        for one in evidence:
-            if one.arrival is not None and one.arrival <= taken_in:
+        before = taken_in = self.taken_in() if any(piece.arrival is not None for piece in evidence) else 0
+        for piece in evidence:
+            if piece.arrival is not None and piece.arrival <= taken_in:
                 raise InternalError("a notification was about to be recorded twice")
-            ruling = rule(one.claim, self._locked_candidates(one.claim.order_id), words)
+            ruling = rule(piece.claim, self._locked_candidates(piece.claim.order_id), words)
             if isinstance(ruling, Waits):
                 break
             findings.append(ruling.finding)
-            if one.arrival is not None:
-                taken_in = one.arrival
-            waiting += _facts_of(one, ruling, at)
+            if piece.arrival is not None:
+                taken_in = piece.arrival
+            waiting += _facts_of(piece, ruling, at)
             if ruling.outcome is not None:  # the next claim is judged by where this one leads
                 *_, (_, _, has_moved) = record(waiting)
                 if has_moved is not (ruling.finding is Finding.MOVED):
                     raise InternalError("evidence moved what it should not, or did not move what it should")
                 waiting = []
+        # In the transaction of the facts themselves: a crash between the two would have a notification judged twice.
         if taken_in != before:
             waiting.append(Remark(TakenIn(taken_in), at))
         if waiting:
@@ -167,10 +171,7 @@ class EvidenceLog:
         return findings
 
     def settle(self, entries: Sequence[Entry], record: Record) -> None:
-        """Record people's decisions; that about a held row answers its hold.
-
-        Raises `RowsMoved` if one does not move its row, or settles a row that is ready and not held.
-        """
+        """Record people's decisions, and answer the holds of their rows. Raises `RowsMoved` (see `Journal.settle`)."""
         if not entries:
             return
         ready = dict(self._run("ready_and_held", numbers=[entry.instruction for entry in entries]))
@@ -182,14 +183,14 @@ class EvidenceLog:
 
     def keep(self, record: Record, *notes: CarriedOut | ClockSeen | SignedOrder | NotedBeside | None) -> None:
         """Keep notes about the whole journal. Raises `DocumentWithdrawn` for an order that was withdrawn."""
-        kept = [one for one in notes if one is not None]
+        kept = [note for note in notes if note is not None]
         for order in kept:
             if isinstance(order, SignedOrder):
                 self.require_in_force(order.sha256)
-        if any(isinstance(one, Withdrawal) for one in kept):
+        if any(isinstance(note, Withdrawal) for note in kept):
             self._tables.withdraw_in_turn()
         if kept:
-            record([Remark(one, one.our_time if isinstance(one, ClockSeen) else one.at) for one in kept])
+            record([Remark(note, note.our_time if isinstance(note, ClockSeen) else note.at) for note in kept])
 
     def require_in_force(self, sha256: str) -> None:
         """Raise `DocumentWithdrawn` for a withdrawn document; until the transaction ends, none can be withdrawn."""
@@ -199,7 +200,6 @@ class EvidenceLog:
                 raise DocumentWithdrawn
 
     def messages(self, batch: int | None) -> Messages:
-        """Return the messages of the gateway about the rows of one batch, or of all, that a person must look at."""
         return Messages(
             [
                 Contradiction(number, batch_id, row, order_id, STATES[state], kind, attempt, at)
@@ -218,25 +218,22 @@ class EvidenceLog:
         )
 
     def message_counts(self, batch: int | None) -> Mapping[str, int]:
-        """Return the number of messages of each finding, about one batch or all."""
         return dict(self._run("counts") if batch is None else self._run("counts_of_batch", batch=batch))
 
     def carried_out(self, batch: str) -> list[CarriedOut]:
-        """Return the statements that were carried out for a batch, oldest first."""
-        return [one for one in self._notes(NoteKind.CARRIED_OUT) if isinstance(one, CarriedOut) and one.batch == batch]
+        notes = self._notes(NoteKind.CARRIED_OUT)
+        return [note for note in notes if isinstance(note, CarriedOut) and note.batch == batch]
 
     def holds(self, batch: int) -> Mapping[int, Hold]:
-        """Return the holds on ready rows of a batch, by row: the latest evidence against each."""
-        found: dict[int, Hold] = {}
+        by_row: dict[int, Hold] = {}
         for row, number, source, means, at in self._run("holds", batch=batch):
             left_at = at if source == EvidenceSource.WITNESS.value else ""
-            if row in found:
-                left_at = left_at or found[row].left_at
-            found[row] = Hold(number, EvidenceSource(source), means, at, left_at)
-        return found
+            if row in by_row:
+                left_at = left_at or by_row[row].left_at
+            by_row[row] = Hold(number, EvidenceSource(source), means, at, left_at)
+        return by_row
 
     def first_reading(self, sha256: str) -> FirstReading:
-        """Return when a statement's file was first read, for any batch, and the attempts that it can speak of."""
         first_at, attempts = "", dict[int, int]()
         for details, at in self._run("readings", sha256=sha256):
             first_at = first_at or at
@@ -245,65 +242,58 @@ class EvidenceLog:
         return FirstReading(first_at, attempts)
 
     def withdrawals(self) -> list[Withdrawal]:
-        """Return the signed documents that were withdrawn, oldest first."""
-        return [one for one in self._notes(NoteKind.WITHDRAWN) if isinstance(one, Withdrawal)]
+        return [note for note in self._notes(NoteKind.WITHDRAWN) if isinstance(note, Withdrawal)]
 
     def signed_orders(self, batch: str) -> list[str]:
-        """Return the documents of the signed orders about a batch; empty: those about the whole journal."""
-        orders = (one for one in self._notes(NoteKind.ORDER) if isinstance(one, SignedOrder))
-        return [one.document for one in orders if one.batch == batch]
+        """Return the documents of the signed orders about a batch; for "", those about the whole journal."""
+        orders = (order for order in self._notes(NoteKind.ORDER) if isinstance(order, SignedOrder))
+        return [order.document for order in orders if order.batch == batch]
 
     def names(self, identity: Identity) -> tuple[EndpointIdentity, ...]:
         """Return the endpoints of the journal's merchant by every name that was noted, oldest first."""
-        return (identity.name, *(one.endpoint for one in self._notes(NoteKind.NAMED) if isinstance(one, Named)))
+        return (identity.name, *(note.endpoint for note in self._notes(NoteKind.NAMED) if isinstance(note, Named)))
 
     def clock(self) -> ClockSeen | None:
-        """Return the last note of our clock and the gateway's."""
-        return next((one for one in self._notes(NoteKind.CLOCK, newest=1) if isinstance(one, ClockSeen)), None)
+        return next((note for note in self._notes(NoteKind.CLOCK, newest=1) if isinstance(note, ClockSeen)), None)
 
     def taken_in(self) -> int:
-        """Return the fact by which the last notification arrived that was judged; 0: none was."""
+        """Return the fact by which the last judged notification arrived; 0 if none was judged."""
         ((number,),) = self._run("taken_in")
         return int(number)
 
     def arrivals(self, limit: int) -> list[tuple[int, str]]:
-        """Return up to `limit` notifications that wait to be judged, oldest first, each with the fact it arrived by."""
+        """Return up to `limit` notifications that wait to be judged, oldest first, each with its fact."""
         return self._run("arrivals", limit=limit)
 
     def newest_time(self) -> str:
-        """Return the newest time of the journal: no fact is later."""
         ((newest,),) = self._run("newest_time")
         return newest or ""
 
     def contested(self, numbers: Iterable[int]) -> frozenset[int]:
-        """Return those of these instructions that evidence holds."""
+        """Return the given instructions that evidence holds."""
         wanted = sorted(set(numbers))
         return frozenset(number for (number,) in self._run("contested", numbers=wanted)) if wanted else frozenset()
 
     def candidates(self, order_id: str) -> list[Candidate]:
-        """Return the instructions of every operation that use, or used, an order id.
-
-        For an id that no attempt has: those of the first attempt in whose pattern it is written.
-        """
-        found = self._known_as(order_id)
-        if not found and (first := first_order_id(order_id)) is not None:
+        known = self._known_as(order_id)
+        if not known and (first := first_order_id(order_id)) is not None:
             return later_attempt_of(first, self._known_as(first))
-        return found
+        return known
 
     def _notes(self, kind: NoteKind, newest: int | None = None) -> list[Any]:
-        """Return the notes of one kind, oldest first, or the newest ones."""
-        found = (
+        """Return the notes of one kind, oldest first; with `newest`, that many, newest first."""
+        lines = (
             self._run("notes", kind=kind.value)
             if newest is None
             else self._run("newest_notes", kind=kind.value, limit=newest)
         )
-        return [note_of(kind, *columns) for columns in found]
+        return [note_of(kind, *columns) for columns in lines]
 
     def _locked_candidates(self, order_id: str | None) -> list[Candidate]:
         """Return the instructions with an order id, and lock them against sending until the evidence is kept."""
-        found = [] if order_id is None else self.candidates(order_id)
-        if order_id is None or not found or not self._tables.lock_rows([one.number for one in found]):
-            return found
+        known = [] if order_id is None else self.candidates(order_id)
+        if order_id is None or not known or not self._tables.lock_rows([row.number for row in known]):
+            return known
         return self.candidates(order_id)
 
     def _known_as(self, order_id: str) -> list[Candidate]:

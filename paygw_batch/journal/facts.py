@@ -1,7 +1,7 @@
-"""Encodes facts as lines with columns, chains each to the one before it, and checks what they say of people.
+"""Encodes facts as lines with columns, chains each to the one before it, and checks their personal data.
 
-What a fact says of people is in a line of its own, under a salt: the chain holds only a digest of it, so a person can
-be forgotten while the chain stays whole.
+The personal data of a fact is in a separate line, under a salt: the chain holds only a digest of it, so a person can be
+forgotten while the chain stays whole.
 """
 
 import hashlib
@@ -79,7 +79,7 @@ NewSalt = Callable[[], bytes]
 
 
 class Told(NamedTuple):
-    """The columns of a fact that say what happened."""
+    """The columns of a fact that describe the event."""
 
     order_id: str | None = None
     nonce: str | None = None
@@ -148,7 +148,6 @@ def columns_of(fact: Fact) -> tuple[Told, Said]:
 
 
 def with_evidence(told: Told, said: Said, heard: Heard) -> tuple[Told, Said]:
-    """Return the columns of a fact with those of the evidence that led to it."""
     about = _heard(heard)
     told = told._replace(source=about.source, finding=about.finding, means=about.means, details=about.details)
     return told, said._replace(text=_text(heard.content)) if heard.content else said
@@ -202,23 +201,23 @@ def note_of(
         raise JournalCorrupt(say("A fact about the whole journal cannot be read.")) from None
 
 
-def _note_of(kind: NoteKind, by: str | None, agreement: str | None, told: Any, text: str | None, at: str) -> Note:
+def _note_of(kind: NoteKind, by: str | None, agreement: str | None, details: Any, text: str | None, at: str) -> Note:
     match kind:
         case NoteKind.CARRIED_OUT:
-            attempts = tuple((number, attempts) for number, attempts in told["attempts"])
-            return CarriedOut(told["batch"], text or "", told["sha256"], by or "", at, attempts)
+            attempts = tuple((number, attempts) for number, attempts in details["attempts"])
+            return CarriedOut(details["batch"], text or "", details["sha256"], by or "", at, attempts)
         case NoteKind.CLOCK:
-            return ClockSeen(**told)
+            return ClockSeen(**details)
         case NoteKind.ORDER:
-            return SignedOrder(told, text or "")
+            return SignedOrder(details, text or "")
         case NoteKind.WITHDRAWN:
             return Withdrawal(agreement or "", by or "", text or "", at)
         case NoteKind.ARRIVED | NoteKind.TAKEN_IN:  # statements of their own read these
             raise ValueError(kind)
         case NoteKind.ADOPTED:
-            return Adopted(by or "", told)
+            return Adopted(by or "", details)
         case NoteKind.NAMED:
-            return Named(EndpointIdentity(*told), by or "")
+            return Named(EndpointIdentity(*details), by or "")
         case _:
             assert_never(kind)
 
@@ -230,7 +229,7 @@ def _heard(heard: Heard) -> Told:
 
 def said_digest(salt: bytes, said: Said) -> bytes:
     """Return SHA-256 over a salt and personal data, with NUL between the texts: none holds one."""
-    return hashlib.sha256(salt + "\0".join(one or "" for one in said).encode()).digest()
+    return hashlib.sha256(salt + "\0".join(text or "" for text in said).encode()).digest()
 
 
 def _word(text: str | None) -> str | None:
@@ -255,7 +254,7 @@ _read = json.JSONDecoder(parse_float=_refused).decode
 
 def encode_batch(opened: BatchOpened) -> str:
     """Return the canonical details of the fact that opens a batch."""
-    approvals = tuple(_text(one) or "" for one in opened.approvals)
+    approvals = tuple(_text(approval) or "" for approval in opened.approvals)
     fields = asdict(opened) | {"by": _text(opened.by) or "", "approvals": approvals}
     if not opened.plan_sha256:
         del fields["plan_sha256"]
@@ -316,25 +315,25 @@ def history_of(fact: PeopleFact) -> Iterator[HistoryEntry]:
     if fact.kind == BATCH_OPENED:
         opened = decode_batch(details)
         name = opened.sheet_name
-        said = kept("one_row", name) if opened.rows == 1 else kept("rows", opened.rows, name)
-        yield HistoryEntry(number, at, "opened", None, None, opened.by, said)
+        text = kept("one_row", name) if opened.rows == 1 else kept("rows", opened.rows, name)
+        yield HistoryEntry(number, at, "opened", None, None, opened.by, text)
         for approval in opened.approvals:
             yield HistoryEntry(number, at, "approved", None, None, "", approval)
         return
     if fact.kind == BATCH_FORGOTTEN:
         forgotten = decode_forgotten(details)
         rows, before = forgotten.instructions, forgotten.before
-        said = kept("forgotten_before", rows, before) if before else kept("forgotten_person", rows)
-        yield HistoryEntry(number, at, "forgotten", None, None, forgotten.by, said, forgotten.order)
+        text = kept("forgotten_before", rows, before) if before else kept("forgotten_person", rows)
+        yield HistoryEntry(number, at, "forgotten", None, None, forgotten.by, text, forgotten.order)
         return
     match FactKind(fact.kind):
         case FactKind.RELEASED:
-            said = kept("next_attempt", fact.order_id)
+            text = kept("next_attempt", fact.order_id)
         case FactKind.REPLACED:
-            said = kept("by_row", *code_of(details)[1])
+            text = kept("by_row", *code_of(details)[1])
         case _:
-            said = kept_text(fact.text or "")
-    yield HistoryEntry(number, at, fact.kind, fact.row, fact.attempt, fact.by or "", said, fact.agreement or "")
+            text = kept_text(fact.text or "")
+    yield HistoryEntry(number, at, fact.kind, fact.row, fact.attempt, fact.by or "", text, fact.agreement or "")
 
 
 class Line(NamedTuple):
@@ -394,15 +393,12 @@ def text_in_sql(fact: str, seq: str, newline: str, as_text: str = "") -> str:
 
 
 def link_hash(before: bytes, text: str, said_sha256: bytes | None) -> bytes:
-    """Return SHA-256 over the hash of the line before, the text of a line, and the digest of what it says."""
+    """Return SHA-256 over the hash of the line before, the text of a line, and the digest of its personal data."""
     return hashlib.sha256(before + text.encode() + (said_sha256 or b"")).digest()
 
 
 def followed(end: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield stored lines: seq, text, digest of personal data, hash, and any further columns that the caller has read.
-
-    Raises `JournalCorrupt` at one that does not follow.
-    """
+    """Yield stored lines: seq, text, digest of personal data, hash, others. Raises `JournalCorrupt` at a break."""
     seq, before = end.seq, end.hash
     for line in lines:
         seq += 1
@@ -415,7 +411,7 @@ def followed(end: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any,
 
 
 def chained(entries: Iterable[Entry | Remark], end: Link, new_salt: NewSalt) -> tuple[list[Line], list[SaidLine]]:
-    """Return the lines for `entries` after `end`, and what they say of people.
+    """Return the lines for `entries` after `end`, and their personal data.
 
     Times in a chain never decrease: after a clock was set back, a fact gets the time of the fact before it.
     """

@@ -128,12 +128,12 @@ def look_at(
         identity = identity_of(connection)
         seen = left(identity)
         names = evidence_in(connection).names(identity)
-        found = Found(version, identity, end_of(connection), names)
+        examined = Found(version, identity, end_of(connection), names)
         if not is_any_name_fine or not endpoint.is_of_merchant(names):
             check_endpoint(names, endpoint, str(path))
         if version == len(migrations()):
             check_tables(connection, path)
-        require_not_older(seen, found.end, partial(hash_at, connection), say(_MEND))
+        require_not_older(seen, examined.end, partial(hash_at, connection), say(_MEND))
         check_tail(connection)
     except apsw.NotADBError:
         raise JournalError(say("{path} is not a journal, or its first page is damaged.", path=path)) from None
@@ -141,7 +141,7 @@ def look_at(
         raise JournalCorrupt(say("The journal {path} is damaged: {error}.", path=path, error=error)) from None
     except apsw.Error as error:
         raise JournalError(say("The journal {path} cannot be read: {error}.", path=path, error=error)) from None
-    return found
+    return examined
 
 
 def check_home(path: Path, identity: Identity, known: KnownJournal | None) -> None:
@@ -172,7 +172,7 @@ def _is_same_file(home: Path, path: Path) -> bool:
 
 
 def journal_exists(home: Path, journal_id: str) -> bool:
-    """Return whether the journal with this id is at `home`. An unreadable file counts as present."""
+    """Whether the journal with this id is at `home`. An unreadable file counts as present."""
     if not os.path.lexists(home):
         return False
     try:
@@ -239,11 +239,9 @@ class FilePlace(JournalPlace):
         object.__setattr__(self, "path", canonical_path(self.path))
 
     def may_exist(self) -> bool:
-        """Whether a file is there."""
         return self.path.exists()
 
     def holder(self) -> LockHolder | None:
-        """Return the process that holds the lock."""
         return journal_holder(self.path)
 
     def note_copy(self) -> None:
@@ -308,8 +306,8 @@ class FilePlace(JournalPlace):
             return seen
 
         try:
-            found = self._look_at(connection, left)
-            notes = self._notes_of_reader(found, must_be_known=must_be_known)
+            examined = self._look_at(connection, left)
+            notes = self._notes_of_reader(examined, must_be_known=must_be_known)
         except BaseException:
             connection.close()
             raise
@@ -317,22 +315,21 @@ class FilePlace(JournalPlace):
 
     @contextmanager
     def outbox(self, *, write: bool) -> Iterator[FileOutbox]:
-        """Open the outbox (see `JournalPlace`)."""
         with self._beside_run(write=write) as connection:
             yield FileOutbox(connection, self.path)
 
     @contextmanager
     def _beside_once(self) -> Iterator[KeepBeside]:
-        """Give what records notes beside the process that holds the lock (see `JournalPlace`).
+        """Give a function that records notes beside the process that holds the lock (see `JournalPlace`).
 
-        They are facts that move no row. SQLite orders this before or after each transaction of a run.
+        The notes move no row, and SQLite orders them before or after each transaction of a run.
         """
         with self._beside_run(must_be_known=True) as connection:
-            there, folder = self.path.stat(), self.known.folder(identity_of(connection).journal_id)
+            opened, folder = self.path.stat(), self.known.folder(identity_of(connection).journal_id)
 
             def keep(notes: Sequence[NotedBeside]) -> None:
                 with self._translating_errors():
-                    if not samestat(there, self.path.stat()):
+                    if not samestat(opened, self.path.stat()):
                         raise self._missing()  # another file has been put in its place
                     with written_beside(connection, self.path):
                         evidence_in(connection).keep(partial(record_last, connection), *notes)
@@ -348,11 +345,7 @@ class FilePlace(JournalPlace):
 
     @contextmanager
     def _beside_run(self, *, write: bool = True, must_be_known: bool = False) -> Iterator[apsw.Connection]:
-        """Open the journal without its lock.
-
-        Raises what `open_to_read` raises; `JournalHeld` if a transaction of the run takes too long, and
-        `JournalUnwritable`.
-        """
+        """Open the journal without its lock. Raises as `open_to_read`, and `JournalHeld` or `JournalUnwritable`."""
         self.open_to_read(must_be_known=must_be_known).close()
         with closing(connect(self.path, write=write)) as connection, self._translating_errors():
             yield connection
@@ -374,7 +367,6 @@ class FilePlace(JournalPlace):
         return self.path.parent.exists() and check_place(self.path)
 
     def _missing(self) -> JournalError:
-        """Return the error for a missing journal, naming the other journals of its merchant."""
         if used := self._used_here():
             lost = used[-1].journal_id
             return JournalWentBack(
@@ -423,13 +415,13 @@ class FilePlace(JournalPlace):
 
     def _look_at(self, connection: apsw.Connection, left: Callable[[Identity], Sequence[LeftLine]]) -> Found:
         """Examine the journal without changing it. Raises `JournalMissing` for an empty file."""
-        found = look_at(connection, self.path, endpoint=self.endpoint, left=left)
-        if found is None:
+        examined = look_at(connection, self.path, endpoint=self.endpoint, left=left)
+        if examined is None:
             raise self._missing()
-        return found
+        return examined
 
-    def _notes_of_reader(self, found: Found, *, must_be_known: bool) -> tuple[str, ...]:
-        if found.version < len(migrations()):
+    def _notes_of_reader(self, examined: Found, *, must_be_known: bool) -> tuple[str, ...]:
+        if examined.version < len(migrations()):
             raise JournalError(
                 say(
                     "The journal {path} was written by an older version. The next `submit` or `resume` upgrades it.",
@@ -437,61 +429,63 @@ class FilePlace(JournalPlace):
                 )
             )
         try:
-            self._require_known(found)
+            self._require_known(examined)
         except JournalNotAdopted as unknown:
             if must_be_known:
                 raise
             return (f"{unknown.message} {unknown.hint}",)
         return ()
 
-    def _require_known(self, found: Found) -> None:
+    def _require_known(self, examined: Found) -> None:
         """Raise `JournalNotAdopted` unless this user knows the journal, `JournalWentBack` if another was here."""
-        if [one for one in self._used_here() if not one.is_lost and one.journal_id != found.identity.journal_id]:
+        if [used for used in self._used_here() if not used.is_lost and used.journal_id != examined.identity.journal_id]:
             raise JournalWentBack(say("This is not the journal that this machine last sent rows from."))
-        if is_known(self.known, found.identity.journal_id):
+        if is_known(self.known, examined.identity.journal_id):
             return
         raise JournalNotAdopted(
             say(
                 "This user's state directory has never seen the journal {path} ({journal_id}). It could be an older "
                 "copy, and rows paid since then could be paid again.",
                 path=self.path,
-                journal_id=found.identity.journal_id,
+                journal_id=examined.identity.journal_id,
             )
         )
 
     def _open_locked(self, lock: RunLock, undo: ExitStack, now: str) -> SqliteJournal:
         path = self.path
         with closing(connect(path, write=False)) as connection:
-            found = self._look_at(connection, self._left_if_home)
-            self._require_known(found)
-        folder = self.known.folder(found.identity.journal_id)
+            examined = self._look_at(connection, self._left_if_home)
+            self._require_known(examined)
+        folder = self.known.folder(examined.identity.journal_id)
         check_directory(folder)
         connection = connect(path, write=True)
         undo.callback(connection.close)
         connection.set_busy_timeout(WAITS_FOR_OTHERS_MS)
-        home, notes = found.identity.home, list[str]()
+        home, notes = examined.identity.home, list[str]()
         if home != str(path):
             notes.append(say("The journal was moved here from {home}.", home=home))
         try:
-            left = Left(folder, RUN, found.noted)
+            left = Left(folder, RUN, examined.noted)
             undo.callback(left.close)
-            self._migrate(connection, found, now)
-            if (end := end_of(connection)) != found.end:
-                found = replace(found, end=end, names=evidence_in(connection).names(found.identity))
-                left.note(*found.noted)
-            _remember(self.known, path, found, now)
+            self._migrate(connection, examined, now)
+            if (end := end_of(connection)) != examined.end:
+                # The upgrade is a commit like any other. Without its line, a copy from before it would pass as the
+                # newest.
+                examined = replace(examined, end=end, names=evidence_in(connection).names(examined.identity))
+                left.note(*examined.noted)
+            _remember(self.known, path, examined, now)
         except (apsw.Error, OSError) as error:
             leave_untouched(connection)
             raise JournalError(say("The journal {path} cannot be written: {error}.", path=path, error=error)) from None
-        return SqliteJournal(connection, path, end=found.end, left=left, lock=lock, notes=tuple(notes))
+        return SqliteJournal(connection, path, end=examined.end, left=left, lock=lock, notes=tuple(notes))
 
-    def _migrate(self, connection: apsw.Connection, found: Found, now: str) -> None:
+    def _migrate(self, connection: apsw.Connection, examined: Found, now: str) -> None:
         """Upgrade the tables and record the journal's present place and name, in one transaction."""
-        is_name_noted = not self._require_own(found.identity.journal_id, found.names)
-        if found.version == len(migrations()) and found.identity.home == str(self.path) and is_name_noted:
+        is_name_noted = not self._require_own(examined.identity.journal_id, examined.names)
+        if examined.version == len(migrations()) and examined.identity.home == str(self.path) and is_name_noted:
             return
         connection.execute("BEGIN IMMEDIATE")
-        migrate(connection, found.version, now=now)
+        migrate(connection, examined.version, now=now)
         connection.execute("UPDATE identity SET home = ?", (str(self.path),))
         if not is_name_noted:
             record_last(connection, [Remark(Named(self.endpoint, ""), now)])
@@ -501,6 +495,8 @@ class FilePlace(JournalPlace):
         """Create the file, and everything by which it is known."""
         journal_id, start = identity.journal_id, identity.start
         entry = KnownJournal(journal_id, (self.endpoint,), str(self.path), identity.created_at, is_intended=True)
+        # The entry and the first line come before the file. A crash in between leaves an intention, which the next
+        # command settles; the other way round there would be a journal of which nobody knows what left.
         self.known.take(entry)
         Left(self.known.folder(journal_id), RUN, (0, start.hash.hex(), start.at)).close()
         _make_file(self.path, identity)
@@ -513,12 +509,12 @@ def is_known(known: KnownJournals, journal_id: str) -> bool:
     return entry is not None and not entry.is_lost and newest(known.folder(journal_id), RUN) is not None
 
 
-def _remember(known: KnownJournals, path: Path, found: Found, now: str) -> None:
+def _remember(known: KnownJournals, path: Path, examined: Found, now: str) -> None:
     """Note where this journal is now, and by which names it knows its merchant's endpoints."""
-    identity = found.identity
+    identity = examined.identity
     before = known.entry(identity.journal_id)
     # Keep what the entry knew: the journal may be an older copy that a person adopted.
-    names = tuple(dict.fromkeys((*found.names, *(() if before is None else before.names))))
+    names = tuple(dict.fromkeys((*examined.names, *(() if before is None else before.names))))
     wanted = KnownJournal(identity.journal_id, names, str(path), identity.created_at)
     if before != wanted:
         with known.held(now):
@@ -539,10 +535,7 @@ def _settle_intentions(known: KnownJournals) -> None:
 
 
 def _make_file(path: Path, identity: Identity) -> None:
-    """Create a journal without facts at `path`, for its owner alone.
-
-    It is created under another name and then renamed, so that no crash leaves half of one.
-    """
+    """Create a journal without facts for its owner alone, under another name first: no crash leaves half of one."""
     temporary = unfinished(path)
     try:
         _fill(temporary, identity)

@@ -37,7 +37,7 @@ def forget_heard(
     orders: dict[int, list[int]] = {number: [] for number in batches.values()}
     for batch, order in _orders(tables, numbers, batches):
         orders[batches[batch]].append(order)
-    tables.run("forget_heard", before=before, orders=[0, *(order for some in orders.values() for order in some)])
+    tables.run("forget_heard", before=before, orders=[0, *(order for facts in orders.values() for order in facts)])
     return orders
 
 
@@ -47,15 +47,15 @@ def _orders(tables: Tables, numbers: Sequence[int], batches: Collection[str]) ->
         batch = json.loads(details)
         if batch not in batches or not numbers:
             continue
-        found = tables.run("rows_of", batch=batch, numbers=list(numbers))
-        if not _rows_of(document).isdisjoint(row for (row,) in found):
+        lines = tables.run("rows_of", batch=batch, numbers=list(numbers))
+        if not _rows_of(document).isdisjoint(row for (row,) in lines):
             yield batch, number
 
 
 def _rows_of(document: str) -> frozenset[int]:
-    """Return the rows that a signed order names."""
+    """Return the rows that a signed order names; none if it cannot be read."""
     try:
-        return frozenset(one["row"] for one in json.loads(document)["content"]["rows"])
+        return frozenset(row["row"] for row in json.loads(document)["content"]["rows"])
     except (ValueError, TypeError, KeyError):
         return frozenset()
 
@@ -63,8 +63,8 @@ def _rows_of(document: str) -> frozenset[int]:
 def check_forgotten(tables: Tables, forgotten: Iterable[tuple[int, BatchForgotten]]) -> None:
     """Raise `JournalCorrupt` unless as many payees of each batch are gone as facts forgot."""
     counted = Counter[int]()
-    for batch, said in forgotten:
-        counted[batch] += said.instructions
+    for batch, fact in forgotten:
+        counted[batch] += fact.instructions
     if dict(tables.run("forgotten_rows")) != {batch: count for batch, count in counted.items() if count}:
         raise JournalCorrupt(say("People were forgotten, but no fact records it."))
 
@@ -79,13 +79,15 @@ def forgettable(
     run = tables.run
     if numbers is None:
         old = _numbers_of(run("opened_before", before=before))
-        wanted = {one: _numbers_of(run("not_forgotten", batch=one)) for one in old if _is_old(tables, one, before)}
+        wanted = {
+            batch: _numbers_of(run("not_forgotten", batch=batch)) for batch in old if _is_old(tables, batch, before)
+        }
     else:
         wanted = {}
         for number, batch in run("not_forgotten_of", numbers=list(numbers)) if numbers else ():
             wanted.setdefault(batch, array("q")).append(number)
-    every = [number for some in wanted.values() for number in some]
-    known = run("knowing", numbers=every) if every else []
+    payments = [number for group in wanted.values() for number in group]
+    known = run("knowing", numbers=payments) if payments else []
     touched = wanted.keys() | {batch for batch, _ in known}
     over = {batch for batch in touched if is_over(batch)}
     over = over & wanted.keys() if numbers is None else over
@@ -102,5 +104,4 @@ def _is_old(tables: Tables, batch: int, before: str) -> bool:
 
 
 def _numbers_of(lines: Iterable[Sequence[Any]]) -> "array[int]":
-    """Return the first columns of lines."""
     return array("q", (line[0] for line in lines))

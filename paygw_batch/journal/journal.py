@@ -100,8 +100,8 @@ class JournalReader(ABC):
         """Return the journal's identity, and its newest state."""
         with self._snapshot():
             facts, digest = self._chain_end()
-            found = self._evidence
-            marks = found.newest_time(), found.taken_in(), found.clock()
+            evidence = self._evidence
+            marks = evidence.newest_time(), evidence.taken_in(), evidence.clock()
             return Head(self._tables.identity.journal_id, facts, digest, *marks)
 
     def clock(self) -> tuple[str, ClockSeen | None]:
@@ -111,8 +111,8 @@ class JournalReader(ABC):
 
     def batches(self, *, plan_sha256: str = "") -> Sequence[BatchRecord]:
         """Return all batches, or the one that the plan with this digest opened, oldest first."""
-        found = self._run("batches_of_plan", plan_sha256=plan_sha256) if plan_sha256 else self._run("batches")
-        return [BatchRecord(*line) for line in found]
+        lines = self._run("batches_of_plan", plan_sha256=plan_sha256) if plan_sha256 else self._run("batches")
+        return [BatchRecord(*line) for line in lines]
 
     def batch(self, batch: str, *, operation: str | None = None) -> BatchRecord | None:
         """Return the batch with this id, of one operation if `operation` names it; None if there is none."""
@@ -122,8 +122,8 @@ class JournalReader(ABC):
         """Compare (row, client_orderid, content) of a sheet with every order id ever used."""
         known, clashes = [], []
         with self._snapshot():
-            asked = self._tables.each("compare", ("row", "order_id", "content"), rows, operation=operation)
-            for row, order_id, number, is_its_own, is_equal, word, *about in asked:
+            compared = self._tables.each("compare", ("row", "order_id", "content"), rows, operation=operation)
+            for row, order_id, number, is_its_own, is_equal, word, *about in compared:
                 mark, since, batch, sheet_row, opened_at = about
                 state = STATES[word]
                 if is_its_own and is_equal:
@@ -133,7 +133,7 @@ class JournalReader(ABC):
                 may_amend = bool(is_its_own) and amendable(state, mark)
                 clashes.append(Clash(row, order_id, number, batch, sheet_row, opened_at, state, may_amend, since))
             held = self._evidence.contested(clash.instruction for clash in clashes if clash.amendable)
-        return known, [replace(one, amendable=False) if one.instruction in held else one for one in clashes]
+        return known, [replace(clash, amendable=False) if clash.instruction in held else clash for clash in clashes]
 
     def look_alikes(
         self, operation: str, rows: Iterable[tuple[int, str, str, str, int]], *, since: str
@@ -147,15 +147,15 @@ class JournalReader(ABC):
         with self._snapshot():
             if not self._tables.run("any_order_id", operation=operation):
                 return []
-            found: dict[int, LookAlike] = {}
+            by_row: dict[int, LookAlike] = {}
             for row, own_id, *line in self._tables.each("look_alikes", columns, rows, operation=operation):
                 order_id, batch, opened_at = line
-                is_rewritten, before = differ_by_damage_alone(own_id, order_id), found.get(row)
+                is_rewritten, before = differ_by_damage_alone(own_id, order_id), by_row.get(row)
                 if (is_rewritten or opened_at > since) and (
                     before is None or (before.is_rewritten, before.opened_at) <= (is_rewritten, opened_at)
                 ):
-                    found[row] = LookAlike(row, order_id, batch, opened_at, is_rewritten)
-            return list(found.values())
+                    by_row[row] = LookAlike(row, order_id, batch, opened_at, is_rewritten)
+            return list(by_row.values())
 
     def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
         """Find (row, client_orderid, the id in one spelling) whose id was used in another spelling, and never as it is.
@@ -168,8 +168,8 @@ class JournalReader(ABC):
                 return []
             # Most rows have none, and that query is cheaper.
             used = list(self._tables.each("has_spelling", columns, rows, operation=operation))
-            found = self._tables.each("used_spellings", columns, used, operation=operation)
-            return [UsedSpelling(*line) for line in found]
+            lines = self._tables.each("used_spellings", columns, used, operation=operation)
+            return [UsedSpelling(*line) for line in lines]
 
     def repeated_batches(
         self, operation: str, rows: Iterable[tuple[str, str, str, int]], *, since: str
@@ -311,8 +311,8 @@ class JournalReader(ABC):
             if "\0" not in search.order_id and storable(search.order_id) == search.order_id:
                 spelling = spelled_alike(search.order_id)
                 for (operation,) in self._tables.run("operations"):
-                    found = self._tables.run("same_spelling", operation=operation, spelling=spelling)
-                    numbers.update(number for _, number in found)
+                    lines = self._tables.run("same_spelling", operation=operation, spelling=spelling)
+                    numbers.update(number for _, number in lines)
             if expression := self._search_expression(search):
                 fitting = self._tables.run("payments_fitting", expression=expression, limit=limit)
                 numbers.update(number for (number,) in fitting)
@@ -338,7 +338,7 @@ class JournalReader(ABC):
         that was opened at `recent` or later waits: a sheet could still repeat its payments, and nobody would see it.
         """
         with self._snapshot():
-            young = {one.number for one in self.batches() if recent and one.opened_at >= recent}
+            young = {record.number for record in self.batches() if recent and record.opened_at >= recent}
 
             def is_over(batch: int) -> bool:
                 return batch not in young and self._is_over(batch, cutoff)
@@ -357,12 +357,12 @@ class JournalReader(ABC):
 
     def forgotten(self, batch: int) -> HistoryEntry | None:
         """Return when and by whom people of a batch were forgotten first; None if nobody was."""
-        return next((one for one in self.history(batch) if one.kind == "forgotten"), None)
+        return next((entry for entry in self.history(batch) if entry.kind == "forgotten"), None)
 
     def replies(self, number: int) -> Sequence[AttemptReply]:
         """Return the raw replies that are kept about instruction `number`, oldest first."""
-        found = self._run("replies", instruction=number)
-        return [AttemptReply(attempt, at, KeptReply(head.decode(), body)) for attempt, at, head, body in found]
+        lines = self._run("replies", instruction=number)
+        return [AttemptReply(attempt, at, KeptReply(head.decode(), body)) for attempt, at, head, body in lines]
 
     def verify(self, progress: VerifyProgress = unwatched) -> Mapping[str, int]:
         """Replay the whole journal; return the counts by name.
@@ -437,9 +437,11 @@ class Journal(JournalReader):
             digests = OpeningDigests(batch, (highest or 0) + 1)
             record = record_of(batch, (highest_batch or 0) + 1, at)
             record = self._store_batch(record, batch.plan_sha256, digests, parts, known, replaced)
+            # From here to the commit nobody can withdraw the plan: a withdrawal that came in time always stops it.
             self._evidence.require_in_force(batch.plan_sha256)
             self._record([Remark(digests.opened(), at, batch=record.number)])
             self._amend(record, amended, at)
+            # A row of this sheet may have left by a commit that was lost. It is held before any run can find it due.
             hold_lost_orders(self._tables, self._record, digests.first_instruction)
         return record
 
@@ -476,9 +478,9 @@ class Journal(JournalReader):
                 waiting = self._evidence.arrivals(_NOTIFICATIONS_AT_ONCE)
             if not waiting:
                 break
-            found = self.record_evidence([evidence_of(*one) for one in waiting], words, at=at)
-            findings.update(found)
-            if len(found) < len(waiting):
+            judged = self.record_evidence([evidence_of(*arrival) for arrival in waiting], words, at=at)
+            findings.update(judged)
+            if len(judged) < len(waiting):
                 break
         return findings
 
@@ -549,14 +551,15 @@ class Journal(JournalReader):
         released, digest = 0, "" if order is None else order.sha256
         with self._writing():
             ((operation,),) = self._tables.run("operation_of", batch=batch)
-            found = find_rows(self._tables, batch, WantedRows({State.REJECTED}, rows))
-            rejected = iter(array("q", (row.instruction for row in found)))
+            rejected_rows = find_rows(self._tables, batch, WantedRows({State.REJECTED}, rows))
+            rejected = iter(array("q", (row.instruction for row in rejected_rows)))
             while group := list(islice(rejected, _AT_ONCE)):
                 standings = self._standings(group)
+                # A row that a person called rejected may still be paid until its quarantine is over.
                 entries = [
-                    self._release_entry(one, operation, suffix=suffix, fact=Released("", by, digest), at=at)
-                    for one in (standings[number] for number in group)
-                    if not is_in_quarantine(one.quarantined_since, cutoff)
+                    self._release_entry(row, operation, suffix=suffix, fact=Released("", by, digest), at=at)
+                    for row in (standings[number] for number in group)
+                    if not is_in_quarantine(row.quarantined_since, cutoff)
                 ]
                 self._record(entries)
                 released += len(entries)
@@ -570,18 +573,18 @@ class Journal(JournalReader):
         Return where bytes of them can still be.
         """
         digest = "" if order is None else order.sha256
-        every = [number for numbers in chosen.batches.values() for number in numbers]
+        instructions = [number for numbers in chosen.batches.values() for number in numbers]
         with self._forgetting(chosen):
-            forget_payees(self._tables, every)
+            forget_payees(self._tables, instructions)
             for batch in chosen.batches:
                 self._tables.run("forget_sheet", batch=batch)
-            ids = {one.batch: one.number for one in self.batches() if one.number in chosen.batches}
-            orders = forget_heard(self._tables, every, chosen.before, ids) if ids else {}
-            said = {
+            ids = {record.batch: record.number for record in self.batches() if record.number in chosen.batches}
+            orders = forget_heard(self._tables, instructions, chosen.before, ids) if ids else {}
+            facts = {
                 batch: BatchForgotten(by, chosen.before, len(numbers), digest, tuple(orders[batch]))
                 for batch, numbers in chosen.batches.items()
             }
-            self._record([Remark(fact, at, batch=batch) for batch, fact in said.items()])
+            self._record([Remark(fact, at, batch=batch) for batch, fact in facts.items()])
             self._evidence.keep(self._record, order)
         return self.scrub()
 
@@ -600,7 +603,7 @@ class Journal(JournalReader):
             raise InternalError("an amendment is of no row of its batch")
         if not amended:
             return
-        standings = self._standings([*(one.instruction for one in amended.values()), *new_numbers.values()])
+        standings = self._standings([*(amendment.instruction for amendment in amended.values()), *new_numbers.values()])
         entries = []
         for row, amendment in amended.items():
             old, new = standings.get(amendment.instruction), standings[new_numbers[row]]

@@ -48,7 +48,7 @@ class KnownJournal:
 
     def pays(self, names: Sequence[EndpointIdentity]) -> bool:
         """Whether it pays for the merchant that is known by any of `names`."""
-        return any(one.is_of_merchant(self.names) for one in names)
+        return any(name.is_of_merchant(self.names) for name in names)
 
 
 class KnownJournals:
@@ -79,15 +79,15 @@ class KnownJournals:
     def entries(self) -> Sequence[KnownJournal]:
         """Return every known journal, oldest first. Raises `JournalError` for a damaged entry."""
         try:
-            found = [path / _ABOUT for path in self._directory.iterdir() if _ID.fullmatch(path.name)]
-            found = [path for path in found if check_file(path)]
+            files = [path / _ABOUT for path in self._directory.iterdir() if _ID.fullmatch(path.name)]
+            files = [path for path in files if check_file(path)]
         except FileNotFoundError:
             return []
         except OSError as error:
             raise JournalError(
                 say("{directory} cannot be read: {reason}.", directory=self._directory, reason=say(str(error.strerror)))
             ) from None
-        return sorted((_read(path) for path in found), key=lambda entry: (entry.created_at, entry.journal_id))
+        return sorted((_read(path) for path in files), key=lambda entry: (entry.created_at, entry.journal_id))
 
     def entry(self, journal_id: str) -> KnownJournal | None:
         """Return the entry of one journal; None if it is not known."""
@@ -95,13 +95,10 @@ class KnownJournals:
         return _read(path) if check_file(path) else None
 
     def paying(self, names: Sequence[EndpointIdentity], *, but: str = "") -> Sequence[KnownJournal]:
-        """Return the journals of a merchant, oldest first, except the one with the id `but`.
-
-        Includes journals at their default places even if their entries were lost.
-        """
+        """Return a merchant's journals, oldest first, without `but`; at default places even those without an entry."""
         entries = {entry.journal_id: entry for entry in (*self._at_default_places(), *self.entries())}
-        found = [entry for entry in entries.values() if entry.journal_id != but and entry.pays(names)]
-        return sorted(found, key=lambda entry: (entry.created_at, entry.journal_id))
+        of_merchant = [entry for entry in entries.values() if entry.journal_id != but and entry.pays(names)]
+        return sorted(of_merchant, key=lambda entry: (entry.created_at, entry.journal_id))
 
     def write(self, entry: KnownJournal) -> None:
         """Write an entry durably, replacing any earlier one. The caller holds the lock."""
@@ -143,9 +140,9 @@ class KnownJournals:
 def _read(path: Path) -> KnownJournal:
     check_file(path)
     try:
-        told = json.loads(path.read_bytes())
-        names = tuple(EndpointIdentity(**name) for name in told.pop("names"))
-        return KnownJournal(names=names, **told)
+        fields = json.loads(path.read_bytes())
+        names = tuple(EndpointIdentity(**name) for name in fields.pop("names"))
+        return KnownJournal(names=names, **fields)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise JournalError(
             say("{path} is damaged. It records for whom each journal pays.", path=path),

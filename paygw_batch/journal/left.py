@@ -106,6 +106,8 @@ class Left:
             _put(self._fd, bytes(_STEP), self._size)
             self._size += _STEP
         _put(self._fd, content, self._at)
+        # Only after this may anything of the commit leave: if the journal is restored from before it, this line alone
+        # says which rows may have been sent.
         _sync_data(self._fd)
         self._at += len(content)
         self.newest = line
@@ -118,6 +120,7 @@ class Left:
 
     def _turn(self) -> None:
         """Go on in the other file."""
+        # The full file keeps the newest lines until this one is full too: a restored journal is compared with those.
         first, second = _files(self._path.parent, self._path.stem)
         self.close()
         self._path = second if self._path == first else first
@@ -128,15 +131,15 @@ class Left:
 
 def noted_of(entries: Sequence[Entry | Remark]) -> list[Noted]:
     """Return the attempts that may leave once these facts are committed, and those of which nothing left."""
-    found = []
-    for one in entries:
-        if isinstance(one, Remark):
+    noted = []
+    for entry in entries:
+        if isinstance(entry, Remark):
             continue
-        if isinstance(one.fact, Intended):
-            found.append(Noted(one.instruction, one.attempt, one.fact.order_id))
-        elif isinstance(one.fact, Concluded) and one.fact.outcome.kind is OutcomeKind.NOT_SENT:
-            found.append(Noted(one.instruction, one.attempt, None))
-    return found
+        if isinstance(entry.fact, Intended):
+            noted.append(Noted(entry.instruction, entry.attempt, entry.fact.order_id))
+        elif isinstance(entry.fact, Concluded) and entry.fact.outcome.kind is OutcomeKind.NOT_SENT:
+            noted.append(Noted(entry.instruction, entry.attempt, None))
+    return noted
 
 
 def note_beside(folder: Path, number: int, digest: str, at: str) -> None:
@@ -183,7 +186,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def writers(folder: Path) -> list[str]:
-    """Return who wrote in a folder."""
+    """Return the names of the writers that have a file in the folder."""
     return sorted({path.stem for pattern in ("left-*.[12]", f"{BESIDE}.[12]") for path in folder.glob(pattern)})
 
 
@@ -262,10 +265,10 @@ def _count(end: _End) -> int:
 
 def _ends(folder: Path, name: str) -> list[_End]:
     """Return the ends of the files of a writer that have a line; none if there is no file."""
-    found = [(path, _end_of(path)) for path in _files(folder, name) if check_file(path)]
-    ends = [end for _, end in found if end is not None]
-    if found and not ends:
-        raise _damaged(found[0][0])
+    pairs = [(path, _end_of(path)) for path in _files(folder, name) if check_file(path)]
+    ends = [end for _, end in pairs if end is not None]
+    if pairs and not ends:
+        raise _damaged(pairs[0][0])
     return ends
 
 
@@ -307,7 +310,7 @@ def _read(text: bytes) -> LeftLine | None:
     if b"%08x" % zlib.crc32(content) != checksum:
         return None
     count, number, digest, at, noted = json.loads(content)
-    return LeftLine(count, number, digest, at, tuple(Noted(*one) for one in noted))
+    return LeftLine(count, number, digest, at, tuple(Noted(*attempt) for attempt in noted))
 
 
 def _put(fd: int, content: bytes, offset: int) -> None:

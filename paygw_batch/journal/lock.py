@@ -73,7 +73,7 @@ def make_directory(directory: Path) -> None:
 def check_directory(directory: Path) -> None:
     """Raise `JournalError` unless `directory` is on this machine and only its owner can write to it."""
     try:
-        found = directory.stat()
+        status = directory.stat()
     except OSError as error:
         raise JournalError(
             say(
@@ -82,9 +82,9 @@ def check_directory(directory: Path) -> None:
                 reason=say(str(error.strerror)),
             )
         ) from None
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         raise JournalError(say("{directory} is not a directory.", directory=directory))
-    if found.st_mode & _OTHERS_WRITE:
+    if status.st_mode & _OTHERS_WRITE:
         raise JournalError(
             say(
                 "The directory {directory} can be written by others, who could replace the journal.",
@@ -112,24 +112,24 @@ def copied_path(journal: Path) -> Path:
 def check_file(path: Path) -> bool:
     """Return whether `path` exists. Raises `JournalError` unless it is a plain, private file."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return False
     except OSError as error:
         raise JournalError(
             say("{path} cannot be used: {reason}.", path=path, reason=say(str(error.strerror)))
         ) from None
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         raise JournalError(say("{path} is a symbolic link.", path=path), hint=say("Name the file itself."))
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise JournalError(say("{path} is not a file.", path=path))
-    if found.st_nlink > 1:
+    if status.st_nlink > 1:
         raise JournalError(
             say("{path} has a second name (a hard link).", path=path), hint=say("Remove the other name.")
         )
-    if found.st_uid not in {os.geteuid(), 0} and os.geteuid() != 0:
+    if status.st_uid not in {os.geteuid(), 0} and os.geteuid() != 0:
         raise JournalError(say("{path} belongs to another user.", path=path))
-    if found.st_mode & _OTHERS_READ:
+    if status.st_mode & _OTHERS_READ:
         raise JournalError(
             say("{path} can be read or written by others.", path=path), hint=f"chmod 600 {shlex.quote(str(path))}"
         )
@@ -137,10 +137,7 @@ def check_file(path: Path) -> bool:
 
 
 def open_private(path: Path) -> int:
-    """Open a private file for reading and writing, never through a link; create it if it is missing.
-
-    Returns a descriptor that child programs do not inherit.
-    """
+    """Open a private file to read and write, never through a link; create it if missing. No child inherits it."""
     check_file(path)
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -266,7 +263,6 @@ class RunLock:
         _held.add(self)
 
     def close(self) -> None:
-        """Let another run have the journal."""
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
@@ -332,16 +328,15 @@ def _is_zombie(pid: int) -> bool:
 
 def _holder(fd: int) -> LockHolder:
     try:
-        told = json.loads(os.pread(fd, _HOLDER_BYTES, 0))
+        fields = json.loads(os.pread(fd, _HOLDER_BYTES, 0))
         # A later version may write another kind: do not wait for an unknown one.
-        kind = HolderKind.LISTENER if told.get("kind") == HolderKind.LISTENER.value else HolderKind.RUN
-        return LockHolder(int(told["pid"]), str(told["host"]), str(told["since"]), str(told["command"]), kind)
+        kind = HolderKind.LISTENER if fields.get("kind") == HolderKind.LISTENER.value else HolderKind.RUN
+        return LockHolder(int(fields["pid"]), str(fields["host"]), str(fields["since"]), str(fields["command"]), kind)
     except (ValueError, TypeError, KeyError, AttributeError):  # it has the lock, and has not written its name yet
         return LockHolder()
 
 
 def lock_path(journal: Path) -> Path:
-    """Return the path of a journal's lock file, which is beside the journal."""
     return journal.with_name(f"{journal.name}.lock")
 
 
@@ -373,16 +368,16 @@ def _is_locked(inode: int, pid: int) -> bool:
 
 def _held_by(holder: LockHolder, held: type[JournalHeld]) -> JournalHeld:
     if not holder.pid:
-        told = say("it has just started")
+        who = say("it has just started")
     else:
-        told = say(
+        who = say(
             "process {pid} on {host}, since {since}: {command}",
             pid=holder.pid,
             host=holder.host,
             since=holder.since,
             command=holder.command,
         )
-    message = f"{held().message.removesuffix('.')}: {told}."
+    message = f"{held().message.removesuffix('.')}: {who}."
     if holder.has_ended():
         message += " " + say("That process has ended, and a process that it started still has the lock.")
     refusal = held(message)

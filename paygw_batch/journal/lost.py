@@ -1,4 +1,4 @@
-"""What left by commits that the journal has lost: which attempts this host knows, and what becomes of their rows.
+"""What left by commits that the journal has lost: the attempts that this host knows, and the fate of their rows.
 
 A lost attempt of a row that is ready is written again as the next attempt, in doubt: the gateway's word about it
 settles it like any other. Where the journal knows something else of the row, or several attempts left, because
@@ -87,19 +87,19 @@ def find_loss(folder: Path, has: Has) -> Loss:
 
 def _lost_of(folder: Path, writer: str, has: Has) -> tuple[list[LeftLine], bool]:
     """Return the lines of a writer that the journal lacks, oldest first, and whether it has the one before them."""
-    found: list[LeftLine] = []
+    newest_first: list[LeftLine] = []
     with suppress(LeftDamaged):
         for line in lines(folder, writer):
-            found.append(line)
-            if len(found) % _LINES_AT_ONCE == 0 and has(found[-_LINES_AT_ONCE:]):
+            newest_first.append(line)
+            if len(newest_first) % _LINES_AT_ONCE == 0 and has(newest_first[-_LINES_AT_ONCE:]):
                 break
-    present = has(found) if found else ()
-    lost = list(takewhile(lambda line: line not in present, found))
+    present = has(newest_first) if newest_first else ()
+    lost = list(takewhile(lambda line: line not in present, newest_first))
     return lost[::-1], bool(present)
 
 
 class LostRows:
-    """Says what becomes of rows with lost attempts, now that `by` accepts the loss. `rows` grows with each `judge`."""
+    """Decides the fate of rows with lost attempts, now that `by` accepts the loss. `rows` grows with each `judge`."""
 
     def __init__(self, tables: Tables, loss: Loss, *, by: str, at: str) -> None:
         self._tables, self._left, self._by, self._at = tables, loss.left, by, at
@@ -112,15 +112,17 @@ class LostRows:
 
     def judge(self, numbers: Sequence[int]) -> tuple[list[Entry], list[Remark]]:
         """Return the facts that write attempts of these instructions again, and those that hold the others."""
-        found = {line[0]: row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))}
-        known = EvidenceLog(self._tables).contested(found)
+        rows = {line[0]: row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))}
+        known = EvidenceLog(self._tables).contested(rows)
         before = {tuple(line) for line in self._tables.run("lost_before", numbers=list(numbers))}
         sent: list[Entry] = []
         held: list[Remark] = []
         for number in numbers:
-            row = found.get(number)
-            of_row = [] if row is None else [one for one in self._left[number] if _is_of(row, one.order_id)]
-            self.rows.unknown_orders += sorted({one.order_id for one in self._left[number] if one not in of_row})
+            row = rows.get(number)
+            of_row = [] if row is None else [intent for intent in self._left[number] if _is_of(row, intent.order_id)]
+            self.rows.unknown_orders += sorted(
+                {intent.order_id for intent in self._left[number] if intent not in of_row}
+            )
             if row is None or not of_row:
                 continue
             lost, is_only = of_row[-1], len(of_row) == 1  # of several, a word of the gateway can be about either
@@ -134,6 +136,8 @@ class LostRows:
                 self.rows.contradictions.append(lost.order_id)
             elif is_only and row.standing.state is State.IN_DOUBT and (number, GUESSED) in before:
                 self.rows.in_doubt += 1
+            # The row is as it was when this attempt left. Written again, the attempt is in doubt, so nothing sends the
+            # row before the gateway or a person has said what happened to it.
             elif is_only and _is_next(row, lost) and number not in known:
                 self.rows.in_doubt += 1
                 sent += _again(row, lost)
@@ -143,15 +147,12 @@ class LostRows:
         return sent, held
 
     def keep_unknown(self, record: Record) -> None:
-        """Keep the orders of lost batches inside the open transaction: rows that go by one are held.
-
-        Those that are kept already are left out: the command can be run again.
-        """
+        """Keep the orders of lost batches in the open transaction, each once: rows that use one are held."""
         new = sorted(set(self.rows.unknown_orders) - _lost_orders(self._tables))
         pages = [new[start : start + _ORDERS_AT_ONCE] for start in range(0, len(new), _ORDERS_AT_ONCE)]
         heard = (_heard(Finding.UNKNOWN_ORDER, {"by": self._by, "orders": page}) for page in pages)
         if pages:
-            record([Remark(one, self._at) for one in heard])
+            record([Remark(evidence, self._at) for evidence in heard])
         _hold(self._tables, record, self.rows.unknown_orders, 0)
 
 
@@ -177,11 +178,11 @@ def hold_lost_orders(tables: Tables, record: Record, first: int) -> None:
 
 
 def _hold(tables: Tables, record: Record, orders: Collection[str], first: int) -> None:
-    spellings = {spelled_alike(one) for order in orders for one in (order, first_order_id(order) or order)}
+    spellings = {spelled_alike(order_id) for order in orders for order_id in (order, first_order_id(order) or order)}
     held = tables.run("spelled_as_lost", spellings=sorted(spellings), first=first) if spellings else []
     if held:
-        found = ((number, _heard(Finding.AMBIGUOUS, {"order_id": order_id})) for number, order_id in held)
-        record([Remark(heard, "", instruction) for instruction, heard in found])
+        holds = ((number, _heard(Finding.AMBIGUOUS, {"order_id": order_id})) for number, order_id in held)
+        record([Remark(heard, "", instruction) for instruction, heard in holds])
 
 
 def _held_by(lost: LostIntent, by: str) -> Heard:

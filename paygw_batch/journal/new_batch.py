@@ -26,18 +26,15 @@ VALUES_OF_TEXT = 12
 
 
 def new_salts(count: int) -> list[bytes]:
-    """Return this many salts."""
     random = urandom(SALT_BYTES * count)
     return [random[start : start + SALT_BYTES] for start in range(0, len(random), SALT_BYTES)]
 
 
 def new_salt() -> bytes:
-    """Return one salt."""
     return urandom(SALT_BYTES)
 
 
 def record_of(batch: NewBatch, number: int, opened_at: str) -> BatchRecord:
-    """Return the record of a new batch."""
     sheet = (batch.sheet_name, batch.sheet_sha256, batch.rows, batch.defects, opened_at, batch.sheet_path)
     return BatchRecord(number, batch.batch, batch.operation, *sheet)
 
@@ -95,32 +92,27 @@ class InstructionRows(tuple[NewInstruction, ...]):
     __slots__ = ()
 
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
-        """Yield their canonical texts (see the protocol)."""
         for number, new in enumerate(self, start=first):
             yield _canonical_text(number, new, replaced.get(new.row)).encode()
 
     def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
-        """Return the totals of each country and currency (see the protocol)."""
-        found: dict[tuple[str, str], list[int]] = {}
+        totals: dict[tuple[str, str], list[int]] = {}
         for place, new in enumerate(self):
             billions, rest = divmod(new.minor, BILLION)
-            total = found.setdefault((new.country, new.currency), [0, 0, 0, place, place])
+            total = totals.setdefault((new.country, new.currency), [0, 0, 0, place, place])
             total[0] += 1
             total[1] += billions
             total[2] += rest
             total[4] = place
-        return {kind: InstructionTotals(*total) for kind, total in found.items()}
+        return {kind: InstructionTotals(*total) for kind, total in totals.items()}
 
     def payee_words(self) -> Iterable[str | None]:
-        """Return the texts that name payees (see the protocol)."""
         return (" ".join(payee_texts(new.fields)) or None for new in self)
 
     def have_ascii_ids(self) -> bool:
-        """Whether no order id holds anything but ASCII."""
         return all(new.client_orderid.isascii() for new in self)
 
     def shortened(self, mark: str) -> Iterable[tuple[Any, ...]]:
-        """Return their values, with shortened contents (see the protocol)."""
         return ((*new[:-1], _shortened(new, mark)) for new in self)
 
 
@@ -219,19 +211,15 @@ class InstructionDigest:
         self.count += len(kept)
 
     def hexdigest(self) -> str:
-        """Return the digest of all instructions so far."""
         return self._sha256.hexdigest()
 
 
 def kept_of(texts: Iterable[bytes]) -> list[bytes]:
-    """Return the parts of canonical texts that stay when the payees are forgotten: all but the last values.
-
-    Raises `InternalError` if a value contains NUL.
-    """
-    found = [text.rsplit(b"\0", _VALUES_OF_PEOPLE)[0] for text in texts]
-    if {text.count(b"\0") for text in found} - {VALUES_OF_TEXT - _VALUES_OF_PEOPLE - 1}:
+    """Return the parts of texts that stay when payees are forgotten. Raises `InternalError` for NUL in a value."""
+    kept = [text.rsplit(b"\0", _VALUES_OF_PEOPLE)[0] for text in texts]
+    if {text.count(b"\0") for text in kept} - {VALUES_OF_TEXT - _VALUES_OF_PEOPLE - 1}:
         raise InternalError("a validated value holds a NUL character")
-    return found
+    return kept
 
 
 def people_of(texts: Iterable[bytes], kept: Iterable[bytes], salts: Iterable[bytes]) -> list[bytes]:
@@ -249,13 +237,11 @@ class PageDigest:
         self._sha256 = hashlib.sha256()
 
     def add(self, page: bytes) -> None:
-        """Add one page."""
         self.count += 1
         self._sha256.update(len(page).to_bytes(8, "big"))
         self._sha256.update(page)
 
     def hexdigest(self) -> str:
-        """Return the digest of all pages so far."""
         return self._sha256.hexdigest()
 
 
@@ -278,30 +264,25 @@ class OpeningDigests:
 
     @property
     def next_instruction(self) -> int:
-        """The number of the next instruction."""
         return self.first_instruction + self._instructions.count
 
     def page(self, page: bytes) -> None:
-        """Add the next page of the sheet."""
         self._pages.add(page)
 
     def instructions(
-        self, some: NewInstructions, replaced: Mapping[int, int], salts: Sequence[bytes]
+        self, new: NewInstructions, replaced: Mapping[int, int], salts: Sequence[bytes]
     ) -> Sequence[bytes]:
-        """Add the next new instructions, each with its salt; their numbers continue.
-
-        Return the digests of what they say of people.
-        """
-        texts = list(some.canonical(self.next_instruction, replaced))
+        """Add the next new instructions, each with its salt; return the digests of their personal data."""
+        texts = list(new.canonical(self.next_instruction, replaced))
         kept = kept_of(texts)
         people = people_of(texts, kept, salts)
-        self._add(some, kept, people)
+        self._add(new, kept, people)
         return people
 
-    def _add(self, some: NewInstructions, kept: Sequence[bytes], people: Sequence[bytes]) -> None:
+    def _add(self, new: NewInstructions, kept: Sequence[bytes], people: Sequence[bytes]) -> None:
         first = self.next_instruction
         self._instructions.add(kept, people)
-        for kind, total in some.totals().items():
+        for kind, total in new.totals().items():
             later, before = total.numbered_from(first), self.counted.get(kind)
             self.counted[kind] = later if before is None else before.and_later(later)
 
@@ -312,16 +293,16 @@ class OpeningDigests:
         is missing, a value contains NUL, or people are others than the digest is of.
         """
         remaining = iter(lines)
-        while some := list(islice(remaining, _ROWS_AT_ONCE)):
-            if [line[0] for line in some] != list(range(self.next_instruction, self.next_instruction + len(some))):
+        while group := list(islice(remaining, _ROWS_AT_ONCE)):
+            if [line[0] for line in group] != list(range(self.next_instruction, self.next_instruction + len(group))):
                 raise InternalError("the instructions of a batch are not numbered one after another")
-            replaced = {line[2]: line[1] for line in some if line[1] is not None}
-            rows = InstructionRows(NewInstruction._make(line[2:-2]) for line in some)
-            texts, people = list(rows.canonical(self.next_instruction, replaced)), [line[-1] for line in some]
+            replaced = {line[2]: line[1] for line in group if line[1] is not None}
+            rows = InstructionRows(NewInstruction._make(line[2:-2]) for line in group)
+            texts, people = list(rows.canonical(self.next_instruction, replaced)), [line[-1] for line in group]
             kept = kept_of(texts)
-            present = [place for place, line in enumerate(some) if any(one is not None for one in line[-5:-1])]
+            present = [place for place, line in enumerate(group) if any(value is not None for value in line[-5:-1])]
             own = ([texts[place] for place in present], [kept[place] for place in present])
-            if people_of(*own, [some[place][-2] or b"" for place in present]) != [people[place] for place in present]:
+            if people_of(*own, [group[place][-2] or b"" for place in present]) != [people[place] for place in present]:
                 raise InternalError("what an instruction says of people is not what its digest is of")
             self._add(rows, kept, people)
 
@@ -330,7 +311,7 @@ class OpeningDigests:
         self._known.add(f"{known.row}\0{known.instruction}")
 
     def opened(self) -> BatchOpened:
-        """Return the opening of the batch, with the digests and totals of all that was added."""
+        """Return the opening of the batch, with the digests and totals of everything added."""
         batch = self._batch
         totals: dict[str, tuple[int, int]] = {}
         for (_, currency), total in self.counted.items():

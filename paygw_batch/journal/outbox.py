@@ -86,8 +86,8 @@ class Outbox(ABC):
 
     def newest_subject(self, occasion: Occasion, batch: str) -> str:
         """Return the greatest subject of an occasion's notices about a batch; empty if there is none."""
-        ((found,),) = self._run("newest_subject", occasion=occasion.value, batch=batch)
-        return found or ""
+        ((subject,),) = self._run("newest_subject", occasion=occasion.value, batch=batch)
+        return subject or ""
 
     @property
     def may_send(self) -> bool:
@@ -107,22 +107,22 @@ class Outbox(ABC):
 
     def _add(self, notices: Iterable[NewNotice], at: str, process: int | None = None) -> None:
         """Add notices inside the open transaction; with `process`, they are due when that one is over."""
-        for one in notices:
-            for recipient in one.recipients:
+        for notice in notices:
+            for recipient in notice.recipients:
                 self._run(
                     "add_notice",
                     id=f"notice_{secrets.token_hex(16)}",
-                    occasion=one.occasion.value,
-                    subject=one.subject,
-                    batch=one.batch,
+                    occasion=notice.occasion.value,
+                    subject=notice.subject,
+                    batch=notice.batch,
                     recipient=recipient,
                     at=at,
-                    content=None if one.content is None else json.dumps(one.content),
+                    content=None if notice.content is None else json.dumps(notice.content),
                     process=process,
                 )
 
 
 def _kept(line: Sequence[Any]) -> KeptNotice:
     number, notice_id, occasion, subject, batch, recipient, written_at, content, *tried = line
-    told = None if content is None else json.loads(content)
-    return KeptNotice(number, notice_id, Occasion(occasion), subject, batch, recipient, written_at, told, *tried)
+    filled = None if content is None else json.loads(content)
+    return KeptNotice(number, notice_id, Occasion(occasion), subject, batch, recipient, written_at, filled, *tried)

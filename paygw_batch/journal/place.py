@@ -107,7 +107,7 @@ class JournalPlace(ABC):
 
     @contextmanager
     def beside(self) -> Iterator[KeepBeside]:
-        """Give what records notes durably while a run may hold the journal, all or none, in a call each.
+        """Give a function that records notes durably while a run may hold the journal: in each call all or none.
 
         A connection that is of no use any more is opened again. It raises `JournalHeld` if a write of the run takes too
         long, and `JournalError`.

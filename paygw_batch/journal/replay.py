@@ -46,8 +46,8 @@ def check_batches(tables: Tables) -> Mapping[str, int]:
             forgotten.append((batch, decode_forgotten(details)))
     _check_openings(tables, openings, {batch for batch, _ in forgotten})
     check_forgotten(tables, forgotten)
-    check_heard(tables, [said for _, said in forgotten])
-    return {"batches": len(openings), "pages": sum(one.opened.pages for one in openings.values())}
+    check_heard(tables, [fact for _, fact in forgotten])
+    return {"batches": len(openings), "pages": sum(opening.opened.pages for opening in openings.values())}
 
 
 def _check_openings(tables: Tables, openings: Mapping[int, Opening], forgotten: Collection[int]) -> None:
@@ -65,11 +65,11 @@ def _check_openings(tables: Tables, openings: Mapping[int, Opening], forgotten: 
             )
         # Only the fact says who opened and approved it.
         batch = replace(NewBatch(*about), by=opened.by, approvals=opened.approvals, plan_sha256=opened.plan_sha256)
-        found = _digested(tables, number, OpeningDigests(batch, opened.first_instruction))
-        if number in forgotten and found.pages == 0:
-            found = replace(found, pages=opened.pages, pages_sha256=opened.pages_sha256)
+        stored = _digested(tables, number, OpeningDigests(batch, opened.first_instruction))
+        if number in forgotten and stored.pages == 0:
+            stored = replace(stored, pages=opened.pages, pages_sha256=opened.pages_sha256)
         for part in BatchOpened.__dataclass_fields__:
-            if getattr(found, part) != getattr(opened, part):
+            if getattr(stored, part) != getattr(opened, part):
                 raise JournalCorrupt(
                     say("Batch {batch} was changed after it was opened: {part} differs.", batch=opened.batch, part=part)
                 )
@@ -90,7 +90,6 @@ def _digested(tables: Tables, number: int, digests: OpeningDigests) -> BatchOpen
 
 
 def no_counts() -> Counter[str]:
-    """Return the counts of a journal before anything is counted."""
     return Counter(dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0))
 
 
@@ -115,9 +114,9 @@ def check_trail(tables: Tables) -> int:
 
 
 def check_heard(tables: Tables, forgotten: Sequence[BatchForgotten]) -> None:
-    """Raise `JournalCorrupt` unless what facts say of people is there, and evidence moved what it says."""
-    before = max((one.before for one in forgotten), default="")
-    orders = [0, *(number for one in forgotten for number in one.orders)]
+    """Raise `JournalCorrupt` unless the personal data of facts is there, and evidence moved the rows that it says."""
+    before = max((fact.before for fact in forgotten), default="")
+    orders = [0, *(number for fact in forgotten for number in fact.orders)]
     if lost := tables.run("unsaid", before=before, orders=orders):
         raise JournalCorrupt(say("What fact {number} says of people was removed.", number=lost[0][0]))
     if wrong := tables.run("misjudged"):
@@ -206,8 +205,8 @@ class RowReplay:
                     say("Instruction {number} belongs to a batch that the journal does not have.", number=number)
                 )
             batch_id, operation = batches[batch]
-            found, ids = self._replayed(number, client_orderid, replaces, facts.of(number))
-            if not is_same or of_batch != batch or found.columns() != tuple(state):
+            replayed, ids = self._replayed(number, client_orderid, replaces, facts.of(number))
+            if not is_same or of_batch != batch or replayed.columns() != tuple(state):
                 raise JournalCorrupt(
                     say(
                         "Instruction {number} (row {row} of batch {batch}) does not match its facts.",
@@ -220,7 +219,7 @@ class RowReplay:
                 raise JournalCorrupt(
                     say("The order ids of instruction {number} do not match its facts.", number=number)
                 )
-            states[found.standing.state] += 1
+            states[replayed.standing.state] += 1
             ids_of_rows += len(ids)
             done += 1
             if done % _ROWS_A_STEP == 0:
@@ -289,16 +288,13 @@ class RowReplay:
 class LinesByInstruction:
     """Groups lines by their first column, an instruction's number; groups are requested in ascending order."""
 
-    def __init__(self, lines: Iterator[tuple[Any, ...]], what: str) -> None:
+    def __init__(self, lines: Iterator[tuple[Any, ...]], noun: str) -> None:
         self._lines = lines
         self._next = next(lines, None)
-        self._what = what
+        self._noun = noun
 
     def of(self, number: int) -> list[tuple[Any, ...]]:
-        """Return the lines of instruction `number`.
-
-        Raises `JournalCorrupt` if lines of another instruction were skipped.
-        """
+        """Return the lines of instruction `number`. Raises `JournalCorrupt` if lines of another one were skipped."""
         group = []
         line = self._next
         while line is not None and line[0] == number:
@@ -315,7 +311,7 @@ class LinesByInstruction:
             raise JournalCorrupt(
                 say(
                     "{line} refers to instruction {number}, which the journal does not have.",
-                    line=say(self._what),
+                    line=say(self._noun),
                     number=self._next[0],
                 )
             )

@@ -81,12 +81,12 @@ NO_LIMIT = 2**62
 def tallies(tables: Tables, batch: int, kind: TallyKind, accepted_until: str | None) -> list[StateTally]:
     """Return counts and sums of a batch, ordered by country, currency and state."""
     name = "known_tallies" if kind is TallyKind.KNOWN else "tallies"
-    found = _tallies(tables.run(name, batch=batch, until=accepted_until))
+    counted = _tallies(tables.run(name, batch=batch, until=accepted_until))
     if kind is not TallyKind.DUE:
-        return found
-    held = {(one.country, one.currency): one for one in _tallies(tables.run("held_tallies", batch=batch))}
+        return counted
+    held = {(tally.country, tally.currency): tally for tally in _tallies(tables.run("held_tallies", batch=batch))}
     due = []
-    for tally in found:
+    for tally in counted:
         less = held.get((tally.country, tally.currency), replace(tally, count=0, minor=0))
         if tally.state is State.READY and tally.count > less.count:
             due.append(replace(tally, count=tally.count - less.count, minor=tally.minor - less.minor))
@@ -101,16 +101,13 @@ def _tallies(lines: Iterable[Sequence[Any]]) -> list[StateTally]:
 
 
 def find_rows(tables: Tables, batch: int, wanted: WantedRows) -> Iterator[RowState]:
-    """Yield the wanted rows of a batch in the sheet's order (see `JournalReader.rows`).
-
-    They are first found as row and instruction numbers; the details are then read in groups.
-    """
+    """Yield the wanted rows of a batch in the sheet's order (see `JournalReader.rows`)."""
     states, after = wanted.states, wanted.after
     if wanted.numbers is not None:
         standings = described(tables, _numbered(tables, batch, wanted.numbers, after))
         if states is not None:
             named = set(states)
-            standings = (one for one in standings if one.state in named and _is_old_enough(one, wanted.accepted_until))
+            standings = (row for row in standings if row.state in named and _is_old_enough(row, wanted.accepted_until))
         yield from islice(standings, wanted.limit)
     elif states is None:
         yield from described(tables, islice(_walked(tables, batch, after, wanted.limit), wanted.limit))
@@ -118,24 +115,24 @@ def find_rows(tables: Tables, batch: int, wanted: WantedRows) -> Iterator[RowSta
         yield from described(tables, _in_states(tables, batch, states, wanted))
 
 
-def described(tables: Tables, found: Iterable[tuple[int, int]]) -> Iterator[RowState]:
-    """Yield the given rows with everything that people read about them."""
-    remaining = iter(found)
+def described(tables: Tables, pairs: Iterable[tuple[int, int]]) -> Iterator[RowState]:
+    """Yield rows, given as (row, instruction), with everything that people read about them."""
+    remaining = iter(pairs)
     while group := list(islice(remaining, _AT_ONCE)):
         lines = {line[0]: line for line in tables.run("row_states", numbers=[number for _, number in group])}
         for row, number in group:
-            _, attempt, client_orderid, country, currency, minor, state, *told = lines[number]
+            _, attempt, client_orderid, country, currency, minor, state, *rest = lines[number]
             about = (number, attempt, client_orderid, country, currency, minor)
-            yield RowState(row, *about, STATES[state], *told)
+            yield RowState(row, *about, STATES[state], *rest)
 
 
 def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[Due]:
     """Return up to `limit` READY instructions of a batch after row `after`, without those that evidence holds."""
-    found: list[Due] = []
+    rows: list[Due] = []
     at_once = limit
-    while len(found) < limit and (lines := tables.run("due", batch=batch, after=after, limit=at_once)):
+    while len(rows) < limit and (lines := tables.run("due", batch=batch, after=after, limit=at_once)):
         due, after = due_of(lines), lines[-1][1]
-        found += due
+        rows += due
         if not due:  # very many rows may have ended already
             at_once = _AT_ONCE
             if not are_many(tables, batch, {State.READY}):
@@ -144,32 +141,34 @@ def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[Due]:
                 if not found_row:
                     break
                 after = found_row[0][0] - 1
-    return found[:limit]
+    return rows[:limit]
 
 
 def due_of(lines: Iterable[Sequence[Any]]) -> list[Due]:
     """Return the rows that are due. Raises `JournalCorrupt` if the state of one does not follow from its facts."""
-    found = []
+    rows = []
     for line in lines:
         number, row, client_orderid, country, currency, amount, form, fields, order_id, *standing = line[:12]
         state, inherited, fact, kind, told_attempt, newest, is_due = line[12:]
         if STATES[state] is not State.READY:
             continue
         leads_to, attempt = (State.READY, inherited) if kind is None else (LEADS_TO.get(FactKind(kind)), told_attempt)
+        # The state decides that the row is sent, so it is checked against the row's newest fact, which the chain
+        # protects: a line of the table that was changed must not have a paid row sent again.
         if fact != newest or leads_to is not State.READY or attempt != standing[0]:
             raise JournalCorrupt(
                 say("The state of instruction {number} does not follow from its newest fact.", number=number)
             )
         if is_due:
             instruction = Instruction(client_orderid, country, currency, amount, form, json.loads(fields))
-            found.append(Due(number, row, instruction, Standing(State.READY, *standing), order_id))
-    return found
+            rows.append(Due(number, row, instruction, Standing(State.READY, *standing), order_id))
+    return rows
 
 
-def _is_old_enough(one: RowState, accepted_until: str | None) -> bool:
-    if one.state is not State.ACCEPTED or accepted_until is None:
+def _is_old_enough(row: RowState, accepted_until: str | None) -> bool:
+    if row.state is not State.ACCEPTED or accepted_until is None:
         return True
-    return one.intended_at is not None and one.intended_at <= accepted_until
+    return row.intended_at is not None and row.intended_at <= accepted_until
 
 
 def _walked(tables: Tables, batch: int, after: int, limit: int | None) -> Iterator[tuple[int, int]]:
@@ -206,8 +205,8 @@ def _in_states(tables: Tables, batch: int, states: Collection[State], wanted: Wa
 
 def are_many(tables: Tables, batch: int, states: Collection[State]) -> bool:
     """Whether many rows of a batch are in some states: reading the whole batch is then cheaper than sorting them."""
-    found = tables.run("many_in", batch=batch, states=[state.value for state in states], limit=_COMMON_ROWS)
-    return found == [(_COMMON_ROWS,)]
+    counted = tables.run("many_in", batch=batch, states=[state.value for state in states], limit=_COMMON_ROWS)
+    return counted == [(_COMMON_ROWS,)]
 
 
 def _walked_in(tables: Tables, after: int, at_once: int, about: Mapping[str, Any]) -> Iterator[tuple[int, int]]:

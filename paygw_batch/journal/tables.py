@@ -44,7 +44,7 @@ class Tables(Protocol):
         ...
 
 
-MOVE_LINES = [(one.before.value, one.kind.value, one.after.value, *one[3:]) for one in MOVES.values()]
+MOVE_LINES = [(move.before.value, move.kind.value, move.after.value, *move[3:]) for move in MOVES.values()]
 """The table `move`."""
 _HEAD = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
@@ -60,9 +60,9 @@ ON_POSTGRES = (
     (r"CROSS JOIN (?=\w+ (?:\w+ )?ON\b)", "JOIN "),
     (r"\bjson_array\(", "json_build_array("),
 )
-"""What a store writes otherwise in the statements that all stores share, as patterns and what stands for them.
+"""A store's replacements in the statements that all stores share: patterns, and their texts.
 
-SQLite is told the order of joins and some indexes, because it does not know how many rows there are.
+SQLite is given the order of joins and some indexes, because it does not know how many rows there are.
 """
 
 
@@ -74,10 +74,7 @@ def named_sql(
     *,
     is_psycopg: bool = False,
 ) -> dict[str, str]:
-    """Return the statements and parts of a store's files, and of those that all stores share, by name.
-
-    For psycopg, values are written as it takes them.
-    """
+    """Return the statements and parts of a store's files and the shared ones, by name, for psycopg in its notation."""
     texts = []
     for place in (package, package.rpartition(".")[0]):
         for file in files:
@@ -87,21 +84,21 @@ def named_sql(
                 text = re.sub(pattern, instead, text)
             texts.append(text)
     _, *pieces = _HEAD.split("\n".join(texts))
-    found: dict[str, str] = {}
+    statements: dict[str, str] = {}
     known = dict(parts)
     named = zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True)
-    for kind, name, commented in sorted(named, key=lambda one: one[0] != "part"):
+    for kind, name, commented in sorted(named, key=lambda piece: piece[0] != "part"):
         text = _COMMENT.sub("", commented).strip()
         for part, inner in known.items():
             text = text.replace(f"{{{part}}}", inner)
-        found[name] = text
+        statements[name] = text
         known |= {name: text} if kind == "part" else {}
     if not is_psycopg:
-        return found
+        return statements
     # psycopg looks for its own values only where there are any: then alone a per cent sign is written twice.
     return {
         name: VALUE.sub(r"%(\1)s", text.replace("%", "%%")) if VALUE.search(text) else text
-        for name, text in found.items()
+        for name, text in statements.items()
     }
 
 

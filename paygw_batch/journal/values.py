@@ -115,7 +115,7 @@ class BatchRecord:
 
     def to_dict(self) -> dict[str, object]:
         """Return the values by name, for JSON."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {column.name: getattr(self, column.name) for column in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -565,7 +565,7 @@ OfBatch = BatchOpened | BatchForgotten
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A fact to append that moves no instruction: what was heard, perhaps about one, a note, or one about a batch."""
+    """A fact to append that moves no instruction: evidence, perhaps about one, a note, or one about a batch."""
 
     fact: Heard | Note | OfBatch
     at: str
@@ -627,7 +627,7 @@ class FoundPayment:
 
     def to_dict(self) -> dict[str, object]:
         """Return the values by name, for JSON, including the payee's."""
-        return {one.name: getattr(self, one.name) for one in fields(self)} | {"fields": dict(self.fields)}
+        return {column.name: getattr(self, column.name) for column in fields(self)} | {"fields": dict(self.fields)}
 
 
 @dataclass(frozen=True, slots=True)

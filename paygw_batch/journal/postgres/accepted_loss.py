@@ -56,10 +56,7 @@ class LossWriter:
         return self._lost.rows
 
     def write_guess(self) -> AcceptedRows:
-        """Put every row in doubt that this host could have sent, because it does not know all that it sent.
-
-        Raises `JournalHeld` while another process has a row in flight.
-        """
+        """Put every row in doubt that this host could have sent. Raises `JournalHeld` while another process sends."""
         undone = put_undone_in_doubt(self._connection, self._writer, self._at)
         held = self._write_again()
         self._lost.rows.in_doubt = undone
@@ -67,7 +64,7 @@ class LossWriter:
         return self._lost.rows
 
     def _write_again(self) -> list[Remark]:
-        """Write the lost attempts of rows that are ready again; return what holds the others."""
+        """Write the lost attempts of rows that are ready again; return the remarks that hold the others."""
         held: list[Remark] = []
         for start in range(0, len(self._lost.numbers), _AT_ONCE):
             sent, others = self._lost.judge(self._lost.numbers[start : start + _AT_ONCE])
@@ -111,13 +108,13 @@ def put_undone_in_doubt(connection: Connection[Row], writer: FactWriter, at: str
     rows, after = writer.conclude(at), 0
     if fetch(connection, _ANY_IN_FLIGHT):
         raise JournalHeld(say("Another process still sends rows of this journal."))
-    while found := fetch(connection, _READY, (after,)):
+    while lines := fetch(connection, _READY, (after,)):
         entries = []
-        for number, attempt, order_id in found:
+        for number, attempt, order_id in lines:
             fact = Intended(order_id, GUESSED, 0, None)
             entries += [Entry(number, attempt, fact, at), Entry(number, attempt, Interrupted(), at)]
         writer.append(entries)
-        rows, after = rows + len(found), found[-1][0]
+        rows, after = rows + len(lines), lines[-1][0]
     return rows
 
 

@@ -51,15 +51,15 @@ def copy_batch(
     query = (
         "SELECT number, client_orderid, fields, content, replaces FROM instruction WHERE number >= %s AND number < %s"
     )
-    while found := fetch(connection, f"{query} ORDER BY number", (last, last + 10_000)):
+    while lines := fetch(connection, f"{query} ORDER BY number", (last, last + 10_000)):
         if last == first:
-            reference = reference_of(found[0][1]) or ""
-        _copy_ids(connection, record.operation, found)
-        last = found[-1][0] + 1
+            reference = reference_of(lines[0][1]) or ""
+        _copy_ids(connection, record.operation, lines)
+        last = lines[-1][0] + 1
     with connection.cursor() as cursor, cursor.copy("COPY known FROM STDIN") as copy:
-        for one in sorted(known, key=attrgetter("row")):
-            digests.known(one)
-            copy.write_row((number, one.row, one.instruction))
+        for row in sorted(known, key=attrgetter("row")):
+            digests.known(row)
+            copy.write_row((number, row.row, row.instruction))
     line = (number, record.batch, record.operation, record.sheet_name, record.sheet_sha256, record.rows, record.defects)
     more = (record.opened_at, record.sheet_path, plan_sha256, reference)
     fetch(connection, f"INSERT INTO batch VALUES ({', '.join(['%s'] * 11)})", (*line, *more))  # noqa: S608 - places alone
@@ -73,20 +73,19 @@ def copy_batch(
 
 
 def _line_of(number: int, batch: int, new: NewInstruction, replaces: int | None) -> Row:
-    """Return the stored form of a new instruction."""
     row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
     own = (row, client_orderid, country, currency, minor, replaces, amount, form, fields, payee, content)
     return number, batch, *own
 
 
-def _copy_ids(connection: Connection[Row], operation: str, found: list[Row]) -> None:
+def _copy_ids(connection: Connection[Row], operation: str, lines: list[Row]) -> None:
     """Write the order ids of new instructions, and the words of their payees."""
-    own = sorted((client_orderid, number) for number, client_orderid, _, _, replaces in found if replaces is None)
+    own = sorted((client_orderid, number) for number, client_orderid, _, _, replaces in lines if replaces is None)
     with connection.cursor() as cursor, cursor.copy("COPY order_id FROM STDIN") as copy:
         for client_orderid, number in own:
             copy.write_row((operation, client_orderid, number, spelled_alike(client_orderid)))
-    numbers = [line[0] for line in found]
-    words = [" ".join(payee_words_of(line[2])) for line in found]
+    numbers = [line[0] for line in lines]
+    words = [" ".join(payee_words_of(line[2])) for line in lines]
     query = """INSERT INTO payee_words
         SELECT number, array_to_tsvector(string_to_array(nullif(words, ''), ' ')) FROM unnest(%s::bigint[], %s::text[])
         u(number, words) WHERE words <> ''"""
@@ -142,8 +141,8 @@ _TABLES = {
 
 def move_step(connection: Connection[Row]) -> MoveStep | None:
     """Return how far the move of this journal has come; None if it was made here."""
-    found = fetch(connection, "SELECT step, home, facts, hash FROM moved_here ORDER BY step = %s DESC LIMIT 1", (DONE,))
-    return MoveStep(*found[0]) if found else None
+    steps = fetch(connection, "SELECT step, home, facts, hash FROM moved_here ORDER BY step = %s DESC LIMIT 1", (DONE,))
+    return MoveStep(*steps[0]) if steps else None
 
 
 def copy_journal(
@@ -216,7 +215,6 @@ def check_moved(connection: Connection[Row]) -> None:
 
 
 def _stored(table: str, lines: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    """Yield lines of the file as they are stored here."""
     match table:
         case "order_id":
             for operation, order_id, instruction in lines:

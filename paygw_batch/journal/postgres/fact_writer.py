@@ -15,11 +15,10 @@ import psycopg
 from psycopg import Connection
 from psycopg.pq import TransactionStatus
 
-from paygw_batch.core.lifecycle import Concluded, Intended, Interrupted
-from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.lifecycle import Intended, Interrupted
 from paygw_batch.errors import HolderKind, InternalError, JournalError, JournalWentBack, RowsMoved
 from paygw_batch.journal.facts import Line, chained
-from paygw_batch.journal.left import Noted, noted_of
+from paygw_batch.journal.left import noted_of
 from paygw_batch.journal.new_batch import new_salt
 from paygw_batch.journal.postgres.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.session import PostgresTables, Row, evidence_in, fetch, limited, reason_of_failure
@@ -61,13 +60,12 @@ class StagedFacts:
 
 
 def stage_facts(entries: Sequence[Entry | Remark], end: Link) -> StagedFacts:
-    """Return facts ready to be committed, after the `end` of a chain."""
     lines, texts = chained(entries, end, new_salt)
     said = [{**text._asdict(), "salt": _hex(text.salt)} for text in texts]
     replies = [
-        {"seq": line.seq, "head": _hex(one.reply.head.encode()), "body": _hex(one.reply.body)}
-        for one, line in zip(entries, lines, strict=True)
-        if isinstance(one, Entry) and one.reply is not None
+        {"seq": line.seq, "head": _hex(entry.reply.head.encode()), "body": _hex(entry.reply.body)}
+        for entry, line in zip(entries, lines, strict=True)
+        if isinstance(entry, Entry) and entry.reply is not None
     ]
     last = lines[-1]
     values = (end.seq, end.hash, _json([_fact(line) for line in lines]), _json(said), _json(replies))
@@ -103,7 +101,6 @@ class FactWriter:
 
     @property
     def process(self) -> int:
-        """The number of this process."""
         return self._own.number
 
     def hurry(self) -> None:
@@ -132,10 +129,10 @@ class FactWriter:
         Not called while this process sends. The rows of another living process are not touched.
         """
         self._guarded.require_writable()
-        found = self.ask_at_length(
+        in_flight = self.ask_at_length(
             lambda connection: self._tables.run("left_in_flight", dead=[self.process, *dead_processes(connection)])
         )
-        entries = [Entry(number, attempt, Interrupted(), max(at, sent_at)) for number, attempt, sent_at in found]
+        entries = [Entry(number, attempt, Interrupted(), max(at, sent_at)) for number, attempt, sent_at in in_flight]
         results = [
             result
             for start in range(0, len(entries), _AT_ONCE)
@@ -186,6 +183,7 @@ class FactWriter:
             if isinstance(error, psycopg.Error):
                 raise self._failed_at_desk(error) from None
             raise
+        # After the commit: a line whose commit is not there would make a good database look like an older copy.
         if self._own.end.seq != before.seq:
             self._guarded.note(self._newest, self._own.end)
 
@@ -214,24 +212,24 @@ class FactWriter:
         results = dict.fromkeys(_repeated(entries), MoveResult.NOT_MOVED)
         for _ in range(_MAX_TRIES):
             if self.is_stopped:
-                results |= {at: MoveResult.HELD for at, one in enumerate(entries) if isinstance(one.fact, Intended)}
+                results |= {at: MoveResult.HELD for at, entry in enumerate(entries) if isinstance(entry.fact, Intended)}
             places = [at for at in range(len(entries)) if at not in results]
             if not places:
                 break
             try:
                 with self._guarded.failing():
-                    made = self._try([entries[at] for at in places])
+                    answer = self._try([entries[at] for at in places])
             except JournalError:
-                self._note_unsent([one for one in entries if _is_unsent(one)])
+                self._note_unsent(entries)
                 raise
-            if not isinstance(made, _Refused):
-                moves = (MoveResult.MOVED if has_moved else MoveResult.NOT_MOVED for has_moved in made)
+            if not isinstance(answer, _Refused):
+                moves = (MoveResult.MOVED if has_moved else MoveResult.NOT_MOVED for has_moved in answer)
                 results |= dict(zip(places, moves, strict=True))
                 break
             results |= {
-                at: made.result
+                at: answer.result
                 for at in places
-                if entries[at].instruction in made.numbers and isinstance(entries[at].fact, Intended | Interrupted)
+                if entries[at].instruction in answer.numbers and isinstance(entries[at].fact, Intended | Interrupted)
             }
         else:
             raise self._guarded.give_up(say("another process keeps moving the rows"))
@@ -275,7 +273,7 @@ class FactWriter:
         return _Refused(frozenset(intents), MoveResult.HELD)
 
     def _called(self, staged: StagedFacts) -> list[Row] | None:
-        """Make the call that commits, and return what it added; None if it was not made and can be repeated."""
+        """Make the call that commits, and return the added facts; None if it was not made and can be repeated."""
         guarded = self._guarded
         with guarded.confirmed():
             try:
@@ -310,14 +308,11 @@ class FactWriter:
                     raise
 
     def _call(self, staged: StagedFacts) -> list[Row]:
-        """Send facts to the database: as a commit of their own, or as part of the open transaction.
-
-        Return in their order seq, number and time of each, and whether it moved its row.
-        """
+        """Send facts, and return their lines: seq, number, time, and whether it moved its row."""
         return fetch(self._guarded.connection, CALL, (self._own.number, *staged.values))
 
     def _added(self, staged: StagedFacts) -> list[Row]:
-        """Return the same of facts whose commit was not answered."""
+        """Return the same as `_call` for facts whose commit got no answer."""
         query = """SELECT f.seq, f.number, f.at, c.fact IS NULL FROM fact f
             LEFT JOIN contradiction c ON c.fact = f.number
             WHERE f.process = %s AND f.seq > %s AND f.seq <= %s ORDER BY 1"""
@@ -326,11 +321,13 @@ class FactWriter:
     def _is_committed(self, before: Link, after: Link) -> bool:
         """Whether a commit was made, by the end of the chain. Raises `JournalWentBack` if that was never there."""
         query = "SELECT head_seq, head_hash FROM process WHERE number = %s"
-        found = fetch(self._guarded.connection, query, (self._own.number,))
+        head = fetch(self._guarded.connection, query, (self._own.number,))
+        # What was read may be on this server alone. It is believed only once a later write is durable: a standby that
+        # takes over now could lack the commit, and its rows would be sent again.
         self._guarded.flush()
-        if found == [(after.seq, after.hash)]:
+        if head == [(after.seq, after.hash)]:
             return True
-        if found == [(before.seq, before.hash)]:
+        if head == [(before.seq, before.hash)]:
             return False
         self._guarded.give_up(say("the database is an older copy"))
         raise JournalWentBack(
@@ -339,17 +336,17 @@ class FactWriter:
         )
 
     def _done(self, staged: StagedFacts, entries: Sequence[Entry], added: Sequence[Row]) -> None:
-        """Apply a commit to our state: the end of the chain, what may leave."""
         self._own.end = staged.end
         # Before any of it leaves: after a failover these attempts, and no others, may have left from this host.
-        moved = [one for one, (*_, has_moved) in zip(entries, added, strict=True) if has_moved]
+        moved = [entry for entry, (*_, has_moved) in zip(entries, added, strict=True) if has_moved]
         self._guarded.note(added[-1][1], staged.end, noted_of(moved))
 
     def _note_unsent(self, entries: Sequence[Entry]) -> None:
         """Note the attempts of which nothing left, because the database may never learn it."""
-        if entries:
+        unsent = [noted for noted in noted_of(entries) if noted.order_id is None]
+        if unsent:
             with suppress(JournalError):  # then they are in doubt, as without the note
-                self._guarded.note_unsent([Noted(one.instruction, one.attempt, None) for one in entries])
+                self._guarded.note_unsent(unsent)
 
     def _failed_at_desk(self, error: psycopg.Error) -> JournalError | InternalError:
         if error.sqlstate in {MOVED, DEADLOCK, NOT_OVER}:
@@ -377,7 +374,7 @@ class _Refused:
 
 
 def take_desk(connection: Connection[Row], process: int) -> bool:
-    """Take the desk, unless another process has it that lives; return whether it is taken."""
+    """Take the desk unless another living process has it; return whether it is taken."""
     query = "SELECT take_desk(%s, %s)"
     return fetch(connection, query, (process, dead_processes(connection))) == [(True,)]
 
@@ -397,7 +394,6 @@ class BesideWriter:
         return self._number, self.end.hash.hex(), self.end.at
 
     def close(self) -> None:
-        """Sign off."""
         with suppress(psycopg.Error):  # it falls silent
             end_life(self._connection, self._process)
 
@@ -416,11 +412,6 @@ def _repeated(entries: Iterable[Entry]) -> Iterator[int]:
             if (entry.instruction, entry.attempt) in seen:
                 yield place
             seen.add((entry.instruction, entry.attempt))
-
-
-def _is_unsent(entry: Entry) -> bool:
-    """Whether a fact says that nothing of its attempt left."""
-    return isinstance(entry.fact, Concluded) and entry.fact.outcome.kind is OutcomeKind.NOT_SENT
 
 
 def _taken_over() -> JournalError:

@@ -49,12 +49,10 @@ class GuardedSession:
 
     @property
     def connection(self) -> Connection[Row]:
-        """The open connection."""
         return self.session.connection
 
     @property
     def has_failed(self) -> bool:
-        """Whether a write has failed finally."""
         return self._failure is not None
 
     def is_lost(self, error: psycopg.Error) -> bool:
@@ -77,6 +75,8 @@ class GuardedSession:
                     raise self.give_up(error.message.removesuffix(".")) from None
                 time.sleep(_RECONNECT_EVERY_S)
         self._watch_warnings()
+        # The address can lead to another database by now, or to a restored copy or a lagging standby of the same one.
+        # Nothing is written before both are excluded.
         if identity_in(self.connection, self.session.server) != self._identity:
             raise self.give_up(say("another journal is in its place"))
         if self._roll is not None:

@@ -43,11 +43,11 @@ _LIFE_BYTES = 128
 
 
 class HostLife:
-    """The life of the database that this host's lines were compared with last, in a file beside them.
+    """The life of the database that this host's lines were last compared with.
 
-    Whoever notes a commit holds the file, and must find the life there that it is connected to. Whoever compares the
-    lines with another life writes it there first. So a commit is among what was compared, or nothing of it leaves,
-    however long its process was frozen before it noted it.
+    A process that notes a commit holds the file, and must find in it the life that it is connected to. A process that
+    compares the lines with another life writes it there first. So a commit is among the compared ones, or nothing of it
+    leaves, however long its process was frozen before it noted it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -125,7 +125,6 @@ class LeftOfProcess:
             self._left.note(number, digest, at, noted)
 
     def close(self) -> None:
-        """Release the lines to other processes."""
         self._left.close()
         self._lock.close()
 
@@ -194,16 +193,16 @@ def check_left(connection: Connection[Row], server: Server, folder: Path) -> Non
 
 
 def present_in(connection: Connection[Row], lines: Sequence[LeftLine]) -> Collection[LeftLine]:
-    """Return those of some lines that are about facts which the database has."""
+    """Return the lines whose facts the database has."""
     query = "SELECT number, hash FROM fact WHERE number = ANY (%s)"
-    found: dict[int, bytes] = dict(fetch(connection, query, ([line.number for line in lines],))) if lines else {}
-    return {line for line in lines if not line.number or found.get(line.number) == bytes.fromhex(line.hash)}
+    hashes: dict[int, bytes] = dict(fetch(connection, query, ([line.number for line in lines],))) if lines else {}
+    return {line for line in lines if not line.number or hashes.get(line.number) == bytes.fromhex(line.hash)}
 
 
 def end_in(connection: Connection[Row]) -> tuple[int, str, str]:
     """Return the newest fact of a database, as a line has it."""
-    found = fetch(connection, "SELECT number, hash, at FROM fact ORDER BY number DESC LIMIT 1")
-    return (found[0][0], found[0][1].hex(), found[0][2]) if found else (0, "", "")
+    lines = fetch(connection, "SELECT number, hash, at FROM fact ORDER BY number DESC LIMIT 1")
+    return (lines[0][0], lines[0][1].hex(), lines[0][2]) if lines else (0, "", "")
 
 
 _RETIRED, _OLDER = "PW007", "PW012"
@@ -233,7 +232,7 @@ class RollCall:
         """Answer for this host. Raises `JournalWentBack`, and `RollCallOpen` while other hosts are missing."""
         missing = self.missing(connection)
         if missing:
-            names = ", ".join(f"{one.name} (last seen {one.seen_at})" for one in missing)
+            names = ", ".join(f"{host.name} (last seen {host.seen_at})" for host in missing)
             raise RollCallOpen(
                 say(
                     "The database {place} was restored, or a standby took over. Nothing is sent until every host has "
@@ -247,6 +246,8 @@ class RollCall:
         """Answer for this host, and return the hosts that have not. Raises `JournalWentBack`."""
         ((life,),) = fetch(connection, "SELECT database_life()")
         try:
+            # The life first, then the lines: from here on, a process that still notes a commit of the old life is
+            # refused, so no line appears behind the comparison.
             self.life.enter(life)
             check_left(connection, self._server, self._folder)
             return [MissingHost(*line) for line in self._shown(connection)]
@@ -280,7 +281,6 @@ class RollCall:
             ) from None
 
     def retired(self) -> JournalError:
-        """Return the error for a host that a person retired."""
         return JournalError(
             say(
                 "This host was retired from the journal in {place}: the rows that it had not finished are in doubt.",
@@ -298,7 +298,6 @@ class RollCall:
         return fetch(connection, "SELECT left_is_older(%s, %s)", (self.host_id, counts)) == [(True,)]
 
     def is_retired(self, connection: Connection[Row]) -> bool:
-        """Whether a person retired this host."""
         query = "SELECT FROM roll_answer WHERE host_id = %s AND retired_by <> ''"
         return bool(fetch(connection, query, (self.host_id,)))
 

@@ -114,22 +114,18 @@ class OwnRun:
         self._last_row: dict[int, int] = {}
 
     async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
-        """Return at most `limit` next rows of a batch that may be sent."""
         async with self._turn:
             return await self._thread.call(partial(self._next, batch, limit))
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Make facts durable in one call of the database."""
         async with self._turn:
             return await self._thread.call(partial(self._appended, entries))
 
     async def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Judge the notifications that wait."""
         async with self._turn:
             return await self._thread.call(partial(self._journal.judge_arrivals, words, at=at, at_most=JUDGED_AT_ONCE))
 
     def close(self) -> None:
-        """End the thread."""
         self._thread.close()
 
     def _next(self, batch: int, limit: int) -> Sequence[Due]:
@@ -139,7 +135,7 @@ class OwnRun:
         return page
 
     def _appended(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Append facts; what another process or a person moved after it was read as due is held: it is not sent."""
+        """Append facts; an intent is held if another process or a person moved its row after it was read as due."""
         return [
             MoveResult.HELD if isinstance(entry.fact, Intended) and result is MoveResult.NOT_MOVED else result
             for entry, result in zip(entries, self._journal.append(entries), strict=True)
@@ -156,7 +152,7 @@ class ClaimedRows(OwnRun):
         claim: Callable[[Sequence[Due], int], Sequence[Due]],
         rows: int,
     ) -> None:
-        """Send rows that `claim` returns of due ones; it is also told how many were sent, `rows` of them before."""
+        """Send the due rows that `claim` returns; `claim` also gets the number of rows sent, `rows` of them before."""
         super().__init__(journal, may_leave)
         self._claim = claim
         self.rows = rows
@@ -190,9 +186,9 @@ _OF_PAYMENTS = """SELECT * FROM (
 
 
 def newest_plan(connection: Connection[Row], code: str) -> KeptPlan | None:
-    """Return the latest version of the newest plan with this code, or None."""
-    found = fetch(connection, _NEWEST, (code,))
-    return KeptPlan(*found[0]) if found else None
+    """Return the latest version of the newest plan with this code; None if there is none."""
+    plans = fetch(connection, _NEWEST, (code,))
+    return KeptPlan(*plans[0]) if plans else None
 
 
 def plans_of_payments(connection: Connection[Row], payments: str) -> list[KeptPlan]:
@@ -273,14 +269,12 @@ class PostgresReader(JournalReader):
     def _run_now(self, run: SharedRun, record: BatchRecord) -> RunNow:
         due = self.tallies(run.batch, kind=TallyKind.DUE)
         is_stopped = run.stop_reason is not None
-        return RunNow(record.batch, record.sheet_name, sum(one.count for one in due), run.is_urgent, is_stopped)
+        return RunNow(record.batch, record.sheet_name, sum(tally.count for tally in due), run.is_urgent, is_stopped)
 
     def close(self) -> None:
-        """Close the journal. It can be reopened."""
         self._session.close()
 
     def _chain_end(self) -> tuple[int, str]:
-        """Return the number of facts, and the hash over the ends of all chains."""
         facts, ends = 0, hashlib.sha256(self._identity.start.hash)
         for number, seq, digest in self._tables.run("chain_ends"):
             ends.update(f"{number}\n{seq}\n".encode() + digest)
@@ -288,12 +282,11 @@ class PostgresReader(JournalReader):
         return facts, ends.hexdigest()
 
     def being_sent(self, batch: int) -> Sequence[RowBeingSent]:
-        """Return the rows of a batch that living processes have in flight."""
         with self._snapshot() as connection:
             return rows_being_sent(connection, batch)
 
     def _search_expression(self, search: PaymentSearch) -> str:
-        """Return a search as PostgreSQL's text index is asked: lexemes in quotes, so that none is an operator."""
+        """Return a search for PostgreSQL's text index: lexemes in quotes, so that none is an operator."""
         groups = []
         for alternatives in search.words:
             group = []
@@ -301,7 +294,7 @@ class PostgresReader(JournalReader):
                 parts = words_of([word.removesuffix("*")])
                 ending = ":*" if word.endswith("*") else ""
                 group.append(" & ".join(f"'{part}'{ending}" for part in parts))
-            groups.append(" | ".join(f"({one})" for one in group if one))
+            groups.append(" | ".join(f"({term})" for term in group if term))
         return " & ".join(f"({group})" for group in groups) if groups and all(groups) else ""
 
     def _verify(self, progress: VerifyProgress) -> Mapping[str, int]:
@@ -312,7 +305,6 @@ class PostgresReader(JournalReader):
 
     @contextmanager
     def _snapshot(self) -> Iterator[Connection[Row]]:
-        """Let many statements see one state of the journal."""
         connection = self._session.connection
         with translating_errors(self._session.server):
             if connection.info.transaction_status != TransactionStatus.IDLE:
@@ -360,11 +352,7 @@ class PostgresJournal(PostgresReader, Journal):
         return record
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Make facts durable in one transaction, and move their instructions, as `EngineJournal.append` does.
-
-        Raises `InternalError` for a release or a replacement: those claim order ids, and come through `release` and
-        `open_batch`.
-        """
+        """Append as `EngineJournal`. Raises `InternalError` for releases and replacements: they claim order ids."""
         if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
             raise InternalError("a release or a replacement cannot be appended by itself")
         return self.writer.append(entries)
@@ -378,8 +366,7 @@ class PostgresJournal(PostgresReader, Journal):
         return self.writer.conclude(at)
 
     def start_shared_run(self, batch: int, *, waits: bool = False, is_urgent: bool = False) -> OfferedRun | None:
-        """Offer the batch to workers, and release the desk."""
-        if not waits and not any(one.is_alive for one in self.workers()):
+        if not waits and not any(worker.is_alive for worker in self.workers()):
             self.writer.ask(partial(withdraw_run, batch=batch, process=self.writer.process))
             return None
         start = partial(start_run, batch=batch, process=self.writer.process, is_urgent=is_urgent)
@@ -388,22 +375,18 @@ class PostgresJournal(PostgresReader, Journal):
         return OfferedRun(run.number, self.writer.ask)
 
     def expect_end(self, notices: Sequence[NewNotice], at: str) -> None:
-        """Make the notices of this run durable, with the desk."""
         self.writer.ask(lambda connection: PostgresOutbox(connection).add_for_run(notices, at, self.writer.process))
 
     def hold_again(self) -> None:
-        """Take the desk again after a batch was handed over. Raises `JournalHeld` if another process has it."""
         if not self.writer.has_desk:
             self.writer.take_desk()
 
     @contextmanager
     def for_engine(self) -> Iterator[OwnRun]:
-        """Give the journal to an engine: until the block ends, only the engine uses it."""
-        with closing(OwnRun(self, self.writer.may_leave)) as given:
-            yield given
+        with closing(OwnRun(self, self.writer.may_leave)) as engine_journal:
+            yield engine_journal
 
     def gate(self) -> PostgresGate:
-        """Return the limits of the endpoint, which this process shares with other workers."""
         return PostgresGate(self._session.server, self.writer.process)
 
     def scrub(self) -> OldPages:
@@ -411,7 +394,6 @@ class PostgresJournal(PostgresReader, Journal):
         return OldPages.IN_DATABASE
 
     def close(self) -> None:
-        """Close the journal, and sign off. It can be reopened."""
         try:
             self.writer.close()
         finally:
@@ -463,7 +445,7 @@ class WorkerJournal(PostgresJournal):
     def join_run(self, runs: Sequence[SharedRun] | None = None) -> SharedRun | None:
         """Join the first of these runs (None: of all) that waits for a worker; None if none does.
 
-        What was left in flight comes into doubt first. Runs with nothing left are ended here.
+        Rows left in flight come into doubt first. Runs with nothing left are ended here.
         """
         for run in self.runs() if runs is None else runs:
             if self.writer.ask_at_length(partial(waits, run=run)):
@@ -475,7 +457,7 @@ class WorkerJournal(PostgresJournal):
         return None
 
     def runs(self) -> Sequence[SharedRun]:
-        """Return the runs that are not over, oldest first."""
+        """Return the runs that are not over: the urgent ones first, then the oldest."""
         return self.writer.ask(unfinished_runs)
 
     def waiting_runs(self) -> Sequence[SharedRun]:
@@ -487,22 +469,21 @@ class WorkerJournal(PostgresJournal):
         return () if self.writer.is_stopped else super().due(batch, after_row=after_row, limit=limit)
 
     def leave_run(self) -> None:
-        """Leave the run, and tell the others how many rows were sent: those claimed and not sent are free."""
+        """Leave the run, and record how many rows were sent: those claimed and not sent are free."""
         self._claimed((), self.sent_rows)
         self.writer.ask(partial(join_run, process=self.writer.process, run=None))
         self.run = None
 
     @contextmanager
     def for_engine(self) -> Iterator[ClaimedRows]:
-        """Give the run that was joined to an engine: until the block ends, only the engine uses the journal."""
         if self.run is None:
             raise InternalError("a worker was about to send without a run")
-        with closing(ClaimedRows(self, self.writer.may_leave, self._claimed, self.sent_rows)) as given:
-            self._given = given
+        with closing(ClaimedRows(self, self.writer.may_leave, self._claimed, self.sent_rows)) as claimed_rows:
+            self._given = claimed_rows
             try:
-                yield given
+                yield claimed_rows
             finally:
-                self._given, self.sent_rows = None, given.rows
+                self._given, self.sent_rows = None, claimed_rows.rows
 
     async def is_overtaken(self) -> bool:
         """Whether an urgent run waits for a worker, while the engine of this one sends for another."""
@@ -512,7 +493,6 @@ class WorkerJournal(PostgresJournal):
         return await self._given.ask(lambda: self.writer.ask(ask))
 
     def stop_run(self, run: SharedRun, reason: str) -> None:
-        """Let no worker start another row of a run. The first reason counts."""
         self.writer.ask(partial(stop_run, number=run.number, reason=reason))
 
     def judge_arrivals(

@@ -92,14 +92,13 @@ def give_rights(connection: Connection[Row]) -> list[str]:
                 connection.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(name)))
             for right in (*_TAKEN_BACK, *rights):
                 names_of = {"schema": SCHEMA, "jobs": JOBS_SCHEMA, "role": name}
-                given = sql.SQL(right).format(**{key: sql.Identifier(one) for key, one in names_of.items()})
-                connection.execute(given)
+                statement = sql.SQL(right).format(**{key: sql.Identifier(value) for key, value in names_of.items()})
+                connection.execute(statement)
             names.append(name)
     return names
 
 
 def has_rights(connection: Connection[Row]) -> bool:
-    """Whether roles have rights on this journal."""
     query = "SELECT has_schema_privilege(oid, %s, 'USAGE') FROM pg_roles WHERE rolname = %s"
     return fetch(connection, query, (SCHEMA, _name(connection, JournalRole.DESK))) == [(True,)]
 
@@ -142,12 +141,11 @@ def newest_jobs_version() -> str:
 
 def jobs_version_in(connection: Connection[Row]) -> str:
     """Return the version of the job tables; empty if there are none."""
-    found = fetch(connection, _COMMENT, (JOBS_SCHEMA,))
-    return (found[0][0] or "") if found else ""
+    lines = fetch(connection, _COMMENT, (JOBS_SCHEMA,))
+    return (lines[0][0] or "") if lines else ""
 
 
 def timetable_jobs(connection: Connection[Row]) -> list[TimetableJob]:
-    """Return the timetable's jobs: waiting, running and done."""
     if not jobs_version_in(connection):
         return []
     return [TimetableJob(*line) for line in fetch(connection, _TIMETABLE)]
@@ -208,7 +206,6 @@ def scripts() -> tuple[str, ...]:
 
 
 def newest_version() -> int:
-    """Return the version of the tables that this program knows."""
     return len(scripts())
 
 
@@ -246,11 +243,9 @@ def fill_tables(connection: Connection[Row], identity: Identity) -> None:
 
 
 def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int:
-    """Upgrade the tables to the newest version in one transaction, and return their former version.
+    """Upgrade the tables, and those of jobs, in one transaction; return their former version.
 
-    Those of jobs are brought up as well.
-
-    Raises `JournalHeld` while a process works with them: it knows only what they were.
+    Raises `JournalHeld` while a process works with them: it knows only the former ones.
     """
     with limited(connection, math.inf), connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(7021)")  # as `make_tables` does
@@ -303,8 +298,8 @@ def check_version(connection: Connection[Row], server: Server) -> None:
 
 def identity_in(connection: Connection[Row], server: Server) -> Identity:
     """Return which journal it is. Its home is the address of the database."""
-    found = fetch(connection, "SELECT journal_id, endpoint, created_at, consumer_key_sha256 FROM identity")
-    if not found:
+    lines = fetch(connection, "SELECT journal_id, endpoint, created_at, consumer_key_sha256 FROM identity")
+    if not lines:
         raise JournalCorrupt(say("The journal does not have an id."))
-    ((journal_id, endpoint, created_at, key),) = found
+    ((journal_id, endpoint, created_at, key),) = lines
     return Identity(journal_id, endpoint, created_at, server.place, key)

@@ -213,9 +213,9 @@ def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None
         connection.execute("SET synchronous_commit = on")
         connection.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, false)", (idle_limit,))
     before_s = datetime.now(UTC).timestamp()
-    (found,) = fetch(connection, _ABOUT)
+    (settings,) = fetch(connection, _ABOUT)
     middle_s = (before_s + datetime.now(UTC).timestamp()) / 2
-    version, fsync, full_pages, synchronous, standbys, is_standby, pid, clock_s, encoding = found
+    version, fsync, full_pages, synchronous, standbys, is_standby, pid, clock_s, encoding = settings
     if version < OLDEST_SERVER:
         raise JournalError(
             say("The server of {place} is too old: PostgreSQL 15 is the oldest that can be used.", place=server.place),
@@ -238,11 +238,11 @@ def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None
         return
     _check_durable(server, fsync, full_pages, synchronous, standbys, is_standby=is_standby)
     if abs(clock_s - middle_s) > MAX_CLOCK_SKEW_S:
-        told = {"seconds": abs(clock_s - middle_s), "place": server.place}
+        skew = {"seconds": abs(clock_s - middle_s), "place": server.place}
         raise JournalError(
-            say("The clock of this machine is {seconds:.0f} seconds behind that of {place}.", **told)
+            say("The clock of this machine is {seconds:.0f} seconds behind that of {place}.", **skew)
             if clock_s > middle_s
-            else say("The clock of this machine is {seconds:.0f} seconds ahead of that of {place}.", **told),
+            else say("The clock of this machine is {seconds:.0f} seconds ahead of that of {place}.", **skew),
             hint=say("Nothing was sent. Set both clocks from the same time server, then run again."),
         )
 
@@ -298,7 +298,6 @@ def streamed(connection: Connection[Row], query: str, values: Values = ()) -> It
 
 @contextmanager
 def translating_errors(server: Server) -> Iterator[None]:
-    """Turn errors of the database into errors of the journal."""
     try:
         yield
     except psycopg.errors.DataCorrupted as error:
@@ -359,7 +358,6 @@ def payee_words_of(fields: str | None) -> list[str]:
 
 
 def pieces(items: Iterable[Sequence[Any]], at_once: int) -> Iterator[list[Sequence[Any]]]:
-    """Yield items in groups of `at_once`."""
     group: list[Sequence[Any]] = []
     for item in items:
         group.append(item)
@@ -386,23 +384,20 @@ class PostgresTables:
         self._connection, self.identity = connection, identity
 
     def run(self, name: str, **values: Any) -> list[Row]:
-        """Run a statement, and return all it finds."""
         return fetch(self._connection(), QUERIES[name], values)
 
     def stream(self, name: str, **values: Any) -> Iterator[Row]:
-        """Run a statement inside the open transaction, or one of its own, and yield its rows."""
+        """Run a statement inside the open transaction, or in a new one, and yield its rows."""
         connection = self._connection()
         is_alone = connection.info.transaction_status == TransactionStatus.IDLE
         with connection.transaction() if is_alone else nullcontext():
             yield from streamed(connection, QUERIES[name], values)
 
     def each(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any) -> Iterator[Row]:
-        """Run a statement for many rows at once."""
         for group in pieces(rows, _ROWS_AT_ONCE):
             yield from self.run(name, **dict(zip(columns, arrays(group, len(columns)), strict=True)), **values)
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
-        """Write an order id, and its spelling."""
         line = {"operation": operation, "order_id": order_id, "instruction": instruction}
         self.run("add_order_id", **line, spelling=spelled_alike(order_id))
 
@@ -412,15 +407,12 @@ class PostgresTables:
         return True
 
     def withdraw_in_turn(self) -> None:
-        """Let no other transaction withdraw a document, or use one, until the open one ends."""
         self.run("withdraw_in_turn")
 
 
 def tables_on(connection: Connection[Row], identity: Identity) -> PostgresTables:
-    """Return the tables of a journal on one connection."""
     return PostgresTables(lambda: connection, identity)
 
 
 def evidence_in(connection: Connection[Row], identity: Identity) -> EvidenceLog:
-    """Return the evidence of a journal."""
     return EvidenceLog(tables_on(connection, identity))

@@ -55,10 +55,7 @@ _UNIQUE_WANTED = [("fact_one_intent",), ("order_id_pkey",), ("run_unfinished",)]
 
 
 def verify_journal(connection: Connection[Row], identity: Identity, progress: VerifyProgress) -> Mapping[str, int]:
-    """Replay the whole journal, inside the open transaction, and return the counts.
-
-    Raises `JournalCorrupt`, naming the first wrong place.
-    """
+    """Replay the journal in the open transaction; return counts. Raises `JournalCorrupt` at the first wrong place."""
     for way in ("seqscan", "hashjoin", "mergejoin"):  # it reads all there is
         fetch(connection, f"SET LOCAL enable_{way} = on")
     if set(fetch(connection, _SWITCHED_ON)) != _GUARDS or fetch(connection, _UNIQUE) != _UNIQUE_WANTED:
@@ -77,7 +74,6 @@ def verify_journal(connection: Connection[Row], identity: Identity, progress: Ve
 
 
 def _follow_chains(connection: Connection[Row], identity: Identity) -> None:
-    """Follow the chain of every process from its start to its end."""
     moved = fetch(connection, "SELECT facts, hash FROM moved_here")
     query = "SELECT number, nonce, head_seq, head_hash FROM process ORDER BY number"
     groups = groupby(streamed(connection, _FACTS), key=itemgetter(0))
@@ -104,7 +100,7 @@ def _start_of(identity: Identity, number: int, nonce: bytes) -> bytes:
 
 
 def _followed(end: Link, lines: Iterator[Row], process: int) -> Link:
-    """Follow the facts of a process, each with what it says of people, and return the last one."""
+    """Follow the facts of a process, check their personal data, and return the last one."""
     newest = 0
     try:
         for seq, _, digest, head, number, salt, *said in followed(end, (line[1:] for line in lines)):
@@ -117,7 +113,7 @@ def _followed(end: Link, lines: Iterator[Row], process: int) -> Link:
 
 
 def _check_order(newest: int, number: int, seq: int) -> None:
-    """Raise `JournalCorrupt` unless a fact was added after the one before it: no hash holds what decides its effect."""
+    """Raise `JournalCorrupt` unless a fact was added after the one before it: no hash covers that order."""
     if number <= newest:
         raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))
 

@@ -59,7 +59,7 @@ def machine() -> str:
 
 
 def enrol(connection: Connection[Row], *, command: str, kind: HolderKind, intent_lives_s: float) -> OwnProcess:
-    """Register this process. Its chain begins with bytes of its own: no other process can take it for its own."""
+    """Register this process. Its chain begins with random bytes: no other process can take it for its own."""
     about = (socket.gethostname(), machine(), os.getpid(), command, kind.value, intent_lives_s, newest_version())
     query = "SELECT number, head_hash, head_at FROM enrol(%s, %s, %s, %s, %s, %s, %s, %s)"
     ((number, start, newest),) = fetch(connection, query, (*about, secrets.token_bytes(16)))
@@ -74,8 +74,8 @@ def end_life(connection: Connection[Row], number: int) -> None:
 def dead_processes(connection: Connection[Row]) -> list[int]:
     """Return the processes of this machine that ended without signing off."""
     query = "SELECT number, pid FROM process WHERE ended_at IS NULL AND boot = %s AND host = %s"
-    found = fetch(connection, query, (machine(), socket.gethostname()))
-    return [number for number, pid in found if not _is_running(pid)]
+    processes = fetch(connection, query, (machine(), socket.gethostname()))
+    return [number for number, pid in processes if not _is_running(pid)]
 
 
 def _is_running(pid: int) -> bool:
@@ -107,16 +107,16 @@ def holder_now(connection: Connection[Row]) -> LockHolder | None:
     query = f"""{_HOLDER} LEFT JOIN desk d ON d.process = w.number
         WHERE {_LIVING} AND (d.process IS NOT NULL OR w.run IS NOT NULL)
         ORDER BY d.process IS NULL, w.number LIMIT 1"""
-    found = fetch(connection, query, (dead_processes(connection),))
-    return _holder_of(found[0]) if found else None
+    lines = fetch(connection, query, (dead_processes(connection),))
+    return _holder_of(lines[0]) if lines else None
 
 
 def desk_taken(connection: Connection[Row]) -> JournalHeld:
     """Return the error that names the process which has the desk."""
-    found = fetch(connection, f"{_HOLDER} JOIN desk d ON d.process = w.number")
-    if not found:
+    lines = fetch(connection, f"{_HOLDER} JOIN desk d ON d.process = w.number")
+    if not lines:
         return JournalHeld()
-    holder = _holder_of(found[0])
+    holder = _holder_of(lines[0])
     refusal = JournalHeld(
         say(
             "Another run holds this journal: process {pid} on {host}, since {since}: {command}.",
@@ -200,16 +200,14 @@ class PostgresGate:
         self._connection: Connection[Row] | None = None
 
     def open(self) -> None:
-        """Begin a run that a person started; this lifts the previous run's stop."""
         self._called(lambda connection: fetch(connection, "SELECT open_gate(%s)", (self._process,)))
 
     def ask(self, report: GateReport) -> GateShare:
-        """Report outcomes, and return the share of this process. Raises `JournalError`."""
         values = (
             *(self._process, report.stop_after_in_doubt, report.stop_after_rejected, report.rest_s),
-            *(_storable(report.stop), [one.kind.value for one in report.outcomes]),
-            [_storable(one.reason) for one in report.outcomes],
-            [one.times for one in report.outcomes],
+            *(_storable(report.stop), [outcome.kind.value for outcome in report.outcomes]),
+            [_storable(outcome.reason) for outcome in report.outcomes],
+            [outcome.times for outcome in report.outcomes],
         )
         (line,) = self._called(lambda connection: fetch(connection, _ASK, values))
         senders, before, rate_per_s, concurrency, rest_s, *stop = line
@@ -239,7 +237,6 @@ class PostgresGate:
 
 
 def read_gate(connection: Connection[Row]) -> GateState:
-    """Return the current state of the gate."""
     ((rate, concurrency, in_doubt, rejected, kind, count, text, stopped_at, rest_until),) = fetch(connection, _STATE)
     set_by, set_at = next(iter(fetch(connection, _LATEST)), ("", ""))
     return GateState(
@@ -293,8 +290,8 @@ def start_run(connection: Connection[Row], batch: int, process: int, *, is_urgen
     with connection.transaction():
         _hold_desk(connection, process)
         query = "SELECT number FROM run WHERE batch = %s AND ended_at IS NULL FOR UPDATE"  # it may be about to end
-        found = fetch(connection, query, (batch,))
-        number = found[0][0] if found else None
+        runs = fetch(connection, query, (batch,))
+        number = runs[0][0] if runs else None
         if number is not None and run_now(connection, number).stop_reason is not None:
             if _is_at_work(connection, number):
                 raise JournalHeld(say("Workers are still ending the run of this batch that was stopped."))
@@ -322,7 +319,6 @@ def _hold_desk(connection: Connection[Row], process: int) -> None:
 
 
 def run_now(connection: Connection[Row], number: int) -> SharedRun:
-    """Return the current state of a run."""
     query = "SELECT number, batch, stop_reason, ended_at IS NOT NULL, is_urgent FROM run WHERE number = %s"
     (line,) = fetch(connection, query, (number,))
     return SharedRun(*line)
@@ -349,10 +345,7 @@ def tend_run(connection: Connection[Row], number: int) -> None:
 
 
 def waits(connection: Connection[Row], run: SharedRun) -> bool:
-    """Whether a run has work for one more worker, unless it was stopped: a free row, or one that was left in flight.
-
-    A run with nothing left is ended.
-    """
+    """Whether a run that was not stopped has a free row, or one left in flight. A run with nothing left is ended."""
     if run.stop_reason is None and _has_work(connection, run.number):
         return True
     tend_run(connection, run.number)
@@ -393,10 +386,10 @@ def claim_rows(connection: Connection[Row], process: int, instructions: Sequence
 def workers_in(connection: Connection[Row]) -> list[WorkerLife]:
     """Return living workers, and dead ones that left rows in flight, newest first."""
     dead = set(dead_processes(connection))
-    found = _workers(connection, "true ORDER BY w.seen_at DESC")
+    workers = _workers(connection, "true ORDER BY w.seen_at DESC")
     return [
         replace(life, is_alive=life.is_alive and number not in dead)
-        for number, has_left, life in found
+        for number, has_left, life in workers
         if has_left or (life.is_alive and number not in dead)
     ]
 
@@ -415,8 +408,8 @@ def _workers(connection: Connection[Row], wanted: str, *values: str) -> list[tup
             w.host, w.pid, {_TIME.format("w.since")}, {_TIME.format("w.seen_at")}, is_alive(w.number), b.batch, w.rows
         FROM process w LEFT JOIN run r ON r.number = w.run LEFT JOIN batch b ON b.number = r.batch
         WHERE w.kind = %s AND w.ended_at IS NULL AND {wanted}"""  # noqa: S608 - constants of ours
-    found = fetch(connection, query, (HolderKind.WORKER.value, *values))
-    return [(number, has_left, WorkerLife(*life)) for number, has_left, *life in found]
+    lines = fetch(connection, query, (HolderKind.WORKER.value, *values))
+    return [(number, has_left, WorkerLife(*life)) for number, has_left, *life in lines]
 
 
 class _Ask(Protocol):
@@ -443,16 +436,13 @@ class OfferedRun:
         return self.ask(looked)
 
     def has_workers(self) -> bool:
-        """Whether a worker lives."""
-        return self.ask(lambda connection: any(one.is_alive for one in workers_in(connection)))
+        return self.ask(lambda connection: any(worker.is_alive for worker in workers_in(connection)))
 
     def stop(self, reason: str) -> None:
-        """Stop the run: no worker starts another row of it. The first reason is kept."""
         self.ask(lambda connection: stop_run(connection, self.number, reason))
 
 
 def _is_at_work(connection: Connection[Row], run: int) -> bool:
-    """Whether a living worker is at this run."""
     return bool(fetch(connection, _AT_WORK, (run, dead_processes(connection))))
 
 
@@ -462,7 +452,7 @@ def _has_work(connection: Connection[Row], run: int) -> bool:
 
 
 def _has(connection: Connection[Row], run: int, *, ready: str, in_flight: str) -> bool:
-    """Whether a run has a row that is ready, or in flight, of which a condition is true."""
+    """Whether a run has a ready row that fits `ready`, or one in flight that fits `in_flight`."""
     query = _HAS.format(ready=ready, in_flight=in_flight)
     return bool(fetch(connection, query, {"run": run, "dead": dead_processes(connection)}))
 

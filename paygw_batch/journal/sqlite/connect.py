@@ -127,8 +127,8 @@ def _set(connection: apsw.Connection, settings: Mapping[str, int | str]) -> None
     """Set pragmas, and read each back: SQLite silently ignores those it does not accept."""
     for name, wanted in settings.items():
         connection.pragma(name, wanted)
-        if (found := connection.pragma(name)) != wanted:
-            raise InternalError(f"SQLite keeps {name} at {found!r} where {wanted!r} was asked for")
+        if (actual := connection.pragma(name)) != wanted:
+            raise InternalError(f"SQLite keeps {name} at {actual!r} where {wanted!r} was asked for")
 
 
 def _check_version() -> None:
@@ -180,7 +180,6 @@ def conflicting(message: str, kind: int | None = None) -> Iterator[None]:
 
 
 def unwritable(path: Path | str, reason: str) -> str:
-    """Return the sentence saying that the journal can no longer be written."""
     return say(
         "The journal {path} can no longer be written ({reason}); nothing more was sent.", path=path, reason=reason
     )
@@ -203,15 +202,13 @@ def migrations() -> tuple[str, ...]:
 
 
 def versions() -> list[int]:
-    """Return the numbers of all versions up to the newest."""
     return list(range(1, len(migrations()) + 1))
 
 
 def version_of(connection: apsw.Connection, path: Path) -> int:
     """Return the version of the tables; 0 for an empty file.
 
-    Raises `JournalError` if the file is not a journal, is from a newer version of this program, or was moved to a
-    database.
+    Raises `JournalError` unless it is a journal of this or an older version that was not moved to a database.
     """
     application_id, version = connection.pragma("application_id"), connection.pragma("user_version")
     if application_id == 0 and version == 0 and not _tables(connection):
@@ -261,13 +258,12 @@ def moved_to(connection: apsw.Connection) -> str:
 
 @contextmanager
 def moving(connection: apsw.Connection, place: str) -> Iterator[None]:
-    """Keep all others from writing while the block copies the journal; then record durably that it moved to `place`.
-
-    No run can use it from then on, and nobody writes beside one.
-    """
+    """Let nobody else write while the block copies the journal to `place`; then retire the file for good."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
+        # One commit retires the file, once its copy is complete. Until then the file alone pays, and afterwards nothing
+        # does before the copy comes into use: never both.
         connection.execute("UPDATE identity SET home = ?", (place,))
         connection.pragma("user_version", MOVED)
         connection.execute("COMMIT")
@@ -278,13 +274,10 @@ def moving(connection: apsw.Connection, place: str) -> Iterator[None]:
 
 @contextmanager
 def written_beside(connection: apsw.Connection, path: Path) -> Iterator[None]:
-    """Write in one durable transaction beside the process that holds the journal: SQLite orders the two.
-
-    Raises `JournalError` if the journal was moved away since.
-    """
+    """Write in one durable transaction beside the holder. Raises `JournalError` if the journal was moved away."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version_of(connection, path)
+        version_of(connection, path)  # inside the transaction: the journal cannot move away before the commit
         yield
         connection.execute("COMMIT")
     finally:
@@ -292,7 +285,6 @@ def written_beside(connection: apsw.Connection, path: Path) -> Iterator[None]:
 
 
 def _roll_back(connection: apsw.Connection) -> None:
-    """Discard the transaction if it is still open."""
     if connection.in_transaction:
         with suppress(apsw.Error):
             connection.execute("ROLLBACK")
@@ -300,36 +292,34 @@ def _roll_back(connection: apsw.Connection) -> None:
 
 def check_tables(connection: apsw.Connection, path: Path) -> None:
     """Raise `JournalCorrupt` unless the tables, indexes and triggers are exactly those of the newest version."""
-    found, wanted = _tables(connection), _expected()
-    if found != wanted:
-        names = sorted({name for name, _ in found ^ wanted})
+    actual, wanted = _tables(connection), _expected()
+    if actual != wanted:
+        names = sorted({name for name, _ in actual ^ wanted})
         raise JournalCorrupt(
             say("The schema of the journal {path} was altered: {names}.", path=path, names=", ".join(names)[:200])
         )
 
 
 def identity_of(connection: apsw.Connection) -> Identity:
-    """Return the journal's identity."""
-    found = fetch(connection, "SELECT journal_id, endpoint, created_at, home, consumer_key_sha256 FROM identity")
-    if not found:
+    lines = fetch(connection, "SELECT journal_id, endpoint, created_at, home, consumer_key_sha256 FROM identity")
+    if not lines:
         raise JournalCorrupt(say("The journal does not have an id."))
-    return Identity(*found[0])
+    return Identity(*lines[0])
 
 
 def end_of(connection: apsw.Connection) -> Link:
-    """Return the end of the chain."""
-    found = fetch(connection, "SELECT number, hash, at FROM fact ORDER BY number DESC LIMIT 1")
-    return Link(*found[0]) if found else identity_of(connection).start
+    lines = fetch(connection, "SELECT number, hash, at FROM fact ORDER BY number DESC LIMIT 1")
+    return Link(*lines[0]) if lines else identity_of(connection).start
 
 
 def hash_at(connection: apsw.Connection, seq: int) -> bytes:
     """Return the hash of fact `seq`; for fact 0, the hash that the first fact links to."""
     if seq == 0:
         return identity_of(connection).start.hash
-    found = fetch(connection, "SELECT hash FROM fact WHERE number = ?", (seq,))
-    if not found:
+    lines = fetch(connection, "SELECT hash FROM fact WHERE number = ?", (seq,))
+    if not lines:
         raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))
-    digest: bytes = found[0][0]
+    digest: bytes = lines[0][0]
     return digest
 
 

@@ -133,11 +133,11 @@ class SqliteReader(JournalReader):
         before = self._run_now()
         if before is None:
             return ()
-        found = [
+        rows = [
             RowBeingSent(row.instruction, row.row, row.country, row.currency, row.minor)
             for row in self.rows(batch, states={State.IN_FLIGHT})
         ]
-        return found if self._run_now() == before else ()
+        return rows if self._run_now() == before else ()
 
     def _run_now(self) -> LockHolder | None:
         holder = journal_holder(self.path)
@@ -168,7 +168,6 @@ class SqliteReader(JournalReader):
             ) from None
 
     def close(self) -> None:
-        """Close the journal. It can be reopened."""
         # Every commit is already durable. If the log cannot be emptied now, the next run does it.
         with suppress(apsw.Error):
             self._connection.close()
@@ -189,7 +188,6 @@ class SqliteReader(JournalReader):
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
-        """Let many statements see one state of the journal, which is also cheaper than a snapshot for each."""
         with self._translating_errors():
             if self._connection.in_transaction:
                 yield
@@ -254,11 +252,7 @@ class SqliteJournal(SqliteReader, Journal):
         self._took_in = False
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Make facts durable in one transaction and move their instructions, as `EngineJournal.append` does.
-
-        Raises `InternalError` for a release or a replacement: those claim order ids, and go through `release` and
-        `open_batch`.
-        """
+        """Append as `EngineJournal`. Raises `InternalError` for releases and replacements: they claim order ids."""
         return self.stage(entries)()
 
     def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
@@ -295,23 +289,19 @@ class SqliteJournal(SqliteReader, Journal):
         return self._connection.in_transaction
 
     def mark_interrupted(self, at: str) -> int:
-        """Put every in-flight instruction in doubt, and return their number."""
-        found = self._run("in_flight")
-        self.append([Entry(number, attempt, Interrupted(), at) for number, attempt in found])
-        return len(found)
+        in_flight = self._run("in_flight")
+        self.append([Entry(number, attempt, Interrupted(), at) for number, attempt in in_flight])
+        return len(in_flight)
 
     @contextmanager
     def for_engine(self) -> "Iterator[SqliteEngineJournal]":
-        """Give the journal to an engine: until the block ends, only the engine uses it."""
-        with closing(SqliteEngineJournal(self)) as given:
-            yield given
+        with closing(SqliteEngineJournal(self)) as engine_journal:
+            yield engine_journal
 
     def expect_end(self, notices: Sequence[NewNotice], at: str) -> None:
-        """Make this run's notices durable."""
         FileOutbox(self._connection, self.path, self._writing).add_for_run(notices, at)
 
     def scrub(self) -> OldPages:
-        """Remove every byte of forgotten people from the file and its log."""
         if not self.path.is_file():
             return OldPages.NOWHERE
         with self._translating_errors():
@@ -319,18 +309,16 @@ class SqliteJournal(SqliteReader, Journal):
         return OldPages.NOWHERE if is_clean else OldPages.IN_LOG
 
     def moving(self, place: str) -> AbstractContextManager[None]:
-        """Keep every other process from writing while the block copies the file to `place`; then retire it for good."""
         return connect.moving(self._connection, place)
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
     ) -> Sequence[Finding]:
-        """Record evidence in order, as every journal does; from now on, check intents against it."""
+        """Record evidence as every journal does; from now on, intents are checked against it."""
         self._took_in = True
         return super().record_evidence(evidence, words, at=at)
 
     def close(self) -> None:
-        """Close the journal. It can be reopened."""
         try:
             super().close()
             self._left.close()
@@ -347,11 +335,11 @@ class SqliteJournal(SqliteReader, Journal):
         ]
 
     def _refused(self, entries: Sequence[Entry]) -> Mapping[int, MoveResult]:
-        """Return the places of intents that are not kept: of rows that evidence holds, or that may not be sent so."""
+        """Return the places of intents to refuse: of rows that evidence holds, or that may not be sent like this."""
         intents = [
-            (place, one.instruction, [one.attempt, one.fact.order_id])
-            for place, one in enumerate(entries)
-            if isinstance(one.fact, Intended)
+            (place, entry.instruction, [entry.attempt, entry.fact.order_id])
+            for place, entry in enumerate(entries)
+            if isinstance(entry.fact, Intended)
         ]
         if not intents:
             return {}
@@ -363,6 +351,7 @@ class SqliteJournal(SqliteReader, Journal):
         for place, number, attempt in intents:
             if number in held:
                 refused[place] = MoveResult.HELD
+            # Only the row's next attempt, under its order id, and only once: a second intent would send the row twice.
             elif ready.pop(number, None) != attempt:
                 refused[place] = MoveResult.NOT_MOVED
         return refused
@@ -390,7 +379,6 @@ class SqliteJournal(SqliteReader, Journal):
             index_again(self._connection)
 
     def _record(self, entries: Sequence[Entry | Remark]) -> list[tuple[int, str, bool]]:
-        """Add facts to the chain, which moves their rows, inside the open transaction."""
         before = self._end.seq
         unknown = "a fact speaks of an instruction that the journal does not have"
         with conflicting(unknown, apsw.SQLITE_CONSTRAINT_FOREIGNKEY):
@@ -403,7 +391,6 @@ class SqliteJournal(SqliteReader, Journal):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Run the block in one transaction: it becomes durable and is noted as left, or nothing happened."""
         self._require_writable()
         with self._whole(self._end):
             self._begin()
@@ -426,7 +413,8 @@ class SqliteJournal(SqliteReader, Journal):
         self._end = end
 
     def _commit(self) -> None:
-        """Commit; then note the end of the facts, and what may leave."""
+        # In this order. A crash in between leaves the journal ahead of its line, which is allowed, and nothing has left
+        # on the commit. A line without its commit would make this journal look like an older copy of itself.
         self._connection.execute("COMMIT")
         self._note(self._end)
 
@@ -515,7 +503,6 @@ class SqliteEngineJournal:
         self._last_row: dict[int, int] = {}
 
     async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
-        """Return the next rows of a batch that may be sent, at most `limit`."""
         after = self._last_row.get(batch, 0)
         async with self._turn:
             page = await self._thread.call(partial(self._journal.due, batch, after_row=after, limit=limit))
@@ -536,12 +523,10 @@ class SqliteEngineJournal:
         return self._journal.can_write()
 
     async def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Judge the notifications that wait."""
         async with self._turn:
             return await self._thread.call(partial(self._journal.judge_arrivals, words, at=at, at_most=JUDGED_AT_ONCE))
 
     def close(self) -> None:
-        """End the thread."""
         self._thread.close()
 
     def _timed(self, commit: Callable[[], T]) -> T:

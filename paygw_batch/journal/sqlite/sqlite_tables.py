@@ -56,10 +56,9 @@ def index_again(connection: apsw.Connection) -> None:
 
 
 def scrub(connection: apsw.Connection, path: Path) -> bool:
-    """Rewrite the file without the removed rows, and empty its log.
+    """Rewrite the file, and empty its log; return False if another program is reading the file.
 
-    Removed bytes may survive in any page that SQLite split earlier. Return False if another program is reading the
-    file: its log then still holds old pages.
+    Removed bytes may survive in the log, and in any page that SQLite split earlier.
     """
     connection.pragma("temp_store_directory", str(path.parent))  # keeps the temporary file as private as the journal
     connection.pragma("temp_store", 1)
@@ -109,10 +108,7 @@ def store_batch(
     known: Iterable[Known],
     replaced: Mapping[int, int],
 ) -> bool:
-    """Write a batch with its pages, instructions, known rows and order ids, in the open transaction.
-
-    Return whether all order ids are ASCII.
-    """
+    """Write a whole batch in the open transaction. Return whether all order ids are ASCII."""
     number, are_ascii = record.number, True
     without_ids = digests.first_instruction
     """The first instruction whose order id is not written yet."""
@@ -127,7 +123,7 @@ def store_batch(
             connection.executemany("INSERT INTO page VALUES (?, ?, ?)", ((number, *page) for page in pages))
             _add_instructions(connection, number, part.instructions, replaced)
             connection.execute(_ADD_STATES, (part.first, part.after))
-            _add_words(connection, part)
+            connection.executemany(ADD_WORDS, enumerate(part.payee_words, start=part.first))
             if _seem_sorted(connection, without_ids, part.after):
                 _add_order_ids(connection, record.operation, without_ids, part.after)
                 without_ids = part.after
@@ -209,8 +205,8 @@ def _seem_sorted(connection: apsw.Connection, first: int, after: int) -> bool:
         return False
     looked_at = array("q", range(first, after, max(1, (after - first) // _IDS_LOOKED_AT)))
     query = "SELECT client_orderid FROM instruction WHERE number IN carray(?) ORDER BY number"
-    found = fetch(connection, query, (apsw.carray(looked_at),))
-    return found == sorted(found)
+    order_ids = fetch(connection, query, (apsw.carray(looked_at),))
+    return order_ids == sorted(order_ids)
 
 
 def _add_order_ids(connection: apsw.Connection, operation: str, first: int, after: int) -> None:
@@ -223,15 +219,8 @@ def _add_order_ids(connection: apsw.Connection, operation: str, first: int, afte
         )
 
 
-def _add_words(connection: apsw.Connection, part: _StoredPart) -> None:
-    connection.executemany(ADD_WORDS, enumerate(part.payee_words, start=part.first))
-
-
 def add_facts(connection: apsw.Connection, entries: Sequence[Entry | Remark], end: Link) -> Sequence[Line]:
-    """Write facts after `end`, in the open transaction, with what they say of people; return their lines.
-
-    The raw replies of the gateway are kept for its support.
-    """
+    """Write facts after `end`, with personal data and raw replies, in the open transaction; return their lines."""
     lines, said = chained(entries, end, new_salt)
     write_lines(connection, "INSERT INTO fact {lines}", lines)
     if said:
@@ -288,21 +277,17 @@ class SqliteTables:
 
     @cached_property
     def identity(self) -> Identity:
-        """The journal's identity."""
         return identity_of(self._connection)
 
     def run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement and return all its rows."""
         return self._connection.execute(QUERIES[name], _bound(values)).fetchall()
 
     def stream(self, name: str, **values: Any) -> Iterator[tuple[Any, ...]]:
-        """Run a statement and yield its rows."""
         return self._connection.execute(QUERIES[name], _bound(values))
 
     def each(
         self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any
     ) -> Iterator[tuple[Any, ...]]:
-        """Run a statement once for each of many rows."""
         query = _in_places(name, (*columns, *values))
         cursor, further = self._connection.cursor(), tuple(values.values())
         try:
@@ -325,7 +310,6 @@ class SqliteTables:
 
 
 def evidence_in(connection: apsw.Connection) -> EvidenceLog:
-    """Return the evidence log of a journal."""
     return EvidenceLog(SqliteTables(connection))
 
 
@@ -337,7 +321,7 @@ def _in_places(name: str, columns: tuple[str, ...]) -> str:
 
 def _bound(values: dict[str, Any]) -> dict[str, Any]:
     """Return values as SQLite takes them, with lists of numbers or of texts as `carray`."""
-    return {name: apsw.carray(_array(one)) if isinstance(one, list) else one for name, one in values.items()}
+    return {name: apsw.carray(_array(value)) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def _array(values: list[Any]) -> Any:
@@ -354,8 +338,8 @@ def add_spellings(tables: Tables, operation: str, batch: int, first: int, are_as
 
     With `are_ascii`, none of their order ids needs a spelling.
     """
-    found = [] if are_ascii else tables.run("odd_ids_from", first=first, odd=_NOT_ASCII)
-    for (order_id,) in found:
+    odd = [] if are_ascii else tables.run("odd_ids_from", first=first, odd=_NOT_ASCII)
+    for (order_id,) in odd:
         if not order_id.isascii():
             tables.run("add_spelling", operation=operation, spelling=spelled_alike(order_id), order_id=order_id)
     for _, reference in _references(tables, batch):
@@ -364,8 +348,8 @@ def add_spellings(tables: Tables, operation: str, batch: int, first: int, are_as
 
 def check_spellings(tables: Tables) -> None:
     """Raise `JournalCorrupt` unless spellings and references match the order ids and batches."""
-    found = tables.run("odd_ids", odd=_NOT_ASCII)
-    wanted = {(operation, spelled_alike(order_id), order_id) for operation, order_id in found}
+    odd = tables.run("odd_ids", odd=_NOT_ASCII)
+    wanted = {(operation, spelled_alike(order_id), order_id) for operation, order_id in odd}
     if set(tables.run("spellings")) != wanted:
         raise JournalCorrupt(say("The spellings of order ids do not match the order ids."))
     if tables.run("references") != list(_references(tables)):
@@ -392,8 +376,8 @@ def check_words(connection: apsw.Connection) -> None:
             again.execute(statement)
         with again:
             again.executemany(ADD_WORDS, connection.execute("SELECT number, words FROM payment_text ORDER BY number"))
-        for found, wanted in zip_longest(connection.execute(words), again.execute(words)):
-            if found != wanted:
+        for actual, wanted in zip_longest(connection.execute(words), again.execute(words)):
+            if actual != wanted:
                 raise JournalCorrupt(say("The index of payees does not match the instructions."))
 
 

@@ -77,17 +77,13 @@ def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mappi
 
 
 def _check_derived(connection: apsw.Connection) -> None:
-    """Check the derived tables."""
     check_spellings(SqliteTables(connection))
     check_words(connection)
 
 
 @contextmanager
 def _beside(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[[], bool]]:
-    """Start a second process that checks the file and its derived tables.
-
-    Yield a function that waits for it and returns whether it found the journal with this `end` sound.
-    """
+    """Check the file in a second process; yield a function that waits and returns whether it is sound to `end`."""
     with subprocess.Popen(  # noqa: S603 (our own program, in this very Python)
         command,
         stdin=subprocess.PIPE,
@@ -155,7 +151,7 @@ def _check_database(connection: apsw.Connection, path: Path) -> None:
     applied = fetch(connection, "SELECT version, applied_at FROM migration ORDER BY version")
     if not applied or applied[0] != (1, created_at):
         raise JournalCorrupt(say("The journal {path} has no valid time of its creation.", path=path))
-    if not all(_TIME.fullmatch(when) for _, when in applied) or [one for one, _ in applied] != versions():
+    if not all(_TIME.fullmatch(when) for _, when in applied) or [version for version, _ in applied] != versions():
         raise JournalCorrupt(say("The journal {path} has no valid times of its upgrades.", path=path))
     if broken := fetch(connection, "PRAGMA foreign_key_check"):
         raise JournalCorrupt(
