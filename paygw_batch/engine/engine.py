@@ -278,7 +278,6 @@ class Engine:
             self._launch()
 
     async def _wait_for_room(self, signing: set[asyncio.Task[None]]) -> None:
-        """Wait until there is room for another group of signed requests."""
         while True:
             for task in [task for task in signing if task.done()]:
                 signing.remove(task)
@@ -308,7 +307,9 @@ class Engine:
         tally, loop = self._tally, asyncio.get_running_loop()
         while self._signed and not tally.stopping and self._pacing.has_place(tally.in_flight):
             if (wait_s := self._pacing.wait_s(loop.time())) > 0:
-                self._launch_after(loop, wait_s)
+                if self._next_launch is not None:
+                    self._next_launch.cancel()
+                self._next_launch = loop.call_later(wait_s, self._launch)
                 break
             self._pacing.start(loop.time())
             row = self._signed.popleft()
@@ -324,11 +325,6 @@ class Engine:
             self._room.set()
         if tally.stopping or (self._all_signed and not self._signed):
             self._all_launched.set()
-
-    def _launch_after(self, loop: asyncio.AbstractEventLoop, wait_s: float) -> None:
-        if self._next_launch is not None:
-            self._next_launch.cancel()
-        self._next_launch = loop.call_later(wait_s, self._launch)
 
     def _land(self, row: _Row) -> None:
         """Free the row's slot for the next one."""
@@ -367,16 +363,16 @@ class Engine:
         return self._world.now().timestamp() - row.request.timestamp_s > SIGNATURE_AGE_S
 
     def _intend(self, row: _Row) -> None:
-        """Submit the intent of the row's next try."""
         request = row.request
-        told = request.nonce, request.timestamp_s, request.purpose, request.endpoint_id
-        intent = Intended(row.due.order_id, *told)
+        intent = Intended(row.due.order_id, request.nonce, request.timestamp_s, request.purpose, request.endpoint_id)
         row.tries += 1
         row.intended_s = self._world.elapsed_s()
         row.intended = self._record(row, intent)
 
     async def _attempt(self, row: _Row) -> Verdict:
         due, elapsed_s = row.due, self._world.elapsed_s
+        # Nothing of the request may leave before this returns. After a crash, the durable intent is all that keeps the
+        # row from being sent again.
         recorded = await row.intended
         if recorded is MoveResult.HELD:
             # Evidence arrived after the row was read as due. It is not sent; a person must decide.
@@ -416,7 +412,6 @@ class Engine:
         return age_s < self._departs_within_s and self._journal.may_leave(age_s)
 
     def _heed(self, verdict: Verdict) -> None:
-        """Apply the advice that came with an outcome to the run."""
         kind = verdict.outcome.kind
         if kind is not OutcomeKind.NOT_SENT:
             self._tally.sent += 1

@@ -45,7 +45,6 @@ class Window:
     size: int = 1
 
     def learn(self, outcome: OutcomeKind) -> None:
-        """Note the outcome of an attempt."""
         if outcome in ANSWERS:
             self.size = max(1, min(self.limit, self.size * 2))
         elif outcome is OutcomeKind.UNKNOWN:
@@ -102,16 +101,13 @@ class Rhythm:
     next_start_s: float = 0.0
 
     def wait_s(self, now_s: float) -> float:
-        """Return how long to wait before the next start."""
         return max(0.0, self.next_start_s - now_s)
 
     def start(self, now_s: float) -> None:
-        """Record that a request starts now."""
         if self.rate_per_s > 0:
             self.next_start_s = max(self.next_start_s, now_s) + 1.0 / self.rate_per_s
 
     def pause(self, now_s: float, pause_s: float) -> None:
-        """Record that the gateway asked for a pause."""
         self.next_start_s = max(self.next_start_s, now_s + pause_s)
 
 
@@ -148,11 +144,9 @@ class LocalPacing:
         """Do nothing."""
 
     def has_place(self, in_flight: int) -> bool:
-        """Whether one more row may be in flight beside `in_flight`."""
         return in_flight < min(self._window.size, self._window.limit)
 
     def learn(self, outcome: Outcome) -> str | None:
-        """Note the outcome of an attempt; return why the run must stop, or None."""
         kind = outcome.kind
         self._window.learn(kind)
         is_doubtful = self._breaker.learn(kind)
@@ -161,7 +155,6 @@ class LocalPacing:
         return doubt_sentence(self._breaker.in_a_row) if is_doubtful else None
 
     def pause(self, now_s: float, pause_s: float) -> None:
-        """Record that the gateway asked for a pause."""
         self._rhythm.pause(now_s, pause_s)
 
     def stopped(self, reason: str) -> None:
@@ -197,13 +190,11 @@ class GroupLimit:
 
     @property
     def most_facts(self) -> int:
-        """The maximum number of facts in the next commit."""
         is_gateway_slow = 4 * self.journal_s <= self.gateway_s
         return max(SMALLEST_GROUP_FACTS if is_gateway_slow else LARGEST_GROUP_FACTS, self.places // 4)
 
 
 def stop_sentence(stop: GateStop) -> str:
-    """Return a sentence that says why no worker may send."""
     match stop.kind:
         case GateStopKind.IN_DOUBT:
             return doubt_sentence(stop.count)

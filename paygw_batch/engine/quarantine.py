@@ -66,7 +66,6 @@ class JournalClock:
 
     @classmethod
     def read(cls, journal: JournalReader, now: datetime) -> "JournalClock":
-        """Read from a journal how accurate our clock is."""
         return cls(now, *journal.clock())
 
     def quarantine(self, hours: float) -> Quarantine:
@@ -110,8 +109,7 @@ class JournalClock:
         )
 
     def sentences(self) -> list[str]:
-        """Return a sentence for each sign that our clock is wrong."""
-        return [one for one in (self.behind_sentence(), self.ahead_sentence()) if one is not None]
+        return [sentence for sentence in (self.behind_sentence(), self.ahead_sentence()) if sentence is not None]
 
     def require_sound(self) -> None:
         """Raise `UsageError` if our clock is contradicted, because the quarantine depends on it."""
