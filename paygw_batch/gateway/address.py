@@ -60,15 +60,15 @@ class Origin:
 
     @classmethod
     def of(cls, url: str, *, setting: str) -> tuple[Self, str]:
-        """Return the origin and the path of `url`; raise `ConfigurationError` naming `setting` when it has no such.
+        """Return the origin and the path of `url`. Raises `ConfigurationError`, naming `setting`, if it cannot be used.
 
         The text is not repeated in the error: a wrong address may carry a password.
         """
-        found = _ADDRESS.fullmatch(url)
-        host = found and (found["host"] or _six(found["six"]))
-        scheme = found and found["scheme"].lower()
-        has_dots = found is not None and not {".", ".."}.isdisjoint(unquote(found["path"]).split("/"))
-        if not found or not host or scheme not in _DEFAULT_PORTS or len(host) > _MAX_HOST_CHARACTERS or has_dots:
+        address = _ADDRESS.fullmatch(url)
+        host = address and (address["host"] or _six(address["six"]))
+        scheme = address and address["scheme"].lower()
+        has_dots = address is not None and not {".", ".."}.isdisjoint(unquote(address["path"]).split("/"))
+        if not address or not host or scheme not in _DEFAULT_PORTS or len(host) > _MAX_HOST_CHARACTERS or has_dots:
             raise ConfigurationError(
                 say("{setting} is not an address that can be used.", setting=setting),
                 hint=say(
@@ -76,14 +76,13 @@ class Origin:
                     "Write names outside ASCII in their xn-- form."
                 ),
             )
-        port = int(found["port"]) if found["port"] else _DEFAULT_PORTS[scheme]
+        port = int(address["port"]) if address["port"] else _DEFAULT_PORTS[scheme]
         if not 0 < port <= _MAX_PORT:
             raise ConfigurationError(say("{setting} has a port that does not exist.", setting=setting))
-        return cls(scheme, host.lower(), port), found["path"].rstrip("/")
+        return cls(scheme, host.lower(), port), address["path"].rstrip("/")
 
     @property
     def is_tls(self) -> bool:
-        """Whether connections to it use TLS."""
         return self.scheme == "https"
 
     @property

@@ -80,9 +80,9 @@ def classify(
 def date_of(reply: RawReply) -> datetime | None:
     """Return the gateway's time from the reply's `Date` header; None without a readable one."""
     stated = _header(reply, "date")
-    found = _http_date(stated) if stated is not None else None
+    date = _http_date(stated) if stated is not None else None
     try:
-        return found.astimezone(UTC) if found is not None else None
+        return date.astimezone(UTC) if date is not None else None
     except OverflowError:  # at the end of the calendar, by a zone
         return None
 
@@ -171,8 +171,8 @@ def _customer_url(members: Mapping[str, Any], expected: Expected, operation: Ope
 def _first(members: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
     """Return the evidence under the first of `names` that has any."""
     for value in values_at(members, names):
-        if (found := evidence_of(value)) is not None:
-            return found
+        if (evidence := evidence_of(value)) is not None:
+            return evidence
     return None
 
 
@@ -191,23 +191,23 @@ def _advice(reply: RawReply, outcome: Outcome, now: datetime | None) -> Advice:
 
 def _rest(reply: RawReply, now: datetime | None) -> Advice:
     """Return the pause that HTTP 429 or 503 asks for. 429 always means one, even without Retry-After."""
-    asked = _header(reply, "retry-after")
-    if asked is None:
+    retry_after = _header(reply, "retry-after")
+    if retry_after is None:
         return PauseRun(UNSTATED_PAUSE_S) if reply.http_status == HTTPStatus.TOO_MANY_REQUESTS else GoOn()
-    pause_s = _seconds(asked, _header(reply, "date"), now)
+    pause_s = _seconds(retry_after, _header(reply, "date"), now)
     if pause_s is None:
         return PauseRun(UNSTATED_PAUSE_S)
     return PauseRun(min(pause_s, MAX_PAUSE_S)) if pause_s > 0 else GoOn()
 
 
-def _seconds(asked: str, date: str | None, now: datetime | None) -> float | None:
+def _seconds(retry_after: str, date: str | None, now: datetime | None) -> float | None:
     """Return the seconds that a Retry-After states (RFC 9110 section 10.2.3), or None if they cannot be computed.
 
     A date is compared with the reply's own Date, which is from the same clock; without one, with `now`.
     """
-    if _SECONDS.fullmatch(asked):
-        return float(asked)
-    until = _http_date(asked)
+    if _SECONDS.fullmatch(retry_after):
+        return float(retry_after)
+    until = _http_date(retry_after)
     start = _http_date(date) if date is not None else None
     start = start or now
     if until is None or start is None:
@@ -217,10 +217,10 @@ def _seconds(asked: str, date: str | None, now: datetime | None) -> float | None
 
 def _http_date(text: str) -> datetime | None:
     try:
-        found = parsedate_to_datetime(text)
+        date = parsedate_to_datetime(text)
     except (ValueError, OverflowError):
         return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return date if date.tzinfo is not None else date.replace(tzinfo=UTC)
 
 
 def _header(reply: RawReply, name: str) -> str | None:

@@ -71,7 +71,7 @@ class SharedSecretHash:
 
         A value that contains the separator proves nothing: other values could give the same text.
         """
-        given, parts = values.get(self.hash_field), []
+        sent, parts = values.get(self.hash_field), []
         for name in self.fields:
             value = values.get(name)
             if name == SECRET:
@@ -80,8 +80,8 @@ class SharedSecretHash:
                 return Proof.FORGED
             else:
                 parts.append(value.encode("utf-8", "surrogatepass"))
-        made = _digest(self.algorithm, self.secret, self.separator.encode().join(parts)).hex()
-        if given is None or not hmac.compare_digest(made.encode(), given.lower().encode("utf-8", "surrogatepass")):
+        expected = _digest(self.algorithm, self.secret, self.separator.encode().join(parts)).hex()
+        if sent is None or not hmac.compare_digest(expected.encode(), sent.lower().encode("utf-8", "surrogatepass")):
             return Proof.FORGED
         return Proof.UNPROVEN if self.algorithm is HashAlgorithm.SHA1 else Proof.PROVEN
 
@@ -99,10 +99,10 @@ class SignedHeader:
 
         Also None for a GET: a hash over the body does not cover its content, which is in the address.
         """
-        found = [value for name, value in received.headers if name == self.name.lower()]
-        if received.method == "GET" or len(found) != 1 or not found[0].startswith(self.prefix):
+        values = [value for name, value in received.headers if name == self.name.lower()]
+        if received.method == "GET" or len(values) != 1 or not values[0].startswith(self.prefix):
             return None
-        text = found[0].removeprefix(self.prefix).strip()
+        text = values[0].removeprefix(self.prefix).strip()
         try:
             return bytes.fromhex(text) if self.encoding is HeaderEncoding.HEX else base64.b64decode(text, validate=True)
         except ValueError:
@@ -119,9 +119,9 @@ class HeaderHash:
 
     def proof(self, received: Received, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
         """Return PROVEN if the header carries the hash of the received body, FORGED otherwise."""
-        given = self.header.value_of(received)
-        made = _digest(self.algorithm, self.secret, received.body)
-        return Proof.PROVEN if given is not None and hmac.compare_digest(given, made) else Proof.FORGED
+        sent = self.header.value_of(received)
+        expected = _digest(self.algorithm, self.secret, received.body)
+        return Proof.PROVEN if sent is not None and hmac.compare_digest(sent, expected) else Proof.FORGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,8 @@ class HeaderSignature:
 
     def proof(self, received: Received, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
         """Return PROVEN if the header carries the gateway's signature of the received body, FORGED otherwise."""
-        given = self.header.value_of(received)
-        is_proven = given is not None and self.key.has_signed(received.body, given)
+        signature = self.header.value_of(received)
+        is_proven = signature is not None and self.key.has_signed(received.body, signature)
         return Proof.PROVEN if is_proven else Proof.FORGED
 
 
@@ -195,23 +195,20 @@ def read_notification(received: Received, names: NotificationFields, check: Auth
         _short(amount),
         _short(currency),
         _short(status),
-        next((found for name in names.reference if (found := evidence_of(values.get(name)))), None),
+        next((reference for name in names.reference if (reference := evidence_of(values.get(name)))), None),
         proof,
     )
 
 
 def headers_that_matter(received: Received, header: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the headers to keep: those about sender, time and authenticity. `header` is the configured one.
-
-    The others may hold a secret.
-    """
+    """Return the headers to keep: sender, time, authenticity, the configured `header`. The others may hold a secret."""
     own = (header or "").lower()
     kept = [
         (name, value[:MAX_HEADER_CHARACTERS])
         for name, value in received.headers
         if name == own or (_MATTERS.search(name) and not _MAY_BE_SECRET.search(name))
     ]
-    return tuple(sorted(kept, key=lambda one: one[0] != own)[:MAX_HEADERS])
+    return tuple(sorted(kept, key=lambda pair: pair[0] != own)[:MAX_HEADERS])
 
 
 def _short(value: str | None) -> str | None:

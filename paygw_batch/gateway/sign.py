@@ -285,7 +285,7 @@ class Explanation:
             **({"control": control} if control else {}),
             "body": self.body.decode(),
             "body_sha256": hashlib.sha256(self.body).hexdigest(),
-            "parameters": [asdict(one) for one in self.parameters],
+            "parameters": [asdict(parameter) for parameter in self.parameters],
             "base_string": self.base_string,
             "digest": self.digest,
             "key_fingerprint": self.key_fingerprint,

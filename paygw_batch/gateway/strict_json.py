@@ -71,16 +71,16 @@ def values_at(members: Mapping[str, Any], paths: Iterable[str]) -> Iterator[Any]
     A path without a value is left out, and so is a null.
     """
     for path in paths:
-        found = _at_dots(members, path) if "." in path else members.get(path)
-        if found is not None:
-            yield found
+        value = _at_dots(members, path) if "." in path else members.get(path)
+        if value is not None:
+            yield value
 
 
 def _at_dots(members: Mapping[str, Any], path: str) -> Any:
-    found: Any = members
+    value: Any = members
     for name in path.split("."):
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def first_of(members: Mapping[str, Any], paths: Iterable[str]) -> Any:

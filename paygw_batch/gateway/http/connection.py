@@ -54,8 +54,8 @@ class Arrivals:
             return 0.0
         # A second descriptor of the same socket: to close this one closes nothing.
         with socket.socket(fileno=os.dup(self._descriptor)) as same:
-            found = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ROUND_TRIP_US.size)
-        return float(_ROUND_TRIP_US.unpack(found)[0]) / 1_000_000
+            info = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ROUND_TRIP_US.size)
+        return float(_ROUND_TRIP_US.unpack(info)[0]) / 1_000_000
 
 
 LOOKS_AGAIN_AFTER_S = 0.002
@@ -234,7 +234,6 @@ class Connection(asyncio.Protocol):
         return self._tls.session if self._tls is not None else None
 
     def close(self) -> None:
-        """Close the connection properly."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -256,7 +255,6 @@ class Connection(asyncio.Protocol):
     # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The TCP connection is established."""
         self._transport = cast("asyncio.Transport", transport)
         self._arrivals = Arrivals(transport.get_extra_info("socket").fileno())
         # With no slack, `resume_writing` is called when the kernel has taken the whole request.
@@ -264,7 +262,6 @@ class Connection(asyncio.Protocol):
         self._living.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come."""
         match self._stage:
             case _Stage.OPENING:
                 self._go_on_opening(data)
@@ -295,7 +292,6 @@ class Connection(asyncio.Protocol):
             self._stage = _Stage.SPENT
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
         self._living.discard(self)
         self.gone.set()
         detail = type(exc).__name__ if exc is not None else "closed"

@@ -126,7 +126,6 @@ def _fault(error: httpx.HTTPError, *, has_proxy: bool) -> TransportFault:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, and its causes."""
     while error is not None:
         yield error
         if isinstance(error, BaseExceptionGroup):

@@ -205,7 +205,6 @@ class ReplyReader:
             self._headers.append((name.decode("latin-1").lower(), value.decode("latin-1").strip(" \t")))
 
     def on_headers_complete(self) -> None:
-        """Judge the head."""
         status = self._parser.get_status_code()
         if status == 101:  # noqa: PLR2004 (Switching Protocols)
             self._break(FaultKind.PROTOCOL_ERROR, "switched protocols")
@@ -226,7 +225,6 @@ class ReplyReader:
         self._until_end = not self._is_chunked and not _elements(self._headers, "content-length")
 
     def on_body(self, piece: bytes) -> None:
-        """Keep a piece of the body."""
         self._body_bytes += len(piece)
         if self._body_bytes > MAX_BODY_BYTES:
             self._break(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
@@ -259,7 +257,6 @@ class TunnelReader:
         self._answer = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Read the next bytes from the proxy."""
         self._answer += data
         head, end, surplus = bytes(self._answer).partition(_END_OF_HEAD)
         if not end:

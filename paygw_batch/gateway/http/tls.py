@@ -68,7 +68,6 @@ class TlsChannel:
 
     @property
     def resumed(self) -> bool:
-        """Whether the handshake resumed an earlier session."""
         return bool(self._side.session_reused)
 
     @property

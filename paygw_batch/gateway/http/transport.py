@@ -51,16 +51,15 @@ class KeptAddresses:
 
 async def _looked_up(loop: asyncio.AbstractEventLoop, host: str, port: int) -> Sequence[str]:
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         detail = error.strerror if isinstance(error, OSError) else None
         raise CannotOpen(FaultKind.NAME_NOT_RESOLVED, detail or type(error).__name__) from None
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    return list(dict.fromkeys(str(address[0]) for *_, address in addresses))
 
 
 @lru_cache(maxsize=16)
 def _is_address(host: str) -> bool:
-    """Whether `host` is an IP address, so that no lookup is needed."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -144,7 +143,6 @@ class PayoutTransport:
                     await connection.gone.wait()
 
     async def _send(self, request: bytes, may_leave: MayLeave) -> RawReply | TransportFault:
-        """Send one request over a connection that is fit for it."""
         if self._is_closed:
             raise InternalError("a request was sent through a transport that is closed")
         loop = asyncio.get_running_loop()
@@ -185,14 +183,11 @@ class PayoutTransport:
         # Whether it is still fit is checked when it is taken again, because only then the answer counts.
         if self._reuse and connection.is_quiet and not self._is_closed:
             self._idle.append(connection)
-            self._close_stale(connection.quiet_since_s)
+            # The list begins with the connection that has been idle longest.
+            while self._idle and connection.quiet_since_s - self._idle[0].quiet_since_s >= MAX_QUIET_S:
+                self._idle.pop(0).close()
         else:
             connection.close()
-
-    def _close_stale(self, now_s: float) -> None:
-        """Close the connections idle for `MAX_QUIET_S` or longer; the list begins with the longest idle one."""
-        while self._idle and now_s - self._idle[0].quiet_since_s >= MAX_QUIET_S:
-            self._idle.pop(0).close()
 
     # Opening: name, TCP, proxy, TLS. The request is not known here.
 

@@ -77,29 +77,29 @@ _MODULE = ("module-path", "module-name")
 def token_address(uri: str) -> TokenAddress:
     """Read a `pkcs11:` URI. Raises `ConfigurationError` for a part that is not supported."""
     path, _, query = uri.removeprefix(PKCS11).partition("?")
-    said = {**_attributes(uri, path, ";"), **_attributes(uri, query, "&")}
-    if any(name in said for name in _SECRET):
+    attributes = {**_attributes(uri, path, ";"), **_attributes(uri, query, "&")}
+    if any(name in attributes for name in _SECRET):
         raise ConfigurationError(
             say("The address of the key holds a PIN, or says where one is."),
             hint=say("Remove it: the PIN belongs in a file or an environment variable (docs/keys.md)."),
         )
-    if any(name in said for name in _MODULE):
+    if any(name in attributes for name in _MODULE):
         raise ConfigurationError(
             say("The address of the key names a module."),
             hint=say("Remove it, and set the module separately (docs/keys.md)."),
         )
-    if said.pop("type", b"private") != b"private":
+    if attributes.pop("type", b"private") != b"private":
         raise ConfigurationError(
             say("The address of the key does not ask for a private key."), hint=say("Leave `type` out.")
         )
-    if unknown := sorted(said.keys() - _TEXTS.keys()):
+    if unknown := sorted(attributes.keys() - _TEXTS.keys()):
         raise _wrong(uri, unknown[0])
-    if not said.keys() & {"object", "id"}:
+    if not attributes.keys() & {"object", "id"}:
         raise ConfigurationError(
             say("The address of the key does not say which key of the token is meant."),
             hint=say('Write it like "pkcs11:token=paygw;object=payouts".'),
         )
-    return TokenAddress(uri, **{_TEXTS[name]: _value(uri, name, value) for name, value in said.items()})  # type: ignore[arg-type]
+    return TokenAddress(uri, **{_TEXTS[name]: _value(uri, name, value) for name, value in attributes.items()})  # type: ignore[arg-type]
 
 
 def kms_key_id(address: str) -> str:
@@ -114,13 +114,13 @@ def kms_key_id(address: str) -> str:
 
 
 def _attributes(uri: str, text: str, separator: str) -> Mapping[str, bytes]:
-    said: dict[str, bytes] = {}
+    attributes: dict[str, bytes] = {}
     for pair in filter(None, text.split(separator)):
         name, equals, value = pair.partition("=")
-        if not equals or name in said:
+        if not equals or name in attributes:
             raise _wrong(uri, name)
-        said[name] = unquote_to_bytes(value)
-    return said
+        attributes[name] = unquote_to_bytes(value)
+    return attributes
 
 
 def _value(uri: str, name: str, value: bytes) -> str | bytes | int:
@@ -265,7 +265,6 @@ class KeyUnusable(ConfigurationError):
         return json.dumps([self.key, self.trouble, self.detail]).encode("ascii")
 
     def for_run(self) -> SigningFailed:
-        """Return the error as one that ends a run."""
         return SigningFailed(self.message, hint=self.hint)
 
 
@@ -405,7 +404,6 @@ class PrivateKey(SigningKey):
 
     @property
     def public(self) -> PublicHalf:
-        """The public half."""
         return PublicHalf(self._key.public_key())
 
     @property
@@ -415,7 +413,6 @@ class PrivateKey(SigningKey):
 
     @contextmanager
     def at_work(self) -> Iterator[Callable[[str], str]]:
-        """Yield a signer in this process."""
         yield lambda text: base64.b64encode(self._key.sign(text.encode(), _PADDING, _DIGEST)).decode("ascii")
 
     def hand_over(self) -> bytes:
@@ -424,7 +421,6 @@ class PrivateKey(SigningKey):
         return json.dumps({"kind": KeyKind.FILE, "der": base64.b64encode(der).decode("ascii")}).encode()
 
     def staff(self, cores: int) -> Staff:
-        """Return one process for each core."""
         return Staff(cores)
 
 
@@ -443,12 +439,12 @@ def public_half_from(modulus: bytes, exponent: bytes) -> PublicHalf:
     return PublicHalf(numbers.public_key())
 
 
-def file_key_handed_over(told: dict[str, str]) -> PrivateKey:
+def file_key_handed_over(fields: dict[str, str]) -> PrivateKey:
     """Return the key that `PrivateKey.hand_over` gave to this process."""
-    found = load_der_private_key(base64.b64decode(told["der"]), None)
-    if not isinstance(found, RSAPrivateKey):
+    key = load_der_private_key(base64.b64decode(fields["der"]), None)
+    if not isinstance(key, RSAPrivateKey):
         raise InternalError("a signing process was given something else than an RSA key")
-    return PrivateKey(found)
+    return PrivateKey(key)
 
 
 class SignatureAlgorithm(StrEnum):
@@ -554,10 +550,10 @@ By the version in their ASN.1: 3 is a PKCS#12 file (RFC 7292), 0 a bare key; an 
 def _refuse_other_format(path: Path, content: bytes) -> None:
     """Raise `ConfigurationError` for a private key in a format that is not read here."""
     names = {"file": shlex.quote(str(path)), "new": shlex.quote(f"{path}.pem")}
-    for pattern, what, command in _OTHER_FORMATS:
+    for pattern, kind, command in _OTHER_FORMATS:
         if re.search(pattern, content, re.DOTALL):
             raise ConfigurationError(
-                say("The private key {path} is {what}, not PEM.", path=path, what=say(what)),
+                say("The private key {path} is {what}, not PEM.", path=path, what=say(kind)),
                 hint=say("Convert it: `{command}`.", command=command.format(**names)),
             )
 

@@ -51,15 +51,15 @@ def main() -> None:
 
 
 def _handed_over(line: bytes) -> SigningKey:
-    told = json.loads(line)
+    fields = json.loads(line)
     key: SigningKey
-    match KeyKind(told["kind"]):
+    match KeyKind(fields["kind"]):
         case KeyKind.FILE:
-            key = file_key_handed_over(told)
+            key = file_key_handed_over(fields)
         case KeyKind.PKCS11:
-            key = extra("custody.token_key").token_key_handed_over(told)
+            key = extra("custody.token_key").token_key_handed_over(fields)
         case KeyKind.AWSKMS:
-            key = extra("custody.kms_key").kms_key_handed_over(told)
+            key = extra("custody.kms_key").kms_key_handed_over(fields)
     return key
 
 
@@ -76,20 +76,20 @@ def _sign_in_turn(source: BinaryIO, out: BinaryIO, sign: Sign) -> None:
 
 def _sign_at_once(source: BinaryIO, out: BinaryIO, sign: Sign, threads: int) -> None:
     """Sign in threads, which wait for a service; write the signatures in the order of the texts."""
-    asked: SimpleQueue[Future[str] | None] = SimpleQueue()
+    signatures: SimpleQueue[Future[str] | None] = SimpleQueue()
     with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as writer:
-        written = writer.submit(_write, asked, out)
+        written = writer.submit(_write, signatures, out)
         for texts in _groups(source):
             for text in texts:
-                asked.put(pool.submit(sign, text))
-        asked.put(None)
+                signatures.put(pool.submit(sign, text))
+        signatures.put(None)
         written.result()
 
 
-def _write(asked: SimpleQueue[Future[str] | None], out: BinaryIO) -> None:
+def _write(signatures: SimpleQueue[Future[str] | None], out: BinaryIO) -> None:
     """Write each signature as it arrives. The first error is the last line; the run then closes the input."""
     try:
-        while (signed := asked.get()) is not None:
+        while (signed := signatures.get()) is not None:
             out.write(signed.result().encode() + b"\n")
             out.flush()
     except KeyUnusable as error:

@@ -105,11 +105,9 @@ class SigningThreads:
         self._threads = ThreadPoolExecutor(signers_on(usable_cores()), thread_name_prefix="sign")
 
     async def sign(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return the signature of each text, in base64."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._signed, texts)
-
-    def _signed(self, texts: Sequence[str]) -> list[str]:
-        return [self._key.sign(text) for text in texts]
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, lambda: [self._key.sign(text) for text in texts]
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -131,14 +129,10 @@ class SigningProcesses:
 
     @property
     def processes(self) -> Sequence[subprocess.Popen[bytes]]:
-        """The processes that sign."""
-        return [one.process for one in self._working]
+        return [signer.process for signer in self._working]
 
     async def sign(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return the signature of each text, in base64.
-
-        Raises `SigningFailed` when a process has ended, or a slow key takes too long.
-        """
+        """Sign (see `Signers`). Raises `SigningFailed` if a process has ended, or a slow key takes too long."""
         least_busy = min(self._working, key=attrgetter("waiting"))
         try:
             async with asyncio.timeout(SIGN_WITHIN_S if self._staff.is_slow else None):
@@ -152,10 +146,10 @@ class SigningProcesses:
             for _ in range(self._staff.processes):
                 self._working.append(await self._started())
             async with asyncio.timeout(_STARTING_TIMEOUT_S):
-                await asyncio.gather(*[one.sign([_TRIAL]) for one in self._working])
+                await asyncio.gather(*[signer.sign([_TRIAL]) for signer in self._working])
         except (OSError, SigningFailed) as problem:
             await self.__aexit__()
-            if any(one.trouble is not None for one in self._working):
+            if any(signer.trouble is not None for signer in self._working):
                 raise
             reason = say("it ended at once")
             if isinstance(problem, OSError):  # also if it took too long, which has no `strerror`
@@ -168,19 +162,19 @@ class SigningProcesses:
 
     async def _started(self) -> "_AtWork":
         loop = asyncio.get_running_loop()
-        one = _AtWork(_process(self._environment()), self._key.public.signature_characters + 1)
-        await loop.connect_read_pipe(lambda: one, one.process.stdout)
-        one.input, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, one.process.stdin)
-        one.input.write(self._key.hand_over() + b"\n")
-        return one
+        signer = _AtWork(_process(self._environment()), self._key.public.signature_characters + 1)
+        await loop.connect_read_pipe(lambda: signer, signer.process.stdout)
+        signer.input, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, signer.process.stdin)
+        signer.input.write(self._key.hand_over() + b"\n")
+        return signer
 
     def _environment(self) -> Mapping[str, str]:
         """Return the environment of the processes. A vendor's module and the AWS SDK need more variables."""
         return os.environ if self._staff.is_slow else child_environment(os.environ)
 
     async def __aexit__(self, *_: object) -> None:
-        for one in self._working:
-            one.input.close()
+        for signer in self._working:
+            signer.input.close()
         await asyncio.gather(*[asyncio.to_thread(_ended, process) for process in self.processes])
 
 
