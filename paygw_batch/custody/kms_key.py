@@ -95,7 +95,7 @@ class KmsKey(SigningKey):
         until_s, wait_s = time.monotonic() + PATIENCE_S, _FIRST_WAIT_S
         while True:
             try:
-                with _told(self.key_id):
+                with _translating_errors(self.key_id):
                     answer = client.sign(
                         KeyId=self.key_id, Message=digest, MessageType="DIGEST", SigningAlgorithm=_ALGORITHM
                     )
@@ -111,26 +111,25 @@ class KmsKey(SigningKey):
         return json.dumps({"kind": KeyKind.AWSKMS, "key_id": self.key_id, "calls": self.calls}).encode("ascii")
 
     def staff(self, cores: int) -> Staff:  # noqa: ARG002 (AWS computes)
-        """Return one process, with a thread for each call."""
         return Staff(1, self.calls, is_slow=True)
 
 
-def kms_key_handed_over(told: dict[str, Any]) -> KmsKey:
+def kms_key_handed_over(fields: dict[str, Any]) -> KmsKey:
     """Return the key named by `KmsKey.hand_over` to this process. Raises `KeyUnusable`."""
-    return load_kms_key(told["key_id"], told["calls"])
+    return load_kms_key(fields["key_id"], fields["calls"])
 
 
 def load_kms_key(key_id: str, calls: int) -> KmsKey:
     """Return the RSA key in AWS. Raises `KeyUnusable` if it is missing or may not sign."""
     client = _client(key_id, calls)
-    with _told(key_id):
-        told = client.get_public_key(KeyId=key_id)
-    public = public_half_of(told["PublicKey"])
-    if public is None or told["KeyUsage"] != "SIGN_VERIFY" or _ALGORITHM not in told["SigningAlgorithms"]:
+    with _translating_errors(key_id):
+        answer = client.get_public_key(KeyId=key_id)
+    public = public_half_of(answer["PublicKey"])
+    if public is None or answer["KeyUsage"] != "SIGN_VERIFY" or _ALGORITHM not in answer["SigningAlgorithms"]:
         raise KeyUnusable(_address(key_id), KeyTrouble.WRONG_KIND)
     if public.bits < MIN_KEY_BITS:
         raise KeyUnusable(_address(key_id), KeyTrouble.TOO_SHORT, str(public.bits))
-    with _told(key_id):
+    with _translating_errors(key_id):
         about = client.describe_key(KeyId=key_id)["KeyMetadata"]
     if about["KeyState"] != "Enabled":
         raise KeyUnusable(_address(key_id), KeyTrouble.DISABLED)
@@ -153,7 +152,7 @@ def _client(key_id: str, calls: int) -> Any:
     )
     arn = key_id.split(":")
     named = arn[_REGION_IN_ARN] if arn[0] == "arn" and len(arn) > _REGION_IN_ARN else os.environ.get("AWS_REGION")
-    with _told(key_id):
+    with _translating_errors(key_id):
         return boto3.session.Session().client("kms", region_name=named or None, config=config)
 
 
@@ -162,14 +161,14 @@ def _address(key_id: str) -> str:
 
 
 @contextmanager
-def _told(key_id: str) -> Iterator[None]:
+def _translating_errors(key_id: str) -> Iterator[None]:
     """Translate an error of the SDK without its own text, which can hold more than a person needs."""
     try:
         yield
     except sdk.ClientError as error:
         code = str(error.response.get("Error", {}).get("Code", ""))
-        trouble = next((one for one, codes in _BY_CODE.items() if code in codes), KeyTrouble.BROKEN)
+        trouble = next((kind for kind, codes in _BY_CODE.items() if code in codes), KeyTrouble.BROKEN)
         raise KeyUnusable(_address(key_id), trouble, code or type(error).__name__) from None
     except (sdk.BotoCoreError, ValueError) as error:
-        trouble = next((one for one, errors in _BY_ERROR.items() if isinstance(error, errors)), KeyTrouble.BROKEN)
+        trouble = next((kind for kind, errors in _BY_ERROR.items() if isinstance(error, errors)), KeyTrouble.BROKEN)
         raise KeyUnusable(_address(key_id), trouble, type(error).__name__) from None

@@ -89,7 +89,7 @@ class TokenKey(SigningKey):
             key = _private_key(self.place.address, session)
 
             def sign(text: str) -> str:
-                with _told(self.place.address):
+                with _translating_errors(self.place.address):
                     signature: bytes = key.sign(text.encode(), mechanism=Mechanism.SHA256_RSA_PKCS)
                 if not self.public.has_signed(text, signature):
                     raise KeyUnusable(self.place.address.uri, KeyTrouble.WRONG_SIGNATURE)
@@ -100,11 +100,10 @@ class TokenKey(SigningKey):
     def hand_over(self) -> bytes:
         """Return where the key is, and the PIN."""
         place = self.place
-        told = {"kind": KeyKind.PKCS11, "uri": place.address.uri, "module": str(place.module), "pin": place.pin}
-        return json.dumps(told).encode("ascii")
+        fields = {"kind": KeyKind.PKCS11, "uri": place.address.uri, "module": str(place.module), "pin": place.pin}
+        return json.dumps(fields).encode("ascii")
 
     def staff(self, cores: int) -> Staff:  # noqa: ARG002 (the token computes)
-        """Return one process for each session."""
         return Staff(self.place.sessions, is_slow=True)
 
 
@@ -120,7 +119,7 @@ class PersonTokenKey:
         address = self.place.address
         with _session(self.place) as session:
             key = _private_key(address, session)
-            with _told(address):
+            with _translating_errors(address):
                 if key.key_type is KeyType.EC_EDWARDS:
                     return bytes(key.sign(data, mechanism=Mechanism.EDDSA))
                 signature = key.sign(hashlib.sha256(data).digest(), mechanism=Mechanism.ECDSA)
@@ -130,7 +129,7 @@ class PersonTokenKey:
 def load_person_token_key(place: TokenPlace) -> PersonTokenKey:
     """Return a person's key in the token. Raises `KeyUnusable` if it is missing or may not sign."""
     address = place.address
-    with _session(place) as session, _told(address):
+    with _session(place) as session, _translating_errors(address):
         key = _private_key(address, session)
         if key.key_type not in {KeyType.EC, KeyType.EC_EDWARDS} or not _attribute(key, Attribute.SIGN, default=True):
             raise KeyUnusable(address.uri, KeyTrouble.WRONG_KIND)
@@ -143,15 +142,15 @@ def load_person_token_key(place: TokenPlace) -> PersonTokenKey:
         return PersonTokenKey(place, _ED25519 + public[Attribute.EC_POINT][-_ED25519_BYTES:])
 
 
-def token_key_handed_over(told: dict[str, str]) -> TokenKey:
+def token_key_handed_over(fields: dict[str, str]) -> TokenKey:
     """Return the key named by `TokenKey.hand_over` to this process. Raises `KeyUnusable`."""
-    return load_token_key(TokenPlace(token_address(told["uri"]), Path(told["module"]), told["pin"]))
+    return load_token_key(TokenPlace(token_address(fields["uri"]), Path(fields["module"]), fields["pin"]))
 
 
 def load_token_key(place: TokenPlace) -> TokenKey:
     """Return the RSA key in the token. Raises `KeyUnusable` if it is missing or may not sign."""
     address = place.address
-    with _session(place) as session, _told(address):
+    with _session(place) as session, _translating_errors(address):
         key = _private_key(address, session)
         if key.key_type is not KeyType.RSA or not _attribute(key, Attribute.SIGN, default=True):
             raise KeyUnusable(address.uri, KeyTrouble.WRONG_KIND)
@@ -169,14 +168,14 @@ def load_token_key(place: TokenPlace) -> TokenKey:
 
 def has_token_key(place: TokenPlace) -> bool:
     """Whether the token has a key with that name. Raises `KeyUnusable` if the token cannot be read."""
-    with _session(place) as session, _told(place.address):
+    with _session(place) as session, _translating_errors(place.address):
         return bool(_private_keys(place.address, session))
 
 
 def make_token_key(place: TokenPlace) -> None:
     """Create a new RSA key in the token, which cannot be exported. Raises `KeyUnusable`."""
     address = place.address
-    with _session(place, writes=True) as session, _told(address):
+    with _session(place, writes=True) as session, _translating_errors(address):
         session.generate_keypair(
             KeyType.RSA,
             NEW_KEY_BITS,
@@ -199,7 +198,7 @@ def _session(place: TokenPlace, *, writes: bool = False) -> Iterator[Any]:
             except pkcs11.PKCS11Error:
                 raise KeyUnusable(address.uri, KeyTrouble.MODULE, str(place.module)) from None
             undo.callback(_quietly, module.finalize)
-            with _told(address):
+            with _translating_errors(address):
                 token = _token(address, module)
                 if TokenFlag.USER_PIN_LOCKED in token.flags:
                     raise KeyUnusable(address.uri, KeyTrouble.PIN_LOCKED)
@@ -248,10 +247,10 @@ def _token(address: TokenAddress, module: Any) -> Any:
 
 def _fits(address: TokenAddress, token: Any) -> bool:
     serial = token.serial.decode("ascii", "replace").strip()
-    found = (token.label, serial, token.manufacturer_id, token.model, token.slot.slot_id)
+    actual = (token.label, serial, token.manufacturer_id, token.model, token.slot.slot_id)
     wanted = (address.token, address.serial, address.manufacturer, address.model, address.slot)
     return TokenFlag.TOKEN_INITIALIZED in token.flags and all(
-        want is None or want == there for want, there in zip(wanted, found, strict=True)
+        want is None or want == value for want, value in zip(wanted, actual, strict=True)
     )
 
 
@@ -265,7 +264,7 @@ def _private_keys(address: TokenAddress, session: Any) -> list[Any]:
 
 
 def _private_key(address: TokenAddress, session: Any) -> Any:
-    with _told(address):
+    with _translating_errors(address):
         keys = _private_keys(address, session)
     if len(keys) != 1:
         raise KeyUnusable(address.uri, KeyTrouble.SEVERAL_KEYS if keys else KeyTrouble.KEY_MISSING)
@@ -283,18 +282,17 @@ def _public_half(address: TokenAddress, session: Any, key: Any) -> PublicHalf:
     raise KeyUnusable(address.uri, KeyTrouble.BROKEN, "no public half")
 
 
-def _attribute(found: Any, attribute: Attribute, *, default: Any) -> Any:
+def _attribute(source: Any, attribute: Attribute, *, default: Any) -> Any:
     try:
-        return found[attribute]
+        return source[attribute]
     except (pkcs11.PKCS11Error, ValueError, NotImplementedError):
         return default
 
 
 @contextmanager
-def _told(address: TokenAddress) -> Iterator[None]:
-    """Translate an error of the module."""
+def _translating_errors(address: TokenAddress) -> Iterator[None]:
     try:
         yield
     except pkcs11.PKCS11Error as error:
-        trouble = next((one for one, errors in _TROUBLES.items() if isinstance(error, errors)), KeyTrouble.BROKEN)
+        trouble = next((kind for kind, errors in _TROUBLES.items() if isinstance(error, errors)), KeyTrouble.BROKEN)
         raise KeyUnusable(address.uri, trouble, type(error).__name__) from None
