@@ -39,5 +39,4 @@ def elapsed_s() -> float:
 
 
 def utc_now() -> datetime:
-    """Return the wall clock's time."""
     return datetime.now(UTC)

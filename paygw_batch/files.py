@@ -49,7 +49,7 @@ class ProtectedFile:
         """Return whether writing `path` would write this file, under any name, link or spelling."""
         if self.is_directory:
             place = _resolved(path)  # a link with an excepted name leads to a file that is not excepted
-            is_excepted = any(place == _resolved(one.parent) / one.name for one in self.but_for)
+            is_excepted = any(place == _resolved(file.parent) / file.name for file in self.but_for)
             return not is_excepted and any(_is_same(parent, self.path) for parent in place.parents)
         if _is_same(path, self.path):
             return True
@@ -65,20 +65,19 @@ class ProtectedFile:
 
 
 def check_outputs(outputs: Sequence[Output], kept: Sequence[ProtectedFile], *, force: bool = False) -> None:
-    """Raise `OutputError` unless every one of `outputs` can be written and takes no other file's place.
+    """Raise `OutputError` unless every one of `outputs` can be written and overwrites no other file.
 
-    A file that is there is replaced if it is empty, if it is one of ours, or if `force` says so; what is
-    `kept` never is.
+    An existing file is replaced if it is empty, if it is one of ours, or with `force`; those `kept` never are.
     """
     for at, output in enumerate(outputs):
-        for one in kept:
-            if one.is_hit_by(output.path):
+        for protected in kept:
+            if protected.is_hit_by(output.path):
                 raise OutputError(
                     say(
                         "{named} {path} would overwrite {what}.",
                         named=output.named,
                         path=output.path,
-                        what=say(one.what),
+                        what=say(protected.what),
                     ),
                     hint=say("Nothing was read or sent. Name another file."),
                 )
@@ -166,6 +165,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        # Durable before it gets the name: after a crash, the name leads to the old file or to the whole new one.
         temporary.replace(path)
     except BaseException:
         with suppress(OSError):
@@ -209,10 +209,7 @@ def create_once(path: Path, content: bytes) -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append a line to the file at `path`, created (mode 0600) if it is missing, never through a link.
-
-    Raises `OSError`.
-    """
+    """Append a line to a file (mode 0600), created if missing, never through a link. Raises `OSError`."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.write(descriptor, line)
@@ -230,7 +227,6 @@ def sync_directory(directory: Path) -> None:
 
 
 def cannot_write(path: Path, error: Exception) -> OutputError:
-    """Return the error for a file that cannot be written."""
     reason = say(error.strerror) if isinstance(error, OSError) and error.strerror else type(error).__name__
     return OutputError(say("{path} cannot be written: {reason}.", path=path, reason=reason))
 
@@ -242,10 +238,10 @@ def open_without_waiting(path: str, flags: int) -> int:
 
 def _may_be_replaced(output: Output) -> bool:
     try:
-        found = output.path.stat()
+        status = output.path.stat()
     except OSError:  # it is not there, or cannot be written either
         return True
-    return output.is_ours is not None and (found.st_size == 0 or output.is_ours(output.path))
+    return output.is_ours is not None and (status.st_size == 0 or output.is_ours(output.path))
 
 
 def _refuse_special(path: Path) -> None:
@@ -253,9 +249,9 @@ def _refuse_special(path: Path) -> None:
         raise OutputError(say("{path} is not a regular file.", path=path), hint=say("Name an ordinary file."))
 
 
-def _is_same(one: Path, other: Path) -> bool:
+def _is_same(path: Path, other: Path) -> bool:
     try:
-        return one.samefile(other)
+        return path.samefile(other)
     except OSError:
         return False
 

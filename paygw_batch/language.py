@@ -127,7 +127,6 @@ class SpreadsheetSigns:
 
 
 def spreadsheet_signs() -> SpreadsheetSigns:
-    """Return the signs of CSV in the chosen language."""
     two_numbers = gettext(_TWO_NUMBERS)
     return SpreadsheetSigns(decimal=two_numbers[1], delimiter=two_numbers[3])
 
@@ -145,7 +144,6 @@ class _Filling(Formatter):
     """Fills a sentence as `str.format` does, with numbers as the language groups them."""
 
     def format_field(self, value: Any, format_spec: str) -> Any:
-        """Return a value as its place in the sentence wants it."""
         shown = super().format_field(value, format_spec)
         return grouped(shown) if _ENGLISH_GROUPS in format_spec else shown
 

@@ -124,22 +124,23 @@ class ListenerApp:
 
     async def _kept(self, received: Received) -> int:
         """Make a notification durable; return the HTTP status of the answer."""
-        said = self._read(received)
-        if isinstance(said, str):
+        reading = self._read(received)
+        if isinstance(reading, str):
             self.counts["unreadable"] += 1
             if self.counts["unreadable"] > MAX_UNREADABLE:
                 return 400
         try:
-            await self._keep(encode_notification(self._notice(received, said)))
+            # Durable before the answer: the gateway need not repeat a notification that was answered with 200.
+            await self._keep(encode_notification(self._notice(received, reading)))
         except JournalError:
             return 503
         self.counts["kept"] += 1
-        if isinstance(said, Claim) and said.proof is not Proof.PROVEN:
-            self.follow_up(said)
-        return 400 if isinstance(said, str) else 200
+        if isinstance(reading, Claim) and reading.proof is not Proof.PROVEN:
+            self.follow_up(reading)
+        return 400 if isinstance(reading, str) else 200
 
-    def _notice(self, received: Received, said: Claim | str) -> Notification:
-        is_read = isinstance(said, Claim)
+    def _notice(self, received: Received, reading: Claim | str) -> Notification:
+        is_read = isinstance(reading, Claim)
         shown = self._limits.max_body_bytes if is_read else KEPT_UNREADABLE_BYTES
         return Notification(
             received_at=self._now(),
@@ -148,8 +149,8 @@ class ListenerApp:
             query=received.query[:shown],
             body=received.body[:shown],
             length=len(received.body),
-            problem="" if isinstance(said, Claim) else said,
-            claim=said if isinstance(said, Claim) else Claim(None),
+            problem="" if isinstance(reading, Claim) else reading,
+            claim=reading if isinstance(reading, Claim) else Claim(None),
             headers=headers_that_matter(received, self._header),
         )
 

@@ -96,10 +96,10 @@ class PythonBuild:
 
 
 def python_build() -> PythonBuild:
-    """Return how this Python was built, by the words that its `configure` was given."""
-    told = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
-    unless_told = False if told and sys.base_prefix != "/usr" else None
-    return PythonBuild("--enable-optimizations" in told or unless_told, "--with-lto" in told or unless_told)
+    """Return how this Python was built, by the arguments of its `configure`."""
+    arguments = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
+    otherwise = False if arguments and sys.base_prefix != "/usr" else None
+    return PythonBuild("--enable-optimizations" in arguments or otherwise, "--with-lto" in arguments or otherwise)
 
 
 def processor() -> str:

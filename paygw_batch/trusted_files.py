@@ -55,25 +55,25 @@ def read_with_mode(path: Path, name: str, others: Others, *, most_bytes: int) ->
             say("{name} belongs to another user.", name=name), hint=f"chown {os.geteuid()} {shlex.quote(str(path))}"
         )
     elif about.st_mode & forbidden:
-        what = (
+        problem = (
             say("open to users other than its owner")
             if others is Others.MAY_NOTHING
             else say("open to changes by others")
         )
         distrust = ConfigurationError(
-            say("{name} is {what}.", name=name, what=what), hint=f"chmod {mode} {shlex.quote(str(path))}"
+            say("{name} is {what}.", name=name, what=problem), hint=f"chmod {mode} {shlex.quote(str(path))}"
         )
     return TrustedFile(content, distrust)
 
 
 def read_trusted(path: Path, name: str, others: Others) -> bytes:
     """Return the content of a file with a key or a secret. Raises `ConfigurationError` for one not to be trusted."""
-    found = read_with_mode(path, name, others, most_bytes=_MAX_SECRET_BYTES + 1)
-    if found.distrust is not None:
-        raise found.distrust
-    if len(found.content) > _MAX_SECRET_BYTES:
+    file = read_with_mode(path, name, others, most_bytes=_MAX_SECRET_BYTES + 1)
+    if file.distrust is not None:
+        raise file.distrust
+    if len(file.content) > _MAX_SECRET_BYTES:
         raise ConfigurationError(say("{name} is too large to be a key.", name=name))
-    return found.content
+    return file.content
 
 
 def check_directory(path: Path) -> None:
