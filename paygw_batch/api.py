@@ -276,6 +276,8 @@ class Payouts:
         reference: str | None = None,
         worksheet: str | None = None,
         encoding: str | None = None,
+        numbers: str | None = None,
+        names: str | None = None,
         skip_invalid: bool = False,
         amend: bool = False,
         strict: bool = False,
@@ -289,16 +291,15 @@ class Payouts:
     ) -> Run:
         """Return a run that starts the sheet's batch, or continues it, once it is entered.
 
-        A frame needs a `name`, the file name that its sheet would have. `expected` are the control totals of the sheet.
-        `repeats_meant` allows a repeat of a recent batch under other ids, or of a payee; `new_payees` names the people
-        who are new under a reference that was used before. `plan` is the approved plan, if required.
-        `worksheet` and `encoding` answer a file's open questions. `by` is the person who decides, besides the login.
-        `wait` waits for another run that holds the journal. `stop_on` names signals that stop the run.
-
-        Entering raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld`, `JournalMissing` and their
-        like: nothing was sent by then.
+        A frame needs a `name`, the file name that its sheet would have. `worksheet`, `encoding`, `numbers` and `names`
+        answer open questions. `repeats_meant` allows a repeat of a recent batch under other ids, or of a payee, and
+        `new_payees` names those who are new under a used reference. `plan` is the approved plan, if required. `by` is
+        the person who decides, besides the login. `wait` waits for another run; `stop_on` are signals that stop this
+        one. Entering raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld`, `JournalMissing` and
+        their like: nothing was sent by then.
         """
-        given = self._given(sheet, name, Reading(reference=reference, worksheet=worksheet, encoding=encoding))
+        said = Reading(reference=reference, worksheet=worksheet, encoding=encoding, numbers=numbers, names=names)
+        given = self._given(sheet, name, said)
         plan_file = default_plan(given.path) if plan is None else _named(plan, "plan")
         choices = Choices(
             skip_invalid=skip_invalid,
@@ -335,10 +336,13 @@ class Payouts:
         reference: str | None = None,
         worksheet: str | None = None,
         encoding: str | None = None,
+        numbers: str | None = None,
+        names: str | None = None,
         strict: bool = False,
     ) -> Checked:
         """Read and validate a sheet, as `submit` would. Raises `SheetError` for one that cannot be read at all."""
-        given = self._given(sheet, name, Reading(reference=reference, worksheet=worksheet, encoding=encoding))
+        said = Reading(reference=reference, worksheet=worksheet, encoding=encoding, numbers=numbers, names=names)
+        given = self._given(sheet, name, said)
         found = given.validated()
         if strict:
             found = warnings_as_defects(found)
@@ -424,6 +428,8 @@ class Payouts:
         reference: str | None = None,
         worksheet: str | None = None,
         encoding: str | None = None,
+        numbers: str | None = None,
+        names: str | None = None,
         skip_invalid: bool = False,
         amend: bool = False,
         strict: bool = False,
@@ -431,7 +437,8 @@ class Payouts:
         new_payees: Iterable[str] = (),
     ) -> Planned | Refused:
         """Write the plan of a sheet to `out`, signed by its maker's `key`, for others to approve. Nothing is sent."""
-        given = self._given(sheet, name, Reading(reference=reference, worksheet=worksheet, encoding=encoding))
+        said = Reading(reference=reference, worksheet=worksheet, encoding=encoding, numbers=numbers, names=names)
+        given = self._given(sheet, name, said)
         file, policy = _named(out, "out"), required_policy(self._settings)
         maker = approval_key_at(_named(key, "key"), passphrase, os.environ.get(MODULE))
         known_maker(maker.public, policy, say("No plan was made."))

@@ -112,6 +112,8 @@ class Asked(StrEnum):
     """The name of the payment run, from which order ids are made."""
     ENCODING = "encoding"
     WORKSHEET = "worksheet"
+    NUMBERS = "numbers"
+    NAMES = "names"
 
 
 class SheetQuestion(SheetError):

@@ -45,6 +45,8 @@ MEANT = "column.meant"
 """The code of a heading to which a person gave a different meaning."""
 READ_AS = "sheet.encoding"
 """The code of the encoding that somebody had to name for a sheet."""
+SPELLED = "sheet.spelling"
+"""The code of texts of a column that are read as a person said: `value` is the first of them, and `rows` are all."""
 _ROWS_AT_ONCE = 100_000
 
 

@@ -39,6 +39,8 @@ SHEET_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "reference",
             "worksheet",
             "encoding",
+            "numbers",
+            "names",
             "column_profile",
             "mended",
             "expect_rows",

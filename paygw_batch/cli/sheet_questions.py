@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
@@ -18,6 +18,7 @@ from paygw_batch.core.text import is_encoding
 from paygw_batch.errors import Asked, SheetQuestion
 from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.opening.given_sheet import GivenSheet, Reading, suggested_reference
+from paygw_batch.settings.sections import Names, Numbers
 from paygw_batch.sheet.findings import EXAMPLES, Findings
 from paygw_batch.sheet.read.headings import HeadingError
 from paygw_batch.show.totals import BatchTotals
@@ -42,6 +43,8 @@ answers_options = made_into(
         callback=_known_encoding,
         help="Encoding of a text file that is not UTF-8; a French Excel writes cp1252.",
     ),
+    click.option("--numbers", type=click.Choice(get_args(Numbers)), help="The sign before the decimals of amounts."),
+    click.option("--names", type=click.Choice(get_args(Names)), help="How countries and currencies are written."),
 )
 """Adds the options that answer a sheet's open questions to a command, which takes them as its `reading`."""
 
@@ -52,6 +55,7 @@ def answered(screen: Screen, read: Callable[[GivenSheet], T], given: GivenSheet)
     Raises `SheetQuestion` if nobody can be asked, or the answer was no.
     """
     asked: dict[str, Any] = {}
+    given = replace(given, asks=screen.asks())
     while True:
         try:
             found = read(given)
@@ -80,12 +84,13 @@ def _worksheet(screen: Screen, question: SheetQuestion, _operation: str) -> str 
     return screen.choose(question.question, question.choices)
 
 
-def _encoding(screen: Screen, question: SheetQuestion, _operation: str) -> str | None:
-    return question.choices[0] if screen.confirm(question.question) else None
+def _confirmed(screen: Screen, question: SheetQuestion, _operation: str) -> str | None:
+    yes, *no = question.choices
+    return yes if screen.confirm(question.question) else next(iter(no), None)
 
 
 _ASKING: Mapping[Asked, Callable[[Screen, SheetQuestion, str], str | None]] = MappingProxyType(
-    {Asked.REFERENCE: _reference, Asked.WORKSHEET: _worksheet, Asked.ENCODING: _encoding}
+    dict.fromkeys(Asked, _confirmed) | {Asked.REFERENCE: _reference, Asked.WORKSHEET: _worksheet}
 )
 
 

@@ -8,8 +8,11 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -25,6 +28,8 @@ from paygw_batch.console.payout_folder import (
     FoundKind,
     PayoutFolder,
     UnreadableSheet,
+    UploadedSheet,
+    all_folders,
 )
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.money import from_minor
@@ -32,21 +37,26 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import Asked, PaygwError, SheetError, SheetQuestion
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import say
-from paygw_batch.opening.given_sheet import GivenSheet, minor_units_of, require_complete, suggested_reference
+from paygw_batch.opening.given_sheet import GivenSheet, Reading, minor_units_of, require_complete, suggested_reference
 from paygw_batch.opening.open_journal import journal_for_document
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, meaning_of
 from paygw_batch.sheet.check.mending import Mending, write_mending
+from paygw_batch.sheet.check.spelling import AS_WRITTEN, with_texts
 from paygw_batch.sheet.columns import ALWAYS_NEEDED, columns_of_operation, label_of
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.guesses import GuessedHeading, guessed
 from paygw_batch.sheet.read.headings import HEADER_ROWS, HeadingError, MissingColumns, SeenHeading, UnknownHeadings
-from paygw_batch.sheet.read.sheet_file import headings_in, seen_headings
+from paygw_batch.sheet.read.sheet_file import headings_in, seen_headings, worksheets_in
 from paygw_batch.sheet.write.rejects import write_marked
 from paygw_batch.submit.compare_sheet import ComparisonMemory, without_rows
 from paygw_batch.submit.open_questions import QUESTION_CODES
 from paygw_batch.submit.plan import Plan
 from paygw_batch.submit.submission import Conversation, Prepared, Submission, draft_plan, plan_sheet
+
+_MAX_LOOKED_AT = 50
+_MAX_TRIED = 4
+"""The numbers of earlier payouts looked at, and of their readings that are tried: each reads the whole sheet."""
 
 
 def check_payout(folder: PayoutFolder, settings: Settings, rules: Rules, maker: PublicKey) -> None:
@@ -93,12 +103,13 @@ def _checked(
 ) -> CheckedSheet | UnreadableSheet:
     try:
         require_complete(settings, rules, set())
-        mending = folder.mending
+        mending, sheet = folder.mending, None
         if mending is None:
             mending = Mending(digest_of(folder.sheet))
             write_mending(mending, folder.mending_file)
+            mending, sheet = _read_as_before(folder, settings, rules, mending)
         given = _given(folder, settings, rules, mending)
-        sheet = given.read()
+        sheet = sheet or given.read()
         keep_sheet(sheet, folder.kept, folder.reading(mending))
         with journal_for_document(settings, "console") as journal:
             return _planned(folder, mending, _submission(folder, given, sheet), journal, maker)
@@ -108,7 +119,47 @@ def _checked(
 
 
 def _given(folder: PayoutFolder, settings: Settings, rules: Rules, mending: Mending | None) -> GivenSheet:
-    return GivenSheet(settings, rules, folder.sheet, replace(folder.uploaded.reading, mending=mending))
+    return GivenSheet(settings, rules, folder.sheet, replace(folder.uploaded.reading, mending=mending), asks=True)
+
+
+def _read_as_before(
+    folder: PayoutFolder, settings: Settings, rules: Rules, mending: Mending
+) -> tuple[Mending, Sheet | None]:
+    """Read a new upload with the answers of the newest signed payout whose sheet had the same headings.
+
+    Records the answers, and returns the corrections and the sheet; the `mending` as it is and None if there is none.
+    """
+    uploaded = folder.uploaded
+    tried: list[Any] = []
+    signed = (one for one in all_folders(folder.path.parent) if one.plan_file.exists())
+    for other in islice(signed, _MAX_LOOKED_AT):
+        if (before := other.mending) is None or len(tried) == _MAX_TRIED:
+            continue
+        earlier, meant = other.uploaded, replace(mending, headings=before.headings)
+        said = {name: getattr(earlier, name) for name in Asked} | {"reference": _next_reference(earlier)}
+        said = {name: None if answer == AS_WRITTEN else answer for name, answer in said.items()}
+        answers: dict[str, Any] = {name: getattr(uploaded, name) or answer for name, answer in said.items()}
+        how = (answers["worksheet"], answers["encoding"], meant.columns, known := other.headings)
+        if how in tried:
+            continue
+        tried.append(how)
+        with suppress(SheetError):
+            given = GivenSheet(settings, rules, folder.sheet, Reading(**answers, mending=meant))
+            sheet, names = given.read(), partial(worksheets_in, options=given.options)
+            # A workbook that has another worksheet by now may mean that one.
+            is_same_book = not earlier.worksheet or names(folder.sheet) == names(other.sheet)
+            if {*sheet.headers.values()} == known and is_same_book:
+                folder.note(replace(uploaded, **answers, like=earlier.called))
+                write_mending(meant, folder.mending_file)
+                return meant, sheet
+    return mending, None
+
+
+def _next_reference(earlier: UploadedSheet) -> str | None:
+    """Return this month's name of the payment run if an earlier one had its own month's, which was another one."""
+    suggested = suggested_reference(PAYOUT, utc_now())
+    is_usual = earlier.reference == suggested_reference(PAYOUT, datetime.fromisoformat(earlier.at))
+    return suggested if is_usual and earlier.reference != suggested else None
 
 
 def _submission(folder: PayoutFolder, given: GivenSheet, sheet: Sheet) -> Submission:
@@ -181,7 +232,7 @@ def _planned(
     plan = plan_sheet(asked, journal, memory=memory)
     found, sheet = _found(plan), plan.validated.sheet
     found.write_parquet(folder.path / FOUND)
-    sheet.frame.write_parquet(folder.path / ROWS)
+    with_texts(sheet.frame, plan.validated.read, "value").write_parquet(folder.path / ROWS)
     left_out = {one.row for one in mending.left_out}
     to_mend = found.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(left_out)))
     left = plan.unanswered(asked.choices)

@@ -22,7 +22,7 @@ from paygw_batch.approval.plan_document import PlanDocument, read_plan
 from paygw_batch.approval.signed_document import write_document
 from paygw_batch.core.batch import ControlTotals
 from paygw_batch.core.choices import Choices
-from paygw_batch.errors import UsageError
+from paygw_batch.errors import Asked, UsageError
 from paygw_batch.files import write_whole
 from paygw_batch.journal import make_directory
 from paygw_batch.language import say
@@ -45,6 +45,7 @@ ROWS = "rows.parquet"
 class UploadedSheet:
     """A sheet as it was uploaded: by whom, when, and how to read it.
 
+    `like` names the earlier payout whose answers were taken over; empty: none.
     `answered` has the keys of the questions that its maker answered. `sent_back` says who sent the plan back and why;
     empty if nobody did. `stated_rows` and `stated_sums` are the control totals that the maker typed, and `title` the
     maker's name for the payout. `look_again` are row numbers left out of an earlier file that are other rows in this.
@@ -56,6 +57,9 @@ class UploadedSheet:
     worksheet: str | None = None
     reference: str | None = None
     encoding: str | None = None
+    numbers: str | None = None
+    names: str | None = None
+    like: str = ""
     answered: Sequence[str] = ()
     sent_back: str = ""
     stated_rows: int | None = None
@@ -71,7 +75,7 @@ class UploadedSheet:
     @property
     def reading(self) -> Reading:
         """How to read the sheet, without its corrections."""
-        return Reading(reference=self.reference, worksheet=self.worksheet, encoding=self.encoding)
+        return Reading(**{name: getattr(self, name) for name in Asked})
 
     @property
     def choices(self) -> Choices:
@@ -141,8 +145,8 @@ class CheckedSheet:
 class UnreadableSheet:
     """The result of checking an unreadable sheet: why, and its headings if they are the reason.
 
-    If only an answer is missing, `asks` is its name in `UploadedSheet` (`reference`, `worksheet`, `encoding`), or
-    `HEADINGS`, and then `message` lists the open columns. `question` asks for it, `choices` are the possible answers or
+    If only an answer is missing, `asks` is its name in `UploadedSheet` (of `errors.Asked`), or `HEADINGS`, and then
+    `message` lists the open columns. `question` asks for it, `choices` are the possible answers or
     a suggestion, and `samples` are texts of the sheet, read according to the first choice.
     """
 
@@ -310,6 +314,11 @@ class PayoutFolder(NamedFolder):
             questions=[AskedQuestion(**one) for one in questions],
             **found,
         )
+
+    @property
+    def headings(self) -> set[str]:
+        """The sender's own headings; none of a sheet that could not be read."""
+        return set(found.headings.values()) if isinstance(found := self.checked, CheckedSheet) else set()
 
     @property
     def named_by_batch(self) -> tuple[str, UploadedSheet | None]:

@@ -14,6 +14,7 @@ from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.check.mending import Mending, mended_sheet
+from paygw_batch.sheet.check.spelling import Spelling, readings, spelling_question, with_texts
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.profiles import every_profile, known_headings
@@ -112,13 +113,15 @@ def filled_in_notes(rules: Rules, countries: Iterable[str], columns: Collection[
 class Reading:
     """How a sheet is read, as a person said. None: nobody said anything, and the configuration decides.
 
-    `reference`, `encoding` and `worksheet` answer a sheet's questions of these names (`errors.Asked`). `mending` are
-    the corrections that a person made to it: the file itself stays as it is.
+    `reference`, `encoding`, `worksheet`, `numbers` and `names` answer a sheet's questions of these names
+    (`errors.Asked`). `mending` are the corrections that a person made to it: the file itself stays as it is.
     """
 
     reference: str | None = None
     encoding: str | None = None
     worksheet: str | None = None
+    numbers: str | None = None
+    names: str | None = None
     column_profile: str | None = None
     mending: Mending | None = None
 
@@ -135,7 +138,8 @@ class GivenSheet:
     """A sheet that somebody gives: its file or a `frame`, and how it is read.
 
     A frame counts as the file `path`, which need not exist. `file` is the name that the sender gave the file, if it is
-    kept under another one, and `moves_to` its path once it is submitted, if that is another one.
+    kept under another one, and `moves_to` its path once it is submitted, if that is another one. `asks` says that
+    somebody is there to say how amounts and countries are written; otherwise they are defects, with a note.
     """
 
     settings: Settings
@@ -145,6 +149,7 @@ class GivenSheet:
     frame: pl.DataFrame | None = None
     file: str | None = None
     moves_to: Path | None = None
+    asks: bool = False
 
     @property
     def operation(self) -> str:
@@ -171,6 +176,13 @@ class GivenSheet:
             file=self.file,
         )
 
+    @property
+    def spelling(self) -> Spelling:
+        """How its amounts and countries are written."""
+        said, usual = self.reading, self.settings.sheet
+        is_text = self.frame is None and not (self.file or self.path.name).lower().endswith((".xlsx", ".parquet"))
+        return Spelling(said.numbers or usual.numbers, said.names or usual.names, is_text)
+
     def read(self) -> Sheet:
         """Return the sheet without its corrections. Raises `SheetQuestion` if a question is open."""
         if self.frame is not None:
@@ -185,7 +197,15 @@ class GivenSheet:
         mending, found = self.reading.mending, self.read() if sheet is None else sheet
         mended = found if mending is None else mended_sheet(found, mending)
         refuse_misdirected(mended, {name: load_operation(name).command for name in operation_names()})
-        return validate(mended, self.rules, reference=self.reading.reference)
+        read = readings(mended, self.rules, self.spelling)
+        spelled = replace(mended, frame=with_texts(mended.frame, read, "correction"))
+        validated = replace(validate(spelled, self.rules, reference=self.reading.reference), read=read)
+        if (question := spelling_question(spelled, validated.defects_found, self.rules, self.spelling)) is None:
+            return validated
+        if self.asks:
+            raise question
+        notes = (*validated.sheet.notes, f"{question.message} {question.hint}")
+        return replace(validated, sheet=replace(validated.sheet, notes=notes))
 
 
 def suggested_reference(operation: str, now: datetime) -> str:

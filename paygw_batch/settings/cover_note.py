@@ -10,7 +10,7 @@ from paygw_batch.core.batch import ControlTotals
 from paygw_batch.countries.data import nearest, reason_of
 from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
-from paygw_batch.settings.sections import AmountText, Encoding, Section
+from paygw_batch.settings.sections import AmountText, Encoding, Names, Numbers, Section
 
 MAX_NOTE_BYTES = 64 * 1024
 _HINT = mark(
@@ -39,6 +39,8 @@ class CoverNote(Section):
     column_profile: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,200}$")] | None = None
     """The name of a profile; not a file, of which the folder would have one more."""
     encoding: Encoding | None = None
+    numbers: Numbers | None = None
+    names: Names | None = None
     skip_invalid: bool = False
     """Unset: as the command says."""
     amend: bool = False

@@ -91,6 +91,8 @@ def _time_zone(name: str) -> str:
 
 
 Encoding = Annotated[str, AfterValidator(_encoding)]
+Numbers = Literal["comma", "point", "as-written"]
+Names = Literal["words", "as-written"]
 TimeZone = Annotated[str, AfterValidator(_time_zone)]
 FilePath = Annotated[Path, BeforeValidator(_path), AfterValidator(_from_base)]
 """A path; relative ones are taken from the directory of the configuration file."""
@@ -494,6 +496,8 @@ class SheetSection(Section):
     """`[sheet]`: how sheets are written here. `column_profile` names a file of config/columns/."""
 
     encoding: Encoding | None = None
+    numbers: Numbers | None = None
+    names: Names | None = None
     column_profile: Annotated[str, Field(min_length=1), AfterValidator(_profile)] | None = None
     repeat_days: Annotated[int, Field(ge=0, le=366)] = REPEAT_DAYS
     look_alike_days: Annotated[int, Field(ge=0, le=366)] = LOOK_ALIKE_DAYS

@@ -100,10 +100,11 @@ def _bare_amount(text: pl.Expr, currency: str | None) -> pl.Expr:
     return pl.when(bare.str.contains(_IN_GROUPS)).then(bare.str.replace_all(r"[\s'\x{2019}\p{Z}]", "")).otherwise(bare)
 
 
-def amount_correction(column: str, currency: str | None, decimals: int | None = None) -> pl.Expr:
+def amount_correction(column: str, currency: str | None, decimals: int | None = None, sign: str = "") -> pl.Expr:
     """Return the one amount that a text means which is not plain digits; null if it means none, or two.
 
     `decimals` are those that an amount may have; of more, only zeros are cut: 1,500.00 is 1500 if there are none.
+    `sign` (`comma` or `point`) is the one before decimals if a person has said so: 1.500 then has one meaning.
     """
     text = pl.col(column)
     core = _bare_amount(text, currency)
@@ -111,11 +112,11 @@ def amount_correction(column: str, currency: str | None, decimals: int | None = 
     european = core.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
     is_damaged = (text.str.contains(pattern) for pattern in (_DATE, _NEGATIVE, _TOO_LONG))
     meant = (
-        pl.when(pl.any_horizontal(*is_damaged, core.str.contains(_TWO_WAYS)))
+        pl.when(pl.any_horizontal(*is_damaged, core.str.contains(_TWO_WAYS) & (not sign)))
         .then(None)
-        .when(core.str.contains(r"^[1-9][0-9]{0,2}(?:,[0-9]{3})*(?:\.[0-9]+)?$"))
+        .when(core.str.contains(r"^[1-9][0-9]{0,2}(?:,[0-9]{3})*(?:\.[0-9]+)?$") & (sign != "comma"))
         .then(english)
-        .when(core.str.contains(r"^[1-9][0-9]{0,2}(?:\.[0-9]{3})*(?:,[0-9]+)?$|^[0-9]+,[0-9]+$"))
+        .when(core.str.contains(r"^[1-9][0-9]{0,2}(?:\.[0-9]{3})*(?:,[0-9]+)?$|^[0-9]+,[0-9]+$") & (sign != "point"))
         .then(european)
         .when(core.str.contains(r"^[0-9]+(?:\.[0-9]+)?$"))
         .then(core.str.replace(r"^0+([0-9])", "${1}"))

@@ -77,6 +77,7 @@ class Validated:
     - `totals`: every row, and per currency the sum of every readable amount, valid or not.
     - `counts`: `COUNT_KEYS` and, as of all rows that share them, `count` and `sum` (Decimal) of every readable amount.
     - `held`: the columns of the sheet in which any row has a value.
+    - `read`: cells that were read otherwise than written (`spelling.readings`): the sheet has their meaning.
 
     `rows` and `instructions` are made when they are first asked for, and `height` without them. `parts` goes through
     both together: of a sheet of several pieces (`streamed`) that judges each piece once more, and no more than a few
@@ -93,6 +94,7 @@ class Validated:
     counts: pl.DataFrame
     held: frozenset[str] = frozenset()
     streamed: Callable[[], Iterator[ValidatedPart]] | None = None
+    read: pl.DataFrame = field(default_factory=no_defects)
 
     def parts(self) -> Iterator[ValidatedPart]:
         """Yield all rows of the sheet, in its order, part by part."""

@@ -25,6 +25,7 @@ from paygw_batch.approval.plan_document import (
     MENDED,
     READ_AS,
     SENT_BEFORE,
+    SPELLED,
     PlanDocument,
     PlanFinding,
 )
@@ -40,7 +41,9 @@ from paygw_batch.submit.open_questions import NEW_PAYEE as NEW_IN_REFERENCE
 
 EXAMPLES_OF_KIND = 3
 """The maximum number of warnings of a kind on the page; the plan has all of them."""
-_NO_WARNINGS = frozenset({*DANGER, FIRST_RUN, COMPARED, KNOWN_SINCE, LEFT_OUT, MENDED, MEANT, READ_AS, SENT_BEFORE})
+_NO_WARNINGS = frozenset(
+    {*DANGER, FIRST_RUN, COMPARED, KNOWN_SINCE, LEFT_OUT, MENDED, MEANT, READ_AS, SENT_BEFORE, SPELLED}
+)
 _DOUBLE_PAYMENTS = (
     *(USED_REFERENCE, NEW_IN_REFERENCE, MISSING_PAYEE, PAYEE_TWICE, REPEATS_A_BATCH),
     *("row.look_alike", "account_number.two_meanings", "account_name.two_names"),
@@ -297,7 +300,7 @@ def sentence_of(one: PlanFinding) -> str:
                 by=one.by,
                 at=one.at,
             )
-        case "column.meant" | "sheet.encoding":
+        case "column.meant" | "sheet.encoding" | "sheet.spelling":
             return _reading_sentence(one)
         case "payee.sent_before":
             return say("in {sheet} ({at})", sheet=one.before_sheet, at=one.before_at)
@@ -310,6 +313,14 @@ def sentence_of(one: PlanFinding) -> str:
 def _reading_sentence(one: PlanFinding) -> str:
     if one.code == READ_AS:
         return say("the text is read as {encoding}: look at the letters of the names", encoding=one.value)
+    if one.code == SPELLED:
+        return say(
+            "{column}: {value} is read as {text}, rows {rows}",
+            column=one.column,
+            value=one.value,
+            text=one.becomes,
+            rows=one.rows.replace(" ", ", "),
+        )
     values = {"heading": one.value, "column": one.column, "by": one.by, "at": one.at}
     if one.column:
         return say("the heading {heading} means {column} ({by}, {at})", **values)
@@ -384,7 +395,7 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
 
 
 def _correction_lines(document: PlanDocument) -> Iterator[str]:
-    changed = document.findings_of(MENDED, MEANT, READ_AS)
+    changed = document.findings_of(MENDED, MEANT, READ_AS, SPELLED)
     if changed:
         yield say("Changed after the upload:")
     for one in changed:

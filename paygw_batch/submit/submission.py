@@ -20,6 +20,7 @@ from paygw_batch.approval.plan_document import (
     MENDED,
     READ_AS,
     SENT_BEFORE,
+    SPELLED,
     Content,
     PlanDocument,
     PlanFinding,
@@ -40,6 +41,7 @@ from paygw_batch.opening.given_sheet import GivenSheet, minor_units_of, require_
 from paygw_batch.opening.open_journal import Tell, find_batch
 from paygw_batch.settle.resolve import require_remembered
 from paygw_batch.sheet.check.mending import LEFT_OUT
+from paygw_batch.sheet.check.spelling import spellings
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS, ranges_of
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.headings import NOT_OURS, known_names
@@ -262,6 +264,10 @@ def plan_findings(asked: Submission, plan: Plan, journal: JournalReader, *, agai
     others = [one for one in warnings if one.code not in codes]
     encoding = plan.validated.sheet.encoding  # one that somebody had to name: a different one yields different names
     read_as = [PlanFinding(row=0, code=READ_AS, value=encoding)] if encoding else []
+    read_as += [
+        PlanFinding(row=0, code=SPELLED, column=heading, value=text, becomes=meaning, rows=rows)
+        for heading, text, meaning, rows in spellings(plan.validated)
+    ]
     return [*answered, *found, *_sent_before(plan, journal), *_corrected(plan, given), *read_as, *others]
 
 

@@ -98,3 +98,40 @@ def test_signed_plan_holds_encoding(program: Program, french: Path) -> None:
     other = program.run("submit", french, "--encoding", "cp1250", "--plan", plan)
     assert (other.exit_code, program.record()) == (8, []), other.stderr
     assert program.json("submit", french, "--encoding", "cp1252", "--plan", plan)["states"] == {"paid": 3}
+
+
+@pytest.fixture
+def written(program: Program) -> Path:
+    """A sheet whose countries are names, and whose amounts have a point between thousands."""
+    return program.sheet([row.replace("KE,", "kenya,") for row in kenyan_rows(3, amount='"1.100,50"')])
+
+
+def test_names_and_numbers_are_questions_once(program: Program, written: Path) -> None:
+    refused = program.run("validate", written)
+    assert (refused.exit_code, "If kenya means KE: --names words." in refused.stdout) == (3, True), refused.stdout
+    asked = [("Does kenya mean KE", "y"), ("Does 1.100,50 mean 1100.50", "y")]
+    shown, code = converse(program, "validate", written, answers=asked)
+    assert (code, "--names words --numbers comma" in shown) == (0, True), shown
+    shown, code = converse(program, "validate", written, answers=[(asked[0][0], "y"), (asked[1][0], "n")])
+    assert (code, "3 of 3 rows have defects" in shown) == (3, True), shown
+    program.config.write_text(program.config.read_text() + '\n[sheet]\nnames = "words"\nnumbers = "comma"\n')
+    paid = program.json("submit", written)
+    assert paid["states"] == {"paid": 3}, paid["message"]
+    assert {line["amount"] for line in program.record()} == {"1100.50"}
+
+
+def test_what_texts_mean_is_signed(program: Program, written: Path) -> None:
+    program.config.write_text(sandbox_toml() + policy(program.home))
+    plan, said = plan_of(program), ("--names", "words", "--numbers", "comma")
+    made = program.json("plan", written, "--out", plan, "--key", program.home / "ada.pem", *said)
+    read = [
+        (one["column"], one["value"], one["becomes"], one["rows"])
+        for one in made["findings"]
+        if one["code"] == "sheet.spelling"
+    ]
+    assert read == [("country", "kenya", "KE", "2-4"), ("amount", "1.100,50", "1100.50", "2-4")]
+    shown = program.run("approve", plan, "--sheet", written, *said, "--key", program.home / "cleo.pem")
+    assert (shown.exit_code, "amount: 1.100,50 is read as 1100.50" in shown.stdout) == (0, True), shown.stderr
+    plain = program.sheet(kenyan_rows(3, amount="1100.50"), name="plain.csv")
+    assert program.run("submit", plain, "--plan", plan).exit_code == 8
+    assert program.json("submit", written, *said, "--plan", plan)["states"] == {"paid": 3}

@@ -2,12 +2,13 @@
 
 import re
 import time
+from html import unescape
 from pathlib import Path
 
 from paygw_batch.console.payout_folder import PayoutFolder
 from tests.support.browsers import Desk, Keyboard
 from tests.support.patience import PATIENCE_S
-from tests.support.people import House, Person
+from tests.support.people import MAKER, House, Person, forms_of
 from tests.support.program import Program
 
 NO_APPROVAL = '[approval.from_amount]\nKES = "100000000"\n'
@@ -139,3 +140,54 @@ def paid_through(program: Program, name: str, amounts: list[str]) -> str:
     found = re.findall(r'"batch": "(\w+)"', said)
     assert found, problem
     return str(found[0])
+
+
+def with_questions(house: House, name: str, content: bytes) -> tuple[Person, str, str]:
+    ada = house.person(MAKER)
+    path = ada.upload("/new", name, content).headers["location"]
+    return ada, path, ada.get(path).text
+
+
+def answered(ada: Person, path: str, page: str, **answer: str) -> str:
+    """Send the form of the question, with the version of the page, and return the page behind it."""
+    version = re.findall(r'name="version" value="([0-9a-f]+)"', page)[0]
+    answer_given = ada.post(f"{path}/reading", **{"version": version} | answer)
+    assert answer_given.status_code == 303, answer_given.text
+    return ada.get(path).text
+
+
+def payroll(month: str) -> bytes:
+    """Return an office's export: its own headings, amounts and names of countries; no order ids."""
+    lines = ["Pays;Salaire net;Devise;Nom;Compte;T\xe9l\xe9phone"]
+    lines += [f"S\xe9n\xe9gal;17{n}.000,00;FCFA;{month} {n};22177123450{n};22177123450{n}" for n in range(3)]
+    lines += [f"Kenya;1.2{n}0,50;KSh;{month} {n};25471234500{n};25471234500{n}" for n in range(3)]
+    return "\n".join([*lines, f"Total;525.631,50;;{month};;"]).encode("cp1252")
+
+
+def read_once(house: House, name: str) -> tuple[Person, str]:
+    """Upload a payroll, and answer each of its questions with what is suggested."""
+    ada, path, page = with_questions(house, f"{name}.csv", payroll(name))
+    asked = []
+    while "One answer is missing" in page or "What is each column" in page:
+        asked.append(unescape(re.findall(r"<h2[^>]*>(.*?)</h2>", page)[0]))
+        answer = next(fields for action, fields in forms_of(page) if action.endswith("/reading")) | columns(page)
+        if suggested := re.findall(r'id="run-name" name="reference"[^>]*value="([^"]*)"', page):
+            answer["reference"] = suggested[0]
+        page = answered(ada, path, page, **answer)
+    assert asked == [
+        "Are these names right?",
+        "What is each column of your sheet?",
+        "Your sheet has no order ids. What is this payment run called?",
+        "Does S\xe9n\xe9gal mean SN?",
+        "Does 170.000,00 mean 170000?",
+    ]
+    return ada, path
+
+
+def columns(page: str) -> dict[str, str]:
+    """Return the form about columns as a browser would send it: each heading, and the column that is chosen for it."""
+    form = {name: unescape(text) for name, text in re.findall(r'name="(heading-\d+)" value="([^"]*)"', page)}
+    for name, options in re.findall(r'<select name="(column-\d+)"[^>]*>(.*?)</select>', page):
+        chosen = re.findall(r'value="(\w*)" selected', options)
+        form[name] = chosen[0] if chosen else ""
+    return form

@@ -2,7 +2,9 @@
 
 import io
 from collections.abc import Callable, Iterator
-from datetime import date
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from socket import socket
 
@@ -10,9 +12,10 @@ import openpyxl
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.preparing import EIGHT_DEFECTS, NO_APPROVAL, sheet, upload
+from tests.console.preparing import EIGHT_DEFECTS, NO_APPROVAL, payroll, read_once, sheet, signed, upload
 from tests.console.serving import served
 from tests.support.browsers import Desk, Keyboard
+from tests.support.clocks import clock_of
 from tests.support.patience import PATIENCE_S
 from tests.support.people import MAKER, House
 
@@ -141,3 +144,33 @@ def test_story_3_octobers_sheet_again_would_send_nothing(house: House, ada: Desk
     keyboard.press(page.get_by_role("link", name="See that payout"))
     expect(page.get_by_role("heading", name="Finished")).to_be_visible()
     assert len(program.record()) == 12
+
+
+@pytest.mark.long
+def test_story_10_next_month_takes_five_clicks(
+    house: House, new_desk: NewDesk, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def november() -> None:
+        maker, place = read_once(house, "Novembre")
+        maker.post(f"{place}/leave-out", row="8")
+        signed(maker, place)
+
+    with ThreadPoolExecutor(1) as pool:  # the browser has this thread's loop
+        pool.submit(november).result()
+    clock_of(monkeypatch)(timedelta(days=31))
+    page = new_desk(java_script_enabled=False, base_url=address).page
+    page.goto("/sign-in")
+    Keyboard(page).choose_person(MAKER)
+    sheet_file = tmp_path / "Decembre.csv"
+    sheet_file.write_bytes(payroll("D\xe9cembre").rpartition(b"\n")[0])
+    clicks: list[Callable[[], object]] = [
+        page.get_by_role("link", name="New payout").first.click,
+        partial(page.get_by_label("Your sheet").set_input_files, sheet_file),
+        page.get_by_role("button", name="Upload and check").click,
+        page.get_by_role("link", name="Check what will be paid").click,
+        page.get_by_role("button", name="Sign and send for approval").click,
+    ]
+    for click in clicks:
+        click()
+    expect(page.get_by_text("another person must approve it")).to_be_visible()

@@ -2,33 +2,23 @@
 
 import io
 import re
+from datetime import UTC, datetime, timedelta
+from html import unescape
 
 import openpyxl
 import pytest
 
-from tests.support.people import MAKER, House, Person
+from tests.console.preparing import answered, payroll, read_once, signed, with_questions
+from tests.support.clocks import clock_of
+from tests.support.people import House
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 HEADER = "Country,Amount,Currency,Account name,account_number,phone"
 ROW = "KE,100.00,KES,A\xefcha Traor\xe9,254712345678,254712345678"
 
 
-def uploaded(house: House, name: str, content: bytes) -> tuple[Person, str, str]:
-    ada = house.person(MAKER)
-    path = ada.upload("/new", name, content).headers["location"]
-    return ada, path, ada.get(path).text
-
-
-def answered(ada: Person, path: str, page: str, **answer: str) -> str:
-    """Send the form of the question, with the version of the page, and return the page behind it."""
-    version = re.findall(r'name="version" value="([0-9a-f]+)"', page)[0]
-    answer_given = ada.post(f"{path}/reading", version=version, **answer)
-    assert answer_given.status_code == 303, answer_given.text
-    return ada.get(path).text
-
-
 def test_sheet_without_ids_is_asked_for_run_name(house: House) -> None:
-    ada, path, page = uploaded(house, "pay.csv", f"{HEADER}\n{ROW}\n".encode())
+    ada, path, page = with_questions(house, "pay.csv", f"{HEADER}\n{ROW}\n".encode())
     suggested = re.findall(r'name="reference"[^>]*value="(payroll-[0-9-]+)"', page)
     assert len(suggested) >= 1, page
     assert "Use this name" in page
@@ -36,7 +26,7 @@ def test_sheet_without_ids_is_asked_for_run_name(house: House) -> None:
 
 
 def test_names_are_shown_as_another_encoding_has_them(house: House) -> None:
-    ada, path, page = uploaded(house, "pay.csv", f"client_orderid,{HEADER}\nA-1,{ROW}\n".encode("cp1252"))
+    ada, path, page = with_questions(house, "pay.csv", f"client_orderid,{HEADER}\nA-1,{ROW}\n".encode("cp1252"))
     assert "<bdi>A\xefcha Traor\xe9</bdi>" in page
     assert "Yes, the names are right" in page
     read = answered(ada, path, page, encoding="cp1252")
@@ -47,7 +37,7 @@ def test_names_are_shown_as_another_encoding_has_them(house: House) -> None:
 
 
 def test_only_an_offered_encoding_is_taken(house: House) -> None:
-    ada, path, page = uploaded(house, "pay.csv", f"client_orderid,{HEADER}\nA-1,{ROW}\n".encode("cp1252"))
+    ada, path, page = with_questions(house, "pay.csv", f"client_orderid,{HEADER}\nA-1,{ROW}\n".encode("cp1252"))
     version = re.findall(r'name="version" value="([0-9a-f]+)"', page)[0]
     assert ada.post(f"{path}/reading", version=version, encoding="utf-7").status_code in {404, 409}
 
@@ -61,7 +51,7 @@ def test_two_worksheets_are_two_buttons(house: House) -> None:
             sheet.append(line)
     kept = io.BytesIO()
     book.save(kept)
-    ada, path, page = uploaded(house, "pay.xlsx", kept.getvalue())
+    ada, path, page = with_questions(house, "pay.xlsx", kept.getvalue())
     assert re.findall(r'<input type="hidden" name="worksheet" value="(\w+)">', page) == ["October", "November"]
     read = answered(ada, path, page, worksheet="November")
     assert "Every row can be paid" in read
@@ -70,7 +60,7 @@ def test_two_worksheets_are_two_buttons(house: House) -> None:
 
 def test_headings_are_in_words_with_first_cells(house: House) -> None:
     lines = "\n".join(f"Kenya,Person {n},2547123456{n:02},{n}00.00,KES,P-{n}" for n in range(1, 6))
-    _, _, page = uploaded(house, "hr.csv", f"Land,Who,Handy,Brings home,Money,Ref\n{lines}\n".encode())
+    _, _, page = with_questions(house, "hr.csv", f"Land,Who,Handy,Brings home,Money,Ref\n{lines}\n".encode())
     assert "<bdi>Person 1</bdi><br><bdi>Person 2</bdi><br><bdi>Person 3</bdi>" in page
     assert ">Name of the person</option>" in page
     assert ">account_name</option>" not in page
@@ -78,7 +68,7 @@ def test_headings_are_in_words_with_first_cells(house: House) -> None:
 
 def test_unknown_headings_are_asked_with_open_columns(house: House) -> None:
     lines = "\n".join(f"KE,Person {n},2547123456{n:02},{n}00.00,KES" for n in range(1, 4))
-    ada, path, page = uploaded(house, "hr.csv", f"Land,Who,Handy,Brings home,Money\n{lines}\n".encode())
+    ada, path, page = with_questions(house, "hr.csv", f"Land,Who,Handy,Brings home,Money\n{lines}\n".encode())
     assert "What is each column of your sheet?" in page
     assert "No column has been chosen yet for: Amount. Choose it below." in page
     shown = {f"heading-{at}": name for at, name in enumerate(("Land", "Who", "Handy", "Brings home", "Money"))}
@@ -86,3 +76,27 @@ def test_unknown_headings_are_asked_with_open_columns(house: House) -> None:
     page = answered(ada, path, page, **shown, **chosen, reference="r-1")
     assert "Our guesses are filled in below." in page
     assert "Every row can be paid" in answered(ada, path, page, **shown, **chosen, **{"column-2": "phone"})
+
+
+def test_next_month_asks_nothing_of_the_same_office(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    ada, path = read_once(house, "Novembre")
+    page = ada.get(path).text
+    assert "1 of 7 rows cannot be paid yet" in page
+    assert "Use <bdi>525631.50" not in page  # a total is nobody's amount
+    ada.post(f"{path}/leave-out", row="8")
+    plan = unescape(ada.get(f"{path}/plan").text)
+    for read in (
+        "Pays: S\xe9n\xe9gal is read as SN, rows 2-4",
+        "Pays: Kenya is read as KE, rows 5-7",
+        "Devise: FCFA is read as XOF, rows 2-4",
+        "Salaire net: 170.000,00 is read as 170000, rows 2-7",
+    ):
+        assert read in plan
+    signed(ada, path)
+
+    clock_of(monkeypatch)(timedelta(days=31))
+    ada, path, page = with_questions(house, "D\xe9cembre.csv", payroll("D\xe9cembre").rpartition(b"\n")[0])
+    assert "Every row can be paid" in page
+    assert f"payroll-{datetime.now(UTC) + timedelta(days=31):%Y-%m}" in page.partition("Read as in")[2]
+    signed(ada, path)
+    assert "another person must approve it" in ada.get(f"{path}/plan").text

@@ -118,6 +118,8 @@ def test_every_environment_key_reaches_its_setting(name: str, tmp_path: Path) ->
         "connections": "reuse",
         "order_id": "same",
         "encoding": "cp1252",
+        "names": "words",
+        "numbers": "comma",
         "read_timeout_s": "90",
         "total_timeout_s": "500",
         "connect_timeout_s": "5",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, get_args
 
 from starlette.responses import Response
 
@@ -50,6 +50,7 @@ from paygw_batch.errors import Asked, UsageError
 from paygw_batch.journal import make_directory
 from paygw_batch.language import say
 from paygw_batch.opening.given_sheet import Reading
+from paygw_batch.settings.sections import Names, Numbers
 from paygw_batch.sheet.check.mending import Mending, with_headings, write_mending
 from paygw_batch.sheet.write.template import write_template
 
@@ -180,19 +181,19 @@ def choose_reading(visit: Visit) -> Response:
     with changing(visit) as found:
         result, uploaded, mending = checked(visit, found), found.uploaded, mending_of(found)
         worksheet = visit.form.get("worksheet", uploaded.worksheet or "").strip() or None
-        encoding = _encoding(visit, result, uploaded)
+        encoding, spelling = _encoding(visit, result, uploaded), _spelling(visit, uploaded)
         if (worksheet, encoding) != (uploaded.worksheet, uploaded.encoding):  # the rows or the texts change
             mending = replace(mending, edits=(), left_out=())
         meant = _meant(visit, result)
         reference = visit.form.get("reference", uploaded.reference or "").strip() or None
         is_read_so = meant == _read_now(result, meant)
-        reading = Reading(reference=reference, worksheet=worksheet, encoding=encoding)
+        reading = Reading(reference=reference, worksheet=worksheet, encoding=encoding, **spelling)
         if is_read_so and reading == uploaded.reading:
             return visit.go_to(f"/sheets/{found.number}")
         require_version(visit, found)
         if not is_read_so:
             mending = with_headings(mending, meant, by=visit.member.name, at=timestamp(utc_now()))
-        recheck(visit, found, mending, worksheet=worksheet, reference=reference, encoding=encoding)
+        recheck(visit, found, mending, worksheet=worksheet, reference=reference, encoding=encoding, **spelling)
     return visit.go_to(f"/sheets/{found.number}")
 
 
@@ -211,6 +212,15 @@ def _encoding(visit: Visit, result: Check, uploaded: UploadedSheet) -> str | Non
     if encoding not in {uploaded.encoding, *offered}:
         raise PageNotFound(say("There is no such encoding."))
     return encoding
+
+
+def _spelling(visit: Visit, uploaded: UploadedSheet) -> Mapping[str, Any]:
+    """Return how amounts and countries are written, from the form. Raises `PageNotFound` for another answer."""
+    known = {"numbers": get_args(Numbers), "names": get_args(Names)}
+    said = {name: visit.form.get(name, getattr(uploaded, name) or "") or None for name in known}
+    if any(answer not in {None, *known[name]} for name, answer in said.items()):
+        raise PageNotFound(say("The question has no such answer."))
+    return said
 
 
 def state_totals(visit: Visit) -> Response:

@@ -17,6 +17,7 @@ from paygw_batch.approval.plan_document import (
     MENDED,
     READ_AS,
     SENT_BEFORE,
+    SPELLED,
     PlanDocument,
     PlanFinding,
     needs_approval,
@@ -285,7 +286,7 @@ def payout_plan(visit: Visit) -> Response:
             left_out=document.findings_of(LEFT_OUT),
             left_out_sums=left_out_sums(document),
             people=listed[:PEOPLE_A_PAGE],
-            meant=document.findings_of(MEANT, READ_AS),
+            meant=document.findings_of(MEANT, READ_AS, SPELLED),
             warnings=kinds_of_warnings(document),
             meaning=_meaning,
         )

@@ -79,6 +79,7 @@ def checked(visit: Visit, found: PayoutFolder, *, to_sign: bool = False) -> Chec
                 check_in_process(found, settings, key.text, config=console.config, environ=console.environ)
             except SheetError as error:
                 found.write_checked(unreadable(error))
+            found = PayoutFolder(found.path)  # a first check may take over the answers of an earlier payout
             if isinstance(result := found.checked, CheckedSheet) and not result.is_ready:
                 remember(found, settings, rules, memory)
         result = found.checked

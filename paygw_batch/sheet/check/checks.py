@@ -26,6 +26,7 @@ from paygw_batch.sheet.amounts import (
     with_decimals,
 )
 from paygw_batch.sheet.check.damage import DOUBTFUL, undamaged
+from paygw_batch.sheet.check.spelling import country_code
 from paygw_batch.sheet.clean import EXPONENT, FORMULA_SIGNS, PhoneColumn, bare, folded_purpose
 from paygw_batch.sheet.findings import NO_CORRECTION, shown, worded
 
@@ -47,7 +48,8 @@ PAYEE_NAME = "account_name"
 class Reason:
     """Says why a value fails a check: the `code` of its defect, and a whole sentence as its `message`.
 
-    `correction` is the one text that would be right: "" empties the cell, and null says that there is none.
+    `correction` is the one text that is meant: "" empties the cell, and null says that there is none. It is offered if
+    it passes the check.
     """
 
     code: str
@@ -75,9 +77,9 @@ class ColumnCheck:
 
     @cached_property
     def needs(self) -> tuple[str, ...]:
-        """The columns that the reasons and their sentences look at, and the row's number."""
-        expressions = (part for reason in self.reasons for part in (reason.applies, reason.message, reason.correction))
-        names = {name for expression in expressions for name in expression.meta.root_names()}
+        """The columns that the check, its reasons and their sentences look at, and the row's number."""
+        expressions = [part for reason in self.reasons for part in (reason.applies, reason.message, reason.correction)]
+        names = {name for expression in [self.passes, *expressions] for name in expression.meta.root_names()}
         return tuple(sorted(names | {"row", self.column}))
 
 
@@ -115,12 +117,10 @@ def _cut(column: str, cut: pl.Expr) -> Reason:
 def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
     """Return the checks of rows whose country is missing or unknown: no rule applies to them."""
     country = pl.col("country")
-    by_name = {word.casefold(): code for code, rule in rules.items() for word in (rule.name, say(rule.name))}
-    name = country.str.to_lowercase()
     confused = {code: say(sentence) for rule in rules.values() for code, sentence in rule.confused_codes.items()}
     known = ", ".join(rules)
     is_confused = country.is_in(list(confused))
-    code = pl.when(~is_confused).then(name.replace_strict(by_name, default=None, return_dtype=pl.String))
+    code = pl.when(~is_confused).then(country_code(country, rules))
     unknown = (
         pl.when(is_confused)
         .then(country.replace_strict(confused, default=None, return_dtype=pl.String))
@@ -134,7 +134,8 @@ def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
     )
     headings = next(iter(rules.values())).headings
     reasons = (_missing("country", headings), Reason("country.unknown", _ALWAYS, unknown, code))
-    return ColumnCheck("country", ~_ALWAYS, reasons), _order_id(headings), _amount(None, headings)
+    passes, amount = country.is_in(list(rules)).fill_null(value=False), _amount(None, headings, code.is_not_null())
+    return ColumnCheck("country", passes, reasons), _order_id(headings), amount
 
 
 def checks_of(rule: CountryRule, rules: Rules) -> tuple[ColumnCheck, ...]:
@@ -206,8 +207,8 @@ def _order_id(headings: Mapping[str, str]) -> ColumnCheck:
     return _given(name, right & short, message, cut, _lost_character(name), required=True, headings=headings)
 
 
-def _amount(rule: CountryRule | None, headings: Mapping[str, str]) -> ColumnCheck:
-    """Without a rule, decimals and limits cannot be checked."""
+def _amount(rule: CountryRule | None, headings: Mapping[str, str], offers: pl.Expr = _ALWAYS) -> ColumnCheck:
+    """Without a rule, decimals and limits cannot be checked. A row of totals `offers` no correction."""
     text, said = pl.col("amount"), shown("amount")
     terms = ("amount", None) if rule is None else ("amount", rule.currency, rule.decimals)
     advice = worded("{value} {advice}.", value=said, advice=amount_advice(*terms))
@@ -220,7 +221,7 @@ def _amount(rule: CountryRule | None, headings: Mapping[str, str]) -> ColumnChec
             text.str.contains(AMOUNT_EXPONENT),
             worded("{value}: write the amount out in plain digits.", value=said),
         ),
-        Reason("amount.format", ~plain, advice, amount_correction(*terms)),
+        Reason("amount.format", ~plain, advice, pl.when(offers).then(amount_correction(*terms))),
     )
     zero = Reason("amount.zero", ~positive, worded("{value}: an amount must be above zero.", value=said))
     if rule is None:

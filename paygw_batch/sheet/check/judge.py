@@ -10,7 +10,7 @@ from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.errors import InternalError
 from paygw_batch.sheet.check.checks import ColumnCheck, warnings_of
 from paygw_batch.sheet.check.contract import NO_COUNTRY, checks_in, contract
-from paygw_batch.sheet.clean import chosen_purpose, cleaned, cleaned_codes
+from paygw_batch.sheet.clean import bare, bare_number, chosen_purpose, cleaned, cleaned_codes
 from paygw_batch.sheet.columns import columns_of_operation
 from paygw_batch.sheet.findings import (
     EXAMPLES,
@@ -182,7 +182,15 @@ def _places(rows: pl.DataFrame, check: ColumnCheck) -> pl.Series:
 
 def _defects(rows: pl.DataFrame, check: ColumnCheck, at: int) -> pl.DataFrame:
     reason = check.reasons[at]
-    return defects_of(rows, check.column, reason.code, reason.message, correction=reason.correction)
+    meant = rows.select(meant=reason.correction.cast(pl.String)).to_series()
+    if meant.len() == 1 < rows.height:
+        meant = meant.new_from_index(0, rows.height)
+    corrected = {check.column: meant.replace({"": None})}
+    if (digits := bare(check.column)) in rows.columns:
+        corrected[digits] = bare_number(corrected[check.column])
+    passes = rows.with_columns(**corrected).select(passes=check.passes).to_series()
+    offered = meant.set(~passes.fill_null(value=False), None)
+    return defects_of(rows, check.column, reason.code, reason.message, correction=pl.lit(offered))
 
 
 _WIRE_SCHEMA = {

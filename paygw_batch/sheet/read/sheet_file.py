@@ -23,6 +23,7 @@ from paygw_batch.sheet.read.headings import HEADER_ROWS, HeadingError, SeenHeadi
 from paygw_batch.sheet.read.parquet import read_parquet, table_of
 from paygw_batch.sheet.read.text import NotUtf8, needs_encoding, samples_of, to_utf8
 from paygw_batch.sheet.read.xlsx import read_workbook
+from paygw_batch.sheet.read.xlsx_cells import Workbook
 
 _OFFICE_ENCODING = "cp1252"
 """The encoding in which spreadsheets of Western Europe and of French-speaking Africa write CSV."""
@@ -108,6 +109,12 @@ def headings_in(path: Path, options: ReadOptions) -> Sequence[SeenHeading]:
     except HeadingError as error:
         return error.headings
     return seen_headings(sheet.headers, sheet.unknown, sheet.frame.head(HEADER_ROWS))
+
+
+def worksheets_in(path: Path, options: ReadOptions) -> Sequence[str]:
+    """Return the names of a workbook's worksheets. Raises `SheetError`."""
+    workbook = Workbook(_bytes_of(path, options.max_sheet_bytes), file=path.name, max_bytes=options.max_sheet_bytes)
+    return [part.name for part in workbook.worksheets()]
 
 
 def seen_headings(headers: Mapping[str, str], unknown: Collection[str], rows: pl.DataFrame) -> list[SeenHeading]:

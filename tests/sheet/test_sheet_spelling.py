@@ -1,0 +1,67 @@
+"""Amounts, countries and currencies as an office writes them: what each answer makes of a cell."""
+
+import polars as pl
+import pytest
+
+from paygw_batch.countries.load import load_rules
+from paygw_batch.sheet.check.spelling import Spelling, readings
+from paygw_batch.sheet.model import Sheet
+
+RULES = load_rules("payout", {})
+
+
+def read(spelling: Spelling, **cells: str | None) -> dict[str, str]:
+    row = {"country": "KE", "amount": "5.00", "currency": None} | cells
+    texts = [pl.Series(name, [text], pl.String) for name, text in row.items()]
+    frame = pl.DataFrame([pl.Series("row", [2], pl.UInt32), *texts])
+    headers = {name: name for name in row}
+    found = readings(Sheet("pay.csv", "", frame, headers, ()), RULES, spelling)
+    return dict(found.select("column", "correction").iter_rows())
+
+
+@pytest.mark.parametrize(
+    ("text", "comma", "point"),
+    [
+        ("1.234,50", "1234.50", None),
+        ("1,234.50", None, "1234.50"),
+        ("1.500", "1500", None),
+        ("1,500", None, "1500"),
+        ("150 000", "150000", "150000"),
+        ("150 000,5", "150000.5", None),
+        ("1.234.567", "1234567", None),
+        ("KSh 38,500.00", None, "38500.00"),
+        ("1234.50", None, None),
+        ("12.34,5", None, None),
+        ("12-Jan", None, None),
+        ("-1.500", None, None),
+    ],
+)
+def test_a_sign_gives_each_amount_one_meaning(text: str, comma: str | None, point: str | None) -> None:
+    for sign, meaning in (("comma", comma), ("point", point)):
+        assert read(Spelling(sign, None, is_text=True), amount=text).get("amount") == meaning
+
+
+def test_decimals_of_zero_are_cut_without_decimals() -> None:
+    comma = Spelling("comma", None, is_text=True)
+    assert read(comma, country="SN", amount="175 000,00") == {"amount": "175000"}
+    assert read(comma, country="SN", amount="175 000,50") == {}
+
+
+def test_numbers_of_workbooks_are_never_thousands() -> None:
+    assert read(Spelling("comma", None, is_text=False), amount="12.345") == {}
+
+
+@pytest.mark.parametrize("country", ["S\xe9n\xe9gal", "SENEGAL", "senegal", "C\xf4te d\u2019Ivoire", "Afrique du Sud"])
+def test_countries_are_known_by_their_names(country: str) -> None:
+    codes = {"S": "SN", "s": "SN", "C": "CI", "A": "ZA"}
+    words = Spelling(None, "words", is_text=True)
+    assert read(words, country=country) == {"country": codes[country[0]]}
+    assert read(words, country="Total") == {}
+
+
+def test_only_its_own_currency_is_read() -> None:
+    words = Spelling("comma", "words", is_text=True)
+    expected = {"country": "SN", "currency": "XOF", "amount": "1500"}
+    assert read(words, country="S\xe9n\xe9gal", currency="F CFA", amount="1.500") == expected
+    assert read(words, currency="FCFA") == {}
+    assert read(words, country=None, amount="1.500") == {}
