@@ -112,7 +112,7 @@ class Conclusion(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """A result that JSON can have."""
+    """A result that JSON can have. Its representation has states and sums, and nobody's name or account."""
 
     def to_dict(self) -> dict[str, object]:
         """Return the values under their names, for JSON; frames as lists of rows, paths as text."""
@@ -123,12 +123,14 @@ class _Result:
 class Refused(_Result):
     """The sheet has defects, or repeats a batch, and nothing was sent.
 
-    `defects` and `warnings`: `row, column, value, code, message`. Row 0 is the sheet as a whole.
+    `defects` and `warnings`: `row, column, value, code, message`. Row 0 is the sheet as a whole. `code` is that of an
+    open question; empty if there is none.
     """
 
-    message: str
-    defects: pl.DataFrame
-    warnings: pl.DataFrame
+    message: str = field(repr=False)
+    defects: pl.DataFrame = field(repr=False)
+    warnings: pl.DataFrame = field(repr=False)
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +152,8 @@ class Finished(_Result):
     totals: Mapping[str, Mapping[str, str]]
     known: int
     sent: int
-    reconciliation: pl.DataFrame
-    warnings: pl.DataFrame
+    reconciliation: pl.DataFrame = field(repr=False)
+    warnings: pl.DataFrame = field(repr=False)
     notes: tuple[str, ...] = ()
 
 
@@ -169,9 +171,9 @@ class Checked(_Result):
     rows: int
     payable: int
     totals: Mapping[str, str]
-    defects: pl.DataFrame
-    warnings: pl.DataFrame
-    headings: Mapping[str, str]
+    defects: pl.DataFrame = field(repr=False)
+    warnings: pl.DataFrame = field(repr=False)
+    headings: Mapping[str, str] = field(repr=False)
     notes: tuple[str, ...] = ()
 
 
@@ -179,7 +181,7 @@ class Checked(_Result):
 class WaitingRow(_Result):
     """A row that needs a person: who is paid, its state, the code of the reason, and since when.
 
-    `order_id` is the one that it was sent under last, if any. The representation names nobody.
+    `order_id` is the one that it was sent under last, if any.
     """
 
     row: int
@@ -230,8 +232,8 @@ class ArrowTable(Protocol):
         """Export the frame as a stream."""
 
 
-SheetLike: TypeAlias = pl.DataFrame | ArrowTable | Path | str
-"""A frame, or the path of a file."""
+SheetLike: TypeAlias = pl.DataFrame | pl.LazyFrame | ArrowTable | Path | str
+"""A frame (a lazy one is collected), or the path of a file."""
 
 Result: TypeAlias = Refused | Finished
 """The result of a run: refused or finished. An error that stops a run is raised, as a `PaygwError`."""
@@ -570,7 +572,7 @@ def _finished(found: Standings, warnings: pl.DataFrame, notes: tuple[str, ...]) 
 def _refused(refused: RefusedSheet) -> Refused:
     defects, warnings = refused.plan.validated.defects, refused.plan.warnings
     if refused.question is not None:
-        return Refused(refused.question.message, defects, warnings)
+        return Refused(refused.question.message, defects, warnings, refused.question.code)
     message = say_count(
         defects["row"].n_unique(),
         "{count:,} of {rows} has defects. Nothing was sent.",
@@ -628,12 +630,17 @@ def _frame_of(sheet: SheetLike) -> pl.DataFrame | None:
     """Return a frame of any library as one of polars; None for a file. A stream can be read once, and is read here."""
     if isinstance(sheet, Path | str):
         return None
-    if not isinstance(sheet, ArrowTable):
+    if not isinstance(sheet, ArrowTable | pl.LazyFrame):
         raise UsageError(
             say("A sheet is the path of a file, or a frame; this is neither: {kind}.", kind=type(sheet).__name__),
-            hint=say("Any frame with __arrow_c_stream__ works: polars, pandas, pyarrow, DuckDB."),
+            hint=say(
+                "Any frame with __arrow_c_stream__ works: polars, pandas, pyarrow, DuckDB. Of a list, polars.DataFrame "
+                "makes one."
+            ),
         )
     try:
+        if isinstance(sheet, pl.LazyFrame):
+            return sheet.collect()
         return sheet if isinstance(sheet, pl.DataFrame) else pl.DataFrame(sheet)
     except pl.exceptions.PolarsError as error:
         raise SheetError(say("The frame cannot be read: {reason}.", reason=str(error).partition("\n")[0])) from None

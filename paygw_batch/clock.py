@@ -29,6 +29,11 @@ def minute(time: str | None) -> str:
     return (time or "")[:16].replace("T", " ")
 
 
+def local_minute(time: str | None) -> str:
+    """Return a time of `timestamp` where this machine is: `2026-11-22 23:26 EAT`; empty for None."""
+    return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M %Z}" if time else ""
+
+
 def elapsed_s() -> float:
     """Return the seconds since some fixed moment, those that the machine slept included.
 

@@ -17,7 +17,7 @@ from paygw_batch.approval.signed_document import (
     ApprovalPolicy,
     check_reachable,
 )
-from paygw_batch.core.shown_states import person_of
+from paygw_batch.core.shown_states import LOGIN
 from paygw_batch.errors import ApprovalError, ConfigurationError, UsageError
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
@@ -91,16 +91,7 @@ def person(name: str | None) -> str:
         login = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         login = f"uid {os.getuid()}"
-    return login if name is None else f"{required_line(name, '--by')}{_LOGIN}{login})"
-
-
-_LOGIN = " (login "
-
-
-def name_in(person: str) -> str:
-    """Return the name in a result of `person`, for pages that show no logins; the login if there is no name."""
-    who = person_of(person)
-    return who.rpartition(_LOGIN)[0] or who
+    return login if name is None else f"{required_line(name, '--by')}{LOGIN}{login})"
 
 
 def required_line(text: str, what: str) -> str:

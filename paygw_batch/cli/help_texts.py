@@ -384,6 +384,7 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
         Example(mark("A workbook and a page:"), "reconcile payroll.csv --out nov.xlsx --report nov.html --force"),
         Example(mark("A CSV file that Excel opens with every digit:"),
                 "reconcile payroll.csv --out nov.csv --for-excel"),
+        Example(mark("Everybody's remittance advice:"), "reconcile payroll.csv --out nov.csv --advices advices.html"),
     ),
     "refresh": (
         Example(mark("Ask about the open rows of a batch, and write the reconciliation:"),

@@ -206,7 +206,7 @@ def reconcile(
         quarantine_h=quarantine_h,
         for_excel=for_excel,
     )
-    show_totals(screen, counted)
+    show_totals(screen, counted.lines)
     summary = summary_after(journal, batch, counted, end, known=known)
     told = f"{summary.message} {say('The reconciliation is in {out}.', out=out)}"
     return replace(summary, message=told, reconciliation=out)

@@ -4,7 +4,7 @@ It loads no journal, because `validate` needs none.
 """
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args
@@ -21,7 +21,6 @@ from paygw_batch.opening.given_sheet import GivenSheet, Reading, suggested_refer
 from paygw_batch.settings.sections import Names, Numbers
 from paygw_batch.sheet.findings import EXAMPLES, Findings
 from paygw_batch.sheet.read.headings import HeadingError
-from paygw_batch.show.totals import BatchTotals
 
 T = TypeVar("T")
 
@@ -112,6 +111,6 @@ def show_findings(screen: Screen, title: str, found: Findings, headings: Mapping
             console.print(plain("  " + say("... and {count:,} more.", count=count - EXAMPLES)))
 
 
-def show_totals(screen: Screen, totals: BatchTotals) -> None:
-    """Print counts and sums by country and state."""
-    screen.table("", mark_all("country", "currency", "state", "rows", "sum"), totals.lines)
+def show_totals(screen: Screen, lines: Sequence[tuple[str, str, str, int, str]]) -> None:
+    """Print counts and sums by country and state (`BatchTotals.lines`)."""
+    screen.table("", mark_all("country", "currency", "state", "rows", "sum"), lines)

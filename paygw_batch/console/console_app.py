@@ -91,6 +91,7 @@ ROUTES = (
         Act.DOWNLOAD,
         "download reconciliation",
     ),
+    WebRoute("/payouts/{batch}/advices", payout_page.download_advices, Act.DOWNLOAD, "remittance advices"),
     WebRoute("/payouts/{batch}/rows/{row:int}/settle", settle_pages.settle_form, Act.SETTLE, "open settling"),
     WebRoute(
         "/payouts/{batch}/rows/{row:int}/settle", settle_pages.settle_row, Act.SETTLE, "settle row", "POST", form=""

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, tzinfo
+from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
@@ -19,40 +20,31 @@ from starlette.requests import Request
 
 from paygw_batch.approval.approval_keys import plain_name
 from paygw_batch.approval.signed_document import in_groups
-from paygw_batch.core.shown_states import INVALID, recorded
+from paygw_batch.core.shown_states import INVALID, recorded, state_words
 from paygw_batch.language import language, languages, mark, mark_all, say, say_count, speaking, thousands_apart_by
 from paygw_batch.sheet.columns import label_of
 from paygw_batch.show.page import page_environment
 
-_WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+_SHOWN: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "paid": ("✓", *mark_all("Paid", "the gateway confirmed the payment")),
-        "accepted": ("…", *mark_all("With the gateway", "accepted; waiting for the final answer")),
-        "rejected": ("✕", *mark_all("Rejected", "finally rejected by the gateway; no payment was made")),
-        "returned": ("↩", *mark_all("Came back", "paid, and the money came back")),
-        "in_doubt": ("?", *mark_all("In doubt", "may have been paid; never sent again without evidence")),
-        "in_flight": ("→", *mark_all("Being sent", "on the way to the gateway now")),
-        "ready": ("○", *mark_all("Not sent yet", "nothing was sent for these people yet")),
-        INVALID: ("-", *mark_all("Left out", "not part of this payout")),
+        "paid": ("✓", mark("the gateway confirmed the payment")),
+        "accepted": ("…", mark("accepted; waiting for the final answer")),
+        "rejected": ("✕", mark("finally rejected by the gateway; no payment was made")),
+        "returned": ("↩", mark("paid, and the money came back")),
+        "in_doubt": ("?", mark("may have been paid; never sent again without evidence")),
+        "in_flight": ("→", mark("on the way to the gateway now")),
+        "ready": ("○", mark("nothing was sent for these people yet")),
+        INVALID: ("-", mark("not part of this payout")),
     }
 )
-"""The sign, word and meaning of each state, in the order in which they are shown."""
-STATES_SHOWN = tuple(_WORDS)
-
-
-def state_sign(state: str) -> str:
-    """Return the sign of a state."""
-    return _WORDS[state][0]
+"""The sign and the meaning of each state, in the order in which they are shown."""
+STATES_SHOWN = tuple(_SHOWN)
 
 
 def state_word(state: str) -> str:
-    """Return the name of a state."""
-    return say(_WORDS[state][1])
-
-
-def state_meaning(state: str) -> str:
-    """Return the meaning of a state, in a few words."""
-    return say(_WORDS[state][2])
+    """Return the name of a state, with a capital letter."""
+    words = state_words(state)
+    return words[:1].upper() + words[1:]
 
 
 _HERE = Path(__file__).parent
@@ -107,10 +99,12 @@ def page_templates() -> Environment:
     """Return the environment of the console's templates."""
     found = page_environment(TEMPLATES)
     found.filters.update(when=when, ago=ago, day=day, share=_share, code=in_groups, first_name=_first_name)
+    found.filters["added"] = lambda amounts: f"{sum(map(Decimal, amounts)):f}"
     found.filters["recorded"] = lambda text: recorded(text, is_for_officers=True) if text else text
     found.tests["same_person"] = lambda one, other: plain_name(one) == plain_name(other)
     found.globals.update(column_label=label_of, shown_states=STATES_SHOWN)
-    found.globals.update(state_sign=state_sign, state_word=state_word, state_meaning=state_meaning)
+    found.globals.update(state_sign=lambda state: _SHOWN[state][0], state_word=state_word)
+    found.globals.update(state_meaning=lambda state: say(_SHOWN[state][1]))
     return found
 
 
@@ -151,6 +145,11 @@ def day(text: str) -> str:
         return _day(date.fromisoformat(text))
     except ValueError:
         return text
+
+
+def day_in_zone(at: str) -> str:
+    """Return the day of a time for people, in the pages' zone: `22 Nov 2026`."""
+    return day(day_of(at))
 
 
 def day_of(at: str) -> str:

@@ -15,9 +15,10 @@ from paygw_batch.language import mark, mark_all, mark_count, number, say, say_co
 
 CODED = "["
 """The beginning of a kept text that is a code and its values."""
+LOGIN = " (login "
+"""Between the name of a person and the login, in what the journal keeps of who decided."""
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 _TEXT, _DUPLICATE, _AGREED = "text", "duplicate", "agreed"
-_WITH_CAUSE = {"unknown", "not_sent"}
 _TEMPLATES: Mapping[tuple[str, int], str] = MappingProxyType(
     {
         (_DUPLICATE, 1): mark("possible duplicate of attempt {attempt}"),
@@ -48,6 +49,19 @@ _TEMPLATES: Mapping[tuple[str, int], str] = MappingProxyType(
     }
 )
 """By code and number of values, which fill the placeholders in order. `journal/state.sql` writes the first ones."""
+_FOR_OFFICERS: Mapping[str, str] = MappingProxyType(
+    {
+        "unknown": _TEMPLATES["unknown", 0],
+        "not_sent": _TEMPLATES["not_sent", 0],
+        _AGREED: mark("{by}, prepared by {maker}, approved by {approvers}"),
+        "replaced": mark("Replaced by row {row} of another payout."),
+        "by_row": mark("by row {row} of another payout"),
+        "notification": mark("By a notification of the gateway."),
+        "enquiry": mark("By the gateway's answer to an enquiry."),
+        "statement": mark("By a statement of the gateway."),
+    }
+)
+"""By code, where the template has a code, or a number that people have no use for."""
 
 
 def kept(code: str, *values: str | int | None) -> str:
@@ -70,28 +84,32 @@ def code_of(text: str) -> tuple[str, Sequence[Any]]:
 
 
 def recorded(text: str, *, is_for_officers: bool = False) -> str:
-    """Return a kept text in the chosen language; for officers, without the code of a cause."""
+    """Return a kept text in the chosen language; for officers, without codes, logins and digests."""
     code, values = code_of(text)
     if code == _TEXT:
         return str(values[0])
-    if is_for_officers and code in _WITH_CAUSE:
-        values = ()
     template = _TEMPLATES[code, len(values)]
     names = re.findall(r"\{(\w+)\}", template)
     if code == _DUPLICATE:
         values = [*(recorded(one, is_for_officers=is_for_officers) for one in values[:-1]), values[-1]]
-    filled = {name: decided_by(one) if name == "by" else one for name, one in zip(names, values, strict=True)}
-    return say(template, **filled)
+    filled = {
+        name: decided_by(one, is_for_officers=is_for_officers) if name == "by" else one
+        for name, one in zip(names, values, strict=True)
+    }
+    return say(_FOR_OFFICERS.get(code, template) if is_for_officers else template, **filled)
 
 
-def decided_by(by: str) -> str:
+def decided_by(by: str, *, is_for_officers: bool = False) -> str:
     """Return who decided, in the chosen language: a person, or a person by an order of others."""
-    return recorded(by) if _is_by_order(by) else by
+    if _is_by_order(by):
+        return recorded(by, is_for_officers=is_for_officers)
+    return name_in(by) if is_for_officers else by
 
 
-def person_of(by: str) -> str:
-    """Return the person alone who decided, or who carried out an order of others."""
-    return str(code_of(by)[1][0]) if _is_by_order(by) else by
+def name_in(by: str) -> str:
+    """Return the name of who decided, or carried out an order of others; the login if there is no name."""
+    who = str(code_of(by)[1][0]) if _is_by_order(by) else by
+    return who.rpartition(LOGIN)[0] or who
 
 
 def _is_by_order(by: str) -> bool:
@@ -99,23 +117,24 @@ def _is_by_order(by: str) -> bool:
     return by.startswith(f'["{_AGREED}", ') and by.endswith("]")
 
 
-_DEEDS = mark_all(
-    "opened",
-    "approved",
-    "resolved paid",
-    "resolved rejected",
-    "resolved not received",
-    "released",
-    "returned",
-    "replaced",
-    "forgotten",
+_DEEDS: Mapping[str, str] = MappingProxyType(
+    {
+        "opened": mark("Started"),
+        "approved": mark("Prepared or approved"),
+        "resolved_paid": mark("Settled as paid"),
+        "resolved_rejected": mark("Settled as rejected"),
+        "resolved_not_received": mark("Settled as never received"),
+        "released": mark("To be tried again"),
+        "returned": mark("Came back"),
+        "replaced": mark("Replaced by another payout"),
+        "forgotten": mark("Forgotten"),
+    }
 )
-"""The words of all acts of people, for the catalogue."""
 
 
 def deed_words(kind: str) -> str:
     """Return the act of a person on a batch or a row, as people say it."""
-    return say(kind.replace("_", " "))
+    return say(_DEEDS[kind])
 
 
 INVALID = "invalid"
@@ -128,47 +147,31 @@ SHOWN_IN_DOUBT = frozenset({State.IN_DOUBT, State.IN_FLIGHT})
 """The states that a person is shown as in doubt (see `shown_state`)."""
 
 
-_COUNTED = {
-    INVALID: mark_count("{count:,} invalid"),
-    "ready": mark_count("{count:,} ready"),
-    "in_flight": mark_count("{count:,} in flight"),
-    "in_doubt": mark_count("{count:,} in doubt"),
-    "accepted": mark_count("{count:,} accepted"),
-    "paid": mark_count("{count:,} paid"),
-    "rejected": mark_count("{count:,} rejected"),
-    "returned": mark_count("{count:,} returned"),
-}
-_SAID = mark_all(
-    "invalid",
-    "ready",
-    "in doubt",
-    "in flight",
-    "accepted",
-    "paid",
-    "rejected",
-    "returned",
-    "replaced",
-    "held",
-    "in_doubt",
-    "in_flight",
-    "not sent",
-    "unknown",
-    "not received",
-    "payout",
-    "payin",
+_STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "paid": (mark("paid"), mark_count("{count:,} paid")),
+        "accepted": (mark("with the gateway"), mark_count("{count:,} with the gateway")),
+        "rejected": (mark("rejected"), mark_count("{count:,} rejected")),
+        "returned": (mark("returned"), mark_count("{count:,} returned")),
+        "in_doubt": (mark("in doubt"), mark_count("{count:,} in doubt")),
+        "in_flight": (mark("being sent"), mark_count("{count:,} being sent")),
+        "ready": (mark("not sent yet"), mark_count("{count:,} not sent yet")),
+        INVALID: (mark("left out"), mark_count("{count:,} left out")),
+    }
 )
-"""The words of all states, for the catalogue."""
+"""The words for each state, on pages and a terminal alike, and those for a number of rows in it."""
+_SAID = mark_all("replaced", "held", "not sent", "unknown", "not received", "payout", "payin")
+"""Other words of our codes, for the catalogue."""
 
 
 def state_words(state: str) -> str:
     """Return a state, or another word of our codes, as people say it."""
-    return say(state.replace("_", " "))
+    return say(_STATES[state][0] if state in _STATES else state.replace("_", " "))
 
 
 def counted_state(count: int, state: str) -> str:
     """Return the number of rows in a state, as people say it: `3 in doubt`."""
-    template = _COUNTED.get(state)
-    return f"{number(count)} {state_words(state)}" if template is None else say_count(count, template)
+    return say_count(count, _STATES[state][1])
 
 
 _FINDINGS = {
@@ -194,8 +197,8 @@ def shown_state(state: State) -> str:
     """
     match state:
         case State.IN_FLIGHT:
-            return State.IN_DOUBT
+            return State.IN_DOUBT.value
         case State.REPLACED:
             return INVALID
         case _:
-            return state
+            return state.value

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
 
 from paygw_batch.clock import utc_now
 from paygw_batch.core.lifecycle import State
@@ -110,10 +109,14 @@ def _alternatives(word: str, numbers: Sequence[MobileNumbers]) -> Iterator[str]:
 
 def batch_summary(journal: JournalReader, record: BatchRecord) -> Summary:
     """Return the summary of a batch as it is now, without reading its sheet."""
-    tallies = journal.tallies(record.number)
-    being_sent = rows_being_sent(journal, record.number, tallies)
-    states, totals = states_of(record, tallies, being_sent), totals_of(tallies, being_sent)
-    return summary_of(record, states, totals, journal.messages(record.number))
+    tallies = tallies_now(journal, record.number)
+    return summary_of(record, states_of(record, tallies), totals_of(tallies), journal.messages(record.number))
+
+
+def tallies_now(journal: JournalReader, batch: int) -> Sequence[StateTally]:
+    """Return the tallies of a batch as `with_living` tells them."""
+    tallies = journal.tallies(batch)
+    return with_living(tallies, rows_being_sent(journal, batch, tallies))
 
 
 def rows_being_sent(journal: JournalReader, batch: int, tallies: Sequence[StateTally]) -> Sequence[RowBeingSent]:
@@ -169,21 +172,15 @@ def summary_of(
     )
 
 
-def states_of(
-    record: BatchRecord,
-    tallies: Sequence[StateTally],
-    being_sent: Sequence[RowBeingSent] = (),
-    *,
-    shown: Callable[[State], str] = shown_state,
-) -> Mapping[str, int]:
-    """Return the number of rows of a batch's sheet in each state; rows without an instruction are invalid."""
+def states_of(record: BatchRecord, tallies: Sequence[StateTally]) -> Mapping[str, int]:
+    """Return the number of rows of a batch's sheet in each state, from tallies as `with_living` tells them.
+
+    Rows without an instruction are invalid, and so are replaced ones.
+    """
     counts: Counter[str] = Counter()
-    for tally in tallies:
-        counts[shown(tally.state)] += tally.count
-    counts[State.IN_DOUBT] -= len(being_sent)
-    counts[State.IN_FLIGHT] += len(being_sent)
-    if left_out := record.rows - counts.total():
-        counts[INVALID] += left_out
+    for tally in to_be_paid(tallies):
+        counts[tally.state.value] += tally.count
+    counts[INVALID] = record.rows - counts.total()
     return {state: counts[state] for state in STATES if counts[state]}
 
 
@@ -199,25 +196,20 @@ def counted_once(tallies: Iterable[StateTally], known: Iterable[StateTally]) -> 
     return [StateTally(*key, count, sums[key]) for key, count in counts.items() if count]
 
 
-def totals_of(
-    tallies: Iterable[StateTally],
-    being_sent: Sequence[RowBeingSent] = (),
-    *,
-    shown: Callable[[State], str] = shown_state,
-) -> Mapping[str, Mapping[str, str]]:
-    """Return the exact sums, as text with the currency's decimals, by currency and state."""
+def totals_of(tallies: Iterable[StateTally]) -> Mapping[str, Mapping[str, str]]:
+    """Return the exact sums, as text with the currency's decimals, by currency and state; none of replaced rows."""
     units, sums = minor_units_by_currency(), dict[str, Counter[str]]()
-    for tally in tallies:
-        sums.setdefault(tally.currency, Counter())[shown(tally.state)] += tally.minor
-    for row in being_sent:
-        sums[row.currency][State.IN_DOUBT] -= row.minor
-        sums[row.currency][State.IN_FLIGHT] += row.minor
-        if not sums[row.currency][State.IN_DOUBT]:
-            del sums[row.currency][State.IN_DOUBT]
+    for tally in to_be_paid(tallies):
+        sums.setdefault(tally.currency, Counter())[tally.state.value] += tally.minor
     return {
         currency: {state: from_minor(minor, minor_units=units[currency]) for state, minor in by_state.items()}
         for currency, by_state in sorted(sums.items())
     }
+
+
+def to_be_paid(tallies: Iterable[StateTally]) -> Iterator[StateTally]:
+    """Return the tallies without replaced rows: another row is paid instead of them."""
+    return (tally for tally in tallies if tally.state is not State.REPLACED)
 
 
 def sums_by_currency(some: Iterable[StateTally | RowState]) -> Mapping[str, str]:
@@ -273,7 +265,7 @@ def batch_status(
     verb = load_operation(record.operation).verb
     quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
     being_sent = rows_being_sent(journal, batch, tallies)
-    states, totals = states_of(record, tallies, being_sent), totals_of(tallies, being_sent)
+    now_told = with_living(tallies, being_sent)
     needing, rows = _needing_person(journal, batch, tallies, being_sent, holds, now, only_doubt=only_doubt, limit=limit)
 
     def about(row: RowState) -> RowStatus:
@@ -283,8 +275,8 @@ def batch_status(
 
     return BatchStatus(
         record,
-        with_living(tallies, being_sent),
-        summary_of(record, states, totals, messages),
+        now_told,
+        summary_of(record, states_of(record, now_told), totals_of(now_told), messages),
         needing,
         [about(row) for row in rows],
         journal.message_counts(batch),
@@ -349,11 +341,6 @@ class ListedBatch:
         """The number of rows that wait for a person."""
         return sum(self.states.get(state, 0) for state in PERSON_STATES)
 
-    @property
-    def known_rows(self) -> int:
-        """The number of rows that an earlier batch brought."""
-        return sum(tally.count for tally in self.known)
-
 
 @dataclass(frozen=True, slots=True)
 class JournalStatus:
@@ -380,21 +367,18 @@ def journal_status(journal: JournalReader) -> JournalStatus:
     """Return the state of every batch of a journal."""
     now = utc_now()
     batches = [listed_batch(journal, record, now) for record in journal.batches()]
-    once = counted_once(
-        (tally for one in batches for tally in one.tallies), (tally for one in batches for tally in one.known)
-    )
-    counts: Counter[str] = Counter({INVALID: sum(one.states.get(INVALID, 0) for one in batches)})
-    for tally in once:
-        counts[shown_state(tally.state)] += tally.count
-    being_sent = list({row.instruction: row for one in batches for row in one.being_sent}.values())
-    counts[State.IN_DOUBT] -= len(being_sent)
-    counts[State.IN_FLIGHT] += len(being_sent)
-    return JournalStatus(
-        batches,
-        {state: counts[state] for state in STATES if counts[state]},
-        totals_of(once, being_sent),
-        journal.message_counts(),
-    )
+    once = tallies_once(batches)
+    counts = Counter({INVALID: sum(one.states.get(INVALID, 0) for one in batches)})
+    for tally in to_be_paid(once):
+        counts[tally.state.value] += tally.count
+    states = {state: counts[state] for state in STATES if counts[state]}
+    return JournalStatus(batches, states, totals_of(once), journal.message_counts())
+
+
+def tallies_once(listed: Sequence[ListedBatch]) -> Sequence[StateTally]:
+    """Return the tallies of several batches together, as `with_living` tells them; each row counts once."""
+    once = counted_once((tally for one in listed for tally in one.tallies), (t for one in listed for t in one.known))
+    return with_living(once, [*{row.instruction: row for one in listed for row in one.being_sent}.values()])
 
 
 def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> ListedBatch:
@@ -405,7 +389,7 @@ def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> 
         record,
         tallies,
         journal.tallies(record.number, kind=TallyKind.KNOWN),
-        states_of(record, tallies, being_sent),
+        states_of(record, with_living(tallies, being_sent)),
         len(messages.contradictions) + len(messages.waiting),
         now - datetime.fromisoformat(record.opened_at),
         being_sent,
@@ -474,9 +458,11 @@ def followed_batch(
 ) -> FollowedBatch:
     """Return a batch's counts and sums; `tallies`, if given, replaces the journal's own count."""
     # Look for the run first: rows counted before a run that has just ended would seem to be left over.
-    shown = partial(_shown, running=(running := running_now(settings)))
+    running = running_now(settings)
     found = journal.tallies(record.number) if tallies is None else tallies()
-    return FollowedBatch(record, states_of(record, found, shown=shown), totals_of(found, shown=shown), running)
+    if running is None:
+        found = with_living(found, ())
+    return FollowedBatch(record, states_of(record, found), totals_of(found), running)
 
 
 def followed_rows(

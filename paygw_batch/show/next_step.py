@@ -23,6 +23,7 @@ from paygw_batch.settle.resolve import open_from
 
 _WORDS = mark_all("notification", "enquiry", "statement", "person", "reply", "witness", "pay", "collect")
 """The sources of evidence and the verbs of operations, for the catalogue."""
+HELD_FOR_OFFICERS = mark("A message from the gateway contradicts this row's state, so no run sends it.")
 LONG_ACCEPTED_H = 24
 """An accepted row without a final answer is worth a question after this many hours from its attempt."""
 NEED_PERSON = frozenset({State.IN_FLIGHT, State.IN_DOUBT, State.REJECTED, State.RETURNED, State.ACCEPTED})
@@ -219,7 +220,7 @@ def batch_in_command_words(step: BatchStep, count: int, batch: str) -> str:
         case BatchStep.RUN_AGAIN:
             return say("Interrupted: run the same command again to continue.")
         case BatchStep.RESUME:
-            return say("`paygw-batch resume {batch}` sends the rows that are ready.", batch=batch)
+            return say("`paygw-batch resume {batch}` sends the rows that are not sent yet.", batch=batch)
         case BatchStep.RETRY:
             return say("`paygw-batch retry {batch}` gives rejected rows another attempt.", batch=batch)
         case _:

@@ -12,12 +12,13 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import CODED, INVALID, SHOWN_IN_DOUBT, recorded, shown_state
 from paygw_batch.errors import InternalError
-from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Hold, JournalReader
+from paygw_batch.journal import LINE_COLUMNS, BatchRecord, JournalReader
+from paygw_batch.language import say
 from paygw_batch.settle.resolve import require_remembered
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.columns import CUSTOMER_URL, QUESTION_COLUMNS, RECONCILED_OF
 from paygw_batch.sheet.instructions import from_pages
-from paygw_batch.show.next_step import held_sentence
+from paygw_batch.show.next_step import HELD_FOR_OFFICERS, held_sentence
 
 
 def _ours(name: str) -> str:
@@ -38,24 +39,32 @@ _AS_SHOWN = pl.Series([str(shown_state(state)) for state in State])
 _URL_SCHEMA = {"row": pl.UInt32, CUSTOMER_URL: pl.String}
 
 
-def reconciliation(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:
+def reconciliation(
+    journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int], *, is_for_officers: bool = False
+) -> pl.DataFrame:
     """Return one line for every row of the batch's sheet, with the columns of the reconciliation file.
 
-    `minor_units` gives the decimals of each currency. Raises `InternalError` if rows or amounts do not match the
-    journal's: such a file is never written.
+    `minor_units` gives the decimals of each currency; messages for officers have no codes and logins. Raises
+    `InternalError` if rows or amounts do not match the journal's: such a file is never written.
     """
-    return pl.concat(reconciled(journal, batch, minor_units))
+    return pl.concat(reconciled(journal, batch, minor_units, is_for_officers=is_for_officers))
 
 
-def reconciled(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
+def reconciled(
+    journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int], *, is_for_officers: bool = False
+) -> Iterator[pl.DataFrame]:
     """Yield the reconciliation piece by piece. Raises `InternalError` before its end if it does not match."""
     require_remembered(journal, batch)
-    holds = journal.holds(batch.number)
+    holds = {
+        row: say(HELD_FOR_OFFICERS) if is_for_officers else held_sentence(hold)
+        for row, hold in journal.holds(batch.number).items()
+    }
     columns = RECONCILED_OF[batch.operation]
     urls = _customer_urls(journal, batch) if CUSTOMER_URL in columns else None
+    being_sent = [row.row for row in journal.being_sent(batch.number)]
     rows, newest = 0, -1
-    for piece in _pieces(journal, batch, minor_units):
-        frame = _with_holds(piece, holds)
+    for joined in _pieces(journal, batch, minor_units):
+        frame = _with_holds(_shown(_worded(joined, is_for_officers=is_for_officers), being_sent), holds)
         rows, newest = rows + frame.height, _checked_order(batch, newest, frame["row"])
         if urls is not None:
             frame = frame.join(urls, on="row", how="left", maintain_order="left")
@@ -94,7 +103,7 @@ def _free_name(name: str, taken: Sequence[str]) -> str:
 
 
 def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
-    """Yield the sheet's pages with the states of their rows, holding at most one page twice in memory."""
+    """Yield the sheet's pages joined with the states of their rows, holding at most one page twice in memory."""
     standings = _standings(journal.standing_lines(batch.number))
     ahead = next(standings)
     for page in journal.pages(batch.number):
@@ -105,22 +114,23 @@ def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str
             ahead = more if ahead.is_empty() else pl.concat([ahead, more])
         joined = rows.join(ahead, on="row", how="left", maintain_order="left")
         _check_states_and_amounts(batch, joined, minor_units)
-        yield _shown(joined)
+        yield joined
         are_all_joined = joined[_ours("state")].count() == ahead.height
         ahead = ahead.clear() if are_all_joined else ahead.join(rows, on="row", how="anti")
     if ahead.height or next(standings, None) is not None:
         raise InternalError(f"the journal of batch {batch.batch} has rows that its sheet does not have")
 
 
-def _shown(joined: pl.DataFrame) -> pl.DataFrame:
+def _shown(joined: pl.DataFrame, being_sent: Sequence[int]) -> pl.DataFrame:
     """Return the columns shown to a person, and `valid`, of rows joined with their states."""
     own = {name: pl.col(_ours(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
-    joined = _worded(joined)
+    is_sent = pl.col("row").is_in(being_sent) & (own["state"] == State.IN_FLIGHT)
+    shown = pl.when(is_sent).then(own["state"]).otherwise(own["state"].replace(_STATES, _AS_SHOWN))
     return joined.select(
         *(name for name in joined.columns if name not in own and name not in _OWN_COLUMNS),
         **{
             **own,
-            "state": pl.when("valid").then(own["state"].replace(_STATES, _AS_SHOWN)).otherwise(pl.lit(INVALID)),
+            "state": pl.when("valid").then(shown).otherwise(pl.lit(INVALID)),
             "attempts": own["attempts"].fill_null(0),
             "purpose": pl.coalesce(own["purpose"], "purpose"),
             "error_code": pl.coalesce("error_code", own["error_code"]),
@@ -129,11 +139,11 @@ def _shown(joined: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _worded(rows: pl.DataFrame) -> pl.DataFrame:
+def _worded(rows: pl.DataFrame, *, is_for_officers: bool) -> pl.DataFrame:
     """Return the rows with the journal's messages in the chosen language."""
     messages = rows[_ours("message")].drop_nulls()
     coded = messages.filter(messages.str.starts_with(CODED)).unique()
-    said = pl.Series([recorded(message) for message in coded], dtype=pl.String)
+    said = pl.Series([recorded(message, is_for_officers=is_for_officers) for message in coded], dtype=pl.String)
     return rows.with_columns(pl.col(_ours("message")).replace(coded, said)) if coded.len() else rows
 
 
@@ -148,12 +158,12 @@ def _standings(lines: Iterable[Sequence[tuple[int | str | None, ...]]]) -> Itera
         yield pl.DataFrame(some, schema=_LINE_SCHEMA, orient="row")
 
 
-def _with_holds(frame: pl.DataFrame, holds: Mapping[int, Hold]) -> pl.DataFrame:
+def _with_holds(frame: pl.DataFrame, holds: Mapping[int, str]) -> pl.DataFrame:
     """Return the rows, adding to each held row's message the reason for its hold."""
     if not holds:
         return frame
     told = pl.DataFrame(
-        {"row": list(holds), "\0held": [held_sentence(hold) for hold in holds.values()]},
+        {"row": list(holds), "\0held": list(holds.values())},
         schema={"row": pl.UInt32, "\0held": pl.String},
     )
     message = pl.concat_str("message", "\0held", separator=" ", ignore_nulls=True)

@@ -1,6 +1,6 @@
-"""Finds the payee in a form's fields, and writes a remittance advice: the payments to one person, as a page."""
+"""Finds the payee in a form's fields, and writes remittance advices: the payments to each person, as a page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -9,7 +9,8 @@ from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import with_separators
 from paygw_batch.countries.data import config_dir, read_forms
-from paygw_batch.journal import FoundPayment
+from paygw_batch.errors import UsageError
+from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader
 from paygw_batch.language import say, say_count
 from paygw_batch.show.page import page
 
@@ -56,13 +57,32 @@ def paid_out(found: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
     return [one for one in found if one.state is State.PAID and one.operation == PAYOUT]
 
 
+def advices_of_batch(journal: JournalReader, batch: BatchRecord, day: Callable[[str], str] | None = None) -> str:
+    """Return the advices to everybody whom a batch paid, in the sheet's order (`remittance_page`)."""
+    rows = [row.row for row in journal.rows(batch.number, states={State.PAID})]
+    people: dict[tuple[str, str], list[FoundPayment]] = {}
+    for payment in paid_out(list(journal.payments(batch.number, rows).values())):
+        if payment.fields:  # otherwise this person was forgotten
+            people.setdefault(payee_of(payment.form, payment.fields).person, []).append(payment)
+    if not people:
+        raise UsageError(say("Nothing is paid, or the people were forgotten, so no advice was written."), hint="")
+    return remittance_page([*people.values()], day)
+
+
 _NAME = "\0"
 """Placeholder for the name, which is printed in bold."""
 
 
-def remittance_page(payee: Payee, paid: Sequence[FoundPayment]) -> str:
-    """Return the page for one person's payments, all of them paid, newest last."""
-    sums: dict[str, Decimal] = {}
+def remittance_page(people: Sequence[Sequence[FoundPayment]], day: Callable[[str], str] | None = None) -> str:
+    """Return the page with the payments to each person, all of them paid, newest last; each prints on its own sheet.
+
+    `day` shows the day of a time where the reader is; None: as the journal has it, in UTC.
+    """
+    return page(PageKind.REMITTANCE, advices=[_advice(paid) for paid in people], day=day)
+
+
+def _advice(paid: Sequence[FoundPayment]) -> Mapping[str, object]:
+    payee, sums = payee_of(paid[0].form, paid[0].fields), dict[str, Decimal]()
     for payment in paid:
         sums[payment.currency] = sums.get(payment.currency, Decimal(0)) + Decimal(payment.amount)
     totals = ", ".join(f"{currency} {with_separators(f'{amount:f}')}" for currency, amount in sorted(sums.items()))
@@ -70,10 +90,9 @@ def remittance_page(payee: Payee, paid: Sequence[FoundPayment]) -> str:
     before, _, after = say("To {name}, account or phone number {number}.", name=_NAME, number=payee.number).partition(
         _NAME
     )
-    return page(
-        PageKind.REMITTANCE,
-        payee=payee,
-        to=(before, after),
-        total=say("{count}, {totals} in all. Each of them is recorded as paid.", count=count, totals=totals),
-        paid=sorted(paid, key=lambda payment: (payment.updated_at or "", payment.client_orderid)),
-    )
+    return {
+        "payee": payee,
+        "to": (before, after),
+        "total": say("{count}, {totals} in all. Each of them is recorded as paid.", count=count, totals=totals),
+        "paid": sorted(paid, key=lambda payment: (payment.updated_at or "", payment.client_orderid)),
+    }

@@ -23,17 +23,9 @@ from paygw_batch.show.page import page
 from paygw_batch.show.totals import STATE_COLOURS, BatchTotals, by_currency, money_text
 
 TIME_BARS = 38
-
-
 LATENCY_STEPS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 60_000)
-
-
 _TIME = "%Y-%m-%dT%H:%M:%S%.3fZ"
-
-
 _TOP, _BOTTOM = 12, 34
-
-
 _GAP = 0.15
 """The share of a bar's width that is left empty."""
 
@@ -173,12 +165,13 @@ def _duration(ms: int) -> str:
 SHOWN_ROWS = 500
 """The maximum number of rows listed for a state that needs a person; the reconciliation file has all of them."""
 ROWS_ON_DEMAND = 1_000
-"""The maximum number of paid rows listed, and of accepted ones."""
+"""The maximum number of rows listed for a state that needs nobody."""
 SHOWN_DEEDS = 200
 HELD = "held"
 """Ready rows that evidence speaks against: no run sends them."""
 PERSON_STATES = ("in_doubt", HELD, "rejected", "returned", "invalid")
 """The states of rows that wait for a person, in the page's order."""
+_ON_DEMAND = ("in_flight", "accepted", "paid")
 _SHOWN_COLUMNS = (
     *("row", "state", "account_name", "account", "currency", "amount", "client_orderid", "sent_orderid"),
     *("gateway_reference", "updated_at", "error_code", "message"),
@@ -215,11 +208,10 @@ def _operators_deed(deed: HistoryEntry) -> tuple[str, str, str, str]:
 class Reader:
     """Who reads a report: the operator, or people who know no command, path, login or code of ours.
 
-    `when` shows a time, `state` names one, and `deed` returns when, what, who and why.
+    `when` shows a time, and `deed` returns when, what, who and why.
     """
 
     when: Callable[[str], str] = minute
-    state: Callable[[str], str] = state_words
     deed: Callable[[HistoryEntry], tuple[str, str, str, str]] = _operators_deed
     is_operator: bool = True
 
@@ -254,9 +246,9 @@ def report_html(
         reader=reader,
         about=_about(batch, history) if reader.is_operator else [_about_payout(batch, reader)],
         counts={state: books.states[state] for state in STATE_COLOURS if books.states.get(state)},
-        sums=[(line, {state: amount for state, _, amount in line.states}) for line in by_currency(books)],
-        waiting=list(_waiting(journal, batch, shown, minor_units, quarantine_h, reader)),
-        on_demand=[_rows_in_state(shown, state, ROWS_ON_DEMAND, minor_units, reader) for state in ("accepted", "paid")],
+        sums=[(line, {state: amount for state, _, amount in line.states}) for line in by_currency(books) if line.rows],
+        waiting=list(_waiting(journal, batch, shown, minor_units, quarantine_h)),
+        on_demand=[_rows_in_state(shown, state, ROWS_ON_DEMAND, minor_units) for state in _ON_DEMAND],
         lines=books.lines,
         deeds=[(deed.row, *reader.deed(deed)) for deed in deeds[:SHOWN_DEEDS]],
         deed_count=len(deeds),
@@ -284,9 +276,7 @@ def _about(batch: BatchRecord, history: Sequence[HistoryEntry]) -> tuple[str, st
     return told, say("Its plan: {approved}.", approved=approved) if approved else say("No plan was approved for it.")
 
 
-def _rows_in_state(
-    frame: pl.DataFrame, state: str, most: int, minor_units: Mapping[str, int], reader: Reader
-) -> RowsInState:
+def _rows_in_state(frame: pl.DataFrame, state: str, most: int, minor_units: Mapping[str, int]) -> RowsInState:
     """Return the rows in one state, in the sheet's order, with amounts formatted for people."""
     found = frame.filter(pl.col("state") == state)
     rows = [
@@ -294,7 +284,7 @@ def _rows_in_state(
         for row in found.head(most).iter_rows(named=True)
     ]
     caption = (
-        say("All rows that are {state}", state=reader.state(state).lower())
+        say("All rows that are {state}", state=state_words(state))
         if found.height <= most
         else say(_CUT, shown=most, all=found.height)
     )
@@ -313,12 +303,11 @@ def _waiting(
     frame: pl.DataFrame,
     minor_units: Mapping[str, int],
     quarantine_h: float,
-    reader: Reader,
 ) -> Iterator[RowsInState]:
     """Yield the rows that need a person by state, in doubt first, each with its next step; ready rows come last."""
     operation = load_operation(batch.operation)
     for state in (*PERSON_STATES, State.READY.value):
-        found = _rows_in_state(frame, state, SHOWN_ROWS, minor_units, reader)
+        found = _rows_in_state(frame, state, SHOWN_ROWS, minor_units)
         if found.count:
             numbers = [row["row"] for row in found.rows]
             step = step_of_state(state, batch, operation, first_row=numbers[0])

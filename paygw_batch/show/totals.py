@@ -18,6 +18,7 @@ STATE_COLOURS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "returned": ("#F4B0B0", "#7B1F1F"),
         "invalid": ("#E4D0EE", "#5B2C6F"),
         "ready": ("#CFE2F3", "#1F4E78"),
+        "in_flight": ("#9FC5E8", "#0B3954"),
         "accepted": ("#E2F0D9", "#385723"),
         "paid": ("#A9D18E", "#274E13"),
     }

@@ -162,7 +162,7 @@ def _add_foot(pen: "_Pen", sheet: Any, at: int, books: BatchTotals) -> int:
 
 def _lines_of(total: CurrencyTotals) -> Sequence[tuple[str, int, str]]:
     """Return the lines of a currency: all its rows that are to be paid, without a state, and then each state."""
-    return [("", total.rows, total.sum), *total.states]
+    return [*([("", total.rows, total.sum)] if total.rows else []), *total.states]
 
 
 def _add_totals(pen: "_Pen", sheet: Any, books: BatchTotals) -> None:

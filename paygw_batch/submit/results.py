@@ -104,7 +104,7 @@ def write_results(
         counter = RunningTotals(minor_units)
         _write_table(counter.counting(reconciled(journal, batch, minor_units)), out, for_excel=for_excel)
         return counter.books()
-    frame = reconciliation(journal, batch, minor_units)
+    frame = reconciliation(journal, batch, minor_units, is_for_officers=not reader.is_operator)
     counted = books(frame, minor_units)
     if out is not None and is_workbook:
         write_whole(out, workbook_of(frame, counted, batch, minor_units))

@@ -132,11 +132,11 @@ class Claimed:
     def _answer(self, summary: Summary) -> str:
         """Return the text for the sender of a refused sheet."""
         options = say(
-            "Write options such as --worksheet or --reference into a file {file} beside the sheet: docs/cron.md.",
+            "Write options such as --worksheet or --reference into a file {file!r} beside the sheet: docs/cron.md.",
             file=f"{self.name}{NOTE_ENDING}",
         )
         parts = [
-            say("{name} was refused. None of it was sent in this run.", name=self.name),
+            say("{name!r} was refused. None of it was sent in this run.", name=self.name),
             summary.message,
             *([options] if summary.option else []),
             say("Correct the sheet and drop it again, under any name. A row that was paid before is not paid again."),

@@ -122,7 +122,7 @@ def test_an_unreadable_sheet_is_answered_with_a_text(program: Program, folder: P
     noted(torn, None)
     assert program.json("run-folder", folder)["exit_code"] == 3
     said = answer(folder)
-    assert said.startswith("torn.csv was refused. None of it was sent")
+    assert said.startswith("'torn.csv' was refused. None of it was sent")
     (summary,) = program.json("run-folder", folder)["sheets"] or [None]
     assert summary is None  # it is taken once
 

@@ -150,7 +150,7 @@ def test_approver_sees_rows_states_reasons_and_sums(doubtful: Program) -> None:
     for part in (
         "An order about 1 row of batch",
         "LOST-1",
-        "in_doubt",
+        "doubt",
         "not-received",
         "9,008.00",
         "Ticket",
@@ -205,7 +205,7 @@ def test_an_order_is_carried_out_once(doubtful: Program) -> None:
     carry_out(doubtful)
     again = carry_out(doubtful)
     assert again["exit_code"] == 8
-    assert "row 2 was in doubt after attempt 1, and is ready after attempt 1" in str(again["message"])
+    assert "row 2 was in doubt after attempt 1, and is not sent yet after attempt 1" in str(again["message"])
 
 
 def test_an_order_does_not_settle_the_next_attempt(doubtful: Program) -> None:

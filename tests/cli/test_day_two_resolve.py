@@ -132,7 +132,7 @@ def test_not_received_row_is_resent_marked_possible_duplicate(doubtful: Program)
     [
         (["2", "--as", "rejected", "--evidence", "x"], "Row 2 is paid"),
         (["6", "--as", "paid", "--evidence", "x"], "Row 6 is rejected"),
-        (["7", "--as", "not-received", "--evidence", "x"], "Row 7 is accepted"),
+        (["7", "--as", "not-received", "--evidence", "x"], "Row 7 is with the gateway"),
         (["99", "--as", "paid", "--evidence", "x"], "has no such row"),
         (["3", "--as", "paid", "--evidence", "  "], "--evidence must be one line"),
         (["3", "--as", "paid"], "--evidence"),
@@ -245,7 +245,7 @@ def test_earlier_attempt_called_paid_shows_double_payment(doubtful: Program) -> 
 
 @pytest.fixture
 def cleared(doubtful: Program) -> Program:
-    """Row 5 is ready once more: a person called its first attempt not received."""
+    """Row 5 is not sent yet once more: a person called its first attempt not received."""
     without_quarantine(doubtful)
     resolve(doubtful, "row", "5", "--as", "not-received", "--evidence", EVIDENCE)
     return doubtful
@@ -294,7 +294,7 @@ def test_held_row_takes_state_of_settlement(cleared: Program, word: str, state: 
 def test_ready_row_without_hold_is_not_resolved(cleared: Program) -> None:
     result = cleared.run("resolve", "row", cleared.home / "payroll.csv", "5", "--as", "paid", "--evidence", EVIDENCE)
     assert result.exit_code == 2
-    assert "Row 5 is ready" in result.stderr
+    assert "Row 5 is not sent yet" in result.stderr
 
 
 def test_rejected_row_called_paid_is_held_after_release(doubtful: Program) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import openpyxl
 import pytest
 
+from paygw_batch.core.shown_states import state_words
 from paygw_batch.show import outputs
 from paygw_batch.show.workbook import is_exact
 from tests.cli.conftest import Kept
@@ -57,6 +58,17 @@ def test_all_columns_worksheet_matches_csv_as_text(mixed: Program) -> None:
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
 
 
+def test_reconcile_writes_an_advice_for_each_person_who_is_paid(mixed: Program) -> None:
+    advices = mixed.home / "advices.html"
+    command = ("reconcile", mixed.home / "payroll.csv", "--out", mixed.home / "again.csv", "--advices", advices)
+    mixed.json(*command)
+    people = advices.read_text().split("<section")[1:]
+    orders = [re.findall(r"<td>((?:PAY|NO|LOST|LATER)-\d)</td>", text) for text in people]
+    assert orders == [["PAY-1"], ["PAY-2"], ["PAY-3"], ["PAY-4"]]
+    assert stat.S_IMODE(advices.stat().st_mode) == 0o600
+    mixed.json(*command)  # its own files may be replaced
+
+
 def payments(path: Path) -> list[dict[str, Any]]:
     """Return the first worksheet by its headings, with the totals at its foot."""
     heading, *lines = openpyxl.load_workbook(path).worksheets[0].iter_rows(values_only=True)
@@ -76,7 +88,7 @@ def test_first_worksheet_shows_main_columns_and_numeric_amounts(mixed: Program) 
         shown = (str(line["Row"]), line["Payee"], line["Account or phone"], line["Currency"], line["Order id"])
         names = ("row", "account_name", "account_number", "currency", "sent_orderid")
         assert shown == tuple(expected[name] for name in names)
-        assert line["State"] == expected["state"].replace("_", " ")
+        assert line["State"] == state_words(expected["state"])
         assert (line["What is known"] or "") == expected["message"]
         assert line["note"] == expected["note"]
         sent = datetime.fromisoformat(expected["first_sent_at"]).replace(tzinfo=None)
@@ -134,7 +146,7 @@ def test_workbook_colours_states_and_freezes_header(mixed: Program) -> None:
     sheet = openpyxl.load_workbook(out).worksheets[0]
     assert sheet.freeze_panes == "C2"
     coloured = {row[5].value: row[5].fill.fgColor.rgb for row in sheet.iter_rows(min_row=2, max_row=8)}
-    assert set(coloured) == {"in doubt", "accepted", "paid", "rejected"}
+    assert set(coloured) == {"in doubt", "with the gateway", "paid", "rejected"}
     assert len(set(coloured.values())) == len(coloured)
 
 
@@ -143,7 +155,7 @@ def test_the_workbooks_totals_are_the_books(mixed: Program) -> None:
     lines = list(openpyxl.load_workbook(out)["Totals"].iter_rows(values_only=True))
     assert lines[1] == ("KES", "all", "to be paid", 7, 33012.0)
     assert set(lines[lines.index((None,) * 5) + 2 :]) == {
-        ("KES", "KE", "accepted", 1, 9002),
+        ("KES", "KE", "with the gateway", 1, 9002),
         ("KES", "KE", "in doubt", 1, 9007),
         ("KES", "KE", "paid", 4, 6002),
         ("KES", "KE", "rejected", 1, 9001),
@@ -251,7 +263,7 @@ def test_the_page_draws_outcomes_over_time_and_latency(mixed: Program) -> None:
     by_state: dict[str, int] = {}
     for state, count in re.findall(r"<title>([a-z ]+): (\d+)</title>", charts[0]):
         by_state[state] = by_state.get(state, 0) + int(count)
-    assert by_state == {"paid": 4, "rejected": 1, "in doubt": 1, "accepted": 1}
+    assert by_state == {"paid": 4, "rejected": 1, "in doubt": 1, "with the gateway": 1}
     assert sum(int(count) for count in re.findall(r": (\d+)</title>", charts[1])) == 6
     assert "50% within" in content
 

@@ -138,7 +138,7 @@ def test_finance_week_leaves_every_row_paid_once(program: Program) -> None:
     office.do("carry-out", order, expect=8)
     office.do("approve", order, "--key", program.home / "ben.pem", expect=0)
     assert office.do("carry-out", order, "--by", "ada", expect=6)["states"] == {"ready": 1, "paid": 499}
-    assert "is ready after attempt 1" in office.do("carry-out", order, expect=8)["message"]
+    assert "is not sent yet after attempt 1" in office.do("carry-out", order, expect=8)["message"]
     (program.home / "gateway.toml").write_text('[default]\nstatus = "approved"\n')
     resumed = office.do("resume", batch, expect=0)
     assert (resumed["sent_this_run"], resumed["states"]) == (1, {"paid": 500})

@@ -1,7 +1,9 @@
 """`find`: was this person paid? By name, number or order id, and a remittance advice to hand over."""
 
 import json
+import re
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,20 @@ def test_screen_shows_names_and_ends_of_numbers(paid: Program) -> None:
     assert "Jane Wanjiku (...001)" in listed
     assert "712345001" not in listed
     assert "712345001" not in json.dumps(paid.json("find", "Jane")["payments"])
+
+
+def test_find_and_status_show_times_of_this_machine(paid: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "EAT-3")
+    time.tzset()
+    try:
+        batch = paid.json("find", "José")["payments"][0]["batch"]
+        shown = paid.run("find", "José").stdout + paid.run("status", batch).stdout
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    times = re.findall(r"(?:sent|last update|opened) ([^,.\n]+)", shown)
+    assert len(times) >= 4
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d EAT", one) for one in times), times
 
 
 def test_nothing_found_is_a_plain_sentence(paid: Program) -> None:

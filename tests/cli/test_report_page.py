@@ -55,7 +55,7 @@ def test_page_shows_currency_totals_above_rows(mixed: Program) -> None:
     page = page_of(mixed)
     sums = page[page.index("Totals by currency") : page.index("Rows that need a person")]
     heading, kenyan, ugandan = (texts_of(line) for line in re.findall(r"<tr>.*?</tr>", sums))
-    assert heading == ["currency", "rows", "to be paid", "in doubt", "rejected", "accepted", "paid"]
+    assert heading == ["currency", "rows", "to be paid", "in doubt", "rejected", "with the gateway", "paid"]
     assert kenyan == ["KES", "6", "3,027,011.50", "9,007.00", "9,001.00", "9,002.00", "3,000,001.50"]
     assert ugandan == ["UGX", "1", "50,000", "", "", "", "50,000"]
 
@@ -149,7 +149,7 @@ def test_page_lists_held_row_as_needing_person(program: Program) -> None:
     assert "no run sends it" in page
     assert "paygw-batch resume" not in "".join(commands_of(page))
     (deeds,) = [content for summary, content in folded(page) if summary == "What people did: 1"]
-    assert "resolved not received" in deeds
+    assert "Settled as never received" in deeds
     assert "Ticket 4711" in deeds
 
 

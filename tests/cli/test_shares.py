@@ -163,7 +163,7 @@ def test_row_is_in_flight_only_while_process_lives(tmp_path: Path, postgres_serv
             found = hosts.office.json("status", batch)
             assert (found["exit_code"], found["needs_person"], found["in_doubt"]) == (6, [], [])
             assert "in_flight" in found["totals"]["KES"]
-            assert "in flight" in hosts.office.run("status", batch).stdout
+            assert "being sent" in hosts.office.run("status", batch).stdout
             listed = hosts.office.json("status")
             assert (listed["states"], listed["totals"]) == (found["states"], found["totals"])
             kill(working)

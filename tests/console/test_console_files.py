@@ -39,6 +39,9 @@ def test_person_is_found_and_gets_own_advice(tmp_path: Path) -> None:
     assert "Halima Abdi" in advice.text
     assert "Jane" not in advice.text
     assert person.get("/payees/advice?text=nobody").status_code == 409
+    advices = person.get(f"/payouts/{batch}/advices").text
+    assert [advices.count(text) for text in ("<section", "254712345001", "Halima Abdi</bdi>")] == [2, 1, 1]
+    assert house.person(AUDITOR).get(f"/payouts/{batch}/advices").status_code == 403
     assert "No payment matches" in person.get("/payees?text=nobody").text
     masked = house.person(AUDITOR).get("/payees?text=halima").text
     assert "254712345002" not in masked

@@ -98,7 +98,7 @@ def test_row_page_tells_story_and_next_step(house: House) -> None:
     person = house.person(MAKER)
     doubt = person.get(f"/payouts/{batch}/rows/2").text
     assert "Do not pay this another way" in doubt
-    assert "No clear answer" in doubt
+    assert "<strong>In doubt</strong>" in doubt
     assert "254712345001" in doubt
     assert "Nothing was paid" in person.get(f"/payouts/{batch}/rows/3").text
     assert person.get(f"/payouts/{batch}/rows/77").status_code == 404
@@ -131,12 +131,16 @@ def test_row_in_flight_becomes_doubtful_after_run_ends(house: House) -> None:
         listed = text_of(person.get("/").text)
         assert "Being sent 1" in listed
         assert "Nothing needs your attention." in listed
+        address = "/payouts/{}/reconciliation".format(*re.findall(r'href="/payouts/(\w+)"', person.get("/").text))
+        assert ",in_flight," in person.get(f"{address}.csv").text
+        assert "Being sent: 1 row" in person.get(f"{address}.html").text
     finally:
         kill(run)
     batch = re.findall(r'href="/payouts/(\w+)"', person.get("/").text)[0]
     assert "<strong>1</strong> In doubt" in person.get(f"/payouts/{batch}").text
     assert "In doubt (1)" in person.get(f"/payouts/{batch}?state=in_doubt").text
     assert "Jane 1" in person.get(f"/payouts/{batch}?state=in_doubt").text
+    assert ",in_doubt," in person.get(f"{address}.csv").text
 
 
 def text_of(page: str) -> str:

@@ -333,8 +333,16 @@ ATTRIBUTES = frozenset(
         *("disabled", "value", "viewbox", "width", "x", "preserveaspectratio"),
         *("aria-current", "aria-describedby", "aria-hidden", "aria-label", "aria-labelledby"),
         *("data-label", "popover", "popovertarget"),
-        *("data-challenge", "data-credential", "data-from", "data-passkey", "data-passkey-problem"),
-        *("data-reload-ms", "data-rp-id", "data-seen", "data-user-id", "data-user-name"),
+        *(
+            "data-challenge",
+            "data-copied",
+            "data-copy",
+            "data-credential",
+            "data-from",
+            "data-passkey",
+            "data-passkey-problem",
+        ),
+        *("data-reload-ms", "data-rp-id", "data-seen", "data-share", "data-user-id", "data-user-name"),
         *("data-session-left-s", "data-who"),
     }
 )

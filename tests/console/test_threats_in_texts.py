@@ -168,7 +168,8 @@ def every_page(places: dict[str, str]) -> Iterator[str]:
 def test_xss_downloads_are_attachments_without_markup(hostile: tuple[House, dict[str, str]]) -> None:
     house, places = hostile
     person = house.person(MAKER)
-    for path in (f"/payouts/{places['batch']}/reconciliation.html", "/payees/advice?text=254712345003"):
+    payout = f"/payouts/{places['batch']}"
+    for path in (f"{payout}/reconciliation.html", f"{payout}/advices", "/payees/advice?text=254712345003"):
         answer = person.get(path)
         assert answer.status_code == 200, path
         assert answer.headers["content-disposition"].startswith("attachment")

@@ -35,6 +35,7 @@ RULES = {
     "GET /payees": "maker, approver, auditor",
     "GET /payees/advice": "maker, approver",
     "GET /payouts/{batch}": "maker, approver, auditor",
+    "GET /payouts/{batch}/advices": "maker, approver",
     "GET /payouts/{batch}/progress": "maker, approver, auditor",
     "GET /payouts/{batch}/questions.{ending}": "maker, approver",
     "GET /payouts/{batch}/retry": "maker",

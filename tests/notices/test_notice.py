@@ -77,7 +77,7 @@ def test_a_program_gets_the_values_as_they_are(occasion: Occasion) -> None:
 def test_run_is_told_by_state_with_sums() -> None:
     words = notice_words(notice(Occasion.RUN_ENDED), CONTENT[Occasion.RUN_ENDED])
     assert list(words.table) == [
-        ("ready", "2", "KES 2.00"),
+        ("not sent yet", "2", "KES 2.00"),
         ("in doubt", "1", "KES 1.00"),
         ("paid", "2", "KES 3,001.00, XOF 7"),
     ]

@@ -209,7 +209,7 @@ def test_not_received_waits_for_the_quarantine() -> None:
 
 def test_accepted_row_cannot_be_not_received() -> None:
     wrong = told(sent(OutcomeKind.ACCEPTED), line(answer="not-received"))
-    assert wrong == "Row 2 is accepted in the journal, and not received in the statement."
+    assert wrong == "Row 2 is with the gateway in the journal, and not received in the statement."
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,11 @@ PAID_BEFORE = (
             f"Row 2 is rejected in the journal, and still being worked on in the statement. {ASK}",
         ),
         (State.READY, {"status": "declined"}, None),
-        (State.READY, {"status": "approved"}, f"Row 2 is ready in the journal, and paid in the statement. {ASK}"),
+        (
+            State.READY,
+            {"status": "approved"},
+            f"Row 2 is not sent yet in the journal, and paid in the statement. {ASK}",
+        ),
     ],
 )
 def test_line_about_settled_row_agrees_or_contradicts(

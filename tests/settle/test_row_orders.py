@@ -12,7 +12,7 @@ from paygw_batch.approval.signed_document import approve, signed
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, SignedOrder
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.shown_states import decided_by, kept, person_of, recorded
+from paygw_batch.core.shown_states import decided_by, kept, name_in, recorded
 from paygw_batch.errors import ApprovalError, JournalCorrupt
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import CarriedOut
@@ -210,9 +210,9 @@ def test_order_in_force_names_deciders_and_valid_approvals(make: Make, ordered: 
     assert found.by == kept("agreed", "amina", order.digest(), "ada", "cleo, ben")
     assert recorded(kept("released", found.by)) == f"Released for another attempt by {decided_by(found.by)}."
     assert decided_by(found.by) == f"amina, by order {order.digest()}, prepared by ada, approved by cleo, ben"
-    assert (person_of(found.by), person_of("amina"), decided_by("amina")) == ("amina", "amina", "amina")
+    assert (name_in(found.by), name_in("amina"), decided_by("amina")) == ("amina", "amina", "amina")
     typed = f"{found.by} (login root)"
-    assert (person_of(typed), decided_by(typed)) == (typed, typed), "no name passes for an order"
+    assert (name_in(typed), decided_by(typed)) == (found.by, typed), "no name passes for an order"
     assert found.kept == SignedOrder("b1", order.model_dump_json(), sha256=order.digest())
 
 
@@ -261,13 +261,13 @@ def test_settlement_order_ends_with_changed_rows() -> None:
     order = approved(to_settle(journal, 2, 3))
     journal.append([outcome_of(1, 1, OutcomeKind.ACCEPTED, at(5))])
     assert why_not(order, journal) == (
-        "The order is no longer valid: row 2 was in doubt after attempt 1, and is accepted after attempt 1."
+        "The order is no longer valid: row 2 was in doubt after attempt 1, and is with the gateway after attempt 1."
     )
     assert why_not(changed_rows(to_settle(journal), amount="1.00"), journal) == (
         "The order is no longer valid: row 2 is not the payment that the order names."
     )
     assert why_not(changed_rows(to_settle(journal), attempt=2), journal) == (
-        "The order is no longer valid: row 2 was accepted after attempt 2, and is accepted after attempt 1."
+        "The order is no longer valid: row 2 was accepted after attempt 2, and is with the gateway after attempt 1."
     )
     assert why_not(changed_rows(to_settle(journal), row=9), journal) == (
         "The order is no longer valid: row 9 is not in the batch."
@@ -298,7 +298,7 @@ def test_release_order_ends_with_changed_rows() -> None:
     in_force(order, journal)
     journal.release(1, [3], suffix=True, by="amina", at=at(5))
     was = "The order is no longer valid: row 3 was rejected after attempt 1, and is"
-    assert why_not(order, journal) == f"{was} ready after attempt 1."
+    assert why_not(order, journal) == f"{was} not sent yet after attempt 1."
     send(journal, 1, OutcomeKind.REJECTED, at(6))
     assert why_not(order, journal) == f"{was} rejected after attempt 2."
 

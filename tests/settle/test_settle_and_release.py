@@ -93,7 +93,7 @@ def test_all_wrong_settlements_are_told_by_row() -> None:
     )
     assert refused(journal, word(4), word(2), word(5, Resolution.PAID), word(9), word(3, Resolution.NOT_RECEIVED)) == (
         "Row 4 is paid, and cannot be resolved as rejected. Row 5 is rejected, and cannot be resolved as paid. "
-        "Row 9: the batch has no such row. Row 3 is accepted, and cannot be resolved as not received."
+        "Row 9: the batch has no such row. Row 3 is with the gateway, and cannot be resolved as not received."
     )
     assert refused(journal, word(6)) == "Row 6 is ready, and cannot be resolved as rejected."
 

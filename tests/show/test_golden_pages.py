@@ -22,7 +22,7 @@ from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
 from paygw_batch.sheet.instructions import to_pages
 from paygw_batch.show.reconcile import reconciliation
-from paygw_batch.show.remittance import Payee, remittance_page
+from paygw_batch.show.remittance import remittance_page
 from paygw_batch.show.report_page import report_html
 from paygw_batch.show.totals import books
 from paygw_batch.submit.plan_to_approve import plan_page
@@ -128,16 +128,26 @@ def plan() -> str:
 
 
 def remittance() -> str:
-    """Return the advice of one person who was paid in two currencies."""
+    """Return the advices of a person who was paid in two currencies, and of another one."""
 
-    def paid(row: int, currency: str, amount: str) -> FoundPayment:
+    def paid(row: int, currency: str, amount: str, name: str = "Jane <b>") -> FoundPayment:
         return FoundPayment(
             *("b" * 16, "payroll.csv", "payout", at(0), row, f"ORD-{row}", "KE", currency, amount, "account"),
-            *({}, "254712345001", State.PAID, 1, None if row == 2 else "SENT-3", "approved", "R<1>", None, None),
+            *(
+                {"account_name": name, "account_number": "254712345001"},
+                "254712345001",
+                State.PAID,
+                1,
+                None if row == 2 else "SENT-3",
+                "approved",
+                "R<1>",
+                None,
+                None,
+            ),
             *(None, at(1), at(10 - row)),
         )
 
-    return remittance_page(Payee("Jane <b>", "254712345001"), [paid(2, "UGX", "50000"), paid(3, "KES", "1500.50")])
+    return remittance_page([[paid(2, "UGX", "50000"), paid(3, "KES", "1500.50")], [paid(4, "KES", "7", "Ben")]])
 
 
 PAGES: Mapping[PageKind, Callable[[], str]] = {

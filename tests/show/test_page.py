@@ -8,7 +8,7 @@ from jinja2 import UndefinedError
 
 from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.show.page import our_templates, page
-from paygw_batch.show.remittance import Payee
+from paygw_batch.show.remittance import remittance_page
 from paygw_batch.show.totals import STATE_COLOURS
 from tests.support.checkout import ROOT
 
@@ -70,7 +70,7 @@ def test_the_style_sheet_names_every_state() -> None:
 
 
 def test_a_page_fetches_nothing() -> None:
-    text = page(PageKind.REMITTANCE, payee=Payee("", ""), to=("", ""), total="", paid=())
+    text = remittance_page([])
     assert "default-src 'none'; style-src 'unsafe-inline'" in text
     assert STYLE_SHEET in text
     assert not re.search(r"<(a|link|script|img)\b|url\(|@import", text)
@@ -81,5 +81,5 @@ def test_sentence_marks_only_commands_as_markup() -> None:
 
 
 def test_missing_template_name_is_error() -> None:
-    with pytest.raises(UndefinedError, match="payee"):
+    with pytest.raises(UndefinedError, match="advices"):
         page(PageKind.REMITTANCE)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from socket import socket
 
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from tests.console.serving import served
 from tests.support.browsers import Desk
@@ -28,6 +28,7 @@ def make_passkey(program: Program, desk: Desk, name: str) -> str:
     """Have an invited person make a passkey, and return its line for the configuration."""
     desk.page.goto(program.json("invite", name)["link"])
     desk.page.get_by_role("button", name="Make my passkey").click()
+    expect(desk.page.get_by_role("button", name="Copy")).to_be_visible()
     return str(desk.page.locator("#line").inner_text())
 
 

@@ -10,6 +10,7 @@ from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import force_option, guard_of, settings_of
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.clock import local_minute
 from paygw_batch.core.batch import PAYIN, PAYOUT
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import with_separators
@@ -91,7 +92,7 @@ def _advice(found: Sequence[FoundPayment], typed: str, *, has_more: bool) -> str
         raise UsageError(
             say("No payment that matches {typed!r} is paid, so no advice was written.", typed=typed), hint=""
         )
-    return remittance_page(payee_of(paid[0].form, paid[0].fields), paid)
+    return remittance_page([paid])
 
 
 def _lines(payment: FoundPayment) -> list[str]:
@@ -101,7 +102,7 @@ def _lines(payment: FoundPayment) -> list[str]:
     if payment.gateway_reference:
         order += say(", reference {reference}", reference=payment.gateway_reference)
     times = [
-        say(template, time=at)
+        say(template, time=local_minute(at))
         for template, at in zip(_TIMES, (payment.first_sent_at, payment.updated_at), strict=True)
         if at is not None
     ]
@@ -123,7 +124,7 @@ def _lines(payment: FoundPayment) -> list[str]:
             row=payment.row,
             sheet=payment.sheet_name,
             batch=payment.batch,
-            time=payment.opened_at,
+            time=local_minute(payment.opened_at),
         ),
     ]
     if payment.message and payment.state is not State.PAID:

@@ -43,6 +43,7 @@ from paygw_batch.core.money import with_separators
 from paygw_batch.countries.load import load_operation
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.errors import UsageError
+from paygw_batch.files import write_whole
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.gateway_access import gateway_of
 from paygw_batch.opening.given_sheet import GivenSheet, Reading, minor_units_of, require_complete, rules_of
@@ -56,6 +57,7 @@ from paygw_batch.opening.open_journal import (
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.check.mending import read_mending
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
+from paygw_batch.show.remittance import advices_of_batch
 from paygw_batch.show.summary import Summary, of_states
 from paygw_batch.show.totals import books_of_pieces
 from paygw_batch.submit.results import ResultFiles, default_out
@@ -207,7 +209,7 @@ def _tried(read: Callable[[], Submission], settings: Settings, screen: Screen) -
         if (refused := refused_for_defects(asked, plan, journal)) is not None:
             return refused_summary(refused, asked)
         counted = books_of_pieces(preview(plan, journal, minor_units), minor_units)
-        show_totals(screen, counted)
+        show_totals(screen, counted.lines)
         if (refused := refused_for_questions(asked, plan, journal, Conversation())) is not None:
             return refused_summary(refused, asked)
     ready = counted.states.get("ready", 0)
@@ -330,11 +332,19 @@ def send_released(run: Continued, screen: Screen, released: ReleasedRows) -> Sum
 @click.argument("batch", shell_complete=complete_batches)
 @click.option("--out", type=NamedFile(), required=True, help="The file (.csv, .parquet or .xlsx).")
 @click.option("--report", type=NamedFile(), help="Also write an HTML report.")
+@click.option("--advices", type=NamedFile(), help="Also write a remittance advice (HTML) for each person who is paid.")
 @excel_option
 @force_option
 @click.pass_obj
 def reconcile_command(
-    invocation: Invocation, *, batch: str, out: Path, report: Path | None, for_excel: bool, force: bool
+    invocation: Invocation,
+    *,
+    batch: str,
+    out: Path,
+    report: Path | None,
+    advices: Path | None,
+    for_excel: bool,
+    force: bool,
 ) -> None:
     """Write the reconciliation file of BATCH (its id, a prefix of it, or its sheet's path) again."""
     screen = Screen(invocation)
@@ -344,6 +354,7 @@ def reconcile_command(
     wanted = (
         RequestedOutput("--out", out, OutputKind.RECONCILIATION),
         RequestedOutput("--report", report, OutputKind.REPORT),
+        RequestedOutput("--advices", advices, OutputKind.REMITTANCE),
     )
     guard.check(*wanted, inputs={say("the sheet"): Path(batch)})
     with journal_to_read(settings, screen.say) as journal:
@@ -358,4 +369,6 @@ def reconcile_command(
             quarantine_h=quarantine_h,
             for_excel=for_excel,
         )
+        if advices is not None:
+            write_whole(advices, advices_of_batch(journal, record).encode())
     screen.finish(summary)

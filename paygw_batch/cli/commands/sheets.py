@@ -1,6 +1,7 @@
 """The commands about a sheet that read no journal: `validate`, which finds its defects, and `template`."""
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -19,9 +20,10 @@ from paygw_batch.cli.options import (
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.sheet_questions import answered, answers_options, show_findings, show_totals
 from paygw_batch.core.batch import PAYOUT
+from paygw_batch.core.shown_states import INVALID
 from paygw_batch.countries.load import chosen_countries
 from paygw_batch.errors import UsageError
-from paygw_batch.language import say, say_count
+from paygw_batch.language import mark, say, say_count
 from paygw_batch.opening.given_sheet import GivenSheet, Reading, filled_in_notes, minor_units_of, rules_of
 from paygw_batch.sheet.check.validate import refused_as_a_whole, warnings_as_defects
 from paygw_batch.sheet.findings import listed, warnings_told
@@ -34,6 +36,9 @@ from paygw_batch.sheet.write.template import GUIDE_HEADINGS, columns_of, write_t
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
 from paygw_batch.show.summary import ExitCode, Summary
 from paygw_batch.show.totals import totals_of_sheet
+
+_CHECKED: Mapping[str, str] = {"ready": mark("payable"), INVALID: mark("with defects")}
+"""What a checked row is called: it is not part of a batch yet."""
 
 
 @click.command("validate", cls=HelpCommand)
@@ -84,8 +89,8 @@ def validate_command(
     show_findings(screen, say("Defects"), validated.defects_found, headings)
     show_findings(screen, say("Warnings"), validated.warnings_found, headings)
     counted = totals_of_sheet(validated.counts, minor_units_of(rules))
-    show_totals(screen, counted)
-    bad = counted.states.get("invalid", 0)
+    show_totals(screen, [(*line[:2], _CHECKED[line[2]], *line[3:]) for line in counted.lines])
+    bad = counted.states.get(INVALID, 0)
     whole = refused_as_a_whole(validated) if strict else ""
     message = _message(validated, bad) if bad or not whole else whole
     if rejects is not None:

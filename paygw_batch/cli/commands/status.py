@@ -1,11 +1,11 @@
 """`paygw-batch status`: show one batch, or all, with a person's next steps and the gateway's messages."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
 import click
 from rich.live import Live
@@ -14,7 +14,8 @@ from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
 from paygw_batch.cli.options import complete_batches, force_option, guard_of, settings_of
 from paygw_batch.cli.screen.screen import SHOWN_LINES, Screen, plain
-from paygw_batch.clock import minute
+from paygw_batch.clock import local_minute
+from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor, with_separators
@@ -37,7 +38,7 @@ from paygw_batch.journal import (
     RowState,
     StateTally,
 )
-from paygw_batch.language import mark_all, say, say_count
+from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.opening.open_journal import find_batch, journal_to_read
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.batch_status import (
@@ -49,8 +50,10 @@ from paygw_batch.show.batch_status import (
     batch_status,
     followed_batch,
     journal_status,
-    rows_being_sent,
     states_of,
+    sums_by_currency,
+    tallies_now,
+    to_be_paid,
 )
 from paygw_batch.show.next_step import in_command_words, step_of_state
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
@@ -72,12 +75,11 @@ def follow(settings: Settings, batch: str, screen: Screen) -> None:
             while True:
                 with journal_to_read(settings) as journal:
                     record = find_batch(journal, batch)
-                    tallies = journal.tallies(record.number)
-                    being_sent = rows_being_sent(journal, record.number, tallies)
+                    tallies = tallies_now(journal, record.number)
                     seq = journal.head().seq
                 if seq != head:
                     head, moved_s = seq, time.monotonic()
-                states = states_of(record, tallies, being_sent)
+                states = states_of(record, tallies)
                 now = ", ".join(counted_state(count, state) for state, count in states.items())
                 if screen.err.is_terminal:
                     live.update(plain(say("{sheet}: {states}", sheet=record.sheet_name, states=now)))
@@ -98,9 +100,9 @@ def follow(settings: Settings, batch: str, screen: Screen) -> None:
         screen.err.tell(say("No longer watching. The run continues."))
 
 
-_CALLED_SO = frozenset({State.IN_FLIGHT, State.REPLACED})
-"""The states with their own names in the table: rows that a living process sends, and replaced ones."""
 _SHOWN_END = 3
+_SHORT_ID = 8
+"""The number of digits of a batch's id in the list: every command takes a prefix of it."""
 _ORDERS: Mapping[str, Callable[[ListedBatch], Any]] = {
     "opened": lambda listed: listed.record.number,
     "age": lambda listed: -listed.record.number,
@@ -192,7 +194,7 @@ def _show_run(found: FollowedBatch, screen: Screen) -> None:
             "have an answer.",
             command=found.running.command,
             pid=found.running.pid,
-            since=found.running.since,
+            since=local_minute(found.running.since),
             answered=found.answered,
             payable=found.payable,
         )
@@ -208,7 +210,7 @@ def _one(found: BatchStatus, payments: Mapping[int, FoundPayment], screen: Scree
             sheet_name=record.sheet_name,
             operation=say(record.operation),
             rows=say_count(record.rows, "{count:,} row", "{count:,} rows"),
-            opened_at=record.opened_at,
+            opened_at=local_minute(record.opened_at),
         )
     )
     if not only_doubt:
@@ -219,7 +221,7 @@ def _one(found: BatchStatus, payments: Mapping[int, FoundPayment], screen: Scree
             say("Contradicting messages: kept as evidence, they changed nothing"),
             mark_all("row", "order id", "state", "said", "attempt", "at"),
             [
-                (one.row, one.client_orderid, one.state.value, one.kind, one.attempt, one.at)
+                (one.row, one.client_orderid, one.state.value, one.kind, one.attempt, local_minute(one.at))
                 for one in found.contradictions[:SHOWN_LINES]
             ],
         )
@@ -240,18 +242,24 @@ def _one(found: BatchStatus, payments: Mapping[int, FoundPayment], screen: Scree
 
 def _show_tallies(tallies: Sequence[StateTally], screen: Screen) -> None:
     minor_units = minor_units_by_currency()
+    payable, rows = list(to_be_paid(tallies)), Counter[str]()
+    for tally in payable:
+        rows[tally.currency] += tally.count
     screen.table(
         "",
         mark_all("country", "currency", "state", "rows", "sum"),
         [
-            (
-                tally.country,
-                tally.currency,
-                tally.state.value if tally.state in _CALLED_SO else shown_state(tally.state),
-                tally.count,
-                from_minor(tally.minor, minor_units=minor_units[tally.currency]),
-            )
-            for tally in tallies
+            *(("", code, "to be paid", rows[code], amount) for code, amount in sums_by_currency(payable).items()),
+            *(
+                (
+                    one.country,
+                    one.currency,
+                    one.state.value,
+                    one.count,
+                    from_minor(one.minor, minor_units=minor_units[one.currency]),
+                )
+                for one in tallies
+            ),
         ],
     )
 
@@ -294,7 +302,7 @@ def _doubt_told(row: RowState, payment: FoundPayment) -> str:
         name=payee.name,
         end=payee.number[-_SHOWN_END:],
         order=row.sent_orderid or row.client_orderid,
-        since=row.intended_at or row.updated_at,
+        since=local_minute(row.intended_at or row.updated_at),
     )
 
 
@@ -308,7 +316,7 @@ def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> Seq
     for deed in journal.history(record.number):
         by, said = decided_by(deed.by), recorded(deed.said)
         row, attempt = ("" if number is None else str(number) for number in (deed.row, deed.attempt))
-        lines.append((minute(deed.at), deed_words(deed.kind), row, attempt, by, said))
+        lines.append((local_minute(deed.at), deed_words(deed.kind), row, attempt, by, said))
         told.append(
             {"at": deed.at, "what": deed.kind, "row": deed.row, "attempt": deed.attempt, "by": by, "said": said}
         )
@@ -319,24 +327,7 @@ def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> Seq
 def _all(found: JournalStatus, screen: Screen, order: str) -> Summary:
     listed = sorted(found.batches, key=_ORDERS[order])
     if listed:
-        screen.table(
-            "",
-            mark_all("batch\nsheet", "opened\nage", "operation", "rows", "states", "person"),
-            [
-                (
-                    (one.record.batch, one.record.sheet_name),
-                    (one.record.opened_at[:10], age_text(one.age)),
-                    say(one.record.operation),
-                    one.record.rows,
-                    (
-                        *(counted_state(count, state) for state, count in one.states.items()),
-                        *([say("({count:,} of an earlier batch)", count=one.known_rows)] if one.known else []),
-                    ),
-                    one.needs_person + one.contradictions,
-                )
-                for one in listed
-            ],
-        )
+        _show_batches(listed, screen)
         screen.table(
             say("All batches, each row once"),
             mark_all("currency", "state", "sum"),
@@ -359,13 +350,24 @@ def _all(found: JournalStatus, screen: Screen, order: str) -> Summary:
     )
 
 
-def age_text(age: timedelta) -> str:
-    """Return an age in words, in its two largest units."""
-    minutes = max(0, int(age.total_seconds() // 60))
-    days, hours, minutes = minutes // 1440, minutes // 60 % 24, minutes % 60
-    if days:
-        return say("{days} d {hours} h", days=days, hours=hours)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+def _show_batches(listed: Sequence[ListedBatch], screen: Screen) -> None:
+    """Show each batch on a line; its operation only where some are collections."""
+    headings = mark_all("batch", "sheet", "opened", "rows", "paid", "to send", "person", "operation")
+    lines = [
+        (
+            one.record.batch[:_SHORT_ID],
+            one.record.sheet_name,
+            local_minute(one.record.opened_at)[:10],
+            one.record.rows,
+            one.states.get("paid", 0),
+            one.states.get("ready", 0) + one.states.get("in_flight", 0),
+            one.needs_person + one.contradictions,
+            say(one.record.operation),
+        )
+        for one in listed
+    ]
+    shown = len(headings) if any(one.record.operation != PAYOUT for one in listed) else -1
+    screen.table("", headings[:shown], [line[:shown] for line in lines])
 
 
 def _batch_told(one: ListedBatch) -> dict[str, object]:
@@ -376,7 +378,7 @@ def _batch_told(one: ListedBatch) -> dict[str, object]:
         "opened_at": one.record.opened_at,
         "age_s": int(one.age.total_seconds()),
         "rows": one.record.rows,
-        "known": one.known_rows,
+        "known": sum(tally.count for tally in one.known),
         "states": dict(one.states),
         "needs_person": one.needs_person,
         "contradictions": one.contradictions,
@@ -418,7 +420,14 @@ def _show_evidence(found: BatchStatus, screen: Screen) -> list[dict[str, object]
             say("Messages from the gateway that need a person (they changed nothing)"),
             mark_all("row", "order id", "state", "said", "why it waits", "at"),
             [
-                (one.row, one.client_orderid, one.state.value, one.said or "-", _why(one.finding), one.taken_at)
+                (
+                    one.row,
+                    one.client_orderid,
+                    one.state.value,
+                    one.said or "-",
+                    _why(one.finding),
+                    local_minute(one.taken_at),
+                )
                 for one in waiting[:SHOWN_LINES]
             ],
         )
@@ -457,7 +466,7 @@ def _show_replies(journal: JournalReader, record: BatchRecord, row: int, screen:
     if not replies:
         screen.say(say("No reply is kept: none came, or the row was paid at once."))
     for one in replies:
-        screen.say(say("Attempt {attempt}, reply recorded at {at}:", attempt=one.attempt, at=one.at))
+        screen.say(say("Attempt {attempt}, reply recorded at {at}:", attempt=one.attempt, at=local_minute(one.at)))
         for line in (*one.reply.head.splitlines(), "", *_text(one.reply.body).splitlines()):
             screen.say(f"    {line}")
     return [
@@ -476,29 +485,14 @@ def _show_counts(what: str, counts: Mapping[str, int], screen: Screen) -> None:
         screen.say(say("{what}: {counts}.", what=what, counts=told))
 
 
+_WHY: Mapping[Finding, str] = {
+    Finding.TO_CONFIRM: mark("nothing proves who sent it"),
+    Finding.AMBIGUOUS: mark("several attempts or rows have this order id"),
+    Finding.UNMATCHED: mark("it names another amount or currency, or none"),
+    Finding.NOT_FOUND: mark("the gateway does not know the order"),
+}
+
+
 def _why(finding: Finding) -> str:
     """Return why evidence waits, in plain words."""
-    match finding:
-        case Finding.TO_CONFIRM:
-            return say("nothing proves who sent it")
-        case Finding.AMBIGUOUS:
-            return say("several attempts or rows have this order id")
-        case Finding.UNMATCHED:
-            return say("it names another amount or currency, or none")
-        case Finding.NOT_FOUND:
-            return say("the gateway does not know the order")
-        case (
-            Finding.MOVED
-            | Finding.REPEATED
-            | Finding.LATE
-            | Finding.CONTRADICTING
-            | Finding.SUPERSEDED
-            | Finding.UNLISTED
-            | Finding.FORGED
-            | Finding.UNKNOWN_ORDER
-            | Finding.UNREADABLE
-            | Finding.RESOLVED
-        ):
-            return state_words(finding.value)
-        case _:
-            assert_never(finding)
+    return say(_WHY[finding]) if finding in _WHY else state_words(finding.value)

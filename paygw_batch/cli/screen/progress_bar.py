@@ -12,18 +12,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.core.shown_states import counted_state
 from paygw_batch.journal import Due
-from paygw_batch.language import mark_count, say, say_count
+from paygw_batch.language import say, say_count
 
 PLAIN_LINE_EVERY_S = 10.0
 """The seconds between two lines of progress, if there is no bar."""
 
-_WORDS = {
-    OutcomeKind.PAID: mark_count("{count:,} paid"),
-    OutcomeKind.ACCEPTED: mark_count("{count:,} accepted"),
-    OutcomeKind.REJECTED: mark_count("{count:,} rejected"),
-    OutcomeKind.UNKNOWN: mark_count("{count:,} in doubt"),
-    OutcomeKind.NOT_SENT: mark_count("{count:,} not sent"),
+_STATES = {
+    OutcomeKind.PAID: "paid",
+    OutcomeKind.ACCEPTED: "accepted",
+    OutcomeKind.REJECTED: "rejected",
+    OutcomeKind.UNKNOWN: "in_doubt",
+    OutcomeKind.NOT_SENT: "ready",
 }
 
 
@@ -64,7 +65,7 @@ class _RunProgress(ABC):
 
     def _sentence(self) -> str:
         return ", ".join(
-            say_count(self._outcomes[kind], words) for kind, words in _WORDS.items() if self._outcomes[kind]
+            counted_state(self._outcomes[kind], state) for kind, state in _STATES.items() if self._outcomes[kind]
         )
 
 

@@ -19,6 +19,7 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.screen.streams import standard_error, standard_output
 from paygw_batch.cli.signals import interruption
 from paygw_batch.core.money import with_separators
+from paygw_batch.core.shown_states import state_words
 from paygw_batch.core.text import fit_for_terminal, fit_in_json
 from paygw_batch.language import number, say
 from paygw_batch.show.summary import ExitCode, Summary
@@ -130,7 +131,7 @@ def _shown(cell: Cell, style: str) -> Text:
 def _cell(heading: str, cell: Cell) -> Text:
     """Return a cell in its column's format: states in their colours and words for people, sums with separators."""
     if heading == "state":
-        return _shown(say(str(cell)), STATE_STYLES.get(str(cell), ""))
+        return _shown(state_words(str(cell)), STATE_STYLES.get(str(cell), ""))
     return _shown(with_separators(cell) if heading == "sum" and isinstance(cell, str) else cell, "")
 
 
@@ -160,16 +161,7 @@ def prompted(question: str, **how: Any) -> str:
 def confirmed(question: str, *, err: bool = False) -> bool:
     """Ask a person, and return whether the answer was yes. Raises `click.Abort` if the person leaves."""
     yes, no = say("y"), say("n")
-    answers = {
-        "y": True,
-        "yes": True,
-        yes: True,
-        say("yes"): True,
-        "n": False,
-        "no": False,
-        no: False,
-        say("no"): False,
-    }
+    answers = dict.fromkeys(("y", "yes", yes, say("yes")), True) | dict.fromkeys(("n", "no", no, say("no")), False)
 
     def read(answer: str) -> bool:
         if answer.strip().casefold() not in answers:

@@ -14,7 +14,7 @@ from paygw_batch.console.pages.orders import open_orders
 from paygw_batch.console.pages.plan_page import PlanAgreement
 from paygw_batch.console.payout_folder import UploadedSheet, all_folders, uploads_by_batch
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, day_of, page_links
+from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, day_in_zone, day_of, page_links
 from paygw_batch.console.visits import Visit
 from paygw_batch.core.shown_states import shown_state
 from paygw_batch.errors import UsageError
@@ -23,10 +23,11 @@ from paygw_batch.language import say, say_count
 from paygw_batch.opening.open_journal import journal_for_planning
 from paygw_batch.show.batch_status import (
     ListedBatch,
-    counted_once,
     listed_batch,
     payment_search,
     sums_by_currency,
+    tallies_once,
+    to_be_paid,
     totals_of,
 )
 from paygw_batch.show.remittance import Payee, paid_out, payee_of, remittance_page
@@ -75,7 +76,7 @@ def remittance_advice(visit: Visit) -> Response:
             say("The text matches no one who was paid, or several people."),
             hint=say("Write the number or the order id."),
         )
-    page = remittance_page(payee_of(paid[0].form, paid[0].fields), paid)
+    page = remittance_page([paid], day_in_zone)
     headers = {"content-disposition": 'attachment; filename="remittance-advice.html"'}
     return Response(page, media_type="text/html; charset=utf-8", headers=headers)
 
@@ -191,7 +192,7 @@ def overview(visit: Visit) -> Response:
         prepared = list(_prepared(visit, journal, {record.batch for record in records}))
     orders = open_orders(visit)
     lines = [_line(one, uploads.get(one.record.batch)) for one in found]
-    totals = _totals(found)
+    totals = totals_of(tallies_once(found))
     return visit.page(
         OverviewPage(
             needing=[*_asked([*prepared, *orders]), *_needing(visit, lines)],
@@ -220,7 +221,7 @@ def overview(visit: Visit) -> Response:
 
 def _line(one: ListedBatch, uploaded: UploadedSheet | None) -> ListedPayout:
     name, by = (one.record.sheet_name, "") if uploaded is None else (uploaded.called, uploaded.by)
-    return ListedPayout(one.record, name, by, _counts(one), sums_by_currency(one.tallies))
+    return ListedPayout(one.record, name, by, _counts(one), sums_by_currency(to_be_paid(one.tallies)))
 
 
 def _prepared(visit: Visit, journal: JournalReader, opened: Collection[str]) -> Iterator[ListedAgreement]:
@@ -245,13 +246,6 @@ def _asked(found: Sequence[ListedAgreement]) -> Iterator[NeededAct]:
 def _counts(one: ListedBatch) -> Mapping[str, int]:
     """Return the number of rows in each state, in the pages' order."""
     return {name: one.states[name] for name in STATES_SHOWN if one.states.get(name)}
-
-
-def _totals(listed: Sequence[ListedBatch]) -> Mapping[str, Mapping[str, str]]:
-    """Return the sums of all payouts shown; a row covered by two of them counts once."""
-    once = counted_once((tally for one in listed for tally in one.tallies), (t for one in listed for t in one.known))
-    being_sent = list({row.instruction: row for one in listed for row in one.being_sent}.values())
-    return totals_of(once, being_sent)
 
 
 def _needing(visit: Visit, lines: Sequence[ListedPayout]) -> Iterator[NeededAct]:

@@ -9,10 +9,9 @@ from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.approval.policy import name_in
 from paygw_batch.console.pages.agreement import ListedAgreement
 from paygw_batch.console.pages.orders import open_orders
-from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, pages_after, state_word, when
+from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, day_in_zone, pages_after, state_word, when
 from paygw_batch.console.start_run import pause_run, run_shown, start_run, started_run
 from paygw_batch.console.visits import (
     FILE_TYPES,
@@ -25,8 +24,9 @@ from paygw_batch.console.visits import (
     payout_at,
 )
 from paygw_batch.core.lifecycle import State
-from paygw_batch.core.shown_states import INVALID, code_of, recorded
+from paygw_batch.core.shown_states import INVALID, code_of, deed_words, name_in, recorded
 from paygw_batch.errors import UsageError
+from paygw_batch.files import write_whole
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, make_directory
 from paygw_batch.language import language, mark, mark_all, say, say_count
 from paygw_batch.opening.given_sheet import minor_units_of
@@ -39,21 +39,12 @@ from paygw_batch.show.batch_status import (
     followed_row,
     followed_rows,
 )
-from paygw_batch.show.next_step import NextStep, RowStep
-from paygw_batch.show.report_page import HELD, Reader
+from paygw_batch.show.next_step import HELD_FOR_OFFICERS, NextStep, RowStep
+from paygw_batch.show.remittance import advices_of_batch
+from paygw_batch.show.report_page import Reader
 from paygw_batch.submit.results import write_results
 
 ROWS_A_PAGE = 25
-_DEEDS: Mapping[str, str] = {
-    "opened": mark("Started"),
-    "approved": mark("Prepared or approved"),
-    "resolved_paid": mark("Settled as paid"),
-    "resolved_rejected": mark("Settled as rejected"),
-    "resolved_not_received": mark("Settled as never received"),
-    "released": mark("To be tried again"),
-    "returned": mark("Came back"),
-    "replaced": mark("Replaced by another payout"),
-}
 _SIGNED: Mapping[str, str] = {"prepared": mark("Prepared"), "approved": mark("Approved")}
 MAX_DEEDS = 50
 """The maximum number of people's actions on a page, newest first."""
@@ -326,13 +317,11 @@ def _bar(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
 
 def _deed(entry: HistoryEntry) -> Happened:
     """Return a person's action in the words of the pages, without the record's login, plan and batch."""
-    what, at, by = say(_DEEDS.get(entry.kind, entry.kind)), entry.at, name_in(entry.by)
+    what, at, by = deed_words(entry.kind), entry.at, name_in(entry.by)
     said = recorded(entry.said, is_for_officers=True)
     match code_of(entry.said):
         case "prepared" | "approved" as code, [name, signed_at, *_]:
             what, at, by, said = say(_SIGNED[code]), signed_at, name, ""
-        case "by_row", [row, _]:
-            said = say("by row {row} of another payout", row=row)
         case _:
             pass
     return Happened(at, what, said, by, entry.row, entry.attempt)
@@ -357,27 +346,14 @@ def _happened(visit: Visit, story: FollowedRowHistory) -> Iterator[Happened]:
     yield from map(_deed, story.history)
     if standing.updated_at and not any(entry.at == standing.updated_at for entry in story.history):
         word = recorded(standing.message or "", is_for_officers=True) or standing.gateway_status or ""
-        what = say(_OUTCOMES.get(story.followed.state, _CHANGED))
-        yield Happened(standing.updated_at, what, word, attempt=standing.attempt)
-
-
-_CHANGED = mark("Changed")
-_OUTCOMES: Mapping[str, str] = {
-    "paid": mark("Paid"),
-    "accepted": mark("Accepted by the gateway"),
-    "rejected": mark("Rejected"),
-    "returned": mark("Came back"),
-    "in_doubt": mark("No clear answer"),
-    "ready": mark("Not sent"),
-    "in_flight": mark("On its way"),
-}
+        yield Happened(standing.updated_at, state_word(story.followed.state), word, attempt=standing.attempt)
 
 
 _STEPS: Mapping[RowStep, tuple[str, ...]] = {
-    RowStep.RESOLVE_HELD: mark_all(
-        "Do not pay this another way",
-        "A message from the gateway contradicts this row's state, so no run sends it.",
-        "Ask the gateway what happened to order {order}.",
+    RowStep.RESOLVE_HELD: (
+        mark("Do not pay this another way"),
+        HELD_FOR_OFFICERS,
+        mark("Ask the gateway what happened to order {order}."),
     ),
     RowStep.RESOLVE_DOUBT: mark_all(
         "Do not pay this another way",
@@ -427,11 +403,20 @@ def download_reconciliation(visit: Visit) -> Response:
     return file_to_take_away(visit, ending, write)
 
 
+def download_advices(visit: Visit) -> Response:
+    """Return the remittance advices of a payout as a file, a page for each person."""
+
+    def write(path: Path) -> str:
+        with payout_at(visit) as (journal, record):
+            write_whole(path, advices_of_batch(journal, record, day_in_zone).encode())
+        return f"{Path(record.sheet_name).stem}.advices.html"
+
+    return file_to_take_away(visit, "html", write)
+
+
 def _write(visit: Visit, journal: JournalReader, record: BatchRecord, path: Path) -> None:
     minor_units, quarantine_h = minor_units_of(visit.console.rules), visit.console.settings.submission.quarantine_h
     is_page = path.suffix == ".html"
     out, report = (None, path) if is_page else (path, None)
-    reader = Reader(
-        when, lambda state: say("held") if state == HELD else state_word(state), _deed_told, is_operator=False
-    )
+    reader = Reader(when, _deed_told, is_operator=False)
     write_results(journal, record, minor_units, out=out, report=report, quarantine_h=quarantine_h, reader=reader)

@@ -1,0 +1,218 @@
+"""One batch, and every output that has sums of it: what is to be paid is the sum of its states, left out apart."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from io import BytesIO
+from pathlib import Path
+
+import openpyxl
+import polars as pl
+import pytest
+
+from paygw_batch.api import Payouts
+from paygw_batch.console.rendering import state_word
+from paygw_batch.core.shown_states import STATES, state_words
+from tests.support.people import APPROVER, House, Person, set_up
+
+SENT = [
+    ("KES", "100.00"),
+    ("UGX", "5000"),
+    ("KES", "250.50"),
+    ("KES", "9001.00"),
+    ("KES", "9006.00"),
+    ("KES", "9002.00"),
+]
+NOT_SENT = [("KES", "33.33"), ("UGX", "700")]
+LEFT_OUT = [("KES", "1,5"), ("KES", "1234.567"), ("USD", "5")]
+BEHAVIOUR = """
+[[rule]]
+amount_whole = 9001
+status = "declined"
+commits = false
+[[rule]]
+amount_whole = 9006
+fault = "garbage"
+[[rule]]
+amount_whole = 9002
+status = "processing"
+"""
+NO_APPROVAL = '[approval.from_amount]\nKES = "100000000"\nUGX = "100000000"\n[approval.makers]'
+Sums = Mapping[tuple[str, str], Decimal]
+BOOKS: Sums = {
+    ("KES", "paid"): Decimal("350.50"),
+    ("KES", "rejected"): Decimal("9001.00"),
+    ("KES", "in_doubt"): Decimal("9006.00"),
+    ("KES", "accepted"): Decimal("9002.00"),
+    ("KES", "ready"): Decimal("33.33"),
+    ("UGX", "paid"): Decimal(5000),
+    ("UGX", "ready"): Decimal(700),
+}
+APPROVED = {"KES": Decimal("27392.83"), "UGX": Decimal(5700)}
+ROWS = {"paid": 3, "rejected": 1, "in_doubt": 1, "accepted": 1, "ready": 2, "invalid": 3}
+CODES = {word(state): state for state in STATES for word in (state_words, state_word)}
+"""The code of each state that people read, in a table or in a sentence."""
+
+
+def row(number: int, currency: str, amount: str) -> str:
+    country, dialling = ("UG", "256") if currency == "UGX" else ("KE", "254")
+    phone = f"{dialling}71234{number:04}"
+    return f'{country},S-{number},"{amount}",{currency},Jane {number},{phone},+{phone}'
+
+
+class Batch:
+    """A batch that stopped on its way, and what reads it."""
+
+    def __init__(self, house: House) -> None:
+        self.program = program = house.program
+        program.config.write_text(program.config.read_text().replace("[approval.makers]", NO_APPROVAL))
+        self.sheet = program.sheet([row(n, *one) for n, one in enumerate([*SENT, *NOT_SENT, *LEFT_OUT], 1)])
+        first = program.json("submit", self.sheet, "--skip-invalid", "--first", str(len(SENT)))
+        self.batch, self.totals = str(first["batch"]), first["totals"]
+        self.person: Person = house.person(APPROVER)
+        self.api = Payouts(program.config, environ=program.environ)
+
+    def reconciled(self, ending: str) -> bytes:
+        out = self.program.home / f"out.{ending}"
+        told = self.program.json("reconcile", self.sheet, "--out", out, "--report", self.program.home / "out.html")
+        assert (of_totals(told["totals"]), told["states"]) == (BOOKS, ROWS)
+        return out.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory: pytest.TempPathFactory) -> Batch:
+    return Batch(House(set_up(tmp_path_factory.mktemp("home"), behaviour=BEHAVIOUR)))
+
+
+def plain(amount: object) -> Decimal:
+    return Decimal(re.sub(r"[,\u202f]", "", str(amount)))
+
+
+def of_totals(totals: Mapping[str, Mapping[str, str]]) -> Sums:
+    """Return the sums of JSON; there what is left out has a key of its own."""
+    return {
+        (currency, str(state)): plain(amount)
+        for currency, sums in totals.items()
+        for state, amount in sums.items()
+        if state != "invalid"
+    }
+
+
+def of_rows(rows: Iterable[Mapping[str, object]], amount: str = "amount") -> Sums:
+    found: dict[tuple[str, str], Decimal] = {}
+    for one in rows:
+        if one["state"] != "invalid":
+            key = (str(one["currency"]), str(one["state"]))
+            found[key] = found.get(key, Decimal(0)) + plain(one[amount])
+    return found
+
+
+def tables(page: str) -> Sequence[Sequence[Sequence[str]]]:
+    """Return the texts of all cells of a page by table and line."""
+    return [
+        [
+            [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line, re.DOTALL)]
+            for line in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
+        ]
+        for table in re.findall(r"<table>(.*?)</table>", page, re.DOTALL)
+    ]
+
+
+def of_wide_table(page: str) -> Sums:
+    """Return the sums of the table with a column for each state; its sums of what is to be paid are right."""
+    heading, *lines = next(table for table in tables(page) if "to be paid" in [text.lower() for text in table[0]])
+    place = [text.lower() for text in heading].index("to be paid")
+    assert {line[0]: plain(line[place]) for line in lines} == APPROVED
+    return {
+        (line[0], CODES[name]): plain(amount)
+        for line in lines
+        for name, amount in zip(heading[place + 1 :], line[place + 1 :], strict=True)
+        if re.search("[1-9]", amount)
+    }
+
+
+def of_worksheet(lines: Sequence[Sequence[object]], columns: tuple[int, int, int]) -> Sums:
+    """Return the sums of a workbook's lines of totals: all rows of a currency first, without a state."""
+    currency, state, amount = columns
+    found = {(str(one[currency]), str(one[state])): one for one in lines}
+    assert {
+        code: plain(one[amount]) for (code, name), one in found.items() if name == "to be paid" and one[amount]
+    } == APPROVED
+    assert not [one for (_, name), one in found.items() if name == "left out" and one[amount]]
+    return {
+        (code, CODES[name]): plain(one[amount])
+        for (code, name), one in found.items()
+        if name in CODES and name != "left out"
+    }
+
+
+def workbook(batch: Batch, worksheet: str) -> Sums:
+    lines = list(openpyxl.load_workbook(BytesIO(batch.reconciled("xlsx")))[worksheet].iter_rows(values_only=True))
+    if worksheet == "Payments":
+        return of_worksheet(lines[len([*SENT, *NOT_SENT, *LEFT_OUT]) + 1 :], (4, 5, 3))
+    below = lines.index((None,) * 5)
+    return of_worksheet(lines[1:below], (0, 2, 4))
+
+
+def terminal(batch: Batch) -> Sums:
+    pattern = r"^ ([A-Z]{2}|  )\s+([A-Z]{3})\s+(.*?)\s+[\d,]+\s+([\d,.]+)\s*$"
+    lines = re.findall(pattern, shown(batch, "status", batch.sheet), re.MULTILINE)
+    assert {currency: plain(amount) for _, currency, state, amount in lines if state == "to be paid"} == APPROVED
+    return {(currency, CODES[state]): plain(amount) for _, currency, state, amount in lines if state in CODES}
+
+
+def shown(batch: Batch, *command: object) -> str:
+    return batch.program.run(*map(str, command)).stdout
+
+
+def page(batch: Batch, path: str = "") -> str:
+    return batch.person.get(f"/payouts/{batch.batch}{path}").text
+
+
+def report(batch: Batch) -> str:
+    batch.reconciled("csv")
+    return (batch.program.home / "out.html").read_text()
+
+
+OUTPUTS: Mapping[str, Callable[[Batch], Sums]] = {
+    "submit --json": lambda batch: of_totals(batch.totals),
+    "status --json": lambda batch: of_totals(batch.program.json("status", batch.batch)["totals"]),
+    "terminal": terminal,
+    "CSV": lambda batch: of_rows(pl.read_csv(batch.reconciled("csv"), infer_schema=False).iter_rows(named=True)),
+    "Parquet": lambda batch: of_rows(
+        pl.read_parquet(batch.reconciled("parquet")).iter_rows(named=True), "amount_decimal"
+    ),
+    "workbook, payments": lambda batch: workbook(batch, "Payments"),
+    "workbook, totals": lambda batch: workbook(batch, "Totals"),
+    "report page": lambda batch: of_wide_table(report(batch)),
+    "page to print": lambda batch: of_wide_table(page(batch, "/reconciliation.html")),
+    "console": lambda batch: of_wide_table(page(batch)),
+    "API, status": lambda batch: of_totals(batch.api.status(batch.batch).totals),
+    "API, reconcile": lambda batch: of_totals(batch.api.reconcile(batch.batch).totals),
+    "API, frame": lambda batch: of_rows(batch.api.reconcile(batch.batch).reconciliation.iter_rows(named=True)),
+}
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_output_adds_up_to_the_books(batch: Batch, output: str) -> None:
+    assert OUTPUTS[output](batch) == BOOKS
+
+
+def test_states_are_counted_once_everywhere(batch: Batch) -> None:
+    assert batch.program.json("status", batch.batch)["states"] == ROWS
+    assert batch.api.status(batch.batch).states == ROWS
+    for state, count in ROWS.items():
+        assert f"<strong>{count}</strong> {state_word(state)}" in page(batch)
+        assert f'<li class="{state}"><b>{count}</b>{state_words(state)}</li>' in report(batch)
+        assert f"{count} {state_words(state)}" in shown(batch, "status", batch.batch)
+
+
+def test_page_to_print_names_no_code_and_no_login(tmp_path: Path) -> None:
+    batch = Batch(House(set_up(tmp_path, behaviour=BEHAVIOUR)))
+    printed = page(batch, "/reconciliation.html")
+    assert "No one knows what happened to the request: it may have been paid." in printed
+    assert ("reply.not_json" in printed, "reply.not_json" in report(batch)) == (False, True)
+    words = ("--as", "paid", "--evidence", "ticket 1", "--by", "Grace Njeri")
+    batch.program.json("resolve", "row", batch.batch, "6", *words)
+    settled = page(batch, "/reconciliation.html")
+    assert ("Grace Njeri" in settled, "(login" in settled) == (True, False)
