@@ -72,19 +72,17 @@ class HelpCommand(click.Command):
         formatter.write_usage(ctx.command_path, " ".join(self.collect_usage_pieces(ctx)), say("Usage: "))
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
-        """Write the paragraphs of the command's docstring."""
         for paragraph in paragraphs(self.help):
             formatter.write_paragraph()
             with formatter.indentation():
                 formatter.write_text(say(paragraph))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one line for each option."""
         with formatter.section(section_title(mark("Options"))):
             formatter.write_dl(list(self.option_lines(ctx).values()))
 
     def option_lines(self, ctx: click.Context) -> dict[str | None, tuple[str, str]]:
-        """Return the words and the help of each option, by parameter name."""
+        """Return each option's words and help, by parameter name."""
         return dict(self._option_lines(ctx))
 
     def _option_lines(self, ctx: click.Context) -> Iterator[tuple[str | None, tuple[str, str]]]:
@@ -102,7 +100,6 @@ class HelpCommand(click.Command):
                 yield option.name, line
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples of the command, and the exit codes."""
         if examples := EXAMPLES.get(name_of(ctx)):
             with formatter.section(section_title(mark("Examples"))):
                 for example in examples:
@@ -130,12 +127,10 @@ class HelpGroup(HelpCommand, click.Group):
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one line for each option and for each command."""
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
-        """Write one line for each command."""
         with formatter.section(section_title(mark("Commands"))):
             formatter.write_dl([(name, say(below.short_help or "")) for name, below in self.commands.items()])
 

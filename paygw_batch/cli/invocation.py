@@ -22,7 +22,7 @@ class NamedFile(click.Path):
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path. Fails like click for a wrong value (exit code 2)."""
+        """Fail like click for an empty path (exit code 2)."""
         if not os.fsdecode(value).strip():
             self.fail(say("the path is empty. Name the file or folder."), param, ctx)
         return super().convert(value, param, ctx)
@@ -33,7 +33,6 @@ class WholeNumber(click.IntRange):
 
     @property
     def name(self) -> str:  # type: ignore[override]  # an attribute in the base class
-        """The name of this kind of value, for people."""
         return say("whole number")
 
 
@@ -42,7 +41,6 @@ class Number(click.FloatRange):
 
     @property
     def name(self) -> str:  # type: ignore[override]  # as above
-        """The name of this kind of value, for people."""
         return say("number")
 
 
@@ -64,13 +62,12 @@ def _speak(_context: click.Context, _parameter: click.Parameter, name: str | Non
 
 def with_language_first(words: Sequence[str]) -> list[str]:
     """Return a command line with its language option moved to the front, so that help and errors use it too."""
-    named = [word.removeprefix("--lang=") for word in words if word.startswith("--lang=")]
-    named += [name for word, name in pairwise(words) if word == "--lang"]
-    return [*(f"--lang={name}" for name in named if name in languages()), *words]
+    chosen = [word.removeprefix("--lang=") for word in words if word.startswith("--lang=")]
+    chosen += [name for word, name in pairwise(words) if word == "--lang"]
+    return [*(f"--lang={name}" for name in chosen if name in languages()), *words]
 
 
 def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the program's options to its main function."""
     for option in reversed(
         (
             click.option("--config", type=NamedFile(), envvar="PAYGW_CONFIG", help="Configuration file (TOML)."),
@@ -110,8 +107,8 @@ def also_after(command: click.Command) -> click.Command:
         click.Option(["-q", "--quiet"], is_flag=True, callback=_instead, **own),
         click.Option(["-v", "--verbose"], is_flag=True, callback=_instead, **own),
     ]
-    taken = {name for parameter in command.params for name in parameter.opts}
-    command.params.extend(option for option in options if taken.isdisjoint(option.opts))
+    used = {name for parameter in command.params for name in parameter.opts}
+    command.params.extend(option for option in options if used.isdisjoint(option.opts))
     if isinstance(command, click.Group):
         for below in command.commands.values():
             also_after(below)

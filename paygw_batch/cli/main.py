@@ -213,14 +213,14 @@ def _fail(
 ) -> NoReturn:
     """Print the error and its hint on standard error and, with --json, the summary; end with `exit_code`."""
     interruption.ignore()
-    told = standard_error().file
+    stream = standard_error().file
     if trace is not None:
-        click.echo(_bare_trace(trace), file=told)
+        click.echo(_bare_trace(trace), file=stream)
     first = say("Error: ")
-    text = fitted(first + fit_for_terminal(message), told)
-    click.echo(click.style(first, fg="red", bold=True) + text.removeprefix(first), file=told)
+    text = fitted(first + fit_for_terminal(message), stream)
+    click.echo(click.style(first, fg="red", bold=True) + text.removeprefix(first), file=stream)
     if hint:
-        click.echo(fitted(fit_for_terminal(hint), told), file=told)
+        click.echo(fitted(fit_for_terminal(hint), stream), file=stream)
     # The group's own options are known before a command's module is loaded.
     if ctx.params.get("as_json"):
         _print_summary(message, exit_code, code)

@@ -33,9 +33,9 @@ def made_into(name: str, kind: type[Any], *options: Callable[..., Any]) -> Calla
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
-        def with_value(*words: Any, **given: Any) -> None:
-            said = {one.name: given.pop(one.name) for one in fields(kind) if one.name in given}
-            command(*words, **given, **{name: kind(**said)})
+        def with_value(*words: Any, **rest: Any) -> None:
+            values = {field.name: rest.pop(field.name) for field in fields(kind) if field.name in rest}
+            command(*words, **rest, **{name: kind(**values)})
 
         for option in reversed(options):
             with_value = option(with_value)
@@ -98,12 +98,12 @@ def settings_of(
 
     A configuration file that others may write to is refused, or added to `distrusts` if given.
     """
-    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    overrides = {key: value for key, value in (flags or {}).items() if value is not None}
     if invocation.journal is not None:
         if invocation.journal.suffix.lower() in {one.ending for one in FORMATS}:
             raise UsageError(say("{path} is a sheet, not a journal.", path=invocation.journal))
-        given["journal", "path"] = str(invocation.journal.absolute())
-    return load_settings(invocation.config, environ=os.environ, flags=given, distrusts=distrusts)
+        overrides["journal", "path"] = str(invocation.journal.absolute())
+    return load_settings(invocation.config, environ=os.environ, flags=overrides, distrusts=distrusts)
 
 
 def guard_of(invocation: Invocation, settings: Settings, *, force: bool = False) -> OutputGuard:
@@ -161,18 +161,17 @@ def complete_batches(ctx: click.Context, _parameter: click.Parameter, incomplete
 
     A shell shows no error, so without a journal nothing is completed.
     """
-    found: list[CompletionItem[str]] = []
+    batches: list[CompletionItem[str]] = []
     with suppress(PaygwError):
-        found = [
+        batches = [
             CompletionItem(batch, help=sheet_name)
             for batch, sheet_name in _batches(ctx.find_root().params)
             if batch.startswith(incomplete)
         ]
-    return found or [CompletionItem(incomplete, type="file")]
+    return batches or [CompletionItem(incomplete, type="file")]
 
 
 def complete_countries(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Return the matching country codes."""
     from paygw_batch.countries.data import config_dir  # noqa: PLC0415 (not before a shell asks)
 
     codes = sorted(file.stem for file in (config_dir() / "countries").glob("*.toml"))

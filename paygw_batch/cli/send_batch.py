@@ -98,7 +98,7 @@ def continued(
 ) -> Iterator[Continued]:
     """Hold the journal and the gateway for a batch (None: the only one with rows to send), and report the result.
 
-    `find` finds it in another way than by what a person typed.
+    `find` finds it otherwise than by a person's words.
     """
     guard = guard_of(invocation, settings, force=force)
     guard.check(RequestedOutput("--out", out, OutputKind.RECONCILIATION, run_of=batch), reporting=True)
@@ -118,9 +118,9 @@ def _checked_out(guard: OutputGuard, out: Path | None, record: BatchRecord) -> P
     """Return the path of a batch's reconciliation: `out`, or beside its sheet. Raises `OutputError`."""
     sheet = Path(record.sheet_path)
     path = out or default_out(sheet, record.sheet_name)
-    named = say("The reconciliation") if out is None else "--out"
+    label = say("The reconciliation") if out is None else "--out"
     guard.check(
-        RequestedOutput(named, path, OutputKind.RECONCILIATION, run_of=record.batch),
+        RequestedOutput(label, path, OutputKind.RECONCILIATION, run_of=record.batch),
         inputs={say("the sheet"): sheet},
         reporting=True,
     )
@@ -198,7 +198,7 @@ def reconcile(
     quarantine_h: float,
     for_excel: bool = False,
 ) -> Summary:
-    """Write the reconciliation file of a batch, show its totals, and return its summary after a run's `end`."""
+    """Write the reconciliation file of a batch, show its totals, and return its summary. `end` is that of its run."""
     counted = write_results(
         *(journal, batch, minor_units_of(rules)),
         out=out,
@@ -208,8 +208,8 @@ def reconcile(
     )
     show_totals(screen, counted.lines)
     summary = summary_after(journal, batch, counted, end, known=known)
-    told = f"{summary.message} {say('The reconciliation is in {out}.', out=out)}"
-    return replace(summary, message=told, reconciliation=out)
+    message = f"{summary.message} {say('The reconciliation is in {out}.', out=out)}"
+    return replace(summary, message=message, reconciliation=out)
 
 
 def submission(screen: Screen, given: GivenSheet, choices: Choices, plan: Path) -> Submission:
@@ -252,13 +252,12 @@ def submit_and_report(
     if isinstance(result, Summary):
         return result
     if files.rejects is not None and result.question is None:
-        given = asked.given
-        screen.notes(write_mendable(result.plan.validated, given.path, given.options, files.rejects).notes)
+        given_sheet = asked.given
+        screen.notes(write_mendable(result.plan.validated, given_sheet.path, given_sheet.options, files.rejects).notes)
     return refused_summary(result, asked)
 
 
 def show_planned(screen: Screen, plan: Plan) -> None:
-    """Show a planned sheet's defects and warnings, and how many of its rows the journal has."""
     headings = plan.validated.sheet.headers
     show_findings(screen, say("Defects"), plan.validated.defects_found, headings)
     show_findings(screen, say("Warnings"), plan.warnings_found, headings)
@@ -266,7 +265,6 @@ def show_planned(screen: Screen, plan: Plan) -> None:
 
 
 def show_known(screen: Screen, plan: Plan) -> None:
-    """Show how many of a sheet's rows the journal already has."""
     if plan.known_rows:
         screen.say(
             say_count(

@@ -53,26 +53,26 @@ def answered(screen: Screen, read: Callable[[GivenSheet], T], given: GivenSheet)
 
     Raises `SheetQuestion` if nobody can be asked, or the answer was no.
     """
-    asked: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     given = replace(given, asks=screen.asks())
     while True:
         try:
-            found = read(given)
+            result = read(given)
         except SheetQuestion as question:
             asks = question.asks.value
-            answer = None if asks in asked else _ASKING[question.asks](screen, question, given.operation)
+            answer = None if asks in answers else _ASKING[question.asks](screen, question, given.operation)
             if not answer:
                 raise
-            asked[asks] = answer
-            given = replace(given, reading=replace(given.reading, **asked))
+            answers[asks] = answer
+            given = replace(given, reading=replace(given.reading, **answers))
         except HeadingError as error:
             error.hint = error.hint_about(shlex.quote(str(given.path)))
             raise
         else:
-            if asked:
-                said = " ".join(f"--{asks} {shlex.quote(answer)}" for asks, answer in asked.items())
-                screen.say(say("The same answers as options: {said}", said=said))
-            return found, given
+            if answers:
+                words = " ".join(f"--{asks} {shlex.quote(answer)}" for asks, answer in answers.items())
+                screen.say(say("The same answers as options: {said}", said=words))
+            return result, given
 
 
 def _reference(screen: Screen, question: SheetQuestion, operation: str) -> str | None:
@@ -112,5 +112,4 @@ def show_findings(screen: Screen, title: str, found: Findings, headings: Mapping
 
 
 def show_totals(screen: Screen, lines: Sequence[tuple[str, str, str, int, str]]) -> None:
-    """Print counts and sums by country and state (`BatchTotals.lines`)."""
     screen.table("", mark_all("country", "currency", "state", "rows", "sum"), lines)

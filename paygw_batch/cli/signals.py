@@ -26,10 +26,10 @@ _TAKE_A_VALUE = frozenset({"--config", "--journal", "--lang"})
 
 def command_in(words: Iterable[str]) -> str:
     """Return the command named in these command-line words; empty if there is none."""
-    left = iter(words)
-    for word in left:
+    rest = iter(words)
+    for word in rest:
         if word in _TAKE_A_VALUE:
-            next(left, None)
+            next(rest, None)
         elif not word.startswith("-"):
             return word
     return ""
@@ -99,7 +99,6 @@ class Interruption:
                 signal.signal(each, signal.SIG_IGN)
 
     def sentence(self) -> str:
-        """Return the message of an interrupted command."""
         return say("Interrupted.") if self.has_sent else say("Interrupted: nothing was sent.")
 
     def _keep(self, _signal: int, _frame: FrameType | None) -> None:

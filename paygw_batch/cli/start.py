@@ -11,7 +11,6 @@ from paygw_batch.language import say
 
 
 def main() -> None:
-    """Run the program, as the console script does."""
     interruption.heed()
     if command_in(sys.argv[1:]) == "work":  # for a worker a signal is a normal end, even before it is ready
         interruption.raise_on_second_signal()

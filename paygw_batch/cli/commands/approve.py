@@ -113,16 +113,17 @@ def plan_command(
         RequestedOutput("--report", report, OutputKind.PLAN_PAGE),
         inputs={say("the sheet"): sheet, say("a key"): key},
     )
-    policy, heard = required_policy(settings), [one.begin(settings, os.environ) for one in extras(AFTER_A_COMMAND)]
-    given, maker = GivenSheet(settings, rules_of(settings, operation), sheet, reading), own_key(key)
+    policy = required_policy(settings)
+    heard = [module.begin(settings, os.environ) for module in extras(AFTER_A_COMMAND)]
+    given_sheet, maker = GivenSheet(settings, rules_of(settings, operation), sheet, reading), own_key(key)
     known_maker(maker.public, policy, say("No plan was made."))
-    asked = submission(screen, given, choices, out)
+    request = submission(screen, given_sheet, choices, out)
     with journal_for_document(settings, "plan") as journal:
         show = partial(_show, screen, skip_invalid=choices.skip_invalid)
         conversation = Conversation(show, screen.say, screen.confirm)
-        prepared = draft_plan(asked, journal, conversation, maker.public, against=against)
+        prepared = draft_plan(request, journal, conversation, maker.public, against=against)
     if isinstance(prepared, RefusedSheet):
-        screen.finish(refused_summary(prepared, asked))
+        screen.finish(refused_summary(prepared, request))
     plan, document = prepared.plan, signed(prepared.document, maker)
     write_document(document, out)
     is_shared = share_plan(settings, document, tell=screen.note_aside)
@@ -200,32 +201,32 @@ def approve_command(
         inputs={say("the plan"): document, say("a key"): key, say("the sheet"): sheet},
     )
     policy = required_policy(settings)
-    found, shared = signed_document_at(settings, document)
-    if (report is not None or sheet is not None) and not isinstance(found, PlanDocument):
-        raise UsageError(say("--report and --sheet are for a plan, but this is a {noun}.", noun=say(found.noun)))
+    current, shared = signed_document_at(settings, document)
+    if (report is not None or sheet is not None) and not isinstance(current, PlanDocument):
+        raise UsageError(say("--report and --sheet are for a plan, but this is a {noun}.", noun=say(current.noun)))
     viewed = None
-    if isinstance(found, PlanDocument):
-        operation = found.content.operation
-        given = None if sheet is None else GivenSheet(settings, rules_of(settings, operation), sheet, reading)
-        viewed = _viewed(screen, found, policy, given, strict=strict)
+    if isinstance(current, PlanDocument):
+        operation = current.content.operation
+        given_sheet = None if sheet is None else GivenSheet(settings, rules_of(settings, operation), sheet, reading)
+        viewed = _viewed(screen, current, policy, given_sheet, strict=strict)
     waits_h = settings.submission.quarantine_h
-    show_content(screen, found, policy, waits_h, own=viewed, with_people=True)  # before anything is signed
-    require_in_force(settings, found)
+    show_content(screen, current, policy, waits_h, own=viewed, with_people=True)  # before anything is signed
+    require_in_force(settings, current)
     message = say("Nothing was approved: --key KEY approves it.")
     if key is not None:
         own = own_key(key)
-        found = approve(found, own, policy, utc_now())
-        if isinstance(found, PlanDocument):
-            share_plan(settings, found, None if shared is None else shared.kept, tell=screen.note_aside)
+        current = approve(current, own, policy, utc_now())
+        if isinstance(current, PlanDocument):
+            share_plan(settings, current, None if shared is None else shared.kept, tell=screen.note_aside)
         if code_in(settings, document) is None:
-            write_document(found, document)
+            write_document(current, document)
         who = policy.people.approver_with(own.public)
-        message = f"{say('Approved by {name}.', name=who.name if who else say('nobody'))} {_count(found, policy)}"
-    show_signatures(screen, found, policy)
-    if report is not None and isinstance(found, PlanDocument):
-        write_plan_page(found, policy, report, own=viewed)
+        message = f"{say('Approved by {name}.', name=who.name if who else say('nobody'))} {_count(current, policy)}"
+    show_signatures(screen, current, policy)
+    if report is not None and isinstance(current, PlanDocument):
+        write_plan_page(current, policy, report, own=viewed)
         message += " " + say("The page is in {report}.", report=report)
-    screen.finish(signed_summary(found, policy, message))
+    screen.finish(signed_summary(current, policy, message))
 
 
 def signed_document_at(settings: Settings, place: Path) -> tuple[SignedDocument, SharedPlan | None]:
@@ -233,39 +234,39 @@ def signed_document_at(settings: Settings, place: Path) -> tuple[SignedDocument,
     if (code := code_in(settings, place)) is not None:
         shared = required_plan(settings, code)
         return shared.document, shared
-    found = read_document(place, PlanDocument, RowOrder, ForgetOrder)
-    newest = newest_version(settings, found) if isinstance(found, PlanDocument) else None
-    return (found, None) if newest is None else (newest.document, newest)
+    document = read_document(place, PlanDocument, RowOrder, ForgetOrder)
+    newest = newest_version(settings, document) if isinstance(document, PlanDocument) else None
+    return (document, None) if newest is None else (newest.document, newest)
 
 
 def _viewed(
-    screen: Screen, found: PlanDocument, policy: ApprovalPolicy, given: GivenSheet | None, *, strict: bool
+    screen: Screen, plan: PlanDocument, policy: ApprovalPolicy, given_sheet: GivenSheet | None, *, strict: bool
 ) -> PlanDocument:
     """Return the plan to show: as its maker signed it or, with its sheet, as its approver finds it.
 
-    Raises `ApprovalError` if the plan was withdrawn, is for another sheet, or does not show what is found.
+    Raises `ApprovalError` if the plan was withdrawn, is for another sheet, or has other findings.
     """
-    if given is None:
-        signed_by = name_of(found.maker, policy.people)
+    if given_sheet is None:
+        signed_by = name_of(plan.maker, policy.people)
         screen.say(say("Shown as its maker {name} signed it. --sheet SHEET shows your own view.", name=signed_by))
-        return found
-    content = found.content
+        return plan
+    content = plan.content
     choices = Choices(skip_invalid=content.invalid > 0, amend=content.amended > 0, strict=strict, repeats_meant=True)
-    asked = submission(screen, given, choices, given.path)
-    with journal_to_read(given.settings, screen.say, must_be_known=True) as journal:
-        require_not_withdrawn(found, journal.withdrawals())
-        viewed = own_view(found, asked, journal)
-    screen.say(say("Shown as you find it in {sheet} and in your journal.", sheet=given.path))
+    request = submission(screen, given_sheet, choices, given_sheet.path)
+    with journal_to_read(given_sheet.settings, screen.say, must_be_known=True) as journal:
+        require_not_withdrawn(plan, journal.withdrawals())
+        viewed = own_view(plan, request, journal)
+    screen.say(say("Shown as you find it in {sheet} and in your journal.", sheet=given_sheet.path))
     return viewed
 
 
-def _count(found: SignedDocument, policy: ApprovalPolicy) -> str:
-    valid = min(policy.needed, len(signatures_of(found, policy, utc_now()).valid))
+def _count(document: SignedDocument, policy: ApprovalPolicy) -> str:
+    valid = min(policy.needed, len(signatures_of(document, policy, utc_now()).valid))
     return say_count(
         policy.needed,
         "The {noun} has {valid} of {count} approval.",
         "The {noun} has {valid} of {count} approvals.",
-        noun=say(found.noun),
+        noun=say(document.noun),
         valid=valid,
     )
 
@@ -282,17 +283,17 @@ def withdraw_command(invocation: Invocation, *, document: Path, key: Path) -> No
     screen, settings = Screen(invocation), settings_of(invocation)
     guard_of(invocation, settings).check(inputs={say("the plan"): document, say("a key"): key})
     policy = required_policy(settings)
-    found, _ = signed_document_at(settings, document)
+    target, _ = signed_document_at(settings, document)
     own = own_key(key)
-    signatures_of(found, policy, utc_now())
-    withdrawal = withdrawn_with(found, own, policy.people, utc_now())
-    withdraw_document(settings, found, withdrawal)
+    signatures_of(target, policy, utc_now())
+    withdrawal = withdrawn_with(target, own, policy.people, utc_now())
+    withdraw_document(settings, target, withdrawal)
     message = say(
         "Withdrawn by {name}: no copy of this {noun} is valid any longer. To go ahead after all, make a new one.",
         name=withdrawal.by,
-        noun=say(found.noun),
+        noun=say(target.noun),
     )
-    screen.finish(signed_summary(found, policy, message))
+    screen.finish(signed_summary(target, policy, message))
 
 
 _NAME = "carry-out"
@@ -335,47 +336,47 @@ def carry_out_command(
         inputs={say("the order"): file, say("the statement"): statement}, reporting=True
     )
     required_policy(settings)
-    found = _order_in(file)
+    order = _order_in(file)
     statement_of, results = {"--statement": statement}, {"--out": out, "--for-excel": for_excel, "--force": force}
-    if isinstance(found, ForgetOrder):
-        _refuse(found, {"--batch": batch, **statement_of, **results})
+    if isinstance(order, ForgetOrder):
+        _refuse(order, {"--batch": batch, **statement_of, **results})
         with held(settings, _NAME, screen, wait=wait) as (journal, report):
-            report.summary = forgotten(screen, journal, forget_by_order(settings, journal, found, who))
-    elif found.is_release:
-        _refuse(found, statement_of)
+            report.summary = forgotten(screen, journal, forget_by_order(settings, journal, order, who))
+    elif order.is_release:
+        _refuse(order, statement_of)
         with continued(
-            *(invocation, settings, _NAME, screen, found.batch, out),
+            *(invocation, settings, _NAME, screen, order.batch, out),
             wait=wait,
             force=force,
             for_excel=for_excel,
-            find=lambda journal: _batch_of(settings, journal, found, batch),
+            find=lambda journal: _batch_of(settings, journal, order, batch),
         ) as run:
-            report, run.report.summary = run.report, send_released(run, screen, release_by_order(run.task, found, who))
+            report, run.report.summary = run.report, send_released(run, screen, release_by_order(run.task, order, who))
     else:
-        _refuse(found, results)
+        _refuse(order, results)
         folder = file.parent if statement is None else statement.parent
         with held(settings, _NAME, screen, wait=wait) as (journal, report):
-            record = _batch_of(settings, journal, found, batch)
-            done = carry_out_order(settings, journal, found, who, folders=[folder])
-            screen.say(settled_sentence(found.settlements, done.by))
-            report.summary = summary_after_settling(journal, record, {"resolved": found.rows})
+            record = _batch_of(settings, journal, order, batch)
+            done = carry_out_order(settings, journal, order, who, folders=[folder])
+            screen.say(settled_sentence(order.settlements, done.by))
+            report.summary = summary_after_settling(journal, record, {"resolved": order.rows})
     screen.finish(report.summary)
 
 
 def _order_in(file: Path) -> RowOrder | ForgetOrder:
-    """Return the order in a file. Raises `ApprovalError` if it is none."""
-    found = read_document(file, RowOrder, ForgetOrder, PlanDocument)
-    if isinstance(found, RowOrder | ForgetOrder):
-        return found
+    """Return the order in a file. Raises `ApprovalError` for a plan."""
+    document = read_document(file, RowOrder, ForgetOrder, PlanDocument)
+    if isinstance(document, RowOrder | ForgetOrder):
+        return document
     raise ApprovalError(
         say("{name} is a plan, not an order.", name=file.name),
         hint=say("Nothing was sent. `paygw-batch submit SHEET --plan PLAN` starts it."),
     )
 
 
-def _refuse(order: RowOrder | ForgetOrder, given: Mapping[str, object]) -> None:
-    """Raise `UsageError` if one of these options is given."""
-    if wrong := [name for name, value in given.items() if value]:
+def _refuse(order: RowOrder | ForgetOrder, options: Mapping[str, object]) -> None:
+    """Raise `UsageError` if one of these options has a value."""
+    if wrong := [name for name, value in options.items() if value]:
         raise UsageError(
             say("Not for this {noun}: {options}.", options=", ".join(wrong), noun=say(order.noun)),
             hint=say(order.nothing_done),

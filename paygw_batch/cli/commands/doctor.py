@@ -95,7 +95,7 @@ def doctor_command(invocation: Invocation) -> None:
         *_key(key, problem, is_sandbox=settings.uses_sandbox),
         *_notifications(settings, os.environ),
         *_journal_and_clock(settings, screen.note_aside),
-        *(check for one in extras(HEALTH) for check in one.checks(settings, os.environ)),
+        *(check for module in extras(HEALTH) for check in module.checks(settings, os.environ)),
         _speed(key),
     ]
     if key is not None:
@@ -104,14 +104,15 @@ def doctor_command(invocation: Invocation) -> None:
     if not any(check.health is Health.BAD and check.code is ExitCode.USAGE for check in checks):
         usable = [rules for rules in (payout, payin) if _ready(settings, rules)]
         checks.append(_gateway(settings, usable[0]))
-    lines = [(f"{say(one.what)} {one.of}".strip(), say(one.health.value), one.found) for one in checks]
+    lines = [(f"{say(check.what)} {check.of}".strip(), say(check.health.value), check.found) for check in checks]
     screen.table("", mark_all("check", "state", "found"), lines)
     for rules in usable:
         _show_sample(signing_of(settings, rules, os.environ), rules[_ready(settings, rules)[0]], screen)
     codes = {check.code for check in checks if check.health is Health.BAD}
     failed = sum(check.health is Health.BAD for check in checks)
     as_json = [
-        {"check": f"{one.what} {one.of}".strip(), "state": one.health.value, "found": one.found} for one in checks
+        {"check": f"{check.what} {check.of}".strip(), "state": check.health.value, "found": check.found}
+        for check in checks
     ]
     screen.finish(
         Summary(
@@ -153,7 +154,6 @@ def _payout_address(settings: Settings) -> HealthCheck:
 
 
 def _names_of_replies(settings: Settings) -> str:
-    """Return the names of the fields that are read in replies to payouts."""
     names = as_answered(settings, load_operation(PAYOUT)).reply
     unit = {
         AmountUnit.MAJOR: say("amount, as it is sent"),
@@ -172,7 +172,6 @@ def _names_of_replies(settings: Settings) -> str:
 
 
 def _ready(settings: Settings, rules: Rules) -> list[str]:
-    """Return the countries that the operation of `rules` is ready for."""
     if settings.missing_for(operation_of(rules).name):
         return []
     return [code for code, rule in rules.items() if rule.form is not None and not rule.missing_terms]
@@ -181,34 +180,34 @@ def _ready(settings: Settings, rules: Rules) -> list[str]:
 def _countries(settings: Settings, payout: Rules, payin: Rules) -> Iterator[HealthCheck]:
     paid, collected = _ready(settings, payout), _ready(settings, payin)
     none = Health.WARNING if collected else Health.BAD
-    found = say("can be paid: {countries}", countries=", ".join(paid)) if paid else say("none can be paid")
-    yield HealthCheck(mark("countries"), Health.GOOD if paid else none, found)
+    sentence = say("can be paid: {countries}", countries=", ".join(paid)) if paid else say("none can be paid")
+    yield HealthCheck(mark("countries"), Health.GOOD if paid else none, sentence)
     yield from _of_each_country(mark("country"), payout)
     missing = settings.missing_for(PAYIN)
     begun = settings.payin != PayinSection() or any(
-        one.payin != PayinTermsSection() for one in settings.countries.values()
+        country.payin != PayinTermsSection() for country in settings.countries.values()
     )
     if missing:
         health = Health.BAD if begun else Health.WARNING
         yield HealthCheck(_COLLECTIONS, health, _missing(missing))
     elif collected:
-        found = say("can be collected from: {countries}", countries=", ".join(collected))
-        yield HealthCheck(_COLLECTIONS, Health.GOOD, found)
+        sentence = say("can be collected from: {countries}", countries=", ".join(collected))
+        yield HealthCheck(_COLLECTIONS, Health.GOOD, sentence)
     else:
         yield HealthCheck(_COLLECTIONS, Health.BAD, say("no country can be collected from"))
     if begun:
         yield from _of_each_country(_COLLECTIONS, payin)
 
 
-def _of_each_country(what: str, rules: Rules) -> Iterator[HealthCheck]:
+def _of_each_country(check: str, rules: Rules) -> Iterator[HealthCheck]:
     for code, rule in rules.items():
         if rule.missing_terms:
-            yield HealthCheck(what, Health.WARNING, _missing(rule.missing_terms), of=code)
+            yield HealthCheck(check, Health.WARNING, _missing(rule.missing_terms), of=code)
         elif rule.form is None:
-            yield HealthCheck(what, Health.WARNING, say(rule.unusable), of=code)
+            yield HealthCheck(check, Health.WARNING, say(rule.unusable), of=code)
         elif values := filled_in(rule):
-            found = say("sent if a sheet gives no value: {values}", values=values)
-            yield HealthCheck(what, Health.GOOD, found, of=code)
+            sentence = say("sent if a sheet gives no value: {values}", values=values)
+            yield HealthCheck(check, Health.GOOD, sentence, of=code)
 
 
 def _columns(settings: Settings) -> HealthCheck:
@@ -217,9 +216,9 @@ def _columns(settings: Settings) -> HealthCheck:
         headings = known_headings(profile, settings.columns)
     except PaygwError as error:
         return HealthCheck.failed(mark("columns"), error)
-    named = say("profile {profile}", profile=profile) if profile else say("no profile")
-    known = say("{count} further headings are known", count=len(headings))
-    return HealthCheck(mark("columns"), Health.GOOD, f"{named}; {known}")
+    profile_text = say("profile {profile}", profile=profile) if profile else say("no profile")
+    count_text = say("{count} further headings are known", count=len(headings))
+    return HealthCheck(mark("columns"), Health.GOOD, f"{profile_text}; {count_text}")
 
 
 def _approval(settings: Settings) -> Iterator[HealthCheck]:
@@ -234,24 +233,24 @@ def _approval(settings: Settings) -> Iterator[HealthCheck]:
         return
     people = policy.people.listed
     makers, approvers = len(policy.people.makers), sum(bool(person.approver_keys) for person in people)
-    found = say(
+    sentence = say(
         "{needed} needed; {makers} may prepare and {approvers} may approve",
         needed=policy.needed,
         makers=makers,
         approvers=approvers,
     )
-    yield HealthCheck(_APPROVAL, Health.GOOD, found)
+    yield HealthCheck(_APPROVAL, Health.GOOD, sentence)
     for person in people:
         if policy.passkeys is None and (passkeys := [key for key in person.keys if not key.is_file_key]):
-            found = say(
+            sentence = say(
                 "if the key {fingerprint} is a passkey, it cannot be used: [console] origin, the address of the pages, "
                 "is not set",
                 fingerprint=passkeys[0].fingerprint,
             )
-            yield HealthCheck(_APPROVAL, Health.WARNING, found, of=person.name)
+            yield HealthCheck(_APPROVAL, Health.WARNING, sentence, of=person.name)
         is_stuck = bool(person.maker_keys) and len(policy.people.approvers_for(person)) < policy.needed
-        found = "; ".join(_permissions(person, is_stuck=is_stuck))
-        yield HealthCheck(_APPROVAL, Health.WARNING if is_stuck else Health.GOOD, found, of=person.name)
+        sentence = "; ".join(_permissions(person, is_stuck=is_stuck))
+        yield HealthCheck(_APPROVAL, Health.WARNING if is_stuck else Health.GOOD, sentence, of=person.name)
 
 
 def _permissions(person: Person, *, is_stuck: bool) -> Iterator[str]:
@@ -268,7 +267,6 @@ def _fingerprints(keys: Iterable[PublicKey]) -> str:
 
 
 def _statements(settings: Settings) -> HealthCheck:
-    """Report how a statement proves that it comes from the gateway, and whether that can be checked."""
     try:
         rule = statement_rule(settings)
     except PaygwError as error:
@@ -279,11 +277,11 @@ def _statements(settings: Settings) -> HealthCheck:
                 _STATEMENTS, Health.GOOD, say("not proven: each counts as the word of the person who brings it")
             )
         case SignedStatements():
-            found = say(
+            sentence = say(
                 "proven by a signature file beside it, made with the key {fingerprint}",
                 fingerprint=statement_key(settings).fingerprint,
             )
-            return HealthCheck(_STATEMENTS, Health.GOOD, found)
+            return HealthCheck(_STATEMENTS, Health.GOOD, sentence)
         case TransferFolder():
             return _transfer_folder(rule)
         case _:
@@ -295,17 +293,17 @@ def _transfer_folder(rule: TransferFolder) -> HealthCheck:
         return HealthCheck(_STATEMENTS, Health.BAD, problem)
     if not rule.is_ours:
         return HealthCheck(_STATEMENTS, Health.GOOD, say("proven by the folder {path}", path=rule.path))
-    found = say(
+    sentence = say(
         "proven by the folder {path}, which belongs to this account, so its users can put files there",
         path=rule.path,
     )
-    return HealthCheck(_STATEMENTS, Health.WARNING, found)
+    return HealthCheck(_STATEMENTS, Health.WARNING, sentence)
 
 
 def _environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
     for name in unknown_variables(environ, settings):
-        found = say("{name} sets nothing; is it misspelt?", name=name)
-        yield HealthCheck(mark("environment"), Health.WARNING, found)
+        sentence = say("{name} sets nothing; is it misspelt?", name=name)
+        yield HealthCheck(mark("environment"), Health.WARNING, sentence)
 
 
 def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
@@ -319,12 +317,12 @@ def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[H
         yield HealthCheck.failed(_NOTIFICATIONS, error)
         return
     if check is not None:
-        found = say("checked by {proof}", proof=settings.notifications.authenticity)
-        yield HealthCheck(_NOTIFICATIONS, Health.GOOD, found)
+        sentence = say("checked by {proof}", proof=settings.notifications.authenticity)
+        yield HealthCheck(_NOTIFICATIONS, Health.GOOD, sentence)
         return
     asks = settings.notifications.on_unproven is not None and settings.status_enquiry.profile is not None
-    found = say("not proven: the gateway is asked about each") if asks else say("not proven: a person confirms each")
-    yield HealthCheck(_NOTIFICATIONS, Health.WARNING, found)
+    sentence = say("not proven: the gateway is asked about each") if asks else say("not proven: a person confirms each")
+    yield HealthCheck(_NOTIFICATIONS, Health.WARNING, sentence)
 
 
 def _tried_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningKey | None, PaygwError | None]:
@@ -338,22 +336,21 @@ def _tried_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningK
 
 
 def _key(key: SigningKey | None, problem: PaygwError | None, *, is_sandbox: bool) -> Iterator[HealthCheck]:
-    """Report where the key is, whether it can be copied, and when it expires."""
     if key is None:
         if problem is not None:
             yield HealthCheck.failed(_PRIVATE_KEY, problem)
         return
     custody = key.custody
-    found = say(
+    sentence = say(
         "RSA, {bits} bits, fingerprint {fingerprint}; a test text was signed and verified",
         bits=key.public.bits,
         fingerprint=key.public.fingerprint(),
     )
-    yield HealthCheck(_PRIVATE_KEY, Health.GOOD, found)
+    yield HealthCheck(_PRIVATE_KEY, Health.GOOD, sentence)
     match custody.kind:
         case KeyKind.FILE:
-            found = say("in a file, which anyone who can read it can copy: {place}", place=custody.place)
-            yield HealthCheck(_KEY_PLACE, Health.GOOD if is_sandbox else Health.WARNING, found)
+            sentence = say("in a file, which anyone who can read it can copy: {place}", place=custody.place)
+            yield HealthCheck(_KEY_PLACE, Health.GOOD if is_sandbox else Health.WARNING, sentence)
         case KeyKind.PKCS11:
             yield _custody(custody, say("in a token: {place}", place=custody.place))
         case KeyKind.AWSKMS:
@@ -368,11 +365,11 @@ def _key(key: SigningKey | None, problem: PaygwError | None, *, is_sandbox: bool
 
 def _custody(custody: Custody, where: str) -> HealthCheck:
     if custody.is_exportable:
-        found = say("{where}; it can be exported: make one that cannot", where=where)
-        return HealthCheck(_KEY_PLACE, Health.WARNING, found)
+        sentence = say("{where}; it can be exported: make one that cannot", where=where)
+        return HealthCheck(_KEY_PLACE, Health.WARNING, sentence)
     if custody.was_outside:
-        found = say("{where}; it cannot be exported, but it was once outside, so a copy may exist", where=where)
-        return HealthCheck(_KEY_PLACE, Health.WARNING, found)
+        sentence = say("{where}; it cannot be exported, but it was once outside, so a copy may exist", where=where)
+        return HealthCheck(_KEY_PLACE, Health.WARNING, sentence)
     return HealthCheck(_KEY_PLACE, Health.GOOD, say("{where}; it cannot be exported", where=where))
 
 
@@ -397,11 +394,11 @@ def _journal_and_clock(settings: Settings, tell: Tell) -> Iterator[HealthCheck]:
     except PaygwError as error:
         yield HealthCheck.failed(_JOURNAL, error, ExitCode.JOURNAL)
     if wrong:
-        found = say("Nothing is settled, released or amended while the clock is wrong.")
-        yield HealthCheck(_CLOCK, Health.BAD, f"{' '.join(wrong)} {found}")
+        sentence = say("Nothing is settled, released or amended while the clock is wrong.")
+        yield HealthCheck(_CLOCK, Health.BAD, f"{' '.join(wrong)} {sentence}")
     else:
-        found = say("it is {time}; signatures carry this time", time=timestamp(now))
-        yield HealthCheck(_CLOCK, Health.GOOD, found)
+        sentence = say("it is {time}; signatures carry this time", time=timestamp(now))
+        yield HealthCheck(_CLOCK, Health.GOOD, sentence)
 
 
 def _journal(settings: Settings, now: datetime, wrong: list[str], tell: Tell) -> Iterator[HealthCheck]:
@@ -413,7 +410,7 @@ def _journal(settings: Settings, now: datetime, wrong: list[str], tell: Tell) ->
     with journal_to_read(settings, must_be_known=True) as journal:
         records = journal.batches()
         wrong += JournalClock.read(journal, now).sentences()
-        found = say(
+        sentence = say(
             "{path}: batches: {batches:,}, facts: {facts:,}",
             path=path,
             batches=len(records),
@@ -422,7 +419,7 @@ def _journal(settings: Settings, now: datetime, wrong: list[str], tell: Tell) ->
         due = sum(tally.count for record in records for tally in journal.tallies(record.number, kind=TallyKind.DUE))
     if settings.journal.url is not None:
         yield from extra("cluster.health").checks(settings)  # what it raises is wrong with the journal
-    yield HealthCheck(_JOURNAL, Health.GOOD, found)
+    yield HealthCheck(_JOURNAL, Health.GOOD, sentence)
     if settings.journal.url is None:
         lacking = _unwritable(settings.journal_path().parent)
         if not lacking and (lacking := lacking_room(settings, due) or ""):
@@ -440,17 +437,17 @@ def _unwritable(folder: Path) -> str:
 
 def _speed(key: SigningKey | None) -> HealthCheck:
     """Report the limits on a run's speed: processor, build, signing. Signatures that cost money are not timed."""
-    named = say("Python {version}, {processor}", version=platform.python_version(), processor=processor())
+    build = say("Python {version}, {processor}", version=platform.python_version(), processor=processor())
     if key is not None and key.custody.kind is KeyKind.FILE:
-        named += "; " + say("a signature takes {ms:.2f} ms", ms=_signature_ms(key))
+        build += "; " + say("a signature takes {ms:.2f} ms", ms=_signature_ms(key))
     if python_build().has_profiles is not False:
-        return HealthCheck(_SPEED, Health.GOOD, named)
-    found = say(
+        return HealthCheck(_SPEED, Health.GOOD, build)
+    sentence = say(
         "{found}. This Python was built without optimizations, so runs are slower: use the one of your operating "
         "system, or build it with --enable-optimizations.",
-        found=named,
+        found=build,
     )
-    return HealthCheck(_SPEED, Health.WARNING, found)
+    return HealthCheck(_SPEED, Health.WARNING, sentence)
 
 
 def _signature_ms(key: SigningKey) -> float:
@@ -472,8 +469,8 @@ def _gateway(settings: Settings, rules: Rules) -> HealthCheck:
         return HealthCheck.failed(_GATEWAY, error)
     if fault is None:
         return HealthCheck(_GATEWAY, Health.GOOD, say("{url} can be reached", url=url))
-    found = say("{url} cannot be reached ({reason})", url=url, reason=f"{fault.kind.value}: {fault.detail}")
-    return HealthCheck(_GATEWAY, Health.BAD, found, ExitCode.STOPPED_EARLY)
+    sentence = say("{url} cannot be reached ({reason})", url=url, reason=f"{fault.kind.value}: {fault.detail}")
+    return HealthCheck(_GATEWAY, Health.BAD, sentence, ExitCode.STOPPED_EARLY)
 
 
 async def _probe(connection: GatewayAccess) -> TransportFault | None:

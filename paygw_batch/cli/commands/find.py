@@ -52,8 +52,8 @@ def find_command(invocation: Invocation, *, text: tuple[str, ...], advice: Path 
         raise UsageError(say("The text to find is empty."), hint=say("Type a name, a number or an order id."))
     search = payment_search(typed, [rule.numbers for rule in rules_of(settings, PAYOUT).values()])
     with journal_to_read(settings, screen.say) as journal:
-        found = journal.find_payments(search, limit=MAX_FOUND + 1)
-    shown, has_more = found[:MAX_FOUND], len(found) > MAX_FOUND
+        payments = journal.find_payments(search, limit=MAX_FOUND + 1)
+    shown, has_more = payments[:MAX_FOUND], len(payments) > MAX_FOUND
     if advice is not None:
         write_whole(advice, _advice(shown, typed, has_more=has_more).encode())
     if not screen.as_json:
@@ -66,7 +66,7 @@ def find_command(invocation: Invocation, *, text: tuple[str, ...], advice: Path 
             rows=len(shown),
             states=states,
             further={
-                "payments": [_told(payment) for payment in shown],
+                "payments": [_payment_as_json(payment) for payment in shown],
                 "has_more": has_more,
                 "advice": None if advice is None else str(advice),
             },
@@ -74,9 +74,9 @@ def find_command(invocation: Invocation, *, text: tuple[str, ...], advice: Path 
     )
 
 
-def _advice(found: Sequence[FoundPayment], typed: str, *, has_more: bool) -> str:
+def _advice(payments: Sequence[FoundPayment], typed: str, *, has_more: bool) -> str:
     """Return the remittance advice for the only person found. It never has other people's payments."""
-    people = {payee_of(payment.form, payment.fields).person for payment in found}
+    people = {payee_of(payment.form, payment.fields).person for payment in payments}
     if len(people) > 1 or has_more:
         raise UsageError(
             say(
@@ -87,7 +87,7 @@ def _advice(found: Sequence[FoundPayment], typed: str, *, has_more: bool) -> str
             ),
             hint=say("Write the number or the order id."),
         )
-    paid = paid_out(found)
+    paid = paid_out(payments)
     if not paid:
         raise UsageError(
             say("No payment that matches {typed!r} is paid, so no advice was written.", typed=typed), hint=""
@@ -96,7 +96,6 @@ def _advice(found: Sequence[FoundPayment], typed: str, *, has_more: bool) -> str
 
 
 def _lines(payment: FoundPayment) -> list[str]:
-    """Return a payment as lines for a person."""
     payee = payee_of(payment.form, payment.fields)
     order = say("order {order_id}", order_id=payment.sent_orderid or payment.client_orderid)
     if payment.gateway_reference:
@@ -134,8 +133,7 @@ def _lines(payment: FoundPayment) -> list[str]:
     return lines
 
 
-def _told(payment: FoundPayment) -> dict[str, object]:
-    """Return a payment as it is in the JSON."""
+def _payment_as_json(payment: FoundPayment) -> dict[str, object]:
     payee = payee_of(payment.form, payment.fields)
     return {
         "state": shown_state(payment.state),
@@ -161,7 +159,7 @@ def _message(typed: str, states: Counter[str], *, has_more: bool, advice: Path |
         return say("No payment in this journal matches {typed!r}. Rows with defects were never payments.", typed=typed)
     counted = ", ".join(counted_state(count, state) for state, count in states.most_common())
     total = states.total()
-    said = say_count(
+    sentence = say_count(
         total,
         "{count:,} payment matches {typed!r}: {states}.",
         "{count:,} payments match {typed!r}: {states}.",
@@ -169,9 +167,9 @@ def _message(typed: str, states: Counter[str], *, has_more: bool, advice: Path |
         states=counted,
     )
     if has_more:
-        said = say_count(
+        sentence = say_count(
             total,
             "More than {count:,} payments match {typed!r}; the newest are shown. Type more of the name, or a number.",
             typed=typed,
         )
-    return said if advice is None else f"{said} {say('The remittance advice is in {advice}.', advice=advice)}"
+    return sentence if advice is None else f"{sentence} {say('The remittance advice is in {advice}.', advice=advice)}"

@@ -77,8 +77,7 @@ def require_one(before: str | None, person: str | None) -> None:
 
 
 def show_chosen(screen: Screen, journal: JournalReader, chosen: Forgettable) -> None:
-    """Show the batches whose people may be forgotten, and those that are not over."""
-    records = {one.number: one for one in journal.batches()}
+    records = {record.number: record for record in journal.batches()}
     screen.table(
         "",
         mark_all("batch", "sheet", "opened at", "rows"),
@@ -105,7 +104,7 @@ def _counted(chosen: Forgettable) -> str:
 
 def chosen_told(journal: JournalReader, chosen: Forgettable) -> dict[str, object]:
     """Return the members of the JSON summary about who may be, or was, forgotten."""
-    names = {one.number: one.batch for one in journal.batches()}
+    names = {record.number: record.batch for record in journal.batches()}
     return {
         "before": chosen.before,
         "payments": chosen.instructions,
@@ -116,7 +115,7 @@ def chosen_told(journal: JournalReader, chosen: Forgettable) -> dict[str, object
 
 
 def forgotten(screen: Screen, journal: JournalReader, done: Forgotten) -> Summary:
-    """Show who was forgotten and what names them elsewhere, and return the summary."""
+    """Show who was forgotten and which files may still name them; return the summary."""
     chosen = done.chosen
     show_chosen(screen, journal, chosen)
     for path in files_elsewhere(journal, chosen):

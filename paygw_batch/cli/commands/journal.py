@@ -85,7 +85,7 @@ def verify_command(invocation: Invocation) -> None:
             " It holds {count:,} contradicting message: `paygw-batch status` shows it.",
             " It holds {count:,} contradicting messages: `paygw-batch status` shows them.",
         )
-    lines = [(say(_COUNTED[what]) if what in _COUNTED else state_words(what), count) for what, count in counted.items()]
+    lines = [(say(_COUNTED[kind]) if kind in _COUNTED else state_words(kind), count) for kind, count in counted.items()]
     screen.table("", mark_all("checked", "count"), lines)
     summary = Summary(
         ExitCode.PERSON_NEEDED if contradictions else ExitCode.DONE,
@@ -113,8 +113,8 @@ def backup_command(invocation: Invocation, *, file: Path) -> None:
         with closing(database.open_to_read()) as journal:
             facts = journal.head().seq
         database.dump(file)
-        said = say("The journal, {facts:,} facts or more, was copied to {file}.", facts=facts, file=file)
-        screen.finish(Summary(ExitCode.DONE, said))
+        message = say("The journal, {facts:,} facts or more, was copied to {file}.", facts=facts, file=file)
+        screen.finish(Summary(ExitCode.DONE, message))
     place = file_of(settings)
     with closing(place.open_to_read()) as journal:
         tell_notes(journal, screen.say)
@@ -181,37 +181,37 @@ def new(invocation: Invocation, *, beside: str | None, roles: bool) -> None:
         no_roles = say("A journal in a file has no roles.")
         owner_only = say("Only its owner may read or change it.")
         database = require_database(settings, no_roles, owner_only)
-    made = place_of(settings).make("journal new", beside=beside)
-    given = () if database is None else database.give_rights()
+    identity = place_of(settings).make("journal new", beside=beside)
+    roles_granted = () if database is None else database.give_rights()
     path = settings.journal_place()
-    if made is None and not given:
+    if identity is None and not roles_granted:
         raise JournalError(
             say("There is already a file at {path}, so no journal was created.", path=path)
             if settings.journal.url is None
             else say("There is already a journal at {path}, so none was created.", path=path),
             hint=say("If it is this merchant's journal, you need no other: `paygw-batch doctor` checks it."),
         )
-    told, about = [], dict[str, object]()
-    if made is not None:
-        told.append(
+    sentences, about = [], dict[str, object]()
+    if identity is not None:
+        sentences.append(
             say(
                 "The journal {journal} of {endpoint} was created at {path}. Every run for this merchant must "
                 "use it, from every account.",
-                journal=made.journal_id,
-                endpoint=made.endpoint,
+                journal=identity.journal_id,
+                endpoint=identity.endpoint,
                 path=path,
             )
         )
-        about["journal"] = {"id": made.journal_id, "path": path, "endpoint": made.endpoint}
-    if given:
-        told.append(
+        about["journal"] = {"id": identity.journal_id, "path": path, "endpoint": identity.endpoint}
+    if roles_granted:
+        sentences.append(
             say(
                 "The roles {roles} have their permissions. Make each login a member of one of them.",
-                roles=", ".join(given),
+                roles=", ".join(roles_granted),
             )
         )
-        about["roles"] = given
-    screen.finish(Summary(ExitCode.DONE, " ".join(told), further=about))
+        about["roles"] = roles_granted
+    screen.finish(Summary(ExitCode.DONE, " ".join(sentences), further=about))
 
 
 @journal_command.command("move", short_help="Move a journal from its file to a database.")
@@ -305,42 +305,44 @@ def adopt(invocation: Invocation, *, by: str | None, beside: str | None, yes: bo
         say("A journal in PostgreSQL is not adopted: every host that has its address may use it."),
         say("`paygw-batch doctor` checks it."),
     )
-    with closing(Adoption(place, beside=beside)) as found:
-        told = _show(screen, found, settings)
-        if not found.is_needed:
+    with closing(Adoption(place, beside=beside)) as adoption:
+        about = _show(screen, adoption, settings)
+        if not adoption.is_needed:
             screen.finish(
-                Summary(ExitCode.DONE, say("Nothing to adopt: runs here use {path}.", path=found.path), further=told)
+                Summary(
+                    ExitCode.DONE, say("Nothing to adopt: runs here use {path}.", path=adoption.path), further=about
+                )
             )
         _confirm(_QUESTION, yes=yes)
-        rows = found.carry_out(who)
+        rows = adoption.carry_out(who)
     message = say(
         "{who} adopted the journal {journal}: runs here send from {path} now.",
         who=who,
-        journal=found.journal_id,
-        path=found.path,
+        journal=adoption.journal_id,
+        path=adoption.path,
     )
-    if found.loss.commits:
+    if adoption.loss.commits:
         message += " " + _lost(screen, rows)
-        told |= {"lost_commits": found.loss.commits, **_lost_rows(rows)}
-    screen.finish(Summary(ExitCode.DONE, message, further=told))
+        about |= {"lost_commits": adoption.loss.commits, **_lost_rows(rows)}
+    screen.finish(Summary(ExitCode.DONE, message, further=about))
 
 
 def _lost(screen: Screen, rows: AcceptedRows) -> str:
-    """Show the orders of an accepted loss that a person must look for; return what became of its rows, in words."""
-    told = say("Of what left by the lost commits, {rows} in doubt. ", rows=_rows(rows.in_doubt))
+    """Show the orders of an accepted loss that a person must look for; return sentences about its rows."""
+    sentences = say("Of what left by the lost commits, {rows} in doubt. ", rows=_rows(rows.in_doubt))
     if rows.held:
-        told += say("{rows} held, because decisions about them were lost too. ", rows=_rows(rows.held))
-    for orders, what in (
+        sentences += say("{rows} held, because decisions about them were lost too. ", rows=_rows(rows.held))
+    for orders, title in (
         (rows.unknown_orders, mark("The journal does not know the batch of an order that was sent")),
         (rows.contradictions, mark("An order was sent from here, and finished by another attempt")),
     ):
         if orders:
-            screen.table("", (what,), [(order,) for order in orders])
+            screen.table("", (title,), [(order,) for order in orders])
     if rows.unknown_orders:
-        told += say("If a sheet names such an order again, its row is held until `resolve` settles it. ")
+        sentences += say("If a sheet names such an order again, its row is held until `resolve` settles it. ")
     if rows.unknown_orders or rows.contradictions:
-        told += say("Check the orders above with the gateway before you submit their sheets again. ")
-    return told + say("Withdraw again what was withdrawn since then. ")
+        sentences += say("Check the orders above with the gateway before you submit their sheets again. ")
+    return sentences + say("Withdraw again what was withdrawn since then. ")
 
 
 @journal_command.command("roll-call", short_help="Answer for this host, or accept its loss.")
@@ -382,7 +384,6 @@ def _place_of_roll(settings: Settings) -> "DatabasePlace":
 def _finish_roll_call(
     screen: Screen, missing: "Sequence[MissingHost]", accepted: "AcceptedLoss | None" = None, who: str = ""
 ) -> None:
-    """Show an accepted loss, if there is one, and the hosts still missing."""
     further: dict[str, object] = {}
     message = ""
     if accepted is not None:
@@ -394,10 +395,10 @@ def _finish_roll_call(
         if accepted.is_guess:
             message += say("This host does not know all of them, so every row that it could have sent is in doubt. ")
         further = {"lost_commits": accepted.commits, **_lost_rows(accepted.rows), "is_guess": accepted.is_guess}
-    told = [{"host": one.name, "id": one.host_id, "last_seen": one.seen_at} for one in missing]
-    further["missing"] = told
+    missing_hosts = [{"host": host.name, "id": host.host_id, "last_seen": host.seen_at} for host in missing]
+    further["missing"] = missing_hosts
     if missing:
-        lines = [(one.name, one.host_id, one.seen_at) for one in missing]
+        lines = [(host.name, host.host_id, host.seen_at) for host in missing]
         screen.table("", mark_all("missing host", "id", "last seen"), lines)
         open_roll = RollCallOpen(
             message
@@ -457,24 +458,24 @@ def retire_one(invocation: Invocation, *, host: str, by: str | None, yes: bool) 
     screen.finish(Summary(ExitCode.DONE, message, further=further))
 
 
-def _show(screen: Screen, found: Adoption, settings: Settings) -> dict[str, object]:
+def _show(screen: Screen, adoption: Adoption, settings: Settings) -> dict[str, object]:
     """Show the journal that would be trusted, and return the same description for the summary."""
-    seq, at = found.last_fact()
+    seq, at = adoption.last_fact()
     about = {
-        "id": found.journal_id,
-        "path": str(found.path),
+        "id": adoption.journal_id,
+        "path": str(adoption.path),
         "endpoint": settings.endpoint_identity().name,
-        "known_as": ", ".join(found.names),
-        "batches": found.counts["batches"],
-        "rows_ready": found.counts["ready"],
-        "rows_in_doubt": found.counts["in_doubt"] + found.counts["in_flight"],
+        "known_as": ", ".join(adoption.names),
+        "batches": adoption.counts["batches"],
+        "rows_ready": adoption.counts["ready"],
+        "rows_in_doubt": adoption.counts["in_doubt"] + adoption.counts["in_flight"],
         "last_fact": seq,
         "last_fact_at": at,
     }
-    lines = [(say(_ABOUT[what]), str(value)) for what, value in about.items()]
+    lines = [(say(_ABOUT[key]), str(value)) for key, value in about.items()]
     screen.table("", mark_all("journal", "what was found"), lines)
     screen.say(say("It was replayed, and its chain of facts is intact. The next run sends the rows that are ready."))
-    for other in found.others:
+    for other in adoption.others:
         screen.say(
             say(
                 "This user's state directory also remembers {journal_id} at {path} for the merchant.",

@@ -86,7 +86,7 @@ def listen_command(invocation: Invocation, *, port: int | None) -> None:
                 if connection is not None:
                     from paygw_batch.settle.settle_rows import following_up  # noqa: PLC0415 (httpx)
 
-                    asking = following_up(settings, connection, keeper.keep, lambda said: screen.notes([said]))
+                    asking = following_up(settings, connection, keeper.keep, lambda sentence: screen.notes([sentence]))
                     app.follow_up = (await stack.enter_async_context(asking)).doubt
                 at_intervals = asyncio.create_task(taking.at_intervals())
                 await serve(app, section.port, client_timeout_s=section.client_timeout_s, ready=ready)
@@ -114,12 +114,11 @@ def _asks(settings: Settings) -> bool:
 
 
 def _way_to_ask(settings: Settings) -> AbstractContextManager[GatewayAccess | None]:
-    """Return a connection to the gateway if unproven notifications lead to enquiries, else None."""
+    """Return a connection to the gateway; None unless unproven notifications lead to enquiries."""
     return gateway_of(settings, rules_of(settings, PAYOUT), os.environ) if _asks(settings) else nullcontext()
 
 
 def _notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
-    """Yield notes for a person about unproven notifications."""
     if _asks(settings):
         yield say("The gateway is asked at once about each notification that is not proven.")
         return
@@ -130,7 +129,6 @@ def _notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
 
 
 def _keep(keep: KeepBeside, taking: "_Taking", contents: Sequence[str]) -> None:
-    """Record notifications in the journal, as they came."""
     at = timestamp(utc_now())
     keep([Arrived(content, at) for content in contents])
     taking.are_waiting = True
@@ -185,11 +183,11 @@ class _Taking:
                 journal.mark_interrupted(timestamp(utc_now()))
                 now = timestamp(utc_now())
                 self.are_waiting = False  # one that arrives from here on says otherwise
-                found = journal.judge_arrivals(self._settings.words(), at=now, at_most=AT_ONCE)
-                self.findings += found
+                findings = journal.judge_arrivals(self._settings.words(), at=now, at_most=AT_ONCE)
+                self.findings += findings
                 if journal.has_arrivals():
                     self.are_waiting = True
-            self._is_measured &= not found
+            self._is_measured &= not findings
         except JournalHeld:
             return True
         except JournalError as error:

@@ -143,7 +143,6 @@ def submit_command(invocation: Invocation, typed: _Typed) -> None:
 
 
 def run_sheet(invocation: Invocation, operation: str, typed: _Typed) -> None:
-    """Run a sheet of `operation`."""
     screen, sheet, out = Screen(invocation), typed.sheet, typed.out
     expected = stated_totals(typed.expect_rows, typed.expect_total)
     require_csv(out, for_excel=typed.for_excel)
@@ -154,34 +153,34 @@ def run_sheet(invocation: Invocation, operation: str, typed: _Typed) -> None:
     command = load_operation(operation).command
     guard = guard_of(invocation, settings, force=typed.force)
     inputs = {say("the sheet"): sheet, say("the plan"): plan, say("the corrections"): typed.mended}
-    wanted = RequestedOutput("--out", out, OutputKind.RECONCILIATION, sheet)
-    guard.check(wanted, inputs=inputs, reporting=not typed.dry_run)
+    output = RequestedOutput("--out", out, OutputKind.RECONCILIATION, sheet)
+    guard.check(output, inputs=inputs, reporting=not typed.dry_run)
     require_complete(settings, rules, set())
     by, mending = person(typed.by), None if typed.mended is None else read_mending(typed.mended)
     choices = replace(
         typed.choices, sent_by=sent_by, is_plan_named=typed.plan is not None, expected=expected, decided_by=by
     )
-    given = GivenSheet(settings, rules, sheet, replace(typed.reading, mending=mending))
+    given_sheet = GivenSheet(settings, rules, sheet, replace(typed.reading, mending=mending))
 
     def read() -> Submission:
-        asked = submission(screen, given, choices, plan)
-        screen.notes(asked.validated.sheet.notes)
-        asked.require_allowed()
-        return asked
+        request = submission(screen, given_sheet, choices, plan)
+        screen.notes(request.validated.sheet.notes)
+        request.require_allowed()
+        return request
 
     if typed.dry_run:
         screen.finish(_tried(read, settings, screen))
     with reported(settings, command, screen) as report:
         report.sheet = sheet
-        asked = read()
-        place = out or default_out(sheet, asked.validated.sheet.name)
+        request = read()
+        place = out or default_out(sheet, request.validated.sheet.name)
         files = ResultFiles(place, is_out_named=out is not None, for_excel=typed.for_excel)
-        files.check(guard, asked)
+        files.check(guard, request)
         with (
             gateway_of(settings, rules, os.environ) as gateway,
             run_journal(settings, command, screen.say, wait=typed.wait) as journal,
         ):
-            report.summary = submit_and_report(asked, files, gateway, journal, screen)
+            report.summary = submit_and_report(request, files, gateway, journal, screen)
     screen.finish(report.summary)
 
 
@@ -202,26 +201,26 @@ def _sent_by(settings: Settings, choices: Choices, *, detach: bool) -> SentBy:
 def _tried(read: Callable[[], Submission], settings: Settings, screen: Screen) -> Summary:
     """Show a submission's defects, warnings and totals; return its summary. Sends nothing, and asks nobody."""
     with journal_for_planning(settings) as journal:
-        asked = read()
-        plan, minor_units = plan_sheet(asked, journal), minor_units_of(asked.given.rules)
+        request = read()
+        plan, minor_units = plan_sheet(request, journal), minor_units_of(request.given.rules)
         show_planned(screen, plan)
-        require_named_plan(asked)
-        if (refused := refused_for_defects(asked, plan, journal)) is not None:
-            return refused_summary(refused, asked)
+        require_named_plan(request)
+        if (refused := refused_for_defects(request, plan, journal)) is not None:
+            return refused_summary(refused, request)
         counted = books_of_pieces(preview(plan, journal, minor_units), minor_units)
         show_totals(screen, counted.lines)
-        if (refused := refused_for_questions(asked, plan, journal, Conversation())) is not None:
-            return refused_summary(refused, asked)
+        if (refused := refused_for_questions(request, plan, journal, Conversation())) is not None:
+            return refused_summary(refused, request)
     ready = counted.states.get("ready", 0)
     sums = {currency: states["ready"] for currency, states in counted.totals.items() if "ready" in states}
-    told = ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in sums.items())
+    sums_text = ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in sums.items())
     summary = Summary(
         of_states({state: count for state, count in counted.states.items() if state != "ready"}),
         say_count(
             ready,
             "Dry run: {count:,} row would be sent ({sums}). Nothing was sent or written.",
             "Dry run: {count:,} rows would be sent ({sums}). Nothing was sent or written.",
-            sums=told or say("nothing"),
+            sums=sums_text or say("nothing"),
         ),
         batch=plan.validated.batch,
         sheet=plan.validated.sheet.name,
@@ -311,12 +310,12 @@ def retry_command(
 
 def send_released(run: Continued, screen: Screen, released: ReleasedRows) -> Summary:
     """Send the released rows of a batch, with the others that are due, and return the summary."""
-    said = (
+    sentence = (
         say_count(released.rows, "{count:,} rejected row is released.", "{count:,} rejected rows are released.")
         if released.rows
         else say("There is no rejected row to retry.")
     )
-    screen.say(" ".join([said, *released.waiting[:SHOWN_WAITING]]))
+    screen.say(" ".join([sentence, *released.waiting[:SHOWN_WAITING]]))
     summary = send_and_reconcile(run.task, run.out, screen, for_excel=run.for_excel)
     waiting = len(released.waiting)
     why = (
@@ -351,15 +350,15 @@ def reconcile_command(
     require_csv(out, for_excel=for_excel)
     settings = settings_of(invocation)
     guard = guard_of(invocation, settings, force=force)
-    wanted = (
+    outputs = (
         RequestedOutput("--out", out, OutputKind.RECONCILIATION),
         RequestedOutput("--report", report, OutputKind.REPORT),
         RequestedOutput("--advices", advices, OutputKind.REMITTANCE),
     )
-    guard.check(*wanted, inputs={say("the sheet"): Path(batch)})
+    guard.check(*outputs, inputs={say("the sheet"): Path(batch)})
     with journal_to_read(settings, screen.say) as journal:
         record = find_batch(journal, batch)
-        guard.check(*wanted, inputs={say("the sheet"): Path(record.sheet_path)})
+        guard.check(*outputs, inputs={say("the sheet"): Path(record.sheet_path)})
         end, rules = RunEnd(0, None, interrupted=False), rules_of(settings, record.operation)
         quarantine_h = settings.submission.quarantine_h
         summary = reconcile(

@@ -123,12 +123,12 @@ def run_folder_command(
         for why in left.values():
             screen.say(why)
             screen.insist(why)
-        report.summary = _told(sheets, left)
+        report.summary = _folder_summary(sheets, left)
     screen.finish(report.summary)
 
 
 def _owner(settings: Settings, operation: str) -> str:
-    """Return whose the claimed sheets are: what was begun with a journal as one operation never continues otherwise."""
+    """Return the owner of the claimed sheets: no other journal or operation continues work that this one began."""
     journal_id = ""
     with suppress(JournalError):  # the run says what is wrong
         journal_id = require_journal(settings, "run-folder")
@@ -163,14 +163,14 @@ def _submit(claimed: Claimed, run: _Run) -> Summary:
     try:
         if claimed.fault is not None:
             raise claimed.fault
-        asked = _read(claimed, run)
+        request = _read(claimed, run)
     except (SheetError, ConfigurationError, ApprovalError) as error:
         return _refusal(claimed, run, error)
     files = ResultFiles(claimed.reconciliation, rejects=claimed.rejects, report=claimed.report)
-    files.check(run.guard, asked)
+    files.check(run.guard, request)
     with gateway_of(run.settings, run.rules, os.environ) as gateway:
         try:
-            return submit_and_report(asked, files, gateway, run.journal, run.screen, may_ask=False)
+            return submit_and_report(request, files, gateway, run.journal, run.screen, may_ask=False)
         except (ApprovalError, ReferenceLookAlike) as error:
             return _refusal(claimed, run, error)
 
@@ -185,27 +185,26 @@ def _read(claimed: Claimed, run: _Run) -> Submission:
             raise SheetError(f"{claimed.name}{NOTE_ENDING}: {error.message}") from None
     choices = replace(
         run.choices,
-        **_said(note, Choices),
+        **_values_of(note, Choices),
         strict=run.choices.strict or note.strict,
         is_plan_named=os.path.lexists(claimed.plan),
         expected=note.totals,
         decided_by=person(note.by),
     )
     # A plan, and everything that people read, uses the sender's name for the sheet.
-    given = GivenSheet(
-        *(run.settings, run.rules, claimed.path, Reading(**_said(note, Reading))),
+    given_sheet = GivenSheet(
+        *(run.settings, run.rules, claimed.path, Reading(**_values_of(note, Reading))),
         file=claimed.name,
         moves_to=claimed.path_when_done,
     )
-    asked = Submission.read(given, choices, claimed.plan)
-    run.screen.notes(asked.validated.sheet.notes)
-    asked.require_allowed()
-    return asked
+    request = Submission.read(given_sheet, choices, claimed.plan)
+    run.screen.notes(request.validated.sheet.notes)
+    request.require_allowed()
+    return request
 
 
-def _said(note: CoverNote, kind: type[Choices | Reading]) -> dict[str, Any]:
-    """Return the values in a note for fields of this kind, by name."""
-    return note.model_dump(include={one.name for one in fields(kind)} - {"strict"}, exclude_unset=True)
+def _values_of(note: CoverNote, kind: type[Choices | Reading]) -> dict[str, Any]:
+    return note.model_dump(include={field.name for field in fields(kind)} - {"strict"}, exclude_unset=True)
 
 
 def _refusal(claimed: Claimed, run: _Run, error: PaygwError) -> Summary:
@@ -214,8 +213,7 @@ def _refusal(claimed: Claimed, run: _Run, error: PaygwError) -> Summary:
     return Summary(ExitCode(error.exit_code), message, sheet=claimed.name, option=error.option)
 
 
-def _told(sheets: list[tuple[str, Summary]], left: Mapping[str, str]) -> Summary:
-    """Return the summary of a whole folder."""
+def _folder_summary(sheets: list[tuple[str, Summary]], left: Mapping[str, str]) -> Summary:
     states: Counter[str] = Counter()
     sums: dict[str, dict[str, Decimal]] = {}
     for _, summary in sheets:

@@ -93,7 +93,7 @@ def refresh_command(invocation: Invocation, *, batch: str | None, out: Path | No
         screen.finish(_all_batches(invocation, settings, screen, wait=wait))
     with continued(invocation, settings, "refresh", screen, batch, out, wait=wait, force=force) as run:
         try:
-            done = refresh(run.task, screen.say, lambda one: _drain_on_signals(one, screen))
+            done = refresh(run.task, screen.say, lambda asking: _drain_on_signals(asking, screen))
         finally:
             interruption.heed_again()
         end = RunEnd(0, None, interrupted=done.interrupted)
@@ -105,24 +105,23 @@ def refresh_command(invocation: Invocation, *, batch: str | None, out: Path | No
 
 
 def _all_batches(invocation: Invocation, settings: Settings, screen: Screen, *, wait: bool) -> Summary:
-    """Ask once about the open rows of every batch, and return the summary."""
     guard_of(invocation, settings).check(reporting=True)
     require_gateway(settings)
     signer_key(settings, os.environ)
-    every, codes = Refreshed(), set[ExitCode]()
+    total, codes = Refreshed(), set[ExitCode]()
     with held(settings, "refresh", screen, wait=wait) as (journal, report):
         try:
             for record, done in refresh_all(
-                settings, journal, os.environ, screen.say, lambda one: _drain_on_signals(one, screen)
+                settings, journal, os.environ, screen.say, lambda asking: _drain_on_signals(asking, screen)
             ):
-                every.asked += done.asked
-                every.findings.update(done.findings)
-                every.causes.update(done.causes)
+                total.asked += done.asked
+                total.findings.update(done.findings)
+                total.causes.update(done.causes)
                 codes.add(batch_summary(journal, record).exit_code)
                 codes |= {ExitCode.INTERRUPTED} if done.interrupted else set()
         finally:
             interruption.heed_again()
-        report.summary = _asked_sentence(Summary(worst(codes & _OF_ASKING), ""), every)
+        report.summary = _asked_sentence(Summary(worst(codes & _OF_ASKING), ""), total)
     return report.summary
 
 
@@ -143,12 +142,12 @@ def _asked_sentence(summary: Summary, done: Refreshed) -> Summary:
     )
 
 
-def _drain_on_signals(one: Refresh, screen: Screen) -> None:
+def _drain_on_signals(run: Refresh, screen: Screen) -> None:
     """At a signal, send no new enquiry and wait for those under way."""
 
     def heed() -> None:
         screen.say(say("Stopping: no new enquiries are started. Waiting for those under way."))
-        one.drain()
+        run.drain()
 
     interruption.heed_within(asyncio.get_running_loop(), heed)
     if interruption.came:
@@ -166,7 +165,6 @@ EVIDENCE_HELP = mark("Your evidence: who confirmed it, when, and the ticket.")
 
 
 def statement_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say how a statement is to be carried out."""
     for option in (
         click.option("--again", is_flag=True, help="Allow a file that was already applied to this batch."),
         click.option("--as-of", metavar="TIME", help="The time of the statement, for lines without a time."),
@@ -191,7 +189,7 @@ def resolve_command() -> None:
 @click.option(
     "--as",
     "said",
-    type=click.Choice([one.value for one in Resolution]),
+    type=click.Choice([way.value for way in Resolution]),
     required=True,
     help="What happened to it.",
 )
@@ -217,11 +215,11 @@ def row(
     screen, who = Screen(invocation), person(by)
     words = required_line(evidence, "--evidence")
     settings = settings_of(invocation)
-    settlements = [Settlement(one, Resolution(said), words) for one in sorted(set(rows))]
+    settlements = [Settlement(row, Resolution(said), words) for row in sorted(set(rows))]
     with held(settings, "resolve", screen, wait=wait) as (journal, report):
         record = find_batch(journal, batch)
-        named = " ".join(str(one.row) for one in settlements[:SHOWN_LINES])
-        with _naming_the_order(f"{record.batch} {named} --as {said} --evidence TEXT"):
+        rows_text = " ".join(str(settlement.row) for settlement in settlements[:SHOWN_LINES])
+        with _naming_the_order(f"{record.batch} {rows_text} --as {said} --evidence TEXT"):
             settle_by_word(settings, journal, record, settlements, who)
         screen.say(settled_sentence(settlements, who))
         report.summary = summary_after_settling(journal, record, {"resolved": len(settlements)})
@@ -276,7 +274,6 @@ def asked_statement(
     matching_only: bool,
     again: bool,
 ) -> AskedStatement:
-    """Return the statement in a file, and how it is to be carried out: see `statement_options`."""
     words = None if evidence is None else required_line(evidence, "--evidence")
     true_at = None if as_of is None else as_of_time(as_of)
     return AskedStatement(statement_in(settings, file), who, words, true_at, matching_only, again)
@@ -350,10 +347,10 @@ def _told(matched: Matched, resolved: int, held: int) -> dict[str, object]:
         "resolved": resolved,
         "held": held,
         "would_hold": [line.order_id for line in matched.contrary],
-        "would_resolve": [{"row": one.row, "as": one.resolution.value} for one in matched.settlements],
-        "on_the_gateways_word": [one.row for one in matched.settlements if one.basis is Basis.GATEWAY],
+        "would_resolve": [{"row": entry.row, "as": entry.resolution.value} for entry in matched.settlements],
+        "on_the_gateways_word": [entry.row for entry in matched.settlements if entry.basis is Basis.GATEWAY],
         "differences": [
-            {"line": one.line, "order_id": one.order_id, "message": one.sentence} for one in matched.differences
+            {"line": line.line, "order_id": line.order_id, "message": line.sentence} for line in matched.differences
         ],
         "agreeing": matched.agreeing,
         "elsewhere": matched.elsewhere,
@@ -363,11 +360,11 @@ def _told(matched: Matched, resolved: int, held: int) -> dict[str, object]:
 
 
 def settled_sentence(settlements: Sequence[Settlement], by: str) -> str:
-    """Return what was settled, by whom (as recorded), and what that means for the rows."""
-    counts = Counter(one.resolution for one in settlements)
-    told = ", ".join(say_count(count, _RESOLVED[one]) for one, count in counts.items()) or say("nothing")
-    sentence = say("Resolved by {who}: {counts}.", who=decided_by(by), counts=told)
-    rejected = {one.basis for one in settlements if one.resolution is Resolution.REJECTED}
+    """`by` is the name that the journal recorded."""
+    counts = Counter(settlement.resolution for settlement in settlements)
+    texts = ", ".join(say_count(count, _RESOLVED[kind]) for kind, count in counts.items()) or say("nothing")
+    sentence = say("Resolved by {who}: {counts}.", who=decided_by(by), counts=texts)
+    rejected = {settlement.basis for settlement in settlements if settlement.resolution is Resolution.REJECTED}
     if Basis.PERSON in rejected:
         sentence += " " + say(
             "Rows rejected only on a person's word may be sent again only after quarantine_h. They stay marked as "
@@ -387,7 +384,6 @@ def settled_sentence(settlements: Sequence[Settlement], by: str) -> str:
 
 
 def summary_after_settling(journal: JournalReader, record: BatchRecord, further: dict[str, object]) -> Summary:
-    """Return the summary of a batch after its rows were settled."""
     return replace(batch_summary(journal, record), further=further)
 
 
@@ -416,7 +412,7 @@ def order_command() -> None:
 @order_command.command("settle", short_help="Settle rows that are in doubt, held or accepted.")
 @click.argument("batch", shell_complete=complete_batches)
 @click.argument("rows", metavar="[ROW...]", type=WholeNumber(1), nargs=-1)
-@click.option("--as", "said", type=click.Choice([one.value for one in Resolution]), help="What happened to the rows.")
+@click.option("--as", "said", type=click.Choice([way.value for way in Resolution]), help="What happened to the rows.")
 @click.option("--statement", type=NamedFile(), help="Settle the rows of a statement instead (.csv or .xlsx).")
 @statement_options
 @click.option("--evidence", metavar="TEXT", help=EVIDENCE_HELP)
@@ -450,7 +446,7 @@ def settle(
     with journal_to_read(settings) as journal:
         record = find_batch(journal, batch)
         if statement is None:
-            words, read = required_line(evidence or "", "--evidence"), None
+            words, source = required_line(evidence or "", "--evidence"), None
             decisions = [Decision(row, RowAct(said or ""), words) for row in sorted(set(rows))]
         else:
             asked = asked_statement(settings, statement, "", evidence, **chosen)
@@ -458,8 +454,8 @@ def settle(
             if asked.is_refused(matched):
                 screen.finish(summary)
             asked.refuse_again(journal, record)
-            decisions, read = [Decision.of(one) for one in asked.settlements(matched)], asked.statement
-        draft = draft_order(settings, journal, record, decisions, maker.public, statement=read)
+            decisions, source = [Decision.of(entry) for entry in asked.settlements(matched)], asked.statement
+        draft = draft_order(settings, journal, record, decisions, maker.public, statement=source)
     screen.finish(_written(settings, screen, draft, maker, out))
 
 
@@ -476,8 +472,8 @@ def release(invocation: Invocation, *, batch: str, rows: tuple[int, ...], eviden
     settings, maker = _checked(invocation, out, key)
     with journal_to_read(settings) as journal:
         record = find_batch(journal, batch)
-        named = sorted(set(rows)) or releasable_rows(settings, journal, record)
-        decisions = [Decision(row, RowAct.RELEASE, words) for row in named]
+        numbers = sorted(set(rows)) or releasable_rows(settings, journal, record)
+        decisions = [Decision(row, RowAct.RELEASE, words) for row in numbers]
         draft = draft_order(settings, journal, record, decisions, maker.public)
     screen.finish(_written(settings, screen, draft, maker, out))
 
@@ -499,9 +495,9 @@ def forget(invocation: Invocation, *, before: str | None, person: str | None, ou
     with journal_to_read(settings, screen.say) as journal:
         chosen = choose(settings, journal, before=before, person=person)
         show_chosen(screen, journal, chosen)
-        draft, told = draft_forget_order(settings, journal, chosen, maker.public), chosen_told(journal, chosen)
+        draft, members = draft_forget_order(settings, journal, chosen, maker.public), chosen_told(journal, chosen)
     summary = _written(settings, screen, draft, maker, out)
-    screen.finish(replace(summary, further=told | dict(summary.further)))
+    screen.finish(replace(summary, further=members | dict(summary.further)))
 
 
 def _checked(
@@ -523,7 +519,6 @@ def _checked(
 def _written(
     settings: Settings, screen: Screen, draft: RowOrder | ForgetOrder, maker: ApprovalKey, out: Path
 ) -> Summary:
-    """Write an order, signed by its maker, and show it."""
     policy, document = required_policy(settings), signed(draft, maker)
     write_document(document, out)
     show_content(screen, document, policy, settings.submission.quarantine_h)

@@ -102,14 +102,14 @@ def set_up_sandbox(places: SetupPlaces, *, journal: str | None, force: bool) -> 
     text = sandbox_text(shipped, journal)
     settings = settings_of_text(text, places.configuration)
     _check_outputs(settings, places, force=force)
-    made = place_of(settings).make("init")
+    identity = place_of(settings).make("init")
     private_key = key_place(settings)
     key = signer_key(settings, {})
     if places.sheet is not None:
         rules = rules_of(settings, PAYOUT).values()
         write_example([rule for rule in rules if rule.form is not None], places.sheet)
     write_whole(places.configuration, text.encode())
-    return FirstSetup(settings, places, private_key, key, has_new_key=False, journal=made, letter="")
+    return FirstSetup(settings, places, private_key, key, has_new_key=False, journal=identity, letter="")
 
 
 def require_no_configuration(path: Path, *, force: bool) -> None:
@@ -195,7 +195,6 @@ class _KeyPlace(NamedFile):
     """A named file, or the address of a key that is not in a file."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return an address unchanged, and anything else as a path."""
         is_address = isinstance(value, str) and value.startswith(KEY_SCHEMES)
         return value if is_address else super().convert(value, param, ctx)
 
@@ -247,8 +246,8 @@ def init_command(invocation: Invocation, /, *, sandbox: bool, letter: Path | Non
     configuration = invocation.config or default_configuration()
     journal = None if invocation.journal is None else str(invocation.journal.absolute())
     if sandbox:
-        if given := [name for name, value in answers.items() if value]:
-            option = f"--{given[0].replace('_', '-')}"
+        if answered := [name for name, value in answers.items() if value]:
+            option = f"--{answered[0].replace('_', '-')}"
             raise UsageError(
                 say("--sandbox and {option} cannot be combined: the sandbox needs no answers.", option=option)
             )
@@ -300,15 +299,17 @@ def _completed(answers: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
     return completed
 
 
-def _keep_answers(screen: Screen, completed: Mapping[str, Any], given: Mapping[str, Any], asked: Invocation) -> None:
-    """Print a command with a person's answers as options, so that nothing has to be typed twice."""
-    if completed == given:
+def _keep_answers(
+    screen: Screen, completed: Mapping[str, Any], typed: Mapping[str, Any], invocation: Invocation
+) -> None:
+    """Print the command with its answers as options, so that nobody has to type them twice."""
+    if completed == typed:
         return
-    words = ["paygw-batch", *(["--config", str(asked.config)] if asked.config is not None else []), "init"]
+    words = ["paygw-batch", *(["--config", str(invocation.config)] if invocation.config is not None else []), "init"]
     for name, value in completed.items():
         option = _OPTION_NAMES.get(name, f"--{name.replace('_', '-')}")
-        for one in value if isinstance(value, list | tuple) else [value] if value else []:
-            words += [option, str(one)]
+        for word in value if isinstance(value, list | tuple) else [value] if value else []:
+            words += [option, str(word)]
     screen.say(say("Your answers are kept in this command:"))
     screen.verbatim(f"  {shlex.join(words)}")
 
@@ -400,11 +401,11 @@ def _countries(words: Sequence[str]) -> dict[str, str | None]:
     """Return the purpose of each country, named by its code or by its name in either language; None if not given."""
     rules = load_rules(PAYOUT, {})
     codes = {name.casefold(): rule.code for rule in rules.values() for name in (rule.name, say(rule.name))}
-    found = {}
+    purposes = {}
     for country, _, purpose in (word.partition("=") for word in words):
         name = country.strip()
-        found[codes.get(name.casefold()) or country_named(name, rules).code] = purpose.strip() or None
-    return found
+        purposes[codes.get(name.casefold()) or country_named(name, rules).code] = purpose.strip() or None
+    return purposes
 
 
 def _pair(text: str, flag: str, example: str) -> tuple[str, str]:
@@ -414,9 +415,9 @@ def _pair(text: str, flag: str, example: str) -> tuple[str, str]:
     return left.strip(), right.strip()
 
 
-def _path(given: Path | str | None) -> str | None:
+def _path(path: Path | str | None) -> str | None:
     """Return the absolute path for the configuration: people type paths from the current directory."""
-    return str(given.absolute()) if isinstance(given, Path) else given
+    return str(path.absolute()) if isinstance(path, Path) else path
 
 
 def _show(screen: Screen, done: FirstSetup) -> None:
@@ -442,7 +443,6 @@ def _show(screen: Screen, done: FirstSetup) -> None:
 
 
 def _message(done: FirstSetup, invocation: Invocation) -> str:
-    """Return the message of the command, with the next step."""
     named = "" if invocation.config is None else f"--config {shlex.quote(str(invocation.config))} "
     if done.settings.uses_sandbox:
         return say(
@@ -465,7 +465,7 @@ def _message(done: FirstSetup, invocation: Invocation) -> str:
 
 
 def _told(done: FirstSetup) -> dict[str, object]:
-    """Return the members of the JSON summary about the setup. `made` is whether the journal is new."""
+    """Return the members of the JSON summary. `made` is whether the journal is new."""
     path, sheet = str(done.settings.journal_path()), done.places.sheet
     name = done.settings.endpoint_identity().name
     journal = {"path": path, "endpoint": name, "made": done.journal is not None}
@@ -501,17 +501,17 @@ def show(ctx: click.Context, invocation: Invocation) -> None:
     if invocation.journal is not None:
         is_variable = ctx.find_root().get_parameter_source("journal") is ParameterSource.ENVIRONMENT
         journal_origin = "environment: PAYGW_JOURNAL" if is_variable else "command line"
-    found = list(setting_origins(settings, invocation.config, os.environ, journal_origin))
-    lines = [(setting.key, setting.value or "-", setting.origin) for setting in found]
+    listed = list(setting_origins(settings, invocation.config, os.environ, journal_origin))
+    lines = [(setting.key, setting.value or "-", setting.origin) for setting in listed]
     screen.table("", mark_all("setting", "value", "from"), lines)
     where = (
         say("There is no configuration file.")
         if invocation.config is None
         else say("The file is {path}.", path=invocation.config)
     )
-    told = [{"key": one.key, "value": one.value or None, "from": one.origin} for one in found]
+    members = [{"key": setting.key, "value": setting.value or None, "from": setting.origin} for setting in listed]
     file = None if invocation.config is None else str(invocation.config)
-    screen.finish(Summary(ExitCode.DONE, where, further={"configuration": file, "settings": told}))
+    screen.finish(Summary(ExitCode.DONE, where, further={"configuration": file, "settings": members}))
 
 
 PROGRAM = "paygw-batch"

@@ -77,10 +77,10 @@ def validate_command(
         inputs={say("the sheet"): sheet},
     )
     rules = rules_of(settings, operation)
-    given = GivenSheet(settings, rules, sheet, reading)
+    given_sheet = GivenSheet(settings, rules, sheet, reading)
     if map_file is not None:
-        _write_map(map_file, sheet, given.options, screen)
-    validated, given = answered(screen, GivenSheet.validated, given)
+        _write_map(map_file, sheet, given_sheet.options, screen)
+    validated, given_sheet = answered(screen, GivenSheet.validated, given_sheet)
     if strict:
         validated = warnings_as_defects(validated)
     screen.notes(validated.sheet.notes)
@@ -94,7 +94,7 @@ def validate_command(
     whole = refused_as_a_whole(validated) if strict else ""
     message = _message(validated, bad) if bad or not whole else whole
     if rejects is not None:
-        message += _rejects_written(validated, bad, given, rejects, screen)
+        message += _rejects_written(validated, bad, given_sheet, rejects, screen)
     screen.finish(
         Summary(
             ExitCode.DEFECTS if bad or whole else ExitCode.DONE,
@@ -134,13 +134,12 @@ def _message(validated: Validated, bad: int) -> str:
     return say_count(bad, "{count:,} of {rows} has defects.", "{count:,} of {rows} have defects.", rows=rows)
 
 
-def _rejects_written(validated: Validated, bad: int, given: GivenSheet, rejects: Path, screen: Screen) -> str:
-    """Write the rejects of a sheet, if there are any, and return a sentence about them."""
+def _rejects_written(validated: Validated, bad: int, given_sheet: GivenSheet, rejects: Path, screen: Screen) -> str:
     if not bad:
         return " " + say("There are no refused rows to write.")
-    written = write_mendable(validated, given.path, given.options, rejects)
-    screen.notes(written.notes)
-    if written.is_workbook:
+    result = write_mendable(validated, given_sheet.path, given_sheet.options, rejects)
+    screen.notes(result.notes)
+    if result.is_workbook:
         return " " + say("Correct the red cells in {rejects}, then submit that workbook.", rejects=rejects)
     return " " + say("They are in {rejects}. Correct them there and submit that file.", rejects=rejects)
 

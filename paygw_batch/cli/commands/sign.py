@@ -42,7 +42,7 @@ _BRIEF = ("body", "authorization")
 @click.option("--timestamp", "timestamp_s", type=WholeNumber(0), help="The time to sign, in Unix seconds.")
 @click.option("--order-id", metavar="TEXT", help="The order id to send, if it is not the row's own (`ID-r2`).")
 @click.option(
-    "--profile", type=click.Choice([one.value for one in SignatureProfile]), help="Use another signature profile."
+    "--profile", type=click.Choice([name.value for name in SignatureProfile]), help="Use another signature profile."
 )
 @answers_options
 @collect_option
@@ -71,13 +71,13 @@ def sign_command(
     settings = settings_of(invocation, {("gateway", "signature_profile"): profile})
     rules = rules_of(settings, operation)
     validated, _ = answered(screen, GivenSheet.validated, GivenSheet(settings, rules, sheet, reading))
-    found = _row(validated, row)
-    require_complete(settings, rules, {found.country})
-    fields = json.loads(found.fields)
-    instruction = Instruction(found.client_orderid, found.country, found.currency, found.amount, found.form, fields)
+    entry = _row(validated, row)
+    require_complete(settings, rules, {entry.country})
+    fields = json.loads(entry.fields)
+    instruction = Instruction(entry.client_orderid, entry.country, entry.currency, entry.amount, entry.form, fields)
     explanation = signing_of(settings, rules, os.environ).explain(
         instruction,
-        order_id=found.client_orderid if order_id is None else required_line(order_id, "--order-id"),
+        order_id=entry.client_orderid if order_id is None else required_line(order_id, "--order-id"),
         nonce=STALE_NONCE if nonce is None else required_line(nonce, "--nonce"),
         timestamp_s=STALE_TIMESTAMP_S if timestamp_s is None else timestamp_s,
     )
@@ -89,8 +89,8 @@ def sign_command(
     screen.say(
         say(
             "Row {row}, {order_id}: POST {url}, profile {profile}.",
-            row=found.row,
-            order_id=found.client_orderid,
+            row=entry.row,
+            order_id=entry.client_orderid,
             url=explanation.url,
             profile=explanation.profile.value,
         )
@@ -99,11 +99,11 @@ def sign_command(
     screen.finish(
         Summary(
             ExitCode.DONE,
-            say("Row {row} was signed. Nothing was sent.", row=found.row),
+            say("Row {row} was signed. Nothing was sent.", row=entry.row),
             batch=validated.batch,
             sheet=validated.sheet.name,
             rows=validated.height,
-            further={"signed": {"row": found.row, "operation": operation, **explanation.as_json()}},
+            further={"signed": {"row": entry.row, "operation": operation, **explanation.as_json()}},
         )
     )
 
@@ -119,9 +119,9 @@ def show_steps(screen: Screen, explanation: Explanation, *names: str) -> None:
 
 def _row(validated: Validated, row: int | None) -> NewInstruction:
     """Return the instruction of a row, or of the first row without defects."""
-    found = validated.instructions if row is None else validated.instructions.filter(pl.col("row") == row)
-    if found.height:
-        return NewInstruction(*found.row(0))
+    instructions = validated.instructions if row is None else validated.instructions.filter(pl.col("row") == row)
+    if instructions.height:
+        return NewInstruction(*instructions.row(0))
     if row is None:
         raise SheetError(say("{sheet} has no row without a defect.", sheet=validated.sheet.name))
     codes = validated.defects.filter(pl.col("row") == row)["code"].unique(maintain_order=True)

@@ -69,7 +69,7 @@ def follow(settings: Settings, batch: str, screen: Screen) -> None:
     """Show a batch's states until nothing is left to send, nothing has moved for long, or Ctrl-C."""
     give_up_s = settings.gateway.total_timeout_s + QUIET_BEYOND_TIMEOUT_S
     head, moved_s = -1, time.monotonic()
-    told = ""
+    last = ""
     try:
         with Live(console=screen.err, refresh_per_second=4, transient=True) as live:
             while True:
@@ -83,9 +83,9 @@ def follow(settings: Settings, batch: str, screen: Screen) -> None:
                 now = ", ".join(counted_state(count, state) for state, count in states.items())
                 if screen.err.is_terminal:
                     live.update(plain(say("{sheet}: {states}", sheet=record.sheet_name, states=now)))
-                elif now != told:
+                elif now != last:
                     screen.err.tell(say("{sheet}: {states}", sheet=record.sheet_name, states=now))
-                told = now
+                last = now
                 if not any(tally.state in {State.READY, State.IN_FLIGHT} for tally in tallies):
                     return
                 if time.monotonic() - moved_s > give_up_s:
@@ -142,8 +142,8 @@ def status_command(
         raise UsageError(say("--out belongs to --in-doubt: `paygw-batch reconcile BATCH --out FILE` writes every row."))
     if batch is None and (in_doubt or watch or history or row is not None):
         raise UsageError(say("--in-doubt, --history, --row and --watch need a batch: name it."))
-    wanted, guard = RequestedOutput("--out", out, OutputKind.QUESTIONS), guard_of(invocation, settings, force=force)
-    guard.check(wanted, inputs={say("the sheet"): None if batch is None else Path(batch)})
+    output, guard = RequestedOutput("--out", out, OutputKind.QUESTIONS), guard_of(invocation, settings, force=force)
+    guard.check(output, inputs={say("the sheet"): None if batch is None else Path(batch)})
     if batch is not None and watch:
         follow(settings, batch, screen)
     with journal_to_read(settings, screen.say) as journal:
@@ -151,13 +151,13 @@ def status_command(
             summary = _all(journal_status(journal), screen, order)
         else:
             record = find_batch(journal, batch)
-            guard.check(wanted, inputs={say("the sheet"): Path(record.sheet_path)})
+            guard.check(output, inputs={say("the sheet"): Path(record.sheet_path)})
             limit = None if screen.as_json else SHOWN_LINES
-            found = batch_status(settings, journal, record, only_doubt=in_doubt, limit=limit)
-            told = found.rows if screen.as_json else found.rows[:SHOWN_LINES]
-            payments = journal.payments(record.number, [one.row.row for one in told])
-            _show_run(followed_batch(settings, journal, record, lambda: found.tallies), screen)
-            summary = _one(found, payments, screen, only_doubt=in_doubt)
+            status = batch_status(settings, journal, record, only_doubt=in_doubt, limit=limit)
+            shown_rows = status.rows if screen.as_json else status.rows[:SHOWN_LINES]
+            payments = journal.payments(record.number, [listed.row.row for listed in shown_rows])
+            _show_run(followed_batch(settings, journal, record, lambda: status.tallies), screen)
+            summary = _one(status, payments, screen, only_doubt=in_doubt)
             if history:
                 summary = replace(summary, further={**summary.further, "history": _history(journal, record, screen)})
             if row is not None:
@@ -172,11 +172,11 @@ def _write_questions(journal: JournalReader, record: BatchRecord, out: Path, scr
     from paygw_batch.sheet.write.table import write_frame  # noqa: PLC0415 (as above)
     from paygw_batch.show.reconcile import questions  # noqa: PLC0415 (polars: only if a file is asked for)
 
-    asked = questions(journal, record, minor_units_by_currency())
-    write_frame(asked, out)
+    rows = questions(journal, record, minor_units_by_currency())
+    write_frame(rows, out)
     screen.say(
         say_count(
-            asked.height,
+            rows.height,
             "{count:,} question for the gateway's support is in {out}.",
             "{count:,} questions for the gateway's support are in {out}.",
             out=out,
@@ -184,25 +184,24 @@ def _write_questions(journal: JournalReader, record: BatchRecord, out: Path, scr
     )
 
 
-def _show_run(found: FollowedBatch, screen: Screen) -> None:
-    """Show who sends the batch now, since when, and the number of its rows with an answer."""
-    if found.running is None or not found.is_sending:
+def _show_run(followed: FollowedBatch, screen: Screen) -> None:
+    if followed.running is None or not followed.is_sending:
         return
     screen.say(
         say(
             "`paygw-batch {command}` (process {pid}) is sending it since {since}: {answered:,} of {payable:,} rows "
             "have an answer.",
-            command=found.running.command,
-            pid=found.running.pid,
-            since=local_minute(found.running.since),
-            answered=found.answered,
-            payable=found.payable,
+            command=followed.running.command,
+            pid=followed.running.pid,
+            since=local_minute(followed.running.since),
+            answered=followed.answered,
+            payable=followed.payable,
         )
     )
 
 
-def _one(found: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen, *, only_doubt: bool) -> Summary:
-    record = found.record
+def _one(status: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen, *, only_doubt: bool) -> Summary:
+    record = status.record
     screen.say(
         say(
             "Batch {batch}: {sheet_name}, {operation}, {rows}, opened {opened_at}.",
@@ -214,27 +213,35 @@ def _one(found: BatchStatus, payments: Mapping[int, FoundPayment], screen: Scree
         )
     )
     if not only_doubt:
-        _show_tallies(found.tallies, screen)
-    _show_steps(found, payments, screen)
-    if found.contradictions:
+        _show_tallies(status.tallies, screen)
+    _show_steps(status, payments, screen)
+    if status.contradictions:
         screen.table(
             say("Contradicting messages: kept as evidence, they changed nothing"),
             mark_all("row", "order id", "state", "said", "attempt", "at"),
             [
-                (one.row, one.client_orderid, one.state.value, one.kind, one.attempt, local_minute(one.at))
-                for one in found.contradictions[:SHOWN_LINES]
+                (
+                    message.row,
+                    message.client_orderid,
+                    message.state.value,
+                    message.kind,
+                    message.attempt,
+                    local_minute(message.at),
+                )
+                for message in status.contradictions[:SHOWN_LINES]
             ],
         )
-    waiting = _show_evidence(found, screen)
-    rows = [_row_told(one, payments.get(one.row.row)) for one in sorted(found.rows, key=lambda one: one.row.row)]
+    waiting = _show_evidence(status, screen)
+    entries = sorted(status.rows, key=lambda entry: entry.row.row)
+    rows = [_row_told(entry, payments.get(entry.row.row)) for entry in entries]
     return replace(
-        found.summary,
+        status.summary,
         further={
             "operation": record.operation,
             "in_doubt": [row for row in rows if row["state"] == State.IN_DOUBT],
             "needs_person": rows,
-            "contradictions": len(found.contradictions),
-            "evidence": found.evidence,
+            "contradictions": len(status.contradictions),
+            "evidence": status.evidence,
             "evidence_waiting": waiting,
         },
     )
@@ -264,9 +271,9 @@ def _show_tallies(tallies: Sequence[StateTally], screen: Screen) -> None:
     )
 
 
-def _show_steps(found: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen) -> None:
+def _show_steps(status: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen) -> None:
     """Show the first rows that need a person, each with its next step. Rows in doubt share one instruction."""
-    count = found.needing
+    count = status.needing
     if count:
         screen.say(
             say_count(
@@ -275,19 +282,19 @@ def _show_steps(found: BatchStatus, payments: Mapping[int, FoundPayment], screen
                 "What to do next ({count:,} rows need a person):",
             )
         )
-    shown = found.rows[:SHOWN_LINES]
-    for one in shown:
-        row, why = one.row, f" ({one.row.error_code})" if one.row.error_code else ""
+    listed = status.rows[:SHOWN_LINES]
+    for entry in listed:
+        row, why = entry.row, f" ({entry.row.error_code})" if entry.row.error_code else ""
         state = state_words(shown_state(row.state))
-        told = _doubt_told(row, payments[row.row]) if row.state in SHOWN_IN_DOUBT else _step_told(one)
-        screen.say(say("- Row {row}, {state}{why}: {step}", row=row.row, state=state, why=why, step=told))
+        step_text = _doubt_told(row, payments[row.row]) if row.state in SHOWN_IN_DOUBT else _step_told(entry)
+        screen.say(say("- Row {row}, {state}{why}: {step}", row=row.row, state=state, why=why, step=step_text))
     screen.say_more(count)
-    doubtful = [one.row.row for one in shown if one.row.state in SHOWN_IN_DOUBT]
+    doubtful = [entry.row.row for entry in listed if entry.row.state in SHOWN_IN_DOUBT]
     if doubtful:
-        operation = load_operation(found.record.operation)
-        step = step_of_state(State.IN_DOUBT, found.record, operation, first_row=doubtful[0])
+        operation = load_operation(status.record.operation)
+        step = step_of_state(State.IN_DOUBT, status.record, operation, first_row=doubtful[0])
         screen.say(step.sentence)
-        settle = f"paygw-batch resolve row {found.record.batch} {doubtful[0]} --as paid --evidence TEXT"
+        settle = f"paygw-batch resolve row {status.record.batch} {doubtful[0]} --as paid --evidence TEXT"
         for line in (*step.commands, settle):
             screen.say(f"  {line}")
 
@@ -306,47 +313,47 @@ def _doubt_told(row: RowState, payment: FoundPayment) -> str:
     )
 
 
-def _step_told(one: RowStatus) -> str | None:
-    return None if one.step is None else in_command_words(one.step)
+def _step_told(entry: RowStatus) -> str | None:
+    return None if entry.step is None else in_command_words(entry.step)
 
 
 def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> Sequence[Mapping[str, object]]:
     """Show who did what; return the same for the JSON, with full times and our own words."""
-    lines, told = [], []
+    lines, entries = [], []
     for deed in journal.history(record.number):
-        by, said = decided_by(deed.by), recorded(deed.said)
+        by, words = decided_by(deed.by), recorded(deed.said)
         row, attempt = ("" if number is None else str(number) for number in (deed.row, deed.attempt))
-        lines.append((local_minute(deed.at), deed_words(deed.kind), row, attempt, by, said))
-        told.append(
-            {"at": deed.at, "what": deed.kind, "row": deed.row, "attempt": deed.attempt, "by": by, "said": said}
+        lines.append((local_minute(deed.at), deed_words(deed.kind), row, attempt, by, words))
+        entries.append(
+            {"at": deed.at, "what": deed.kind, "row": deed.row, "attempt": deed.attempt, "by": by, "said": words}
         )
     screen.table(say("Who did what"), mark_all("at", "what", "row", "attempt", "by", "said"), lines)
-    return told
+    return entries
 
 
-def _all(found: JournalStatus, screen: Screen, order: str) -> Summary:
-    listed = sorted(found.batches, key=_ORDERS[order])
+def _all(status: JournalStatus, screen: Screen, order: str) -> Summary:
+    listed = sorted(status.batches, key=_ORDERS[order])
     if listed:
         _show_batches(listed, screen)
         screen.table(
             say("All batches, each row once"),
             mark_all("currency", "state", "sum"),
-            [(currency, state, amount) for currency, sums in found.totals.items() for state, amount in sums.items()],
+            [(currency, state, amount) for currency, sums in status.totals.items() for state, amount in sums.items()],
         )
     message = say_count(len(listed), "{count:,} batch in the journal", "{count:,} batches in the journal")
     message += (
-        say_count(found.needing, "; {count:,} of them needs a person.", "; {count:,} of them need a person.")
-        if found.needing
+        say_count(status.needing, "; {count:,} of them needs a person.", "; {count:,} of them need a person.")
+        if status.needing
         else "."
     )
-    _show_counts(say("Messages of the gateway"), found.evidence, screen)
+    _show_counts(say("Messages of the gateway"), status.evidence, screen)
     return Summary(
-        found.exit_code,
+        status.exit_code,
         message,
-        rows=sum(found.states.values()),
-        states=found.states,
-        totals=found.totals,
-        further={"batches": [_batch_told(one) for one in listed], "evidence": found.evidence},
+        rows=sum(status.states.values()),
+        states=status.states,
+        totals=status.totals,
+        further={"batches": [_batch_told(batch) for batch in listed], "evidence": status.evidence},
     )
 
 
@@ -370,24 +377,24 @@ def _show_batches(listed: Sequence[ListedBatch], screen: Screen) -> None:
     screen.table("", headings[:shown], [line[:shown] for line in lines])
 
 
-def _batch_told(one: ListedBatch) -> dict[str, object]:
+def _batch_told(listed: ListedBatch) -> dict[str, object]:
     return {
-        "batch": one.record.batch,
-        "sheet": one.record.sheet_name,
-        "operation": one.record.operation,
-        "opened_at": one.record.opened_at,
-        "age_s": int(one.age.total_seconds()),
-        "rows": one.record.rows,
-        "known": sum(tally.count for tally in one.known),
-        "states": dict(one.states),
-        "needs_person": one.needs_person,
-        "contradictions": one.contradictions,
+        "batch": listed.record.batch,
+        "sheet": listed.record.sheet_name,
+        "operation": listed.record.operation,
+        "opened_at": listed.record.opened_at,
+        "age_s": int(listed.age.total_seconds()),
+        "rows": listed.record.rows,
+        "known": sum(tally.count for tally in listed.known),
+        "states": dict(listed.states),
+        "needs_person": listed.needs_person,
+        "contradictions": listed.contradictions,
     }
 
 
-def _row_told(one: RowStatus, payment: FoundPayment | None) -> dict[str, object]:
+def _row_told(entry: RowStatus, payment: FoundPayment | None) -> dict[str, object]:
     """Return a row that needs a person as it is in the JSON; people only see the end of its account."""
-    row, payee = one.row, None if payment is None else payee_of(payment.form, payment.fields)
+    row, payee = entry.row, None if payment is None else payee_of(payment.form, payment.fields)
     return {
         "row": row.row,
         "client_orderid": row.client_orderid,
@@ -402,8 +409,8 @@ def _row_told(one: RowStatus, payment: FoundPayment | None) -> dict[str, object]
         "since": (row.intended_at if row.state in SHOWN_IN_DOUBT else None) or row.updated_at,
         "first_sent_at": row.first_sent_at,
         "error_code": row.error_code,
-        "held": one.hold is not None,
-        "next": _step_told(one),
+        "held": entry.hold is not None,
+        "next": _step_told(entry),
     }
 
 
@@ -411,24 +418,24 @@ _NOT_TOLD = frozenset({"number", "batch"})
 """Fields of waiting evidence that are not in the JSON."""
 
 
-def _show_evidence(found: BatchStatus, screen: Screen) -> list[dict[str, object]]:
+def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object]]:
     """Show the evidence about a batch; return the messages that wait for a person, as in --json."""
-    _show_counts(say("Messages of the gateway about its rows"), found.evidence, screen)
-    waiting = found.waiting
+    _show_counts(say("Messages of the gateway about its rows"), status.evidence, screen)
+    waiting = status.waiting
     if waiting:
         screen.table(
             say("Messages from the gateway that need a person (they changed nothing)"),
             mark_all("row", "order id", "state", "said", "why it waits", "at"),
             [
                 (
-                    one.row,
-                    one.client_orderid,
-                    one.state.value,
-                    one.said or "-",
-                    _why(one.finding),
-                    local_minute(one.taken_at),
+                    message.row,
+                    message.client_orderid,
+                    message.state.value,
+                    message.said or "-",
+                    _why(message.finding),
+                    local_minute(message.taken_at),
                 )
-                for one in waiting[:SHOWN_LINES]
+                for message in waiting[:SHOWN_LINES]
             ],
         )
         screen.say_more(len(waiting))
@@ -436,10 +443,10 @@ def _show_evidence(found: BatchStatus, screen: Screen) -> list[dict[str, object]
             say(
                 "Ask the gateway whether they are true, then record what happened to each row: "
                 "`paygw-batch resolve row {batch} N --evidence TEXT --as paid`, rejected or not-received.",
-                batch=found.record.batch,
+                batch=status.record.batch,
             )
         )
-    return [{name: value for name, value in asdict(one).items() if name not in _NOT_TOLD} for one in waiting]
+    return [{name: value for name, value in asdict(message).items() if name not in _NOT_TOLD} for message in waiting]
 
 
 def _show_replies(journal: JournalReader, record: BatchRecord, row: int, screen: Screen) -> list[dict[str, object]]:
@@ -447,30 +454,33 @@ def _show_replies(journal: JournalReader, record: BatchRecord, row: int, screen:
 
     Raises `UsageError` if the batch has no such row.
     """
-    found = next(journal.rows(record.number, numbers={row}), None)
-    if found is None:
+    state = next(journal.rows(record.number, numbers={row}), None)
+    if state is None:
         raise UsageError(
             say("Batch {batch} has no row {row}.", batch=record.batch, row=row),
             hint=say("The header is row 1, as in a spreadsheet."),
         )
-    replies = journal.replies(found.instruction)
+    replies = journal.replies(state.instruction)
     screen.say(
         say_count(
-            found.attempt,
+            state.attempt,
             "Row {row} is {state}, after {count} attempt.",
             "Row {row} is {state}, after {count} attempts.",
             row=row,
-            state=state_words(shown_state(found.state)),
+            state=state_words(shown_state(state.state)),
         )
     )
     if not replies:
         screen.say(say("No reply is kept: none came, or the row was paid at once."))
-    for one in replies:
-        screen.say(say("Attempt {attempt}, reply recorded at {at}:", attempt=one.attempt, at=local_minute(one.at)))
-        for line in (*one.reply.head.splitlines(), "", *_text(one.reply.body).splitlines()):
+    for attempt in replies:
+        screen.say(
+            say("Attempt {attempt}, reply recorded at {at}:", attempt=attempt.attempt, at=local_minute(attempt.at))
+        )
+        for line in (*attempt.reply.head.splitlines(), "", *_text(attempt.reply.body).splitlines()):
             screen.say(f"    {line}")
     return [
-        {"attempt": one.attempt, "at": one.at, "head": one.reply.head, "body": _text(one.reply.body)} for one in replies
+        {"attempt": attempt.attempt, "at": attempt.at, "head": attempt.reply.head, "body": _text(attempt.reply.body)}
+        for attempt in replies
     ]
 
 
@@ -478,11 +488,10 @@ def _text(body: bytes) -> str:
     return body.decode("utf-8", "backslashreplace")
 
 
-def _show_counts(what: str, counts: Mapping[str, int], screen: Screen) -> None:
-    """Show the number of messages of each kind."""
+def _show_counts(title: str, counts: Mapping[str, int], screen: Screen) -> None:
     if counts:
-        told = ", ".join(counted_finding(count, finding) for finding, count in counts.items())
-        screen.say(say("{what}: {counts}.", what=what, counts=told))
+        counts_text = ", ".join(counted_finding(count, finding) for finding, count in counts.items())
+        screen.say(say("{what}: {counts}.", what=title, counts=counts_text))
 
 
 _WHY: Mapping[Finding, str] = {
@@ -494,5 +503,4 @@ _WHY: Mapping[Finding, str] = {
 
 
 def _why(finding: Finding) -> str:
-    """Return why evidence waits, in plain words."""
     return say(_WHY[finding]) if finding in _WHY else state_words(finding.value)

@@ -23,7 +23,7 @@ from paygw_batch.submit.plan_to_approve import payees, people_lines, plan_lines,
 
 
 def own_key(path: Path) -> ApprovalKey:
-    """Return the key of the person who runs this command, from a file or a token."""
+    """Return the key of this command's user, from a file or a token."""
     passphrase = os.environ.get(PASSPHRASE)
     return approval_key_at(path, None if passphrase is None else passphrase.encode(), os.environ.get(MODULE))
 
@@ -53,25 +53,24 @@ def show_content(
 
 
 def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPolicy) -> None:
-    """Show who made a document, who approves it now, and which approvals do not count."""
-    found = signatures_of(document, policy, utc_now())
-    for sentence in _signature_sentences(document, found):
+    signatures = signatures_of(document, policy, utc_now())
+    for sentence in _signature_sentences(document, signatures):
         screen.say(sentence)
 
 
-def _signature_sentences(document: SignedDocument, found: Signatures) -> Sequence[str]:
+def _signature_sentences(document: SignedDocument, signatures: Signatures) -> Sequence[str]:
     return [
         say(
             "The code of this {noun} is {code}. Compare it with its maker's by phone.",
             noun=say(document.noun),
             code=document.code,
         ),
-        say("Prepared by {name} at {made_at}.", name=found.maker.name, made_at=document.made_at),
+        say("Prepared by {name} at {made_at}.", name=signatures.maker.name, made_at=document.made_at),
         *(
             say("Approved by {name} at {approved_at}.", name=person.name, approved_at=approval.approved_at)
-            for person, approval in found.valid.items()
+            for person, approval in signatures.valid.items()
         ),
-        *(say("An approval that does not count: {problem}.", problem=problem) for problem in found.wrong),
+        *(say("An approval that does not count: {problem}.", problem=problem) for problem in signatures.wrong),
     ]
 
 
@@ -111,7 +110,6 @@ def _show_plan(screen: Screen, document: PlanDocument, *, with_people: bool) -> 
 
 
 def _show_order(screen: Screen, order: RowOrder, quarantine: Quarantine) -> None:
-    """Show what happens to every row of an order, who vouches for it, and the consequence."""
     content = order.content
     screen.say(
         say_count(
@@ -132,28 +130,27 @@ def _show_order(screen: Screen, order: RowOrder, quarantine: Quarantine) -> None
         mark_all("row", "order id", "attempt", "state", "becomes", "currency", "sum", "evidence"),
         [
             (
-                one.row,
-                one.order_id or one.client_orderid,
-                one.attempt,
-                say("{state}, held", state=say(one.state.value)) if one.hold else one.state.value,
-                one.act.value,
-                one.currency,
-                one.amount,
-                one.said,
+                row.row,
+                row.order_id or row.client_orderid,
+                row.attempt,
+                say("{state}, held", state=say(row.state.value)) if row.hold else row.state.value,
+                row.act.value,
+                row.currency,
+                row.amount,
+                row.said,
             )
-            for one in content.rows
+            for row in content.rows
         ],
     )
     screen.table(
         "",
         mark_all("row", "whose word", "then"),
-        [(one.row, one.whose_word, one.consequence(quarantine)) for one in content.rows],
+        [(row.row, row.whose_word, row.consequence(quarantine)) for row in content.rows],
     )
     screen.table("", mark_all("becomes", "currency", "rows", "sum"), order.sums)
 
 
 def _show_forgotten(screen: Screen, document: ForgetOrder) -> None:
-    """Show the batches in which people are forgotten, which approvers vouch for."""
     content, before = document.content, document.content.before
     rows = say_count(document.rows, "{count:,} row", "{count:,} rows")
     who = say("everyone from before {before}", before=before) if before else say("one person")
@@ -169,20 +166,19 @@ def _show_forgotten(screen: Screen, document: ForgetOrder) -> None:
     screen.table(
         "",
         mark_all("batch", "sheet", "rows"),
-        [(one.batch, one.sheet, one.rows) for one in content.batches],
+        [(batch.batch, batch.sheet, batch.rows) for batch in content.batches],
     )
 
 
 def signed_summary(document: SignedDocument, policy: ApprovalPolicy, message: str) -> Summary:
-    """Return the summary of a command about a plan or an order: its content, its maker, and its present approvers."""
-    found, summary = signatures_of(document, policy, utc_now()), Summary(ExitCode.DONE, message)
+    signatures, summary = signatures_of(document, policy, utc_now()), Summary(ExitCode.DONE, message)
     further: dict[str, object] = {
         "document": document.noun,
         "operation": "" if isinstance(document, ForgetOrder) else document.content.operation,
         "journal": document.content.journal,
-        "maker": found.maker.name,
-        "approvals": len(found.valid),
-        "approvers": [person.name for person in found.valid],
+        "maker": signatures.maker.name,
+        "approvals": len(signatures.valid),
+        "approvers": [person.name for person in signatures.valid],
         "needed": policy.needed,
     }
     if isinstance(document, PlanDocument):
@@ -192,13 +188,15 @@ def signed_summary(document: SignedDocument, policy: ApprovalPolicy, message: st
         further |= {
             "plan_sha256": document.digest(),
             "findings": [
-                {**dict(one), "message": sentence_of(one)} for one in document.findings if one.code != KNOWN_SINCE
+                {**dict(finding), "message": sentence_of(finding)}
+                for finding in document.findings
+                if finding.code != KNOWN_SINCE
             ],
-            "people": [asdict(one) for one in payees(document)],
+            "people": [asdict(payee) for payee in payees(document)],
         }
     if isinstance(document, RowOrder):
         summary = replace(summary, batch=document.batch, sheet=document.content.sheet, rows=document.rows)
-        rows = [one.model_dump(mode="json") for one in document.content.rows]
+        rows = [row.model_dump(mode="json") for row in document.content.rows]
         further |= {"order_sha256": document.digest(), "releases" if document.is_release else "settlements": rows}
     if isinstance(document, ForgetOrder):
         summary = replace(summary, rows=document.rows)
@@ -207,7 +205,6 @@ def signed_summary(document: SignedDocument, policy: ApprovalPolicy, message: st
 
 
 def show_held(screen: Screen, held: int, who: str) -> None:
-    """Show the number of orders held because of a statement."""
     screen.say(
         say_count(
             held,
@@ -221,19 +218,18 @@ def show_held(screen: Screen, held: int, who: str) -> None:
 
 
 def show_matched(screen: Screen, matched: Matched) -> None:
-    """Show the rows that a statement settles, the lines that do not match the journal, and counts of the others."""
     if matched.settlements:
         screen.table(
             say("What the statement settles"),
             mark_all("row", "becomes", "evidence"),
-            [(one.row, one.resolution.value, one.said) for one in matched.settlements[:SHOWN_LINES]],
+            [(entry.row, entry.resolution.value, entry.said) for entry in matched.settlements[:SHOWN_LINES]],
         )
         screen.say_more(len(matched.settlements))
     if matched.differences:
         screen.table(
             say("What does not match the journal"),
             mark_all("line", "order id", "why"),
-            [(one.line, one.order_id, one.sentence) for one in matched.differences[:SHOWN_LINES]],
+            [(line.line, line.order_id, line.sentence) for line in matched.differences[:SHOWN_LINES]],
         )
         screen.say_more(len(matched.differences))
     counted = [
@@ -263,6 +259,5 @@ def show_matched(screen: Screen, matched: Matched) -> None:
 
 
 def differences_counted(matched: Matched) -> str:
-    """Return the number of a statement's lines that do not match the journal."""
     count = len(matched.differences)
     return say_count(count, "{count:,} line does not match the journal", "{count:,} lines do not match the journal")

@@ -46,12 +46,11 @@ class _RunProgress(ABC):
         return self
 
     def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
-        """Count the end of an attempt."""
         self._outcomes[outcome.kind] += 1
         self._show()
 
     def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Take over the workers' outcomes so far."""
+        """Show the counts of the workers in place of this process's own."""
         self._outcomes = Counter(counts)
         self._show()
 
@@ -103,14 +102,12 @@ class BarProgress(_RunProgress):
         self._bar.stop()
 
     def started(self, due: int) -> None:
-        """Show the number of due rows."""
         self._bar.update(self._task, total=due)
 
     def _show(self) -> None:
         self._bar.update(self._task, completed=self._done, counts=self._sentence())
 
     def note(self, sentence: str) -> None:
-        """Print a sentence above the bar."""
         self._bar.console.print(sentence)
 
 
@@ -127,7 +124,6 @@ class PlainProgress(_RunProgress):
         pass
 
     def started(self, due: int) -> None:
-        """Print the number of due rows."""
         self._due = due
         self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
         self.note(say_count(due, "Sending {count:,} row.", "Sending {count:,} rows."))
@@ -138,10 +134,8 @@ class PlainProgress(_RunProgress):
             self.note(say("{done:,} of {due:,}: {counts}.", done=self._done, due=self._due, counts=self._sentence()))
 
     def note(self, sentence: str) -> None:
-        """Print a sentence."""
         self._console.print(sentence, soft_wrap=True)
 
 
 def progress_on(console: Console) -> BarProgress | PlainProgress:
-    """Return the kind of progress that suits the output of `console`."""
     return BarProgress(console) if console.is_terminal else PlainProgress(console)

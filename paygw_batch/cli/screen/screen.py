@@ -80,7 +80,6 @@ class PlainConsole(Console):
         super().__init__(file=file, quiet=quiet, highlight=False, markup=False, emoji=False)
 
     def render_str(self, text: str, *, style: Any = "", **_: Any) -> Text:
-        """Return a string as `plain` would."""
         return plain(text, style)
 
     def tell(self, sentence: str, style: str = "") -> None:
@@ -88,7 +87,6 @@ class PlainConsole(Console):
         self.print(self.fitted(sentence, style), soft_wrap=True)
 
     def fitted(self, sentence: str, style: str = "") -> Text:
-        """Return a line as `tell` prints it."""
         fit = fit_for_terminal(sentence)
         return Text(wrapped(fit, max(1, self.size.width)) if self.is_terminal else fit, style=style)
 
@@ -122,7 +120,6 @@ def json_line(summary: Summary) -> str:
 
 
 def _shown(cell: Cell, style: str) -> Text:
-    """Return a cell as a person reads it."""
     if isinstance(cell, tuple):
         return Text("\n").join(plain(line, style) for line in cell)
     return plain(number(cell) if isinstance(cell, int) else cell, style)
@@ -168,9 +165,9 @@ def confirmed(question: str, *, err: bool = False) -> bool:
             raise click.UsageError(say("Answer {yes} or {no}.", yes=yes, no=no))
         return answers[answer.strip().casefold()]
 
-    shown = f"{fit_for_terminal(question)} [{yes}/{no.upper()}]"
-    asked = wrapped(shown, PROMPT_WIDTH)
-    return bool(click.prompt(asked, default=no, show_default=False, value_proc=read, err=err))
+    line = f"{fit_for_terminal(question)} [{yes}/{no.upper()}]"
+    prompt = wrapped(line, PROMPT_WIDTH)
+    return bool(click.prompt(prompt, default=no, show_default=False, value_proc=read, err=err))
 
 
 class Screen:
@@ -260,7 +257,7 @@ class Screen:
             return None
 
     def notes(self, sentences: Sequence[str]) -> None:
-        """Print notes for a person. They refuse nothing."""
+        """Print notes, which refuse nothing."""
         for sentence in sentences:
             self.say(say("Note: {sentence}", sentence=sentence))
 
@@ -275,17 +272,17 @@ class Screen:
         separators. A table that would break words is printed as a list.
         """
         cells = [[_cell(heading, cell) for heading, cell in zip(headings, line, strict=True)] for line in lines]
-        named = [say(heading) for heading in headings]
-        texts = [[name, *(line[place].plain for line in cells)] for place, name in enumerate(named)]
+        titles = [say(heading) for heading in headings]
+        texts = [[name, *(line[place].plain for line in cells)] for place, name in enumerate(titles)]
         columns = [[part for text in of_column for part in text.split("\n")] for of_column in texts]
         is_boxed, count = self.out.is_terminal, len(headings)
         room = self.out.size.width - (3 * count + 1 if is_boxed else 2 * count)
         widths = column_widths(columns, [heading in WHOLE for heading in headings], room)
         if widths is None:
-            self._listed(title, named, cells)
+            self._listed(title, titles, cells)
             return
         table = Table(title=title, title_justify="left", box=HEAVY_HEAD if is_boxed else None)
-        for place, (heading, name, width) in enumerate(zip(headings, named, widths, strict=True)):
+        for place, (heading, name, width) in enumerate(zip(headings, titles, widths, strict=True)):
             numbers = bool(lines) and all(isinstance(line[place], int) for line in lines)
             justify: JustifyMethod = "right" if numbers or heading == "sum" else "left"
             table.add_column(Text(name), justify=justify, width=width, no_wrap=heading in WHOLE)
@@ -293,21 +290,21 @@ class Screen:
             table.add_row(*line)
         self.out.print(table)
 
-    def _listed(self, title: str, named: Sequence[str], cells: Sequence[Sequence[Text]]) -> None:
+    def _listed(self, title: str, titles: Sequence[str], cells: Sequence[Sequence[Text]]) -> None:
         """Print a table that is too wide as a list, because a word that is cut cannot be copied."""
         if title:
             self.out.tell(title, "italic")
-        names = [name.replace("\n", ", ") for name in named[1:]]
+        names = [name.replace("\n", ", ") for name in titles[1:]]
         for head, *others in cells:
             self.out.tell(_on_one_line(head), "bold")
-            told = (f"{name}: {_on_one_line(cell)}" for name, cell in zip(names, others, strict=True) if cell.plain)
-            self.out.tell("  " + "; ".join(told))
+            members = (f"{name}: {_on_one_line(cell)}" for name, cell in zip(names, others, strict=True) if cell.plain)
+            self.out.tell("  " + "; ".join(members))
 
     def finish(self, summary: Summary) -> NoReturn:
         """Print the end of a command, and exit with its exit code.
 
-        If standard output could not be written, standard error reports that, and 0 becomes 2: the requested result was
-        not delivered. Every other code stays, because it says what happened to the money.
+        If standard output could not be written, standard error reports that, and 0 becomes 2. Every other code stays,
+        because it says what happened to the money.
         """
         interruption.ignore()
         if not summary.seconds:  # a run has its own duration, also used in its metrics

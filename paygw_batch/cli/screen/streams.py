@@ -29,7 +29,6 @@ class Stream(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # a plain attribute in the base class
-        """The target's encoding."""
         return self._target.encoding or "utf-8"
 
     def write(self, text: str) -> int:
@@ -49,11 +48,9 @@ class Stream(io.TextIOBase):
         """Do nothing: writes are not buffered."""
 
     def isatty(self) -> bool:
-        """Whether a person is probably reading."""
         return self._target.isatty()
 
     def fileno(self) -> int:
-        """The target's file descriptor."""
         return self._target.fileno()
 
 
@@ -79,10 +76,8 @@ def _drop_the_rest(target: TextIO) -> None:
 
 
 def standard_output() -> Stream:
-    """Return standard output as it is now."""
     return Stream(sys.stdout)
 
 
 def standard_error() -> Stream:
-    """Return standard error as it is now."""
     return Stream(sys.stderr)
