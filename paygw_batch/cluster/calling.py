@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def call_workers(url: str, run: SharedRun) -> None:
-    """Call a worker that waits to a run. Where that fails, workers find the run a moment later; they may be first."""
+    """Call a worker that waits to a run. If that fails, workers find the run by themselves a moment later."""
     pool = pool_of(url, _prepare, _Answered)
     app = App(connector=SyncPsycopgConnector(**pool, min_size=1, max_size=1, num_workers=1))
     with suppress(ConnectorException, psycopg.Error, AlreadyEnqueued), app.open():
@@ -48,7 +48,7 @@ def share_lock(run: SharedRun) -> str:
 
 
 def priority(run: SharedRun) -> int:
-    """Return the priority of the jobs of a run: workers take the highest first."""
+    """Return the priority of a run's jobs: workers take the highest first."""
     return 1 if run.is_urgent else 0
 
 
@@ -63,7 +63,7 @@ class _Answered(Connection[Any]):
 
 
 class AsyncAnswered(AsyncConnection[Any]):
-    """A connection of a worker, on which no statement is waited for without an end."""
+    """A connection of a worker, on which no statement waits without an end."""
 
     async def wait(
         self,
@@ -84,7 +84,6 @@ class AsyncAnswered(AsyncConnection[Any]):
 
 
 def pool_of(url: str, prepare: Any, kind: type[Connection[Any] | AsyncConnection[Any]]) -> dict[str, Any]:
-    """Return the settings of a pool of connections of a `kind` to the tables of jobs."""
     about = {"application_name": "paygw-batch jobs", "connect_timeout": int(_TIMEOUT_S)}
     return {
         "conninfo": url,
@@ -103,7 +102,6 @@ def _prepare(connection: Connection[Any]) -> None:
 
 
 async def prepare_async(connection: AsyncConnection[Any]) -> None:
-    """Prepare a connection of a worker as one of a command is."""
     await connection.set_autocommit(True)
     for statement in _SESSION:
         await connection.execute(statement)

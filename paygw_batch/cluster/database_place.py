@@ -144,11 +144,10 @@ class DatabasePlace(JournalPlace):
     intent_lives_s: float = 30.0
 
     def may_exist(self) -> bool:
-        """Return True: only opening the journal shows whether it exists."""
+        """Return True: only opening it shows whether the journal exists."""
         return True
 
     def make(self, command: str, *, beside: str | None = None) -> Identity | None:  # noqa: ARG002 - nobody waits for it
-        """Create the journal in its database (see `JournalPlace`)."""
         known, now = self.known, self.now()
         with ExitStack() as held:
             held.enter_context(known.held(now))
@@ -192,7 +191,6 @@ class DatabasePlace(JournalPlace):
             return before, newest_version(), jobs_version_in(session.connection) != jobs
 
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> PostgresJournal:
-        """Open the journal and hold its desk (see `JournalPlace`)."""
         return self._opened(PostgresJournal, command, kind)
 
     def open_to_work(self, command: str, kind: HolderKind = HolderKind.WORKER) -> WorkerJournal:
@@ -200,7 +198,7 @@ class DatabasePlace(JournalPlace):
         return self._opened(WorkerJournal, command, kind)
 
     def open_to_read(self, *, must_be_known: bool = False) -> PostgresReader:  # noqa: ARG002 - a database is known
-        """Open the journal to read it (see `JournalPlace`). Anyone who has its address may."""
+        """Open the journal to read it. Anyone who has its address may."""
         session = Session(self.server, write=False)
         try:
             with translating_errors(self.server):
@@ -234,7 +232,6 @@ class DatabasePlace(JournalPlace):
 
     @contextmanager
     def outbox(self, *, write: bool) -> "Iterator[PostgresOutbox]":
-        """Open the outbox (see `JournalPlace`)."""
         with self._known(write=write) as (session, _):
             yield PostgresOutbox(session.connection)
 
@@ -250,15 +247,14 @@ class DatabasePlace(JournalPlace):
     def only_one(self, name: str) -> Iterator[None]:
         """Allow only one process over all hosts into the block with this name. Raises `JournalHeld` for any other.
 
-        This keeps two processes out of each other's way. If the connection is lost, both may continue, and the journal
-        alone decides what is sent.
+        If the connection is lost, both may continue: the journal alone decides which rows are sent.
         """
         with self._session(write=False) as session:
             # Where the answer is lost, the connection ends, and the lock with it.
             with limited(session.connection, self.server.commit_limit_s):
                 self._checked(session)
-                found = fetch(session.connection, "SELECT pg_try_advisory_lock(7023, hashtext(%s))", (name,))
-            if found != [(True,)]:
+                locked = fetch(session.connection, "SELECT pg_try_advisory_lock(7023, hashtext(%s))", (name,))
+            if locked != [(True,)]:
                 raise JournalHeld(say("Another process is doing the same: {name}.", name=name))
             yield
 
@@ -278,7 +274,6 @@ class DatabasePlace(JournalPlace):
 
     @contextmanager
     def _beside_once(self) -> Iterator[KeepBeside]:
-        """Give what records notes without the desk, on one chain (see `JournalPlace`)."""
         with self._known(write=True) as (session, identity):
             self._roll(identity).missing(session.connection)  # it names this host, which a later roll-call then asks
             folder = self._folder(identity)
@@ -295,7 +290,7 @@ class DatabasePlace(JournalPlace):
                 yield keep
 
     def limits(self) -> GateState:
-        """Return the limits over all workers, and each worker's share of them."""
+        """Return the limits over all workers, and the share of each."""
         with self._known(write=False) as (session, _):
             return read_gate(session.connection)
 
@@ -323,7 +318,6 @@ class DatabasePlace(JournalPlace):
         return role
 
     def copies(self) -> DatabaseCopies:
-        """Return how the journal's server replicates it."""
         with self._session(write=False) as session:
             return copies_of(session.connection)
 
@@ -388,8 +382,8 @@ class DatabasePlace(JournalPlace):
                 raise JournalError(
                     say("pg_dump could not copy the journal: {reason}.", reason=reason), hint=say("Nothing was copied.")
                 )
-            with part.open("rb") as written:
-                os.fsync(written.fileno())
+            with part.open("rb") as stream:
+                os.fsync(stream.fileno())
             part.rename(file)
         except OSError as error:
             raise OutputError(
@@ -422,6 +416,8 @@ class DatabasePlace(JournalPlace):
                     ),
                 )
             writer = self._writer_of_loss(session, identity, "journal retire", undo)
+            # First the rows, then the host: once it is retired, the roll-call no longer waits for it, and other hosts
+            # send again. A row that it may have sent must be in doubt by then.
             rows = put_undone_in_doubt(session.connection, writer, self.now())
             write_retired(session.connection, host.host_id, by)
         return host, rows
@@ -498,7 +494,6 @@ class DatabasePlace(JournalPlace):
 
     @contextmanager
     def _known(self, *, write: bool) -> Iterator[tuple[Session, Identity]]:
-        """Open a session on the journal, unless something forbids it."""
         with self._session(write=write) as session:
             yield session, self._checked(session)
 
@@ -551,10 +546,10 @@ class DatabasePlace(JournalPlace):
     def _remember(self, identity: Identity, names: Sequence[EndpointIdentity], now: str) -> None:
         """Make the journal known to this user, so that no one creates a second one for its merchant by mistake."""
         names = tuple(dict.fromkeys(names))
-        wanted = KnownJournal(identity.journal_id, names, identity.home, identity.created_at)
-        if self.known.entry(identity.journal_id) != wanted:
+        journal = KnownJournal(identity.journal_id, names, identity.home, identity.created_at)
+        if self.known.entry(identity.journal_id) != journal:
             with self.known.held(now):
-                self.known.write(wanted)
+                self.known.write(journal)
 
 
 class WaitingRuns:
@@ -584,19 +579,19 @@ class WaitingRuns:
 
 
 def _one_missing(missing: Sequence[MissingHost], named: str) -> MissingHost:
-    found = [one for one in missing if named in {one.host_id, one.name}]
-    if len(found) == 1:
-        return found[0]
-    known = ", ".join(
-        say("{name} ({host_id}, last seen {time})", name=one.name, host_id=one.host_id, time=one.seen_at)
-        for one in missing
+    fitting = [host for host in missing if named in {host.host_id, host.name}]
+    if len(fitting) == 1:
+        return fitting[0]
+    listed = ", ".join(
+        say("{name} ({host_id}, last seen {time})", name=host.name, host_id=host.host_id, time=host.seen_at)
+        for host in missing
     )
-    if found:
+    if fitting:
         raise UsageError(
-            say("Several missing hosts are called {named}: {known}.", named=named, known=known),
+            say("Several missing hosts are called {named}: {known}.", named=named, known=listed),
             hint=say("Name one by its id."),
         )
     raise UsageError(
         say("No host called {named} is missing in the roll-call. Nothing was changed.", named=named),
-        hint=say("Hosts that are missing: {known}.", known=known or say("none")),
+        hint=say("Hosts that are missing: {known}.", known=listed or say("none")),
     )

@@ -26,12 +26,11 @@ _JOBS = mark("jobs of workers")
 
 
 def _jobs(database: "DatabasePlace") -> HealthCheck:
-    """Check the tables for the workers' jobs."""
     try:
-        found = say("procrastinate tables, {version}", version=database.check_jobs())
+        sentence = say("procrastinate tables, {version}", version=database.check_jobs())
     except PaygwError as error:
         return HealthCheck.failed(_JOBS, error, ExitCode.JOURNAL)
-    return HealthCheck(_JOBS, Health.GOOD, found)
+    return HealthCheck(_JOBS, Health.GOOD, sentence)
 
 
 def _replication(copies: "DatabaseCopies", configured: str | None) -> Iterator[HealthCheck]:
@@ -42,20 +41,20 @@ def _replication(copies: "DatabaseCopies", configured: str | None) -> Iterator[H
         else say("the server waits for no standby")
     )
     standbys = say_count(copies.standbys, "{count} standby follows now", "{count} standbys follow now")
-    found = f"{configured}; {waits} (synchronous_commit = {copies.synchronous_commit}); {standbys}"
+    sentence = f"{configured}; {waits} (synchronous_commit = {copies.synchronous_commit}); {standbys}"
     fits = {
         "synchronous": bool(copies.waits_for) and copies.standbys > 0,
         "asynchronous": not copies.waits_for and copies.standbys > 0,
         "none": not copies.waits_for and copies.standbys == 0,
     }.get(configured or "", True)
     if fits:
-        yield HealthCheck(_REPLICATION, Health.GOOD, found)
+        yield HealthCheck(_REPLICATION, Health.GOOD, sentence)
     elif configured == "synchronous" and not copies.waits_for:
-        found = say("{found}. Correct [journal] replication.", found=found)
-        yield HealthCheck(_REPLICATION, Health.BAD, found, ExitCode.JOURNAL)
+        sentence = say("{found}. Correct [journal] replication.", found=sentence)
+        yield HealthCheck(_REPLICATION, Health.BAD, sentence, ExitCode.JOURNAL)
     else:
-        found = say("{found}. [journal] replication says otherwise.", found=found)
-        yield HealthCheck(_REPLICATION, Health.WARNING, found)
+        sentence = say("{found}. [journal] replication says otherwise.", found=sentence)
+        yield HealthCheck(_REPLICATION, Health.WARNING, sentence)
 
 
 def checks(settings: Settings) -> Iterator[HealthCheck]:

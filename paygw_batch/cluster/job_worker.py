@@ -107,7 +107,6 @@ class JobWorker:
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
 
     def start(self) -> None:
-        """Begin to take jobs."""
         for name in ("procrastinate", "psycopg.pool"):  # the main thread reports errors, in one sentence
             logging.getLogger(name).addHandler(logging.NullHandler())
             logging.getLogger(name).propagate = False
@@ -126,7 +125,6 @@ class JobWorker:
         self._asked.put(None)
 
     def call(self, run: SharedRun) -> None:
-        """Call one more worker to a run."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._call_soon, run)
 
@@ -158,14 +156,10 @@ class JobWorker:
             began_s = time.monotonic()
             try:
                 async with self._shares.open_async():
-                    await asyncio.gather(
-                        self._kept_shares(), self._kept_scheduled(), self._tended(), self._end_children()
-                    )
+                    shares = self._kept(self._shares, queues=[SHARE], concurrency=1)
+                    await asyncio.gather(shares, self._kept_scheduled(), self._tended(), self._end_children())
             except psycopg.Error as error:
                 await self._pause(error, began_s)
-
-    async def _kept_shares(self) -> None:
-        await self._kept(self._shares, queues=[SHARE], concurrency=1)
 
     async def _kept_scheduled(self) -> None:
         if self._by_queue:
@@ -173,7 +167,7 @@ class JobWorker:
             await self._kept(self._scheduled, queues=queues, concurrency=len(queues), listen_notify=False)
 
     async def _kept(self, app: App, **options: "Unpack[WorkerOptions]") -> None:
-        """Run a worker until this process is to end. Where its tables were emptied, it has to register again."""
+        """Run a worker until this process is to end. If its tables were emptied, it registers again."""
         while not self._ending.is_set():
             began_s = time.monotonic()
             working = asyncio.create_task(app.run_worker_async(**options))
@@ -181,12 +175,12 @@ class JobWorker:
             await asyncio.wait([working, ending], return_when=asyncio.FIRST_COMPLETED)
             ending.cancel()
             working.cancel()  # it takes no further job then, and waits for its own
-            (found,) = await asyncio.gather(working, return_exceptions=True)
-            if isinstance(found, Exception) and not self._ending.is_set():
-                await self._pause(found, began_s)
+            (result,) = await asyncio.gather(working, return_exceptions=True)
+            if isinstance(result, Exception) and not self._ending.is_set():
+                await self._pause(result, began_s)
 
     async def _pause(self, error: Exception, began_s: float) -> None:
-        """Tell the main thread of a failure, and wait for a moment."""
+        """Report a failure to the main thread, and wait for a moment."""
         now_s = time.monotonic()
         if self._failing_since_s is None or now_s - began_s > _HEALTHY_S:
             self._failing_since_s = now_s
@@ -200,7 +194,7 @@ class JobWorker:
             await asyncio.wait_for(self._ending.wait(), seconds)
 
     async def _tended(self) -> None:
-        """Take back the jobs of dead workers, and call workers to runs that wait, until this process is to end."""
+        """Until this process is to end: take back the jobs of dead workers, and call workers to runs that wait."""
         while not self._ending.is_set():
             with suppress(ConnectorException, psycopg.Error, JournalError):
                 await self._take_back()
@@ -209,7 +203,7 @@ class JobWorker:
             await self._wait(TEND_EVERY_S)
 
     async def _take_back(self) -> None:
-        """Let the jobs of dead workers be tried again now, or as of long ago where their worker died long ago."""
+        """Let the jobs of dead workers be tried again: now, or as of long ago if their worker died long ago."""
         late_s = max(self._silent_s, LATEST_S)
         late = {job.id for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=late_s)}
         for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=self._silent_s):
@@ -229,9 +223,9 @@ class JobWorker:
                 await job.defer_async(run=run.number)
 
     async def _share(self, *, run: int) -> None:
-        asked = AskedShare(run, self._loop)
-        self._asked.put(asked)
-        await asked.over.wait()
+        share = AskedShare(run, self._loop)
+        self._asked.put(share)
+        await share.over.wait()
 
     def _add(self, entry: ScheduledCommand) -> None:
         name = entry.name
@@ -243,7 +237,7 @@ class JobWorker:
     async def _do(self, context: JobContext, *, timestamp: int = 0) -> None:
         """Run the command that this host's configuration has for the queue of a job, never one that the job names.
 
-        `timestamp` is when it was due. A job that comes too late is done with, and runs nothing.
+        `timestamp` is the time at which it was due. A job that comes too late runs nothing.
         """
         entry, began_at = self._by_queue[context.job.queue], datetime.now(UTC)
         if self._ending.is_set():
@@ -291,7 +285,6 @@ class _Jobs(JobManager):
     """
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
-        """Finish a job."""
         await _until_answered(partial(super().finish_job, job, status, delete_job))
 
     async def retry_job(
@@ -302,7 +295,7 @@ class _Jobs(JobManager):
         queue: str | None = None,
         lock: str | None = None,
     ) -> None:
-        """Let a job be tried again. Where the next one waits already, that is the next try."""
+        """Let a job be tried again. If the next one waits already, that is the next try."""
         try:
             await _until_answered(partial(super().retry_job, job, retry_at, priority, queue, lock))
         except UniqueViolation:
@@ -310,7 +303,7 @@ class _Jobs(JobManager):
 
 
 async def _until_answered(write: Callable[[], Awaitable[None]]) -> None:
-    """Write the end of a job, again and again while the server does not answer."""
+    """Write the end of a job, and repeat it while the server does not answer."""
     while True:
         try:
             await write()

@@ -76,7 +76,7 @@ class _File:
     def lines(self, table: str) -> Iterator[Sequence[Any]]:
         """Yield the lines of one table, in the form of the other store."""
         for line in self._connection.execute(_QUERIES[table]):
-            yield [text_of(one) if isinstance(one, str) else one for one in line]
+            yield [text_of(value) if isinstance(value, str) else value for value in line]
 
 
 def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str, OutcomeKind], by: str) -> Move:
@@ -109,6 +109,8 @@ def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str
                         place=place.server.place,
                     )
                 )
+            # The file has its mark by now, so no run can send from it. Only after that may the copy pay: otherwise a
+            # row could leave from each of them.
             if not finish_move(session.connection, identity.journal_id, end, at=now, by=by):
                 raise JournalError(
                     say(
@@ -161,7 +163,7 @@ def _copied(
 
 
 def _remember(place: DatabasePlace, identity: Identity, now: str) -> None:
-    """Note where the journal is now, so that no copy of the file is taken for it."""
+    """Note the journal's new place, so that no copy of the file is taken for it."""
     with place.known.held(now):
         before = place.known.entry(identity.journal_id)
         names = (place.endpoint,) if before is None else before.names

@@ -52,7 +52,6 @@ class SharedPacing(LocalPacing):
         self._told: _EngineCalls | None = None
 
     def begin(self, changed: Callable[[], None], stop: Callable[[str], None]) -> None:
-        """Begin to ask the gate, until the run ends."""
         self._told = _EngineCalls(changed, stop)
         self._answered_s = asyncio.get_running_loop().time()
         self._asking = asyncio.create_task(self._ask_on(self._told))
@@ -66,7 +65,7 @@ class SharedPacing(LocalPacing):
                 await self._asking
 
     def learn(self, outcome: Outcome) -> str | None:
-        """Note the outcome of an attempt, for the gate too; return why the run must stop, or None."""
+        """Note the outcome for the gate too."""
         counted = _counted(outcome)
         if counted is not None:
             last = self._outcomes[-1] if self._outcomes else None
@@ -82,25 +81,25 @@ class SharedPacing(LocalPacing):
         return reason
 
     def pause(self, now_s: float, pause_s: float) -> None:
-        """Record that the gateway asked for a pause; the gate passes it on to every process."""
+        """Note the pause for the gate too, which passes it on to every process."""
         super().pause(now_s, pause_s)
         self._rest_to_tell_s = max(self._rest_to_tell_s, now_s + pause_s)
         self._wake.set()
 
     def stopped(self, reason: str) -> None:
-        """Stop every process."""
+        """Stop every process of the endpoint."""
         self._stop = self._stop or reason
         self._wake.set()
 
-    async def _ask_on(self, told: _EngineCalls) -> None:
-        """Call the gate until the run ends; the last call reports what came since."""
+    async def _ask_on(self, engine: _EngineCalls) -> None:
+        """Call the gate until the run ends; the last call reports the rest."""
         loop = asyncio.get_running_loop()
         thread = ThreadPoolExecutor(1, thread_name_prefix="gate")
         try:
             while True:
                 self._wake.clear()
                 has_ended = self._told is None
-                await self._ask(told, loop, thread)
+                await self._ask(engine, loop, thread)
                 if has_ended:
                     break
                 await asyncio.sleep(MIN_ASK_INTERVAL_S)
@@ -109,13 +108,13 @@ class SharedPacing(LocalPacing):
                         await self._wake.wait()
         except Exception as error:
             self._window.limit = 0
-            told.stop(_unreadable(type(error).__name__))
+            engine.stop(_unreadable(type(error).__name__))
             raise
         finally:
             await loop.run_in_executor(thread, self._gate.close)
             thread.shutdown()
 
-    async def _ask(self, told: _EngineCalls, loop: asyncio.AbstractEventLoop, thread: ThreadPoolExecutor) -> None:
+    async def _ask(self, engine: _EngineCalls, loop: asyncio.AbstractEventLoop, thread: ThreadPoolExecutor) -> None:
         # Report a pause once: repeated with every call, it would grow by the duration of the call.
         rest_told_s, self._rest_to_tell_s = self._rest_to_tell_s, 0.0
         sent, self._outcomes = self._outcomes, []
@@ -126,14 +125,14 @@ class SharedPacing(LocalPacing):
         except JournalError as error:
             self._outcomes[:0] = sent
             self._rest_to_tell_s = max(rest_told_s, self._rest_to_tell_s)
-            self._not_answered(told, loop.time(), error)
+            self._not_answered(engine, loop.time(), error)
             return
         self._answered_s = loop.time()
         self._apply(share, self._answered_s)
         if share.stop is not None:  # also at the end: intents may have been refused before the first call
-            told.stop(stop_sentence(share.stop))
+            engine.stop(stop_sentence(share.stop))
         if self._told is not None:
-            told.changed()
+            engine.changed()
 
     def _apply(self, share: GateShare, now_s: float) -> None:
         concurrency = self._pace.concurrency if share.concurrency is None else share.concurrency
@@ -147,12 +146,12 @@ class SharedPacing(LocalPacing):
         self._rhythm.rate_per_s = rate_per_s / share.senders
         super().pause(now_s, share.rest_s)
 
-    def _not_answered(self, told: _EngineCalls, now_s: float, error: PaygwError) -> None:
+    def _not_answered(self, engine: _EngineCalls, now_s: float, error: PaygwError) -> None:
         """Start no row under outdated limits, and stop the run if no new ones arrive."""
         if now_s - self._answered_s > STALE_S:
             self._window.limit = 0
         if now_s - self._answered_s > GIVE_UP_S and self._told is not None:
-            told.stop(_unreadable(error.message.removesuffix(".")))
+            engine.stop(_unreadable(error.message.removesuffix(".")))
 
 
 def _unreadable(reason: str) -> str:

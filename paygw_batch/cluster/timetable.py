@@ -37,11 +37,10 @@ class ScheduledCommand:
 
 
 def scheduled_in(timetable: TimetableSection) -> Iterator[ScheduledCommand]:
-    """Yield the entries of a timetable."""
     zone = timetable.time_zone or "UTC"
-    for one in timetable.pick_up:
-        words = ("run-folder", "--wait", *(["--collect"] if one.collect else []), "--", str(one.folder))
-        yield ScheduledCommand(pick_up_name(one.folder), one.at, zone, words)
+    for pick_up in timetable.pick_up:
+        words = ("run-folder", "--wait", *(["--collect"] if pick_up.collect else []), "--", str(pick_up.folder))
+        yield ScheduledCommand(pick_up_name(pick_up.folder), pick_up.at, zone, words)
     if timetable.refresh is not None:
         yield ScheduledCommand("refresh", timetable.refresh, zone, ("refresh", "--wait"))
     if timetable.verify is not None:

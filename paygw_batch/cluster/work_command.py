@@ -135,7 +135,6 @@ class BatchServer:
         return Summary(worst(codes), sent, sent_this_run=self._sent)
 
     def _serve_jobs(self, journal: "WorkerJournal", jobs: "JobWorker") -> None:
-        """Send the shares that jobs ask for, until this process must end."""
         while not self._is_asked_to_end:
             match jobs.next():
                 case None:
@@ -184,11 +183,10 @@ class BatchServer:
             self._is_done = True
 
     def _left_s(self) -> float:
-        """Return how many seconds this worker may still send."""
+        """Return the seconds for which this worker may still send."""
         return math.inf if self._until_s is None else self._until_s - time.monotonic()
 
     def _send(self, journal: "WorkerJournal", run: SharedRun) -> None:
-        """Send a share of a run."""
         record = _record(journal, run.batch)
         rules = rules_of(self._settings, record.operation)
         with gateway_of(self._settings, rules, os.environ) as gateway:
@@ -243,7 +241,6 @@ class BatchServer:
                     return
 
     def _judge(self, journal: "WorkerJournal") -> None:
-        """Record the exit code of each batch that a run served."""
         for number in self._batches:
             record = _record(journal, number)
             self._batches[number] = batch_summary(journal, record).exit_code
@@ -270,7 +267,7 @@ class BatchServer:
 
 
 def _record(journal: "WorkerJournal", number: int) -> BatchRecord:
-    return next(one for one in journal.batches() if one.number == number)
+    return next(record for record in journal.batches() if record.number == number)
 
 
 @click.command("work", cls=HelpCommand)

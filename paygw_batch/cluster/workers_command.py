@@ -36,37 +36,37 @@ def workers_command(invocation: Invocation, *, batch: str | None) -> None:
     if batch is not None:
         screen.finish(Summary(ExitCode.DONE, _stopped(settings, batch)))
     place = require_workers(settings)
-    found, jobs = place.workers(), place.timetable_jobs()
+    workers, jobs = place.workers(), place.timetable_jobs()
     lines = [
         (
-            one.host,
-            str(one.pid),  # an identifier, not a number to format
-            _short(one.since, _MINUTES),
-            _short(one.seen_at, _SECONDS),
-            one.batch or "",
-            one.rows,
-            say("yes") if one.is_alive else say("no"),
+            worker.host,
+            str(worker.pid),  # an identifier, not a number to format
+            _short(worker.since, _MINUTES),
+            _short(worker.seen_at, _SECONDS),
+            worker.batch or "",
+            worker.rows,
+            say("yes") if worker.is_alive else say("no"),
         )
-        for one in found
+        for worker in workers
     ]
     if lines:
         screen.table(say("Workers"), _HEADINGS, lines)
     if jobs:
         screen.table(say("Timetable"), _JOB_HEADINGS, [_job_line(job, settings) for job in jobs])
-    living = sum(one.is_alive for one in found)
+    living = sum(worker.is_alive for worker in workers)
     message = say_count(living, "{count:,} worker is alive.", "{count:,} workers are alive.")
     screen.finish(
         Summary(
             ExitCode.DONE,
             message,
-            further={"workers": [asdict(one) for one in found], "jobs": [asdict(one) for one in jobs]},
+            further={"workers": [asdict(worker) for worker in workers], "jobs": [asdict(job) for job in jobs]},
         )
     )
 
 
 def _job_line(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
     """Return a job's line in the table, with a folder's name if this host knows the folder."""
-    folders = {pick_up_name(one.folder): one.folder.name for one in settings.timetable.pick_up}
+    folders = {pick_up_name(pick_up.folder): pick_up.folder.name for pick_up in settings.timetable.pick_up}
     state = say("under way") if job.is_being_done else "" if job.due_at is None else _short(job.due_at, _SECONDS)
     ended = "" if job.ended_at is None else _short(job.ended_at, _SECONDS)
     code = "" if job.exit_code is None else str(job.exit_code)
@@ -80,10 +80,9 @@ def _short(at: str, length: int) -> str:
 
 
 def _stopped(settings: Settings, batch: str) -> str:
-    """Stop the run of a batch, and return the sentence that says so."""
     with closing(require_workers(settings).open_to_work("workers", HolderKind.RUN)) as journal:
         record = find_batch(journal, batch)
-        run = next((one for one in journal.runs() if one.batch == record.number), None)
+        run = next((run for run in journal.runs() if run.batch == record.number), None)
         if run is None:
             raise UsageError(
                 say("No worker is sending batch {batch}.", batch=record.batch),
@@ -154,7 +153,10 @@ def _show(screen: Screen, state: GateState, settings: Settings) -> None:
         (say("sending"), _sending(state)),
     ]
     screen.table("", (say("limit"), say("in force")), rows)
-    workers = [(str(one.worker), f"{one.command} ({one.pid}, {one.host})", str(one.in_flight)) for one in state.workers]
+    workers = [
+        (str(worker.worker), f"{worker.command} ({worker.pid}, {worker.host})", str(worker.in_flight))
+        for worker in state.workers
+    ]
     if workers:
         screen.table("", (say("worker"), say("process"), say("in flight")), workers)
 
@@ -164,7 +166,6 @@ def _said(limit: str, *, is_configured: bool) -> str:
 
 
 def _sending(state: GateState) -> str:
-    """Return whether workers may send, and why not."""
     if state.stop is None:
         return say("allowed")
     return say(
@@ -176,6 +177,6 @@ def _sending(state: GateState) -> str:
 
 def _as_json(state: GateState, settings: Settings) -> dict[str, object]:
     """Return the limits as they are in the JSON, where an empty text is null."""
-    told = {name: None if value == "" else value for name, value in asdict(state).items() if name != "stop"}
+    gate = {name: None if value == "" else value for name, value in asdict(state).items() if name != "stop"}
     configured = {"rate_per_s": settings.submission.rate_per_s, "concurrency": settings.submission.concurrency}
-    return {**told, "configured": configured, "stop_reason": None if state.stop is None else stop_sentence(state.stop)}
+    return {**gate, "configured": configured, "stop_reason": None if state.stop is None else stop_sentence(state.stop)}
