@@ -30,7 +30,7 @@ class Channels:
 
 
 def channels_of(settings: Settings, environ: Mapping[str, str]) -> Channels:
-    """Return the ways on which notices are sent. Raises `ConfigurationError` for each that cannot be used."""
+    """Return the configured channels. Raises `ConfigurationError` for each that cannot be used."""
     section = settings.notices
     if not has_notices(settings):
         return Channels()
@@ -88,7 +88,6 @@ def _webhook(section: NoticesSection, environ: Mapping[str, str]) -> "Webhook | 
 
 
 def _text(key: str, variable: str | None, file: Path | None, environ: Mapping[str, str]) -> str:
-    """Return a secret as text. Raises `ConfigurationError`."""
     try:
         return secret_of(key, variable, file, environ).decode().strip()
     except UnicodeDecodeError:

@@ -71,9 +71,9 @@ def send_due(settings: Settings, channels: Channels, *, within_s: float, again: 
 
 
 def begin(settings: Settings, environ: Mapping[str, str]) -> Callable[[Tell], None]:
-    """Return what sends the due notices at the end of a command.
+    """Return a function that sends the due notices at the end of a command.
 
-    Raises `ConfigurationError` for channels that cannot be used, before anything is done.
+    Raises `ConfigurationError` for unusable channels, before anything is done.
     """
     return partial(_send_after, settings, channels_of(settings, environ))
 
@@ -190,19 +190,19 @@ def _attachment(settings: Settings, notice: KeptNotice, content: Mapping[str, An
 
 
 def run_figures(settings: Settings, journal: JournalReader, batch: str) -> Mapping[str, Any]:
-    """Return the figures of a finished run: its batch's rows by state, and their sums."""
+    """Return the figures of a finished run: the rows of its batch by state, and their sums."""
     record = journal.batch(batch)
     if record is None:
         return {"sheet": batch, "batch": batch, "rows": 0, "states": {}, "totals": {}, "at": timestamp(utc_now())}
-    found = batch_summary(journal, record)
+    summary = batch_summary(journal, record)
     return {
         "sheet": plain(record.sheet_name),
         "batch": batch,
         "operation": record.operation,
         "rows": record.rows,
-        "states": dict(found.states),
-        "totals": {currency: dict(sums) for currency, sums in found.totals.items()},
-        "exit_code": int(found.exit_code),
+        "states": dict(summary.states),
+        "totals": {currency: dict(sums) for currency, sums in summary.totals.items()},
+        "exit_code": int(summary.exit_code),
         "at": timestamp(utc_now()),
         "link": page_address(settings, f"/payouts/{batch}"),
     }
@@ -222,22 +222,22 @@ def _contradictions(settings: Settings, journal: JournalReader, outbox: Outbox) 
     """Yield a notice for each batch with messages that a person must check, once for each message."""
     if not (recipients := recipients_of(settings, Occasion.CONTRADICTED)):
         return
-    found, times = journal.messages(), defaultdict[str, list[str]](list)
-    for fact in found.contradictions:
+    messages, times = journal.messages(), defaultdict[str, list[str]](list)
+    for fact in messages.contradictions:
         times[fact.batch].append(fact.at)
-    for message in found.waiting:
+    for message in messages.waiting:
         times[message.batch].append(message.taken_at)
     for record in journal.batches():
         newest = max(times[record.batch], default="")
         if newest > outbox.newest_subject(Occasion.CONTRADICTED, record.batch):
-            told = {
+            content = {
                 "sheet": plain(record.sheet_name),
                 "batch": record.batch,
                 "messages": len(times[record.batch]),
                 "at": newest,
                 "link": page_address(settings, f"/payouts/{record.batch}"),
             }
-            yield NewNotice(Occasion.CONTRADICTED, newest, record.batch, recipients, told)
+            yield NewNotice(Occasion.CONTRADICTED, newest, record.batch, recipients, content)
 
 
 def _deaths(settings: Settings, now: datetime) -> Iterator[NewNotice]:
@@ -245,9 +245,15 @@ def _deaths(settings: Settings, now: datetime) -> Iterator[NewNotice]:
     recipients, database = recipients_of(settings, Occasion.WORKER_DIED), database_of(settings)
     if not recipients or database is None:
         return
-    for one in database.dead_workers(timestamp(now - _DIED_LATELY)):
-        told = {"host": one.host, "pid": one.pid, "since": one.since, "seen_at": one.seen_at, "batch": one.batch or ""}
-        yield NewNotice(Occasion.WORKER_DIED, f"{one.host} {one.pid} {one.since}", "", recipients, told)
+    for worker in database.dead_workers(timestamp(now - _DIED_LATELY)):
+        content = {
+            "host": worker.host,
+            "pid": worker.pid,
+            "since": worker.since,
+            "seen_at": worker.seen_at,
+            "batch": worker.batch or "",
+        }
+        yield NewNotice(Occasion.WORKER_DIED, f"{worker.host} {worker.pid} {worker.since}", "", recipients, content)
 
 
 def _doubts(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
@@ -260,7 +266,7 @@ def _doubts(settings: Settings, journal: JournalReader, outbox: Outbox, now: dat
         rows = journal.rows(record.number, states=SHOWN_IN_DOUBT)
         sent = sorted(row.intended_at for row in rows if row.intended_at is not None and row.intended_at <= until)
         if sent and sent[-1] > outbox.newest_subject(Occasion.IN_DOUBT, record.batch):
-            told = {
+            content = {
                 "sheet": plain(record.sheet_name),
                 "batch": record.batch,
                 "rows_in_doubt": len(sent),
@@ -268,18 +274,18 @@ def _doubts(settings: Settings, journal: JournalReader, outbox: Outbox, now: dat
                 "oldest": sent[0],
                 "link": page_address(settings, f"/payouts/{record.batch}"),
             }
-            yield NewNotice(Occasion.IN_DOUBT, sent[-1], record.batch, recipients, told)
+            yield NewNotice(Occasion.IN_DOUBT, sent[-1], record.batch, recipients, content)
 
 
 def mail_trouble(channels: Channels) -> Trouble | None:
     """Return why the mail server cannot be used, or None, within the time that a command gives it at its end."""
     if (server := channels.mail) is None:
         return None
-    found: list[Trouble | None] = []
-    thread = Thread(target=lambda: found.append(server.probe()), daemon=True)
+    troubles: list[Trouble | None] = []
+    thread = Thread(target=lambda: troubles.append(server.probe()), daemon=True)
     thread.start()
     thread.join(AFTER_A_RUN_S)
-    return found[0] if found else Trouble(TroubleKind.NO_ANSWER)
+    return troubles[0] if troubles else Trouble(TroubleKind.NO_ANSWER)
 
 
 def listed_notices(settings: Settings, *, limit: int = 1_000) -> Sequence[KeptNotice]:

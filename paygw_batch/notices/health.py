@@ -22,7 +22,7 @@ def checks(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthChe
     section = settings.notices
     try:
         channels = channels_of(settings, environ)
-        waiting = [one for one in listed_notices(settings) if one.tries and one.sent_at is None]
+        waiting = [notice for notice in listed_notices(settings) if notice.tries and notice.sent_at is None]
     except ConfigurationError as error:
         yield HealthCheck.failed(_NOTICES, error)
         return
@@ -31,22 +31,22 @@ def checks(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthChe
         return
     if channels.mail is not None and (trouble := mail_trouble(channels)) is not None:
         is_ours = trouble.kind in {TroubleKind.UNTRUSTED, TroubleKind.NOT_ENCRYPTED, TroubleKind.SIGN_IN}
-        found = say("{server}: {reason}", server=section.smtp, reason=trouble_words(trouble.code))
-        yield HealthCheck(_NOTICES, Health.BAD, found, ExitCode.USAGE if is_ours else ExitCode.STOPPED_EARLY)
+        sentence = say("{server}: {reason}", server=section.smtp, reason=trouble_words(trouble.code))
+        yield HealthCheck(_NOTICES, Health.BAD, sentence, ExitCode.USAGE if is_ours else ExitCode.STOPPED_EARLY)
     else:
         ways = [*([section.smtp or ""] if channels.mail else []), *([say("a webhook")] if channels.webhook else [])]
         yield HealthCheck(_NOTICES, Health.GOOD, say("sent by {ways}", ways=", ".join(ways)))
-    if given_up := sum(one.is_given_up for one in waiting):
-        found = say_count(
+    if given_up := sum(notice.is_given_up for notice in waiting):
+        sentence = say_count(
             given_up,
             "{count:,} was given up after days: `paygw-batch notices send --again` tries it again",
             "{count:,} were given up after days: `paygw-batch notices send --again` tries them again",
         )
-        yield HealthCheck(_NOTICES, Health.BAD, found, ExitCode.STOPPED_EARLY)
+        yield HealthCheck(_NOTICES, Health.BAD, sentence, ExitCode.STOPPED_EARLY)
     elif waiting:
-        found = say_count(
+        sentence = say_count(
             len(waiting),
             "{count:,} could not be sent yet: `paygw-batch notices` shows why",
             "{count:,} could not be sent yet: `paygw-batch notices` shows why",
         )
-        yield HealthCheck(_NOTICES, Health.WARNING, found)
+        yield HealthCheck(_NOTICES, Health.WARNING, sentence)

@@ -42,7 +42,7 @@ class MailServer:
     """How long it may be silent."""
 
     def send(self, mail: EmailMessage) -> Trouble | None:
-        """Send a mail; return why the server did not take it, or None: it did."""
+        """Send a mail; return why the server did not take it, or None if it did."""
         try:
             with self._connected() as client:
                 client.send_message(mail)
@@ -51,7 +51,7 @@ class MailServer:
         return None
 
     def probe(self) -> Trouble | None:
-        """Sign in, and send nothing; return why that failed, or None."""
+        """Sign in, and send nothing; return why that failed, or None if it did not."""
         try:
             with self._connected() as client:
                 client.noop()
@@ -81,7 +81,7 @@ class MailServer:
             client.close()
 
     def _encrypt(self, client: smtplib.SMTP) -> None:
-        """Go on encrypted, or not at all: who takes the offer of STARTTLS away must not get the mail."""
+        """Go on encrypted, or not at all: removing the offer of STARTTLS must not get anyone the mail."""
         try:
             code, _ = client.starttls(context=self.trust)
         except smtplib.SMTPNotSupportedError:
@@ -115,7 +115,7 @@ def mail_of(
     html: str,
     attachment: Attachment | None = None,
 ) -> EmailMessage:
-    """Return the mail of a notice: its Message-ID is made of the notice's id, and is the same for every try."""
+    """Return the mail of a notice. Its Message-ID is made of the notice's id, so every try has the same."""
     mail = EmailMessage(policy=SMTP)
     name, address = sender
     mail["From"] = Address(name, addr_spec=address)

@@ -36,17 +36,23 @@ def notices_command(context: click.Context) -> None:
 def _list(invocation: Invocation) -> None:
     screen, settings = Screen(invocation), settings_of(invocation)
     with journal_to_read(settings):
-        found = listed_notices(settings)
-    if found:
+        notices = listed_notices(settings)
+    if notices:
         lines = [
-            (f"{minute(one.written_at)}Z", say(OCCASION_WORDS[one.occasion]), one.recipient, one.tries, _state(one))
-            for one in found
+            (
+                f"{minute(notice.written_at)}Z",
+                say(OCCASION_WORDS[notice.occasion]),
+                notice.recipient,
+                notice.tries,
+                _state(notice),
+            )
+            for notice in notices
         ]
         screen.table(say("Notices"), _HEADINGS, lines)
-    waiting = sum(one.sent_at is None for one in found)
+    waiting = sum(notice.sent_at is None for notice in notices)
     message = say_count(waiting, "{count:,} notice waits to be sent.", "{count:,} notices wait to be sent.")
-    told = [{**asdict(one), "occasion": one.occasion.value} for one in found]
-    screen.finish(Summary(ExitCode.DONE, message, further={"notices": told}))
+    notices_as_json = [{**asdict(notice), "occasion": notice.occasion.value} for notice in notices]
+    screen.finish(Summary(ExitCode.DONE, message, further={"notices": notices_as_json}))
 
 
 @notices_command.command("send", short_help="Send the notices that are due.")
@@ -64,9 +70,9 @@ def send(invocation: Invocation, *, again: bool) -> None:
     done = send_due(settings, channels, within_s=BY_ITSELF_S, again=again)
     if done.fault:
         raise JournalError(done.fault)
-    told = [say_count(done.sent, "{count:,} notice was sent.", "{count:,} notices were sent.")]
+    sentences = [say_count(done.sent, "{count:,} notice was sent.", "{count:,} notices were sent.")]
     if done.failed:
-        told.append(
+        sentences.append(
             say_count(
                 done.failed,
                 "{count:,} could not be sent: `paygw-batch notices` shows why.",
@@ -74,9 +80,9 @@ def send(invocation: Invocation, *, again: bool) -> None:
             )
         )
     elif not done.has_ended:
-        told.append(say("Time ran out. The next call will continue."))
+        sentences.append(say("Time ran out. The next call will continue."))
     code = ExitCode.DONE if done.has_ended and not done.failed else ExitCode.STOPPED_EARLY
-    screen.finish(Summary(code, " ".join(told), further={"sent": done.sent, "failed": done.failed}))
+    screen.finish(Summary(code, " ".join(sentences), further={"sent": done.sent, "failed": done.failed}))
 
 
 def _state(notice: KeptNotice) -> str:

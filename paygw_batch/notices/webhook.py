@@ -52,7 +52,7 @@ class Webhook:
     """How long it may be silent."""
 
     def post(self, notice: str, body: bytes, at_s: int) -> Trouble | None:
-        """Post a notice; return why the receiver did not take it, or None: it did (2xx). Its answer is not read."""
+        """Post a notice; return why the receiver did not take it, or None if it did (2xx). Its answer is not read."""
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "paygw-batch",

@@ -42,7 +42,7 @@ class Trouble:
 
     @classmethod
     def of_code(cls, code: str) -> Self:
-        """Return the trouble that a code says; one that is not known was broken off."""
+        """Return the trouble that a code names; `BROKEN` for an unknown one."""
         kind, _, answer = code.partition(" ")
         is_known = kind in frozenset(TroubleKind)
         return cls(TroubleKind(kind) if is_known else TroubleKind.BROKEN, int(answer) if answer.isdecimal() else 0)
@@ -95,7 +95,7 @@ def notice_words(notice: KeptNotice, content: Mapping[str, Any], *, has_file: bo
         sentences.append(say("The rows with their mistakes are attached. They contain payees' data."))
     return NoticeWords(
         fit_for_terminal(_title(notice.occasion, content)),
-        [fit_for_terminal(one) for one in sentences],
+        [fit_for_terminal(sentence) for sentence in sentences],
         list(_table(content)),
         str(content.get("link", "")),
         names_nobody=not has_file,
@@ -103,20 +103,19 @@ def notice_words(notice: KeptNotice, content: Mapping[str, Any], *, has_file: bo
 
 
 def mail_text(words: NoticeWords) -> str:
-    """Return the plain text of an e-mail."""
     return our_templates().get_template("notice.txt").render(words=words)
 
 
 def mail_page(words: NoticeWords) -> str:
-    """Return the HTML of an e-mail, which loads nothing."""
+    """Return the HTML of an e-mail; it loads nothing."""
     return our_templates().get_template("notice.html").render(words=words)
 
 
 def webhook_body(notice: KeptNotice, content: Mapping[str, Any], style: str) -> bytes:
     """Return the body for a webhook: `standard`, or the message of `slack` or `teams`."""
     if style == "standard":
-        told = {"type": notice.occasion.value, "timestamp": notice.written_at, "data": content}
-        return json.dumps(told, ensure_ascii=False).encode()
+        body = {"type": notice.occasion.value, "timestamp": notice.written_at, "data": content}
+        return json.dumps(body, ensure_ascii=False).encode()
     text = (
         our_templates()
         .get_template(f"notice.{style}.json")
@@ -239,7 +238,6 @@ def _of_shortage(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _table(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the rows of a batch by state."""
     states: Mapping[str, int] = content.get("states", {})
     for state in STATES:
         if count := states.get(state, 0):
