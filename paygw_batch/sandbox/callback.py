@@ -47,7 +47,6 @@ class CallbackHash:
     secret: bytes = field(repr=False)
 
     def of(self, fields: Mapping[str, str]) -> str:
-        """Return the hash of a notification, in hex."""
         values = [self.secret.decode() if name == "{secret}" else fields[name] for name in self.fields]
         text = self.separator.join(values).encode()
         if self.algorithm == "hmac-sha256":
@@ -68,10 +67,10 @@ class CallbackHeader:
     proof: Callable[[bytes], bytes] = field(repr=False)
 
     def header(self, body: bytes, *, forged: bool) -> tuple[str, str]:
-        """Return the header of a notification; one that is forged has the proof of another body."""
-        made = self.proof(body + b"?" * forged)
-        written = made.hex() if self.encoding == "hex" else base64.b64encode(made).decode()
-        return self.name, f"{self.prefix}{written}"
+        """Return the header of a notification; a forged one has the proof of another body."""
+        proof = self.proof(body + b"?" * forged)
+        text = proof.hex() if self.encoding == "hex" else base64.b64encode(proof).decode()
+        return self.name, f"{self.prefix}{text}"
 
 
 CallbackProof = CallbackHash | CallbackHeader
@@ -79,7 +78,6 @@ CallbackProof = CallbackHash | CallbackHeader
 
 
 def by_secret(algorithm: str, secret: bytes) -> Callable[[bytes], bytes]:
-    """Return the proof by `hmac-sha256` or `hmac-sha512`."""
     return lambda body: hmac.digest(secret, body, algorithm.removeprefix("hmac-"))
 
 
@@ -119,7 +117,7 @@ class Callbacks:
             http_status = 0
             with suppress(Exception):  # whatever ends a try, a listener that is killed included: there is the next
                 async with asyncio.timeout(ANSWER_LIMIT_S):
-                    http_status = await _told(address, request)
+                    http_status = await _sent(address, request)
             self._write(order, callback, http_status)
             if http_status == 200 or 400 <= http_status < 429:  # noqa: PLR2004 (heard, or refused for good)
                 return
@@ -134,8 +132,8 @@ class Callbacks:
             "paynet-order-id": reference,
         }
         if isinstance(self._proof, CallbackHash):
-            made = self._proof.of(fields)
-            fields[self._proof.name] = made[::-1] if callback.forged else made
+            proof = self._proof.of(fields)
+            fields[self._proof.name] = proof[::-1] if callback.forged else proof
         return fields
 
     def _write(self, order: Order, callback: Callback, http_status: int) -> None:
@@ -155,7 +153,6 @@ def _is_loopback(address: SplitResult) -> bool:
 
 
 def _request(callback: Callback, fields: Mapping[str, str], address: SplitResult, proof: CallbackProof | None) -> bytes:
-    """Return a notification as HTTP/1.1."""
     target, body, headers = address.path or "/", b"", {"Host": address.netloc, "Connection": "close"}
     if callback.method == "GET":
         target = f"{target}?{urlencode(fields)}"
@@ -171,7 +168,7 @@ def _request(callback: Callback, fields: Mapping[str, str], address: SplitResult
     return "\r\n".join((*lines, "", "")).encode() + body
 
 
-async def _told(address: SplitResult, request: bytes) -> int:
+async def _sent(address: SplitResult, request: bytes) -> int:
     """Send a request in plain HTTP, which is for this machine alone, and return the status of its answer."""
     reader, writer = await asyncio.open_connection(address.hostname, address.port or 80)
     try:

@@ -38,8 +38,7 @@ def compare(record: Iterable[RecordLine], reconciliation: Iterable[Mapping[str, 
     """Return the differences, in the order of the reconciliation's rows (its columns as text, by name).
 
     An order of the record belongs to the row with its id, or with its id before a release's suffix (`ID-r2`). Orders of
-    no row are left out: the record is kept over many batches. A row in doubt agrees with anything but a double payment,
-    for that is what doubt means.
+    no row are left out: the record is kept over many batches. A row in doubt agrees with anything but a double payment.
     """
     rows = _by_order_id(reconciliation)
     sent_as = {row["sent_orderid"]: order_id for order_id, row in rows.items() if row["sent_orderid"]}
@@ -67,8 +66,8 @@ def _by_order_id(reconciliation: Iterable[Mapping[str, str]]) -> Mapping[str, Ma
 
 
 def _stem(order_id: str) -> str | None:
-    found = _RELEASED.fullmatch(order_id)
-    return None if found is None else found[1]
+    match = _RELEASED.fullmatch(order_id)
+    return None if match is None else match[1]
 
 
 def _sentences(row: Mapping[str, str], committed: Sequence[RecordLine]) -> Iterable[str]:

@@ -37,7 +37,7 @@ class Request:
     body: bytes = field(repr=False)
 
     def header(self, name: str) -> tuple[str, ...]:
-        """Return every value of the header `name` (lower case)."""
+        """Return every value of a header; `name` is in lower case."""
         return tuple(value for its_name, value in self.headers if its_name == name)
 
 
@@ -175,22 +175,21 @@ def amount_form_problem(expects: Expects, value: str, *, is_number: bool) -> str
 
 
 def is_control(rule: ControlRule, fields: Mapping[str, str], *, minor_units: int) -> bool:
-    """Whether `fields` carry the control that `rule` leads to."""
     amount = Decimal(fields["amount"])
-    written = {
+    spellings = {
         "as-sent": fields["amount"],
         "two-decimals": f"{amount:.2f}",
         "minor-units": f"{amount * 10**minor_units:.0f}",
     }
-    if rule.amount not in written:
+    if rule.amount not in spellings:
         raise ConfigurationError(
             say(
                 "The sandbox has no control amount {amount}: {written}.",
                 amount=rule.amount,
-                written=", ".join(written),
+                written=", ".join(spellings),
             )
         )
-    values = {**fields, "amount": written[rule.amount], "secret": rule.secret}
+    values = {**fields, "amount": spellings[rule.amount], "secret": rule.secret}
     digest = hmac.new(rule.secret.encode(), digestmod=hashlib.sha256) if rule.is_keyed else hashlib.sha256()
     for position, part in enumerate(rule.order):
         digest.update(((rule.separator if position else "") + values[part]).encode())
@@ -295,7 +294,7 @@ def _value_problem(rule: CountryRule, form_field: FormField, value: str) -> str:
         case FieldKind.COUNTRY:
             return "" if value == rule.code else f"must be {rule.code}"
         case FieldKind.PURPOSE:
-            codes = {rule.purpose, *(one.purpose for one in rule.purposes.values())}
+            codes = {rule.purpose, *(purpose.purpose for purpose in rule.purposes.values())}
             return "" if value in codes else f"is not the code that {rule.name} is reached through"
         case _:
             return "" if value.strip() else "is empty"

@@ -70,18 +70,17 @@ class Record:
             raise OutputError(say("The sandbox's record could not be written earlier."))
         data = _csv_line(tuple(getattr(line, column) for column in RECORD_COLUMNS))
         try:
-            written = os.write(self._descriptor, data)
+            size = os.write(self._descriptor, data)
         except OSError as problem:
             self._broken = True
             raise OutputError(
                 say("The sandbox's record cannot be written: {reason}.", reason=say(str(problem.strerror)))
             ) from None
-        if written != len(data):
+        if size != len(data):
             self._broken = True
             raise OutputError(say("The sandbox's record cannot be written: the disk is full."))
 
     def close(self) -> None:
-        """Close the file, once."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor != -1:
             os.close(descriptor)

@@ -68,7 +68,7 @@ class Answer(_Table):
     error_code: str | None = None
     message: str | None = None
     fault: Annotated[Fault | None, Field(strict=False)] = None
-    commits: bool = Field(default_factory=lambda said: said.get("fault") is not Fault.DROP_BEFORE)
+    commits: bool = Field(default_factory=lambda values: values.get("fault") is not Fault.DROP_BEFORE)
 
     @model_validator(mode="after")
     def _can_be_done(self) -> Self:
@@ -90,7 +90,6 @@ class _Conditions(_Table):
     country: str | None = None
 
     def fit(self, order: Order) -> bool:
-        """Return whether every condition fits."""
         return (
             (self.amount_whole is None or self.amount_whole == int(order.amount.partition(".")[0]))
             and (self.country is None or self.country == order.country)
@@ -181,7 +180,6 @@ class AnswerChoice:
         return self._behaviour.default
 
     def callbacks(self, order: Order) -> Iterator[Callback]:
-        """Yield every notification that `order` causes."""
         return (callback for callback in self._behaviour.notification if callback.fit(order))
 
 
@@ -240,13 +238,13 @@ BARE_500 = Response("Internal Server Error", 500, {"Content-Type": "text/plain"}
 def refusal_reply(operation: Operation, refusal: Refusal, *, status: str = "error") -> Response:
     """Return the reply to a refused request: `status` says so, and the message names the field."""
     names = operation.reply
-    said: dict[str, object] = {"status": status}
-    _put(said, names.error_code, refusal.code)
-    _put(said, names.message, refusal.message)
+    members: dict[str, object] = {"status": status}
+    _put(members, names.error_code, refusal.code)
+    _put(members, names.message, refusal.message)
     if refusal.order_id is not None:
-        _put(said, names.order_id, refusal.order_id)
+        _put(members, names.order_id, refusal.order_id)
     headers = _JSON | _REFUSAL_HEADERS.get(refusal.http_status, {})
-    return Response(_json(said), refusal.http_status, headers)
+    return Response(_json(members), refusal.http_status, headers)
 
 
 def answer_reply(operation: Operation, order: Order, answer: Answer, *, order_id: str, reference: str) -> Response:
@@ -255,40 +253,40 @@ def answer_reply(operation: Operation, order: Order, answer: Answer, *, order_id
     The amount is echoed as a number with the digits that were sent.
     """
     names = operation.reply
-    said: dict[str, object] = {"status": answer.status}
-    _put(said, names.order_id, order_id)
-    _put(said, names.currency, order.currency)
-    _put(said, names.reference, reference)
+    members: dict[str, object] = {"status": answer.status}
+    _put(members, names.order_id, order_id)
+    _put(members, names.currency, order.currency)
+    _put(members, names.reference, reference)
     if names.customer_url and answer.commits:
-        _put(said, names.customer_url, CUSTOMER_PAGE + reference)
+        _put(members, names.customer_url, CUSTOMER_PAGE + reference)
     if answer.error_code is not None:
-        _put(said, names.error_code, answer.error_code)
+        _put(members, names.error_code, answer.error_code)
     if answer.message is not None:
-        _put(said, names.message, answer.message)
+        _put(members, names.message, answer.message)
     amount = Decimal(order.amount)
     if names.amount_unit is AmountUnit.MINOR:
         amount = amount.scaleb(names.minor_units[order.currency])
-    _put(said, names.amount, _AMOUNT)
-    body = _json(said).replace(f'"{_AMOUNT}"'.encode("ascii"), f"{amount:f}".encode("ascii"), 1)
+    _put(members, names.amount, _AMOUNT)
+    body = _json(members).replace(f'"{_AMOUNT}"'.encode("ascii"), f"{amount:f}".encode("ascii"), 1)
     return Response(body, answer.http_status, _JSON | answer.headers)
 
 
-def _put(said: dict[str, object], names: Sequence[str], value: str) -> None:
-    """Say `value` under the first of `names`: a path with dots, to a member of objects within each other.
+def _put(members: dict[str, object], names: Sequence[str], value: str) -> None:
+    """Set `value` under the first of `names`: a path with dots, to a member of objects within each other.
 
     It is left out if the path leads through a member that is not an object.
     """
     *outer, last = names[0].split(".")
     for name in outer:
-        inner = said.setdefault(name, {})
+        inner = members.setdefault(name, {})
         if not isinstance(inner, dict):
             return
-        said = inner
-    said[last] = value
+        members = inner
+    members[last] = value
 
 
-def _json(said: Mapping[str, object]) -> bytes:
-    return json.dumps(said, ensure_ascii=False).encode("utf-8")
+def _json(members: Mapping[str, object]) -> bytes:
+    return json.dumps(members, ensure_ascii=False).encode("utf-8")
 
 
 _FAULTS = frozenset(Fault)
@@ -314,7 +312,6 @@ class EnquiryDesk:
         self._sizes: list[int] = []
 
     def is_asked(self, request: Request) -> bool:
-        """Whether the request's path is that of enquiries."""
         return self._verifier.is_asked(request)
 
     def reply(self, request: Request) -> Response:

@@ -264,9 +264,8 @@ class _DroppableProtocol(HttpToolsProtocol):
 def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
     """Run the sandbox in a thread of this process while the context lasts, and yield its base URL.
 
-    It listens on loopback only, on a free port unless `port` names one; it installs no signal handler and prints
-    nothing. At the end every connection that is still open is cut. Raises `ConfigurationError` (a port in use, a record
-    or key that cannot be used).
+    It listens on loopback only, on a free port unless `port` names one. At the end every open connection is cut. Raises
+    `ConfigurationError` (a port in use, a record or key that cannot be used).
     """
     with ExitStack() as stack:
         records = {each.operation.name: stack.enter_context(Record(each.record_path)) for each in config.served}
@@ -306,7 +305,7 @@ class _SandboxServer(LocalServer):
     """Cuts the open connections when it stops: a silent or dripping answer would otherwise delay the stop."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End as soon as those who answer have seen that nobody listens: the library always waits for a while."""
+        """End as soon as the open answers have seen the closed listener: the library always waits for a while."""
         for listening in (*self.servers, *(sockets or ())):
             listening.close()
         for connection in list(self.server_state.connections):

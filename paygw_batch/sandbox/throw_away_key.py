@@ -25,8 +25,8 @@ GATEWAY_PUBLIC_NAME = "sandbox-gateway-public.pem"
 def sandbox_key(directory: Path) -> Path:
     """Return the path of the sandbox's merchant key (RSA-2048, PKCS#8, mode 0600) in `directory`, made if missing.
 
-    The key appears whole or not at all and is never replaced: of two processes that make one at the same moment, one
-    is first and both use that one. It is good for nothing but the sandbox. Raises `ConfigurationError`.
+    The key appears whole or not at all and is never replaced: two processes that make one at once use the same. Raises
+    `ConfigurationError`.
     """
     path = directory / KEY_NAME
     _make(path, hint=say("Name a private_key in the configuration, or a journal in a folder that you can write to."))

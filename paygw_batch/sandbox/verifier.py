@@ -67,10 +67,10 @@ def parse_authorization(header: str) -> Mapping[str, str] | Refusal:
         return _refuse("authorization", "The Authorization header does not start with the scheme word OAuth.")
     parameters: dict[str, str] = {}
     for part in rest.split(","):
-        found = _PARAMETER.fullmatch(part.strip(" "))
-        if found is None:
+        match = _PARAMETER.fullmatch(part.strip(" "))
+        if match is None:
             return _refuse("authorization", 'The Authorization header is not a list of name="value".')
-        name, encoded = found.groups()
+        name, encoded = match.groups()
         value = unquote(encoded, errors="replace")
         if quote(value, safe="") != encoded:
             return _refuse("authorization", "A value of the Authorization header is not percent-encoded as RFC 3986.")
@@ -128,9 +128,9 @@ class Authenticator:
         self._nonces = NonceMemory()
 
     def check(self, request: Request, fields: Mapping[str, str], now_s: float) -> Refusal | None:
-        """Return why the request is not from the merchant, now and for the first time, or None.
+        """Return why the request is not from the merchant, not of now or not new; None if it is.
 
-        The nonce is used up only by a request that is properly signed.
+        Only a properly signed request uses up its nonce.
         """
         headers = request.header("authorization")
         if len(headers) != 1:
