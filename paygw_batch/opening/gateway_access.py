@@ -73,18 +73,18 @@ def secret_of(key: str, variable: str | None, file: Path | None, environ: Mappin
         return text.encode()
     if file is not None:
         return _private_file(f"{key}_file", file)
-    named = "" if variable is None else f" ({variable})"
+    variable_name = "" if variable is None else f" ({variable})"
     raise ConfigurationError(
         say(
             "The configuration does not set {key}_file, and no variable that {key}_env names{named} is set.",
             key=key,
-            named=named,
+            named=variable_name,
         )
     )
 
 
 def passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
-    """Return the passphrase of the private key from where the settings say it is, or None if they name no place.
+    """Return the passphrase of the private key, or None if the settings name no place for it.
 
     Raises `ConfigurationError` for a file that cannot be read and, unless the gateway is the built-in one, for a file
     that others than its owner may read or write.
@@ -98,11 +98,11 @@ def passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
 
 
 def _private_file(key: str, file: Path, *, is_checked: bool = True) -> bytes:
-    found = read_with_mode(file, f"{key} {file}", Others.MAY_NOTHING, most_bytes=_MAX_BYTES)
-    if found.distrust is not None and is_checked:
-        raise found.distrust
+    secret = read_with_mode(file, f"{key} {file}", Others.MAY_NOTHING, most_bytes=_MAX_BYTES)
+    if secret.distrust is not None and is_checked:
+        raise secret.distrust
     # Editors on Windows begin a text with a byte order mark, which nobody sees and which is not part of the secret.
-    return found.content.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
+    return secret.content.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
 
 
 SANDBOX_URL = "http://127.0.0.1"
@@ -122,19 +122,17 @@ class Signing:
     """The callback address for the gateway, the token in its place."""
 
     def preparer(self, signers: Signers) -> Preparer:
-        """Return the preparer of a run's requests."""
         urls = {**self.signer.supplies.urls, "server_callback_url": self.callback_url}
         signer = replace(self.signer, supplies=replace(self.signer.supplies, urls=urls))
         return Preparer(self.rules, signer, signers)
 
     def explain(self, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int) -> Explanation:
-        """Return the same request, taken apart."""
         rule = self.rules[instruction.country]
         return explain(self.signer, rule, instruction, order_id=order_id, nonce=nonce, timestamp_s=timestamp_s)
 
 
 def key_place(settings: Settings) -> Path | str:
-    """Return where the merchant's private key is; for the sandbox one is made when none is configured."""
+    """Return the place of the merchant's private key; the sandbox makes one if none is configured."""
     path = settings.gateway.private_key
     if path is None and settings.uses_sandbox:
         path = extra("sandbox.throw_away_key").sandbox_key(settings.journal_path().parent)
@@ -165,7 +163,7 @@ def require_good_signature(key: SigningKey, text: str) -> None:
 
 
 def made_in_token(settings: Settings, environ: Mapping[str, str]) -> bool:
-    """Make the private key in its token where there is none yet, and return whether it was made.
+    """Make the private key in its token if it has none yet, and return whether it was made.
 
     Raises `ConfigurationError` if the token cannot be used.
     """
@@ -173,10 +171,10 @@ def made_in_token(settings: Settings, environ: Mapping[str, str]) -> bool:
     if isinstance(place, Path) or place.startswith(AWSKMS):
         return False
     with _extra_needed():
-        there, token_key = token_place(settings, place, environ), extra("custody.token_key")
-        if token_key.has_token_key(there):
+        place_in_token, token_key = token_place(settings, place, environ), extra("custody.token_key")
+        if token_key.has_token_key(place_in_token):
             return False
-        token_key.make_token_key(there)
+        token_key.make_token_key(place_in_token)
         return True
 
 
@@ -253,8 +251,7 @@ def control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
 def signer_of(settings: Settings, rules: Rules, key: SigningKey, base_url: str, environ: Mapping[str, str]) -> Signer:
     """Return the signer of requests of the rules' operation, for the gateway at `base_url`.
 
-    The token's place in the callback address is left open.
-    Raises `ConfigurationError` for settings that are not complete.
+    The callback address keeps its placeholder for the token. Raises `ConfigurationError` for incomplete settings.
     """
     gateway = settings.gateway
     endpoint_id = gateway.endpoint_id or ""
@@ -285,7 +282,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def callback_url(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """Return the callback address for the gateway, with the secret token in its place."""
+    """Return the callback address with the secret token filled in."""
     url = settings.gateway.server_callback_url
     return url.replace(TOKEN, listener_token(settings, environ)) if url is not None and TOKEN in url else url
 
@@ -322,7 +319,7 @@ def listener_token(settings: Settings, environ: Mapping[str, str]) -> str:
 
 
 def field_names(settings: Settings, operation: Operation) -> NotificationFields:
-    """Return the names of a notification's fields: the configured ones, or the request's own."""
+    """Return the names of a notification's fields: the configured ones, else the request's own."""
     names = settings.notifications.fields
     return NotificationFields(
         order_id=names.order_id or operation.reply.order_id[0],
@@ -433,7 +430,6 @@ class GatewayAccess:
 
 
 def transport_settings(settings: Settings, base_url: str) -> TransportSettings:
-    """Return how the gateway at `base_url` is reached."""
     gateway = settings.gateway
     return TransportSettings(
         base_url=base_url,

@@ -27,20 +27,19 @@ def rules_of(settings: Settings, operation: str) -> Rules:
 
 
 def operation_of(rules: Rules) -> Operation:
-    """Return the operation that rules are for."""
     return load_operation(next(iter(rules.values())).operation)
 
 
 def as_answered(settings: Settings, operation: Operation) -> Operation:
     """Return the operation with the names that `[reply]` gives to the fields of a reply."""
     section = settings.reply
-    named = {name: tuple(paths) for name, paths in section if isinstance(paths, list)}
+    names = {name: tuple(paths) for name, paths in section if isinstance(paths, list)}
     unit, minor_units = AmountUnit(section.amount_unit), minor_units_by_currency()
-    return replace(operation, reply=replace(operation.reply, **named, amount_unit=unit, minor_units=minor_units))
+    return replace(operation, reply=replace(operation.reply, **names, amount_unit=unit, minor_units=minor_units))
 
 
 def minor_units_of(rules: Rules) -> Mapping[str, int]:
-    """Return how many decimals each currency has."""
+    """Return the number of decimals of each currency."""
     return {rule.currency: rule.minor_units for rule in rules.values()}
 
 
@@ -57,9 +56,9 @@ def require_complete(settings: Settings, rules: Rules, countries: set[str]) -> N
 
 
 def require_endpoint(settings: Settings) -> None:
-    """Raise `ConfigurationError` naming every key that still needs saying which endpoint a journal is for.
+    """Raise `ConfigurationError` naming every key that is missing to say which endpoint a journal is for.
 
-    So it does for an address at which no payout could ever be made.
+    Also raises for an address at which no payout could ever be made.
     """
     keys = {"gateway.base_url", "gateway.endpoint_id", "gateway.consumer_key"}
     _require([key for key in settings.missing_to_send() if key in keys])
@@ -82,14 +81,14 @@ def _require(missing: Sequence[str]) -> None:
 
 
 def filled_in(rule: CountryRule) -> str:
-    """Return the values for a country's rows where the sheet says nothing, as `name = "value"`; empty for none."""
+    """Return the values for rows in which the sheet gives none, as `name = "value"`; empty if there are none."""
     return ", ".join(f'{name} = "{value}"' for name, value in sorted(rule.defaults.items()))
 
 
 def filled_in_notes(rules: Rules, countries: Iterable[str], columns: Collection[str]) -> list[str]:
-    """Return a sentence for each country of a sheet about the filled-in values, if the sheet lacks a whole column.
+    """Return a sentence for each country of a sheet about the values that are filled in.
 
-    A column that the sheet has can have empty cells: what fills those is said as well.
+    Columns that the sheet lacks and empty cells have a sentence each.
     """
     notes = []
     for code in sorted(set(countries) & set(rules)):
@@ -128,8 +127,8 @@ class Reading:
     @property
     def words(self) -> Sequence[str]:
         """The options of a command that say so, without the corrections."""
-        said = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "mending"}
-        options = [(f"--{name.replace('_', '-')}", value) for name, value in said.items() if value is not None]
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "mending"}
+        options = [(f"--{name.replace('_', '-')}", value) for name, value in values.items() if value is not None]
         return [word for option in options for word in option]
 
 
@@ -153,14 +152,13 @@ class GivenSheet:
 
     @property
     def operation(self) -> str:
-        """The operation of its rows."""
         return operation_of(self.rules).name
 
     @property
     def options(self) -> ReadOptions:
-        """How it is read: as a person said, and else as the configuration says.
+        """How it is read: as a person said, else as the configuration says.
 
-        The meaning that a person gave a heading (in the corrections) is before every profile.
+        The meaning that a person gave a heading (in the corrections) comes before every profile.
         """
         settings, reading = self.settings, self.reading
         profile = settings.sheet.column_profile if reading.column_profile is None else reading.column_profile
@@ -192,10 +190,10 @@ class GivenSheet:
     def validated(self, sheet: Sheet | None = None) -> Validated:
         """Validate it by the rules of its operation, with its corrections; `sheet` is the sheet as it was read before.
 
-        Raises `SheetQuestion` for what is left open.
+        Raises `SheetQuestion` if a question is open.
         """
-        mending, found = self.reading.mending, self.read() if sheet is None else sheet
-        mended = found if mending is None else mended_sheet(found, mending)
+        mending, original = self.reading.mending, self.read() if sheet is None else sheet
+        mended = original if mending is None else mended_sheet(original, mending)
         refuse_misdirected(mended, {name: load_operation(name).command for name in operation_names()})
         read = readings(mended, self.rules, self.spelling)
         spelled = replace(mended, frame=with_texts(mended.frame, read, "correction"))

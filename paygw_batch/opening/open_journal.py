@@ -28,7 +28,6 @@ Tell = Callable[[str], None]
 
 
 def place_of(settings: Settings) -> JournalPlace:
-    """Return the place of the configured journal."""
     return database_of(settings) or file_of(settings)
 
 
@@ -71,7 +70,7 @@ def require_database(settings: Settings, message: str, hint: str) -> "DatabasePl
 
 
 def require_workers(settings: Settings) -> "DatabasePlace":
-    """Return the place of a journal whose rows workers send. Raises `UsageError` for one in a file."""
+    """Return the place of a journal in PostgreSQL. Raises `UsageError` for one in a file."""
     return require_database(
         settings,
         say("The journal is a file: workers share a journal in PostgreSQL."),
@@ -113,7 +112,6 @@ def journal_to_read(
 
 
 def tell_notes(journal: JournalReader, tell: Tell) -> None:
-    """Show a person how the journal was found."""
     for note in journal.notes:
         tell(say("Note: {sentence}", sentence=note))
 
@@ -139,7 +137,6 @@ def journal_for_document(settings: Settings, command: str, *, must_be_known: boo
 
 
 def _must_be_made(settings: Settings) -> bool:
-    """Whether the sandbox has no journal yet, in a file or in a database."""
     if not settings.uses_sandbox:
         return False
     place = place_of(settings)
@@ -159,16 +156,16 @@ def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
             say("The batch is empty."), hint=say("`paygw-batch status` lists the batches and their sheets.")
         )
     records = journal.batches()
-    found = [record for record in records if record.batch.startswith(batch.lower())]
-    if not found and os.path.isfile(batch):  # noqa: PTH113 (Path.is_file raises for a name that is too long)
+    fitting = [record for record in records if record.batch.startswith(batch.lower())]
+    if not fitting and os.path.isfile(batch):  # noqa: PTH113 (Path.is_file raises for a name that is too long)
         with Path(batch).open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         # By its name the newest: each of several worksheets of a workbook is a separate batch.
-        found = list({(r.operation, r.sheet_name): r for r in records if r.sheet_sha256 == digest}.values())
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in found)
+        fitting = list({(r.operation, r.sheet_name): r for r in records if r.sheet_sha256 == digest}.values())
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in fitting)
         raise UsageError(
             say("{batch} could be any of {names}.", batch=batch, names=names),
             hint=say("Write the batch id, or more of it."),
@@ -202,6 +199,8 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
         tell_notes(journal, tell)
         for sentence in JournalClock.read(journal, utc_now()).sentences():
             tell(say("Note: {sentence}", sentence=sentence))
+        # The request of a row in flight may have arrived, although its run has ended. The row must be in doubt before
+        # anything else is sent.
         if interrupted := journal.mark_interrupted(timestamp(utc_now())):
             tell(
                 say_count(
@@ -228,16 +227,15 @@ def require_journal(settings: Settings, command: str) -> str:
 
 
 def judge_arrivals(settings: Settings, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
-    """Judge the waiting notifications."""
     findings = journal.judge_arrivals(settings.words(), at=timestamp(utc_now()))
     if findings and not is_quiet:
-        told = ", ".join(counted_finding(count, finding) for finding, count in sorted(findings.items()))
+        findings_text = ", ".join(counted_finding(count, finding) for finding, count in sorted(findings.items()))
         tell(
             say_count(
                 findings.total(),
                 "{count:,} notification was recorded: {findings}.",
                 "{count:,} notifications were recorded: {findings}.",
-                findings=told,
+                findings=findings_text,
             )
         )
 
