@@ -77,17 +77,14 @@ class Claimed:
 
     @property
     def path_when_done(self) -> Path:
-        """The path of the sheet once it has been submitted."""
         return self.folder / "done" / self.kept_as
 
     @property
     def reconciliation(self) -> Path:
-        """The path of its reconciliation."""
         return self.folder / "done" / f"{self._stem}.reconciliation.csv"
 
     @property
     def report(self) -> Path:
-        """The path of the page for people."""
         return self.folder / "done" / f"{self._stem}.report.html"
 
     @property
@@ -103,7 +100,7 @@ class Claimed:
 
     @property
     def plan(self) -> Path:
-        """The present path of its plan, if it has one."""
+        """The path of its plan now, if it has one."""
         return self.path.with_name(f"{self.path.stem}{PLAN_ENDING}")
 
     @property
@@ -124,8 +121,9 @@ class Claimed:
             write_whole(self.answer, _bytes(self._answer(summary)))
         text = json.dumps(summary.as_json(), ensure_ascii=False, indent=1) + "\n"
         write_whole(place / f"{self._stem}.summary.json", _bytes(text))
-        kept = companions_of(self.kept_as)
-        for now, later in zip((*companions_of(self.path.name), self.path.name), (*kept, self.kept_as), strict=True):
+        names = companions_of(self.kept_as)
+        # The sheet is moved last: as long as it is in the folder of claimed sheets, the next run finishes it.
+        for now, later in zip((*companions_of(self.path.name), self.path.name), (*names, self.kept_as), strict=True):
             with suppress(FileNotFoundError):  # no companion, or another host, while the server was away, finished it
                 self.path.with_name(now).rename(place / later)
 
@@ -176,21 +174,21 @@ class Drop:
         """
         try:
             self._make_places()
-            left = sorted(path for path in self._working.iterdir() if is_sheet(path.name))
-            for path in left:
+            paths = sorted(path for path in self._working.iterdir() if is_sheet(path.name))
+            for path in paths:
                 name = path.name.partition("-")[2]
                 hold()
                 self._take_note_away(_note_of(self._folder / name), _note_of(path))
                 yield Claimed(self._folder, path, name, path.name)
             for name in self._oldest_first(self.look()):
                 hold()
-                found = self.look()  # includes files put beside it meanwhile
+                state = self.look()  # includes files put beside it meanwhile
                 self._make_places()
-                if name in found.unfit:
+                if name in state.unfit:
                     place, stored = self._folder / name, f"{self._stamp()}-{name}"
-                    yield Claimed(self._folder, place, name, stored, found.unfit[name].error)
-                    self._put_away(found.unfit[name].strays)
-                elif name in found.ready and (claimed := self._claim(self._folder / name)) is not None:
+                    yield Claimed(self._folder, place, name, stored, state.unfit[name].error)
+                    self._put_away(state.unfit[name].strays)
+                elif name in state.ready and (claimed := self._claim(self._folder / name)) is not None:
                     yield claimed
         except OSError as error:
             raise OutputError(
@@ -202,7 +200,6 @@ class Drop:
             ) from None
 
     def look(self) -> FolderState:
-        """Sort the files that are in the folder now."""
         entries, state = {}, {}
         with os.scandir(self._folder) as listed:
             names = [entry.name for entry in listed]
@@ -220,18 +217,18 @@ class Drop:
                 continue
             is_file, is_folder = stat.S_ISREG(about.st_mode), stat.S_ISDIR(about.st_mode)
             entries[name] = FolderEntry(is_file, is_folder, self._is_settled(about))
-        found = sorted_files(entries)
-        found.left |= state
-        return found
+        folder_state = sorted_files(entries)
+        folder_state.left |= state
+        return folder_state
 
     def counts(self) -> Mapping[str, int]:
         """Return the numbers of files in the folder, and of refused ones in its subfolder."""
-        found, refused = self.look(), self._folder / "refused"
-        there = [*found.ready, *found.unfit, *found.waiting, *found.left]
+        state, refused = self.look(), self._folder / "refused"
+        names = [*state.ready, *state.unfit, *state.waiting, *state.left]
         answered = (
             [path for path in refused.iterdir() if path.name.endswith(".summary.json")] if refused.is_dir() else []
         )
-        return {"waiting": len(there), "unfinished": len(found.unfinished), "refused": len(answered)}
+        return {"waiting": len(names), "unfinished": len(state.unfinished), "refused": len(answered)}
 
     def _make_places(self) -> None:
         for place in self._places:
@@ -239,7 +236,6 @@ class Drop:
             check_directory(place)
 
     def _is_own(self, path: Path) -> bool:
-        """Whether a file is one of the program's own, in a folder that was adopted with it."""
         if path.name not in self._own:
             self._own[path.name] = self._guard.is_own(path)
         return self._own[path.name]
@@ -252,12 +248,12 @@ class Drop:
     def _is_settled(self, about: os.stat_result) -> bool:
         """Whether nobody has written to a file for a while. A time in the future comes from another clock."""
         now = self._now()
-        written = about.st_mtime if about.st_mtime <= now.timestamp() else about.st_ctime
-        return written <= (now - self._settle).timestamp()
+        written_at = about.st_mtime if about.st_mtime <= now.timestamp() else about.st_ctime
+        return written_at <= (now - self._settle).timestamp()
 
-    def _oldest_first(self, found: FolderState) -> Sequence[str]:
+    def _oldest_first(self, state: FolderState) -> Sequence[str]:
         dated = []
-        for name in (*found.ready, *found.unfit):
+        for name in (*state.ready, *state.unfit):
             try:
                 dated.append(((self._folder / name).lstat().st_mtime, name))
             except FileNotFoundError:
@@ -269,9 +265,9 @@ class Drop:
 
     def _put_away(self, strays: Sequence[str]) -> None:
         """Move the notes and plans that caused refusals, after the last sheet refused for them."""
-        there = [entry.name for entry in self._folder.iterdir() if is_sheet(entry.name) and entry.name not in strays]
+        sheets = [entry.name for entry in self._folder.iterdir() if is_sheet(entry.name) and entry.name not in strays]
         for stray in strays:
-            if not any(is_meant_for(stray, sheet) for sheet in there) and os.path.lexists(self._folder / stray):
+            if not any(is_meant_for(stray, sheet) for sheet in sheets) and os.path.lexists(self._folder / stray):
                 (self._folder / stray).rename(self._folder / "refused" / f"{self._stamp()}-{stray}")
 
     def _claim(self, path: Path) -> Claimed | None:
@@ -291,6 +287,8 @@ class Drop:
         except FileNotFoundError:
             copied.unlink(missing_ok=True)
             return None
+        # A rename does not stop a program that still writes to the sheet, and half a sheet must not be paid. If it
+        # changed, it goes back, and waits until nobody has written to it for a while.
         after = target.lstat()
         if (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
             target.rename(path)
@@ -312,15 +310,15 @@ class Drop:
 
 def adopt(folder: Path) -> None:
     """Make a folder a drop folder, with everything in it. Raises `UsageError`, `OutputError`."""
-    found = _drop_folder(folder)
-    if _is_adopted(found):
+    path = _drop_folder(folder)
+    if _is_adopted(path):
         return
     try:
-        (found / MARKER).unlink(missing_ok=True)  # someone else's, which does not count
-        create_once(found / MARKER, _MARKER_TEXT)
+        (path / MARKER).unlink(missing_ok=True)  # someone else's, which does not count
+        create_once(path / MARKER, _MARKER_TEXT)
     except OSError as error:
         raise OutputError(
-            say("{path} cannot be written: {reason}.", path=found / MARKER, reason=say(error.strerror or ""))
+            say("{path} cannot be written: {reason}.", path=path / MARKER, reason=say(error.strerror or ""))
         ) from None
 
 
@@ -328,14 +326,14 @@ def _drop_folder(folder: Path) -> Path:
     """Return the absolute path of a folder that can be a drop folder. Raises `UsageError` for any other."""
     if not os.path.isdir(folder):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
         raise UsageError(say("{folder} is not a folder.", folder=folder))
-    found = Path(os.path.realpath(folder))
-    others = [found.parent / name for name in ("done", "refused")]
-    if _OUR_FOLDERS.fullmatch(found.name) and all(other.is_dir() for other in others):
+    path = Path(os.path.realpath(folder))
+    others = [path.parent / name for name in ("done", "refused")]
+    if _OUR_FOLDERS.fullmatch(path.name) and all(other.is_dir() for other in others):
         raise UsageError(
-            say("{folder} is a subfolder of the drop folder {parent}.", folder=folder, parent=found.parent),
+            say("{folder} is a subfolder of the drop folder {parent}.", folder=folder, parent=path.parent),
             hint=say("Nothing was read or moved. Name the drop folder itself."),
         )
-    return found
+    return path
 
 
 def _is_adopted(folder: Path) -> bool:
@@ -350,13 +348,13 @@ def _is_adopted(folder: Path) -> bool:
 
 def _refuse_own_state(folder: Path, guard: OutputGuard) -> None:
     """Raise `UsageError` if a folder holds files that do not belong in a drop folder."""
-    what = guard.own_in(folder)
-    if what is None:
-        found = ((path.name, _state_in(path)) for path in sorted(folder.iterdir()))
-        what = next((f"{name} ({kind})" for name, kind in found if kind is not None), None)
-    if what is not None:
+    content = guard.own_in(folder)
+    if content is None:
+        kinds = ((path.name, _state_in(path)) for path in sorted(folder.iterdir()))
+        content = next((f"{name} ({kind})" for name, kind in kinds if kind is not None), None)
+    if content is not None:
         raise UsageError(
-            say("{folder} does not look like a drop folder: it holds {what}.", folder=folder, what=what),
+            say("{folder} does not look like a drop folder: it holds {what}.", folder=folder, what=content),
             hint=say(
                 "Nothing was read or moved. Name another folder. If this is the right one, adopt it once: "
                 "`paygw-batch run-folder --adopt {folder}`.",
@@ -379,7 +377,6 @@ def _state_in(path: Path) -> str | None:
 
 
 def _is_configuration(head: bytes) -> bool:
-    """Whether a file is a configuration of this program, under any name."""
     try:
         return isinstance(tomllib.loads(head.decode()).get("gateway"), dict)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):

@@ -89,34 +89,33 @@ class FolderState:
 
 def sorted_files(entries: Mapping[str, FolderEntry]) -> FolderState:
     """Sort the names of a drop folder, leaving out hidden files and those of operating systems."""
-    found = FolderState()
+    state = FolderState()
     unfinished = {name: future for name in entries if (future := _future_name(name)) is not None}
-    found.unfinished = sorted(unfinished)
-    seen = [name for name in entries if not _is_ignored(name) and name not in unfinished]
-    companions = {name for name in seen if is_companion(name)}
-    payloads = [name for name in seen if name not in companions and not entries[name].is_folder]
+    state.unfinished = sorted(unfinished)
+    names = [name for name in entries if not _is_ignored(name) and name not in unfinished]
+    companions = {name for name in names if is_companion(name)}
+    payloads = [name for name in names if name not in companions and not entries[name].is_folder]
     arriving = [future for name, future in unfinished.items() if not entries[name].is_settled]
     sheets = [*arriving, *(name for name in payloads if is_sheet(name))]
     written_elsewhere = _notes_beside(payloads, sheets)
     companions |= written_elsewhere
-    payloads, sheets = ([one for one in some if one not in written_elsewhere] for some in (payloads, sheets))
+    payloads, sheets = ([name for name in group if name not in written_elsewhere] for group in (payloads, sheets))
     owned = {own for name in payloads for own in companions_of(name)}
     strays = companions - owned
-    for name in seen:
+    for name in names:
         entry = entries[name]
         if name in strays:
-            _sort_stray(name, entries, sheets, found)
+            _sort_stray(name, entries, sheets, state)
         elif name in companions:
             continue
         elif not entry.is_file or name.lower().endswith(_REPORTS):
-            _leave(name, entry, _not_taken(name, entry), found)
+            _leave(name, entry, _not_taken(name, entry), state)
         else:
-            _sort_file(name, entries, [one for one in strays if is_meant_for(one, name)], unfinished, found)
-    return found
+            _sort_file(name, entries, [stray for stray in strays if is_meant_for(stray, name)], unfinished, state)
+    return state
 
 
 def is_sheet(name: str) -> bool:
-    """Whether a name is that of a sheet."""
     lowered = name.lower()
     return lowered.endswith(SHEET_ENDINGS) and not lowered.endswith(_REPORTS) and not is_companion(name)
 
@@ -142,43 +141,43 @@ def _sort_file(
     entries: Mapping[str, FolderEntry],
     strays: Sequence[str],
     unfinished: Mapping[str, str],
-    found: FolderState,
+    state: FolderState,
 ) -> None:
     own = [name, *companions_of(name)]
-    alike = {spelled_alike(one) for one in own}
-    arriving = sorted(one for one, future in unfinished.items() if spelled_alike(future) in alike)
-    belonging = [one for one in own if one in entries]
-    if not all(entries[one].is_settled for one in [*belonging, *arriving, *strays]):
-        found.waiting.append(name)
+    alike = {spelled_alike(companion) for companion in own}
+    arriving = sorted(transfer for transfer, future in unfinished.items() if spelled_alike(future) in alike)
+    belonging = [companion for companion in own if companion in entries]
+    if not all(entries[file].is_settled for file in [*belonging, *arriving, *strays]):
+        state.waiting.append(name)
     elif arriving:
-        found.left[name] = say(
+        state.left[name] = say(
             "{name} is not picked up while {unfinished} is there: its transfer has not finished.",
             name=name,
             unfinished=arriving[0],
         )
     elif not is_sheet(name):
-        found.unfit[name] = RefusedFile(_not_a_sheet(name))
+        state.unfit[name] = RefusedFile(_not_a_sheet(name))
     elif strays:
-        found.unfit[name] = RefusedFile(_stray_error(strays[0], name), sorted(strays))
+        state.unfit[name] = RefusedFile(_stray_error(strays[0], name), sorted(strays))
     else:
-        found.ready.append(name)
+        state.ready.append(name)
 
 
-def _sort_stray(name: str, entries: Mapping[str, FolderEntry], sheets: Iterable[str], found: FolderState) -> None:
+def _sort_stray(name: str, entries: Mapping[str, FolderEntry], sheets: Iterable[str], state: FolderState) -> None:
     """Sort a note or plan that belongs to no sheet, refusing the sheets that it may be meant for."""
     if any(is_meant_for(name, sheet) for sheet in sheets):
-        found.waiting.append(name)
+        state.waiting.append(name)
         return
     kind = say("a plan") if _is_plan(name) else say("a cover note")
     why = say("{name} is {kind}, but no sheet here belongs to it.", name=name, kind=kind)
-    _leave(name, entries[name], why, found)
+    _leave(name, entries[name], why, state)
 
 
-def _leave(name: str, entry: FolderEntry, why: str, found: FolderState) -> None:
+def _leave(name: str, entry: FolderEntry, why: str, state: FolderState) -> None:
     if entry.is_settled:
-        found.left[name] = why
+        state.left[name] = why
     else:
-        found.waiting.append(name)
+        state.waiting.append(name)
 
 
 def _stray_error(stray: str, sheet: str) -> PaygwError:
@@ -242,9 +241,9 @@ def _is_plan(name: str) -> bool:
 
 def _notes_beside(names: Sequence[str], sheets: Sequence[str]) -> set[str]:
     """Return the names made of a sheet's whole name and another program's ending for notes."""
-    there = {spelled_alike(sheet) for sheet in sheets}
-    found = ((name, *spelled_alike(name).rpartition(".")) for name in names)
-    return {name for name, sheet, _, ending in found if sheet in there and ending in _NOTES_ELSEWHERE}
+    sheet_names = {spelled_alike(sheet) for sheet in sheets}
+    parts = ((name, *spelled_alike(name).rpartition(".")) for name in names)
+    return {name for name, sheet, _, ending in parts if sheet in sheet_names and ending in _NOTES_ELSEWHERE}
 
 
 def _endings(name: str) -> Sequence[str]:

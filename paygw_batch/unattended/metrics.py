@@ -63,10 +63,10 @@ def metrics_text(
     earlier: str,
     work: SharedWork | None = None,
 ) -> str:
-    """Return all gauges as lines of text. Each metric has its help and type.
+    """Return all gauges as lines of text, each with its help and type.
 
     `ended` is None if the journal has changed without a command ending. `earlier` is the text to replace: its samples
-    for other commands stay, as do figures of a journal or of workers that were not read now (None).
+    for other commands stay, and so do figures that were not read now (None).
     """
     samples = _samples_of(earlier)
     samples |= {} if figures is None else _of_journal(figures, now)
@@ -78,7 +78,7 @@ def metrics_text(
 
 def _of_run(ended: EndedRun, now: datetime) -> Samples:
     summary, labels = ended.summary, _labels(command=ended.command)
-    found = {
+    samples = {
         "paygw_folder_files": {_labels(state=state): str(count) for state, count in ended.files.items()},
         "paygw_run_exit_code": {labels: str(int(summary.exit_code))},
         "paygw_run_end_timestamp_seconds": {labels: _seconds(now)},
@@ -86,8 +86,8 @@ def _of_run(ended: EndedRun, now: datetime) -> Samples:
         "paygw_run_sent_rows": {labels: str(summary.sent_this_run)},
     }
     if summary.exit_code is ExitCode.DONE:
-        found["paygw_run_last_success_timestamp_seconds"] = {labels: _seconds(now)}
-    return found
+        samples["paygw_run_last_success_timestamp_seconds"] = {labels: _seconds(now)}
+    return samples
 
 
 def _of_journal(figures: JournalTotals, now: datetime) -> Samples:
@@ -121,17 +121,17 @@ def _of_workers(work: SharedWork, now: datetime) -> Samples:
 
 def _samples_of(text: str) -> Samples:
     """Return our own samples from an earlier text, ignoring every other line."""
-    found: Samples = {}
+    samples: Samples = {}
     for line in text.splitlines():
         if sample := _SAMPLE.fullmatch(line):
             name, labels, value = sample.groups(default="")
-            found.setdefault(name, {})[labels] = value
-    return found
+            samples.setdefault(name, {})[labels] = value
+    return samples
 
 
 def _labels(**labels: str) -> str:
-    told = ",".join(f'{name}="{text}"' for name, text in labels.items())
-    return f"{{{told}}}"
+    text_of_labels = ",".join(f'{name}="{text}"' for name, text in labels.items())
+    return f"{{{text_of_labels}}}"
 
 
 def _seconds(at: datetime) -> str:

@@ -114,7 +114,7 @@ def run_reported(settings: Settings, command: str, tell: Tell, interrupted: Call
     """
     started_s = time.monotonic()
     # Faulty channels of notices are reported first. A worker sends none, so its host needs no password.
-    heard = () if command == _WORK else [one.begin(settings, os.environ) for one in extras(AFTER_A_COMMAND)]
+    ends = () if command == _WORK else [module.begin(settings, os.environ) for module in extras(AFTER_A_COMMAND)]
     log = RunLog(settings.reporting.log, command)
     log.write("run_started", pid=os.getpid())
     report = RunReport(log)
@@ -129,7 +129,7 @@ def run_reported(settings: Settings, command: str, tell: Tell, interrupted: Call
         could_not, summary = partial(_could_not, tell, log), report.summary
         if report.sheet is not None and summary.exit_code is ExitCode.DEFECTS:
             tell_of_refused_sheet(settings, summary.sheet or report.sheet.name, summary.defects, None, could_not)
-        for end in heard:
+        for end in ends:
             end(could_not)
 
 
@@ -157,10 +157,10 @@ def _tell(settings: Settings, ended: EndedRun, tell: Tell, log: RunLog) -> None:
     if (failure := write_metrics(settings, ended)) is not None:
         _could_not(tell, log, failure)
     if settings.reporting.hook:
-        told = {**summary.as_json(), "command": ended.command, "run": log.run}
+        members = {**summary.as_json(), "command": ended.command, "run": log.run}
         environ = child_environment(os.environ, secret=secret_variables(settings))
-        if (said := _call(settings.reporting, told, environ)) is not None:
-            _could_not(tell, log, said)
+        if (problem := _call(settings.reporting, members, environ)) is not None:
+            _could_not(tell, log, problem)
     if log.failure is not None:
         tell(log.failure)
 
@@ -224,11 +224,11 @@ def _figures(settings: Settings) -> JournalTotals | None:
     """Return the journal's totals over all batches; None if it cannot be read."""
     try:
         with journal_to_read(settings) as journal:
-            found = journal_status(journal)
-            in_doubt = (journal.rows(one.record.number, states=SHOWN_IN_DOUBT) for one in found.batches)
-            left = [row.intended_at for rows in in_doubt for row in rows if row.intended_at is not None]
-            oldest = datetime.fromisoformat(min(left)) if left else None
-            return JournalTotals({state: found.states.get(state, 0) for state in STATES}, found.totals, oldest)
+            status = journal_status(journal)
+            in_doubt = (journal.rows(listed.record.number, states=SHOWN_IN_DOUBT) for listed in status.batches)
+            sent_at = [row.intended_at for rows in in_doubt for row in rows if row.intended_at is not None]
+            oldest = datetime.fromisoformat(min(sent_at)) if sent_at else None
+            return JournalTotals({state: status.states.get(state, 0) for state in STATES}, status.totals, oldest)
     except PaygwError:
         return None  # the run's exit code reports it
 
@@ -266,12 +266,12 @@ def _could_not(tell: Tell, log: RunLog, sentence: str) -> None:
     log.write("could_not_tell", sentence=masked(sentence))
 
 
-def _call(section: ReportingSection, told: Mapping[str, object], environ: Mapping[str, str]) -> str | None:
+def _call(section: ReportingSection, members: Mapping[str, object], environ: Mapping[str, str]) -> str | None:
     """Run the hook with the summary on its standard input; return a sentence if it fails, or None."""
     try:
         done = subprocess.run(  # noqa: S603 (a command that the configuration names, without a shell)
             section.hook,
-            input=json.dumps(told),
+            input=json.dumps(members),
             text=True,
             env=environ,
             stdout=subprocess.DEVNULL,
