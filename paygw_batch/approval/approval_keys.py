@@ -163,8 +163,7 @@ def read_public_key(text: str) -> PublicKey | None:
     """Return the public key in a line of text, or None if it is not a key that a person may have.
 
     Accepted are Ed25519, P-256, and RSA of at least 2048 bits, as `openssl pkey -pubout` or a browser's
-    `getPublicKey()` write them. A key has many spellings (line breaks, padding, unused bits at its end), and all of
-    them are the same key.
+    `getPublicKey()` write them, in every spelling (line breaks, padding, unused bits at the end).
     """
     bare = "".join(text.split()).rstrip("=")
     try:
@@ -192,8 +191,8 @@ def read_public_key_der(der: bytes) -> PublicKey | None:
 
 def read_pem_public_key(pem: bytes) -> PublicKey | None:
     """Return the public key in a PEM file, or None if it is not of a supported kind."""
-    found = _PEM.fullmatch(pem)
-    return None if found is None else read_public_key(found[1].decode("ascii", "replace"))
+    match = _PEM.fullmatch(pem)
+    return None if match is None else read_public_key(match[1].decode("ascii", "replace"))
 
 
 def read_own_spelling(text: str) -> PublicKey | None:
@@ -238,7 +237,6 @@ class Person:
 
     @property
     def keys(self) -> frozenset[PublicKey]:
-        """All keys of the person."""
         return frozenset((*self.maker_keys, *self.approver_keys))
 
 
@@ -249,7 +247,6 @@ class People:
     listed: tuple[Person, ...]
 
     def owner_of(self, key: PublicKey) -> Person | None:
-        """Return the owner of a key."""
         return next((person for person in self.listed if key in person.keys), None)
 
     def maker_with(self, key: PublicKey) -> Person | None:
@@ -276,7 +273,7 @@ def plain_name(name: str) -> str:
     NFKC and case folding, no invisible characters, single blanks.
     """
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(_BLANKS)
-    shown = [one for one in folded if one.isspace() or (unicodedata.category(one)[0] != "C" and one not in _INVISIBLE)]
+    shown = [c for c in folded if c.isspace() or (unicodedata.category(c)[0] != "C" and c not in _INVISIBLE)]
     return " ".join(unicodedata.normalize("NFC", "".join(shown)).split())
 
 
@@ -295,7 +292,7 @@ def people_of(makers: Listed, approvers: Listed) -> People:
                     say("A name in [approval.{section}] is empty.", section=section),
                     hint=say("Write the name of the person whose key it is."),
                 )
-            shown = "".join(one for one in name if one.isspace() or one.isprintable())
+            shown = "".join(c for c in name if c.isspace() or c.isprintable())
             names.setdefault(plain, " ".join(shown.split()))
             of_person = keys.setdefault(plain, {"makers": [], "approvers": []})
             of_person[section] += _read_keys(section, name, texts)

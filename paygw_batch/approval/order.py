@@ -71,10 +71,10 @@ def agreed(
     Raises `ApprovalError` if it was withdrawn, or too few people approve it.
     """
     require_not_withdrawn(order, journal.withdrawals())
-    found = require_signatures(order, policy, now)
-    approvers, digest = ", ".join(person.name for person in found.valid), order.digest()
-    counted = order.model_copy(update={"approvals": list(found.valid.values())})
-    decided = kept("agreed", by, digest, found.maker.name, approvers)
+    signatures = require_signatures(order, policy, now)
+    approvers, digest = ", ".join(person.name for person in signatures.valid), order.digest()
+    counted = order.model_copy(update={"approvals": list(signatures.valid.values())})
+    decided = kept("agreed", by, digest, signatures.maker.name, approvers)
     return decided, SignedOrder(order.batch, counted.model_dump_json(), sha256=digest)
 
 
@@ -126,24 +126,21 @@ class ForgetOrder(Order):
 
     @property
     def rows(self) -> int:
-        """The number of rows in which people would be forgotten."""
-        return sum(one.rows for one in self.content.batches)
+        return sum(batch.rows for batch in self.content.batches)
 
     def changes(self, _actual: ForgetContent) -> Sequence[str]:
-        """Return that the order would do something else now."""
         return [say("other payments would be forgotten now")]
 
 
 def unsigned_forget_order(
     journal: JournalReader, chosen: Forgettable, *, endpoint: str, maker: PublicKey, now: datetime
 ) -> ForgetOrder:
-    """Return an order that its maker has yet to sign."""
     content = _content_of(journal, chosen, endpoint)
     return ForgetOrder(content=content, made_at=timestamp(now), maker=maker.text, signature="", approvals=[])
 
 
 def _content_of(journal: JournalReader, chosen: Forgettable, endpoint: str) -> ForgetContent:
-    records = {one.number: one for one in journal.batches()}
+    records = {record.number: record for record in journal.batches()}
     batches = [
         ForgottenBatch(
             batch=records[number].batch,
@@ -157,7 +154,7 @@ def _content_of(journal: JournalReader, chosen: Forgettable, endpoint: str) -> F
         endpoint=endpoint,
         journal=journal.head().journal_id,
         before=chosen.before,
-        instructions=[] if chosen.before else [one for some in chosen.batches.values() for one in some],
+        instructions=[] if chosen.before else [number for numbers in chosen.batches.values() for number in numbers],
         sha256=chosen.sha256,
         batches=batches,
     )
@@ -179,8 +176,8 @@ def forget_order_in_force(
     Raises `ApprovalError` unless it is approved, and would forget the same payments as when it was made.
     """
     require_place(order, journal, endpoint)
-    decided, kept = agreed(order, journal, policy, now, by=by)
+    decided, signed_order = agreed(order, journal, policy, now, by=by)
     content = order.content
     chosen = journal.forgettable(content.instructions or None, before=content.before, cutoff=cutoff, recent=recent)
     require_true(order, _content_of(journal, chosen, endpoint))
-    return chosen, decided, kept
+    return chosen, decided, signed_order

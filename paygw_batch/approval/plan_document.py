@@ -147,8 +147,7 @@ class PlanDocument(SignedDocument):
             raise ValueError("the list of people is not the one that the content names")
 
     def findings_of(self, *codes: str) -> Sequence[PlanFinding]:
-        """Return the findings with one of these codes."""
-        return [one for one in self.findings if one.code in codes]
+        return [finding for finding in self.findings if finding.code in codes]
 
     @property
     def code(self) -> str:
@@ -185,24 +184,24 @@ def content_and_people(
     minor_units: Mapping[str, int],
 ) -> tuple[Content, str]:
     """Return the payments of a planned sheet that would leave, and the list of their people. `known` would not."""
-    told = {one.row for one in known}
-    found = _Leaving.of(validated, told, minor_units)
+    known_rows = {row.row for row in known}
+    leaving = _Leaving.of(validated, known_rows, minor_units)
     content = Content(
         endpoint=endpoint,
         journal=journal_id,
         operation=validated.sheet.operation,
         batch=validated.batch,
         sheet=validated.sheet.name,
-        rows=validated.payable - len(told),
-        known=len(told),
+        rows=validated.payable - len(known_rows),
+        known=len(known_rows),
         invalid=validated.height - validated.payable,
         amended=amended,
-        instructions_sha256=found.digest,
-        known_sha256=found.known_digest,
-        people_sha256=hashlib.sha256(found.people.encode()).hexdigest(),
-        totals=found.totals,
+        instructions_sha256=leaving.digest,
+        known_sha256=leaving.known_digest,
+        people_sha256=hashlib.sha256(leaving.people.encode()).hexdigest(),
+        totals=leaving.totals,
     )
-    return content, found.people
+    return content, leaving.people
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +220,9 @@ class _Leaving:
         sums: Counter[str] = Counter()
         is_known = pl.col("row").is_in(pl.Series(sorted(known), dtype=pl.UInt32).implode())
         for part in validated.parts():
-            for some in part.instructions.iter_slices(_ROWS_AT_ONCE):
-                known_digest.update(_csv_bytes(some.filter(is_known).select("row", "client_orderid")))
-                leaving = some.filter(~is_known) if known else some
+            for piece in part.instructions.iter_slices(_ROWS_AT_ONCE):
+                known_digest.update(_csv_bytes(piece.filter(is_known).select("row", "client_orderid")))
+                leaving = piece.filter(~is_known) if known else piece
                 digest.update(_csv_bytes(leaving))
                 exact = leaving.group_by("currency").agg(pl.col("minor").cast(pl.Decimal(38, 0)).sum())
                 sums.update({currency: int(minor) for currency, minor in exact.iter_rows()})
@@ -247,9 +246,9 @@ def _people(instructions: pl.DataFrame, rows: pl.DataFrame, minor_units: Mapping
     decimals = (
         pl.when(digits > 0).then(pl.concat_str(pl.lit("."), rest.str.pad_start(digits, "0"))).otherwise(pl.lit(""))
     )
-    named = instructions.join(names, on="row", how="left", maintain_order="left")
+    with_names = instructions.join(names, on="row", how="left", maintain_order="left")
     amount = pl.concat_str(whole.cast(pl.String), decimals)
-    listed = named.select("row", "name", pl.col("payee").alias("account"), "currency", amount=amount)
+    listed = with_names.select("row", "name", pl.col("payee").alias("account"), "currency", amount=amount)
     return listed.select(PEOPLE_COLUMNS).write_csv(include_header=False)
 
 
@@ -287,8 +286,8 @@ def payout_code(document: PlanDocument) -> str:
 
     They are the same before and after the plan is signed.
     """
-    shown = document.model_dump_json(exclude={"document", "made_at", "maker", "signature", "approvals"})
-    return hashlib.sha256(f"{document.document} code\n{shown}".encode()).hexdigest()[:16]
+    covered = document.model_dump_json(exclude={"document", "made_at", "maker", "signature", "approvals"})
+    return hashlib.sha256(f"{document.document} code\n{covered}".encode()).hexdigest()[:16]
 
 
 def payments_sha256(content: Content) -> str:
@@ -326,13 +325,13 @@ def check_plan(
             ),
         )
     require_same_content(document, content)
-    found = require_signatures(document, policy, now)
+    signed = require_signatures(document, policy, now)
     digest = document.digest()
     approvals = (
-        kept("approved", person.name, approval.approved_at, digest[:16]) for person, approval in found.valid.items()
+        kept("approved", person.name, approval.approved_at, digest[:16]) for person, approval in signed.valid.items()
     )
     return Approved(
-        digest, (kept("prepared", found.maker.name, document.made_at), *approvals), tuple(document.answered)
+        digest, (kept("prepared", signed.maker.name, document.made_at), *approvals), tuple(document.answered)
     )
 
 
@@ -346,20 +345,20 @@ def require_same_content(document: PlanDocument, content: Content) -> None:
 
 
 def check_findings(document: PlanDocument, again: Sequence[PlanFinding], *, asked: Sequence[str]) -> None:
-    """Raise `ApprovalError` unless a plan has exactly the recomputed findings `again`.
+    """Raise `ApprovalError` unless a plan has exactly the recomputed findings `again`, in their order.
 
-    That includes every value, every word and their order: people read the first of many, and trust each sentence as the
-    program's own. `asked` has the keys of the sheet's questions: its maker answered exactly these.
+    People read the first of many, and trust each sentence as the program's own. `asked` has the keys of the sheet's
+    questions: its maker answered exactly these.
     """
     if tuple(again) == tuple(document.findings) and document.answered == list(asked):
         return
-    planned, found = (Counter(one.values for one in some) for some in (document.findings, again))
+    planned, actual = (Counter(finding.values for finding in findings) for findings in (document.findings, again))
     raise ApprovalError(
         say(
             "The plan does not show what its approver must see: {missing:,} findings are missing, and {foreign:,} "
             "should not be there.",
-            missing=(found - planned).total(),
-            foreign=(planned - found).total(),
+            missing=(actual - planned).total(),
+            foreign=(planned - actual).total(),
         ),
         hint=say(
             "Nothing was sent. Payments made since can change the findings, and so can the plan's maker. Make a new "

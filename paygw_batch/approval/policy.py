@@ -26,7 +26,7 @@ from paygw_batch.settings.configuration import Settings
 def policy_of(settings: Settings) -> ApprovalPolicy | None:
     """Return the approval policy, or None if the configuration asks for no approval.
 
-    Raises `ConfigurationError` when people cannot be told apart, or nothing could ever be approved.
+    Raises `ConfigurationError` if people cannot be told apart, or nothing could ever be approved.
     """
     section = settings.approval
     if not section.approvers:
@@ -65,7 +65,7 @@ def listed_people(settings: Settings) -> People:
 
 
 def known_maker(key: PublicKey, policy: ApprovalPolicy, nothing_made: str) -> Person:
-    """Return who prepares with `key`. Raises `ApprovalError` when the policy knows nobody who does."""
+    """Return who prepares with `key`. Raises `ApprovalError` if the policy knows nobody who does."""
     maker = policy.people.maker_with(key)
     if maker is None:
         raise ApprovalError(say("This key does not belong to a listed maker."), hint=nothing_made)
@@ -73,7 +73,7 @@ def known_maker(key: PublicKey, policy: ApprovalPolicy, nothing_made: str) -> Pe
 
 
 def default_plan(sheet: Path) -> Path:
-    """Return where the plan of a sheet is looked for: beside it."""
+    """Return the path at which the plan of a sheet is looked for: beside it."""
     return sheet.parent / f"{sheet.stem}.plan.json"
 
 
@@ -84,8 +84,7 @@ MAX_WORDS = 2_000
 def person(name: str | None) -> str:
     """Return who decides: the login of this process, which the environment cannot change, and a name if one is given.
 
-    The login says whose account was used and not who sat there: if people share an account, --by tells them apart,
-    on their word.
+    The login names the account that was used. If people share it, --by tells them apart, on their word.
     """
     try:
         login = pwd.getpwuid(os.getuid()).pw_name
@@ -94,12 +93,12 @@ def person(name: str | None) -> str:
     return login if name is None else f"{required_line(name, '--by')}{LOGIN}{login})"
 
 
-def required_line(text: str, what: str) -> str:
+def required_line(text: str, name: str) -> str:
     """Return a person's words without blanks around them. Raises `UsageError` unless they are one line of text."""
     words = text.strip()
     if not words or not words.isprintable() or len(words) > MAX_WORDS:
         raise UsageError(
-            say("{what} must be one line of text, of at most {max_words:,} characters.", what=what, max_words=MAX_WORDS)
+            say("{what} must be one line of text, of at most {max_words:,} characters.", what=name, max_words=MAX_WORDS)
         )
     return words
 

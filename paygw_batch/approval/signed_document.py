@@ -133,7 +133,7 @@ Document = TypeVar("Document", bound=SignedDocument)
 
 
 def signed_bytes(domain: str, body: Mapping[str, object]) -> bytes:
-    """Return the text that a signature covers: what kind of text it is, and its values."""
+    """Return the text that a signature covers: the kind of text, and its values."""
     return f"{domain}\n{json.dumps(body, sort_keys=True, separators=(',', ':'))}".encode()
 
 
@@ -148,7 +148,6 @@ class Signatures:
 
 
 def signed(unsigned: Document, key: ApprovalKey) -> Document:
-    """Return a document with its maker's signature."""
     return unsigned.model_copy(update={"signature": key.sign(unsigned.signed_text())})
 
 
@@ -172,7 +171,6 @@ class ApprovalText:
 
     @property
     def challenge(self) -> str:
-        """The challenge with which a passkey signs the text."""
         return challenge_of(self.text)
 
 
@@ -207,8 +205,8 @@ def approve(document: Document, key: ApprovalKey, policy: ApprovalPolicy, now: d
 
     Raises `ApprovalError` as `approval_text` does.
     """
-    asked = approval_text(document, key.public, policy, now)
-    approval = Approval(key=key.public.text, approved_at=asked.approved_at, signature=key.sign(asked.text))
+    to_sign = approval_text(document, key.public, policy, now)
+    approval = Approval(key=key.public.text, approved_at=to_sign.approved_at, signature=key.sign(to_sign.text))
     return _with_approval(document, approval, policy)
 
 
@@ -217,14 +215,14 @@ def approve_by_passkey(document: Document, approval: Approval, policy: ApprovalP
 
     Raises `ApprovalError` with the reason if it is not valid, or if its text was shown too long ago.
     """
-    found: Person | str = say("has no time")
+    approver: Person | str = say("has no time")
     if _is_time(approval.approved_at):
-        found = _approver_of(approval, document, _maker_of(document, policy), policy, now)
-    if isinstance(found, Person) and datetime.fromisoformat(approval.approved_at) < now - MAX_SIGNING:
-        found = say("was started at {approved_at}, too long ago", approved_at=approval.approved_at)
-    if not isinstance(found, Person):
+        approver = _approver_of(approval, document, _maker_of(document, policy), policy, now)
+    if isinstance(approver, Person) and datetime.fromisoformat(approval.approved_at) < now - MAX_SIGNING:
+        approver = say("was started at {approved_at}, too long ago", approved_at=approval.approved_at)
+    if not isinstance(approver, Person):
         raise ApprovalError(
-            say("The approval {problem}.", problem=found),
+            say("The approval {problem}.", problem=approver),
             hint=say("Nothing was approved. Reload the page and approve again."),
             for_terminal=False,
         )
@@ -233,7 +231,7 @@ def approve_by_passkey(document: Document, approval: Approval, policy: ApprovalP
 
 def _with_approval(document: Document, approval: Approval, policy: ApprovalPolicy) -> Document:
     person = _owner(approval.key, policy)
-    others = [one for one in document.approvals if _owner(one.key, policy) != person]
+    others = [other for other in document.approvals if _owner(other.key, policy) != person]
     return document.model_copy(update={"approvals": [*others, approval]})
 
 
@@ -256,7 +254,7 @@ def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: da
 
     Raises `ApprovalError` if too few people approve, or if its stated time is in the future.
     """
-    found = signatures_of(document, policy, now)
+    signatures = signatures_of(document, policy, now)
     if datetime.fromisoformat(document.made_at) > now + CLOCK_SKEW:
         raise ApprovalError(
             say(
@@ -266,14 +264,14 @@ def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: da
             ),
             hint=f"{say(document.nothing_done)} {say(document.make_another)}",
         )
-    if len(found.valid) < policy.needed:
+    if len(signatures.valid) < policy.needed:
         count = say_count(
             policy.needed,
             "{count} is needed, {valid} valid",
             "{count} are needed, {valid} valid",
-            valid=len(found.valid),
+            valid=len(signatures.valid),
         )
-        reasons = say("; {wrong}", wrong="; ".join(found.wrong)) if found.wrong else ""
+        reasons = say("; {wrong}", wrong="; ".join(signatures.wrong)) if signatures.wrong else ""
         raise ApprovalError(
             say(
                 "The {noun} does not have enough approvals: {count}{reasons}.",
@@ -283,7 +281,7 @@ def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: da
             ),
             hint=f"{say(document.nothing_done)} {say(_APPROVE_IT, placeholder=document.placeholder)}",
         )
-    return found
+    return signatures
 
 
 def require_journal(document: SignedDocument, journal_id: str, nothing_done: str) -> None:
@@ -303,21 +301,21 @@ def require_journal(document: SignedDocument, journal_id: str, nothing_done: str
 
 def require_not_withdrawn(document: SignedDocument, withdrawals: Iterable[Withdrawal]) -> None:
     """Raise `DocumentWithdrawn` if a person withdrew the document, in any copy."""
-    for one in withdrawals:
-        if one.sha256 == document.digest():
+    for withdrawal in withdrawals:
+        if withdrawal.sha256 == document.digest():
             raise DocumentWithdrawn(
                 say(
                     "The {noun} was withdrawn by {name} at {at}: no copy of it is valid any longer.",
                     noun=say(document.noun),
-                    name=one.by,
-                    at=one.at,
+                    name=withdrawal.by,
+                    at=withdrawal.at,
                 ),
                 hint=f"{say(document.nothing_done)} {say(document.make_another)}",
             )
 
 
 def name_of(key: str, people: People) -> str:
-    """Return the name of the person who owns a document's key."""
+    """Return the name of the owner of a document's key, or words for an unknown key."""
     public = read_own_spelling(key)
     owner = None if public is None else people.owner_of(public)
     return say("an unknown key") if owner is None else owner.name
