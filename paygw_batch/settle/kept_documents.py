@@ -35,15 +35,15 @@ def check_kept_orders(journal: JournalReader) -> int:
     """Return the number of signed orders in the journal. Raises `JournalCorrupt` if one is not genuine.
 
     Each must be signed by the keys that it names, be about this journal and its batch, and have led to the facts that
-    it asks for. Whether those keys are configured today does not matter for a past order.
+    it asks for. Today's configured keys do not matter for a past order.
     """
     records, count = journal.batches(), 0
-    for name in dict.fromkeys(("", *(one.batch for one in records))):
+    for name in dict.fromkeys(("", *(record.batch for record in records))):
         if not (texts := journal.signed_orders(name)):
             continue
         # An order to forget is kept under no batch, and its facts are in each of its batches.
-        own = [one for one in records if name in {"", one.batch}]
-        done = [(one.order, _deed_of(batch, one)) for batch in own for one in journal.history(batch.number)]
+        own = [record for record in records if name in {"", record.batch}]
+        done = [(entry.order, _deed_of(batch, entry)) for batch in own for entry in journal.history(batch.number)]
         for text in texts:
             _check(_order_of(text, name), name, journal.head().journal_id, done)
             count += 1
@@ -65,7 +65,7 @@ def _order_of(text: str, batch: str) -> _Kept:
 
 def _check(order: _Kept, batch: str, journal_id: str, done: Sequence[tuple[str, _Deed]]) -> None:
     """Raise `JournalCorrupt` unless an order is genuine; `done` are the facts that name orders, with their digests."""
-    digest, asked = order.digest(), set(_deeds(order))
+    digest, deeds = order.digest(), set(_deeds(order))
     names = {"order": digest[:16], "batch": batch or "-"}
     if not _is_signed_by_its_keys(order):
         raise JournalCorrupt(
@@ -75,13 +75,13 @@ def _check(order: _Kept, batch: str, journal_id: str, done: Sequence[tuple[str, 
         raise JournalCorrupt(
             say("The signed order {order} of batch {batch} is about another journal or another batch.", **names)
         )
-    found = {deed for by_order, deed in done if by_order == digest}
-    if found != asked:
+    recorded = {deed for by_order, deed in done if by_order == digest}
+    if recorded != deeds:
         raise JournalCorrupt(
             say(
                 "The signed order {order} of batch {batch} does not match its facts: {done} of {asked} are there.",
-                done=len(found & asked),
-                asked=len(asked),
+                done=len(recorded & deeds),
+                asked=len(deeds),
                 **names,
             )
         )
@@ -106,23 +106,22 @@ def _is_signed_by_its_keys(document: SignedDocument) -> bool:
 
 
 def _deeds(order: _Kept) -> Iterator[_Deed]:
-    """Yield the facts that an order leads to."""
     if isinstance(order, ForgetOrder):
         for batch in order.content.batches:
             yield f"{batch.operation} {batch.batch}", None, None, _FORGOTTEN, ""
         return
     name = f"{order.content.operation} {order.batch}"
-    for one in order.content.rows:
+    for row in order.content.rows:
         if order.is_release:
-            yield name, one.row, one.attempt, FactKind.RELEASED.value, ""
+            yield name, row.row, row.attempt, FactKind.RELEASED.value, ""
         else:
-            kind = kind_of(Resolved(one.decision.settlement.resolution, "", "")).value
-            yield name, one.row, one.attempt, kind, kept_text(one.decision.settlement.said)
+            kind = kind_of(Resolved(row.decision.settlement.resolution, "", "")).value
+            yield name, row.row, row.attempt, kind, kept_text(row.decision.settlement.said)
 
 
 def _deed_of(record: BatchRecord, entry: HistoryEntry) -> _Deed:
-    said = "" if entry.kind in {FactKind.RELEASED, _FORGOTTEN} else entry.said
-    return f"{record.operation} {record.batch}", entry.row, entry.attempt, entry.kind, said
+    evidence = "" if entry.kind in {FactKind.RELEASED, _FORGOTTEN} else entry.said
+    return f"{record.operation} {record.batch}", entry.row, entry.attempt, entry.kind, evidence
 
 
 class WithdrawalDocument(SignedPart):
@@ -138,7 +137,7 @@ class WithdrawalDocument(SignedPart):
     signature: str
 
     def signed_text(self) -> bytes:
-        """Return the text that the signature covers: everything but itself."""
+        """Return the text that the signature covers: everything but the signature."""
         return signed_bytes(self.document, self.model_dump(exclude={"signature"}))
 
 
@@ -192,19 +191,19 @@ def require_unused(document: SignedDocument, journal: JournalReader) -> None:
 def check_kept_withdrawals(journal: JournalReader) -> int:
     """Return the number of withdrawals in the journal. Raises `JournalCorrupt` if one is not genuine.
 
-    Whether its key is configured today does not matter for a past withdrawal.
+    Today's configured keys do not matter for a past withdrawal.
     """
-    journal_id, kept = journal.head().journal_id, journal.withdrawals()
-    for one in kept:
+    journal_id, withdrawals = journal.head().journal_id, journal.withdrawals()
+    for entry in withdrawals:
         try:
-            said = WithdrawalDocument.model_validate_json(one.document)
+            signed = WithdrawalDocument.model_validate_json(entry.document)
         except ValueError:
             raise JournalCorrupt(say("A withdrawal cannot be read.")) from None
-        key = read_own_spelling(said.key)
-        is_signed = key.has_signed(said.signed_text(), said.signature) if key is not None else not said.key
-        if not is_signed or (said.sha256, said.by, said.journal) != (one.sha256, one.by, journal_id):
-            raise JournalCorrupt(say("The withdrawal of {sha256} is not what was signed.", sha256=one.sha256[:16]))
-    return len(kept)
+        key = read_own_spelling(signed.key)
+        is_signed = key.has_signed(signed.signed_text(), signed.signature) if key is not None else not signed.key
+        if not is_signed or (signed.sha256, signed.by, signed.journal) != (entry.sha256, entry.by, journal_id):
+            raise JournalCorrupt(say("The withdrawal of {sha256} is not what was signed.", sha256=entry.sha256[:16]))
+    return len(withdrawals)
 
 
 def _unsigned(document: SignedDocument, name: str, now: datetime, key: str) -> WithdrawalDocument:
@@ -213,5 +212,5 @@ def _unsigned(document: SignedDocument, name: str, now: datetime, key: str) -> W
     )
 
 
-def _kept(said: WithdrawalDocument) -> Withdrawal:
-    return Withdrawal(said.sha256, said.by, said.model_dump_json(), said.at)
+def _kept(document: WithdrawalDocument) -> Withdrawal:
+    return Withdrawal(document.sha256, document.by, document.model_dump_json(), document.at)

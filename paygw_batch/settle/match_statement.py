@@ -99,8 +99,8 @@ def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, tru
     `true_by` is when the same file was first carried out, empty if it was not: none of its lines can be newer.
     """
     own, sent_at = read_time(line.time), read_time(line.sent_at)
-    for text, found in ((line.time, own), (line.sent_at, sent_at)):
-        if text and found is None:
+    for text, span in ((line.time, own), (line.sent_at, sent_at)):
+        if text and span is None:
             return _wrong(
                 say(
                     "The time {text!r} is unclear: write it as {written}.",
@@ -108,9 +108,9 @@ def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, tru
                     written=WRITTEN,
                 )
             )
-        if found is not None and found.start > now + timedelta(seconds=MAX_AHEAD_S):
+        if span is not None and span.start > now + timedelta(seconds=MAX_AHEAD_S):
             return _wrong(say("The time {text} is in the future: our clock says {now}.", text=text, now=timestamp(now)))
-    true_at = [_span(one) for one in (own, as_of) if one is not None]
+    true_at = [_span(time) for time in (own, as_of) if time is not None]
     if true_by:
         true_at.append(Span("", true_by))
     before = say("{time} at the latest (the file was applied then)", time=true_by) if true_by else ""
@@ -134,30 +134,30 @@ def other_attempt_sentence(
             "{order_id} was sent again after this file was first read, so the line cannot be about the latest attempt.",
             order_id=line.order_id,
         )
-    left = say("the latest attempt was sent at {intended_at}", intended_at=left_at)
+    latest = say("the latest attempt was sent at {intended_at}", intended_at=left_at)
     match meant_attempt(time.times, left_at):
         case Meant.EARLIER:
             return say(
                 "{order_id} at {shown}: that is before {left}, so the line cannot be about it.",
                 order_id=line.order_id,
                 shown=time.shown,
-                left=left,
+                left=latest,
             )
         case Meant.NONE:
             return say(
                 "No attempt of {order_id} was sent at {sent_at}: {left}.",
                 order_id=line.order_id,
                 sent_at=line.sent_at,
-                left=left,
+                left=latest,
             )
         case Meant.UNSTATED if not is_only_attempt:
-            said = say("{shown} does not say", shown=time.shown) if time.shown else say("the line does not say")
+            unstated = say("{shown} does not say", shown=time.shown) if time.shown else say("the line does not say")
             return say(
                 "{order_id} was sent more than once, and {said} which attempt is meant ({left}). Give the time: "
                 "in a column time, in the column sent_at of the question list, or for the whole file.",
                 order_id=line.order_id,
-                said=said,
-                left=left,
+                said=unstated,
+                left=latest,
             )
         case Meant.LATEST | Meant.UNSTATED:
             return None
@@ -210,19 +210,19 @@ def other_order_sentence(order_id: str, clash: Clash | None, *, is_contrary: boo
             "The journal has no order {order_id}: was it sent from elsewhere, or was its id changed?", order_id=order_id
         )
     if clash is None:
-        said = say(
+        sentence = say(
             "The journal has no order {order_id}, a later attempt of {first} by its name: it may be an older copy.",
             order_id=order_id,
             first=first_order_id(order_id),
         )
     else:
-        said = say(
+        sentence = say(
             "Row {sheet_row} of batch {batch} is {state} in the journal.",
             sheet_row=clash.sheet_row,
             batch=clash.batch,
             state=state_words(shown_state(clash.state)),
         )
-    return f"{said} {say(DO_NOT_SEND)}"
+    return f"{sentence} {say(DO_NOT_SEND)}"
 
 
 def nearest_order_sentence(line: StatementLine, near: Sequence[RowState], minor_units: Mapping[str, int]) -> str:
@@ -337,22 +337,22 @@ class StatementReader:
             if not line.order_id:
                 readings.append(StatementDifference(line.line, "", say("The line names no order.")))
             elif times[line.order_id] > 1:
-                said = say(
+                sentence = say(
                     "The statement names {order_id} {times} times: which line is right?",
                     order_id=line.order_id,
                     times=times[line.order_id],
                 )
-                readings.append(StatementDifference(line.line, line.order_id, said))
+                readings.append(StatementDifference(line.line, line.order_id, sentence))
             elif line.order_id in shared and len(self._fitting(line)) > 1:
-                said = say(_TWO_OPERATIONS, order_id=line.order_id)
-                readings.append(StatementDifference(line.line, line.order_id, said))
+                sentence = say(_TWO_OPERATIONS, order_id=line.order_id)
+                readings.append(StatementDifference(line.line, line.order_id, sentence))
             elif (row := rows.get(line.order_id)) is not None:
                 readings.append(self._read(line, row, evidence))
             elif line.order_id in earlier:
                 readings.append(self._read_earlier(line, earlier[line.order_id]))
             elif near := nearest.get(line.order_id):
-                said = nearest_order_sentence(line, near, self._minor_units)
-                readings.append(StatementDifference(line.line, line.order_id, said))
+                sentence = nearest_order_sentence(line, near, self._minor_units)
+                readings.append(StatementDifference(line.line, line.order_id, sentence))
             else:
                 clash, is_contrary = elsewhere.get(line.order_id), line.order_id in contrary
                 wrong = other_order_sentence(line.order_id, clash, is_contrary=is_contrary)
@@ -373,29 +373,29 @@ class StatementReader:
     def evidence(self, statement: Statement, contrary: Sequence[StatementLine], by: str) -> Sequence[Evidence]:
         """Return the lines that must keep their orders from being sent, as evidence vouched for by `by`."""
         of_file = {"statement": statement.name, "sha256": statement.sha256, "by": by}
-        found = []
+        entries = []
         for line in contrary:
-            said = {"line": line.line, "order_id": line.order_id, "amount": line.amount_text, "currency": line.currency}
+            body = {"line": line.line, "order_id": line.order_id, "amount": line.amount_text, "currency": line.currency}
             times = {"sent_at": line.sent_at, "time": line.time} if line.sent_at or line.time else {}
-            attempts = [(one.number, one.standing.attempt) for one in self._journal.orders(line.order_id)]
-            content = canonical(of_file | said | times | {"word": _word(line)})
+            attempts = [(order.number, order.standing.attempt) for order in self._journal.orders(line.order_id)]
+            content = canonical(of_file | body | times | {"word": _word(line)})
             lasting = canonical({"attempts": attempts, "sha256": statement.sha256})
-            found.append(Evidence(EvidenceSource.STATEMENT, self._claim(line), content, lasting=lasting))
-        return found
+            entries.append(Evidence(EvidenceSource.STATEMENT, self._claim(line), content, lasting=lasting))
+        return entries
 
     def meanings(self, statement: Statement) -> Mapping[str, OutcomeKind]:
         """Return the meanings of a statement's words, including those that a person answered."""
-        found = {_word(line): self._meaning(line) for line in statement.lines}
-        return {word: meaning for word, meaning in found.items() if meaning is not None}
+        by_word = {_word(line): self._meaning(line) for line in statement.lines}
+        return {word: meaning for word, meaning in by_word.items() if meaning is not None}
 
     def _attempts(
         self, rows: Iterable[RowState], others: Mapping[str, Clash], contrary: Iterable[str]
     ) -> Mapping[int, int]:
         """Return the number of attempts of each named instruction that may be sent again."""
-        found = {row.instruction: row.attempt for row in rows if row.state in _MAY_BE_SENT}
-        for order_id in {*contrary, *(one for one, clash in others.items() if clash.state in _MAY_BE_SENT)}:
-            found |= {one.number: one.standing.attempt for one in self._journal.orders(order_id)}
-        return found
+        attempts = {row.instruction: row.attempt for row in rows if row.state in _MAY_BE_SENT}
+        for order_id in {*contrary, *(other for other, clash in others.items() if clash.state in _MAY_BE_SENT)}:
+            attempts |= {candidate.number: candidate.standing.attempt for candidate in self._journal.orders(order_id)}
+        return attempts
 
     def _contrary(self, statement: Statement) -> Mapping[str, StatementLine]:
         """Return, by order id, the lines showing that the gateway has an order that the journal might still send."""
@@ -410,7 +410,7 @@ class StatementReader:
 
     def _is_contrary(self, line: StatementLine) -> bool:
         meaning, candidates = self._meaning(line), self._journal.orders(line.order_id)
-        if meaning is None or not any(one.standing.state in _MAY_BE_SENT for one in candidates):
+        if meaning is None or not any(candidate.standing.state in _MAY_BE_SENT for candidate in candidates):
             return False
         ruling = rule(self._claim(line), candidates, {_word(line): meaning})
         findings = HOLDING if meaning in GATEWAY_HAS_ORDER else {Finding.CONTRADICTING}
@@ -426,26 +426,26 @@ class StatementReader:
 
     def _shared(self, order_ids: Iterable[str]) -> frozenset[str]:
         """Return the order ids that an operation other than the batch's uses too."""
-        found: set[str] = set()
+        shared: set[str] = set()
         for operation in self._operations():
             if operation != self._batch.operation:
                 _, used = self._journal.compare(operation, ((0, order_id, "") for order_id in order_ids))
-                found |= {clash.client_orderid for clash in used}
-        return frozenset(found)
+                shared |= {clash.client_orderid for clash in used}
+        return frozenset(shared)
 
     def _fitting(self, line: StatementLine) -> Sequence[Candidate]:
         return fitting(self._claim(line), self._journal.orders(line.order_id))
 
     def _rows(self, order_ids: Mapping[str, int]) -> tuple[Mapping[str, RowState], Sequence[RowState]]:
         """Return the rows whose latest attempt the statement names, by order id, and all rows in doubt."""
-        named: dict[str, RowState] = {}
+        by_order_id: dict[str, RowState] = {}
         doubtful = []
         for row in self._journal.rows(self._batch.number, numbers=self._concerned(order_ids)):
             if row.sent_orderid is not None and row.sent_orderid in order_ids:
-                named[row.sent_orderid] = row
+                by_order_id[row.sent_orderid] = row
             if row.state in {State.IN_DOUBT, State.IN_FLIGHT}:
                 doubtful.append(row)
-        return named, doubtful
+        return by_order_id, doubtful
 
     def _concerned(self, order_ids: Mapping[str, int]) -> set[int]:
         """Return the rows that the statement names or that are in doubt: usually few of a large batch."""
@@ -471,8 +471,8 @@ class StatementReader:
             for line in lines
             if line[sent] is not None and (key := without_damage(str(line[sent]))) in meant
         }
-        for one in self._journal.rows(self._batch.number, numbers=set(keys)):
-            near[keys[one.row]].append(one)
+        for sent_row in self._journal.rows(self._batch.number, numbers=set(keys)):
+            near[keys[sent_row.row]].append(sent_row)
         return {order_id: near[key] for order_id, key in damaged.items() if key in near}
 
     def _other_orders(self, order_ids: Sequence[str]) -> tuple[Mapping[str, Clash], Mapping[str, Clash]]:
@@ -490,53 +490,57 @@ class StatementReader:
             return StatementDifference(line.line, line.order_id, sentence)
         if line.answer == "":
             return _Waits()
-        said, time = self._said(line), self._time(line)
-        if isinstance(said, StatementDifference):
-            return said
+        resolution, time = self._said(line), self._time(line)
+        if isinstance(resolution, StatementDifference):
+            return resolution
         if time.wrong is not None:
             return StatementDifference(line.line, line.order_id, time.wrong)
         if row.state in _UNSETTLED:
-            return self._read_unsettled(line, row, said, time, evidence)
-        return self._read_settled(line, row, said, time)
+            return self._read_unsettled(line, row, resolution, time, evidence)
+        return self._read_settled(line, row, resolution, time)
 
     def _read_unsettled(
-        self, line: StatementLine, row: RowState, said: Resolution | None, time: LineTime, evidence: str
+        self, line: StatementLine, row: RowState, resolution: Resolution | None, time: LineTime, evidence: str
     ) -> _Reading:
-        """Read a line about an unsettled row: it must be about the latest attempt."""
+        """Read a line that must be about the latest attempt of an unsettled row."""
         is_only = all(map(is_only_attempt, self._fitting(line)))
         left_at = self._left_at(row)
         is_older = came_first(self._first.attempts, row.instruction, row.attempt)
         sentence = other_attempt_sentence(line, left_at, time, is_only_attempt=is_only, came_first=is_older)
         if sentence is not None:
             return StatementDifference(line.line, line.order_id, sentence)
-        if said is None:  # the gateway is still working on it
+        if resolution is None:  # the gateway is still working on it
             return _Waits()
-        if said is Resolution.NOT_RECEIVED:
+        if resolution is Resolution.NOT_RECEIVED:
             if row.state is State.ACCEPTED:
                 return self._contradiction(line, row, say("not received"))
             quarantine = self._clock.quarantine(self._quarantine_h)
             if (sentence := quarantine_sentence(row, quarantine, self._now())) is not None:
                 return StatementDifference(line.line, line.order_id, sentence)
+        # On the gateway's word a rejected row may be sent again at once, on a person's only after the quarantine. So
+        # the file must be proven, and its line must have the gateway's own status, at a time after the latest attempt.
         is_own_word = line.status is not None and meant_attempt(time.own, left_at) is Meant.LATEST
         basis = Basis.GATEWAY if self._is_proven and is_own_word else Basis.PERSON
         at = f" at {line.time}" if line.time else ""
-        return Settlement(row.row, said, f"{evidence}, line {line.line}: {_word(line)}{at}", basis)
+        return Settlement(row.row, resolution, f"{evidence}, line {line.line}: {_word(line)}{at}", basis)
 
-    def _read_settled(self, line: StatementLine, row: RowState, said: Resolution | None, time: LineTime) -> _Reading:
+    def _read_settled(
+        self, line: StatementLine, row: RowState, resolution: Resolution | None, time: LineTime
+    ) -> _Reading:
         """Read a line about a settled row: it agrees with the journal, or contradicts it."""
-        if said is None:
+        if resolution is None:
             waits = say("still being worked on")
             return _Agrees() if row.state is State.PAID else self._contradiction(line, row, waits)
         is_before = came_first(self._first.attempts, row.instruction, row.attempt) or (
             meant_attempt(time.times, self._left_at(row)) is Meant.EARLIER
         )
         is_of_another = is_before and not all(map(is_only_attempt, self._fitting(line)))
-        if is_of_another and said is not Resolution.PAID:
+        if is_of_another and resolution is not Resolution.PAID:
             return _Agrees()
-        found = self._contradiction(line, row, say(said.value.replace("-", " ")))
+        difference = self._contradiction(line, row, say(resolution.value.replace("-", " ")))
         if is_of_another:
-            return replace(found, sentence=f"{found.sentence} {say(_EARLIER_TOO)}")
-        return _Agrees() if said in _AGREES[row.state] and line.order_id not in self._contrary_ids else found
+            return replace(difference, sentence=f"{difference.sentence} {say(_EARLIER_TOO)}")
+        return _Agrees() if resolution in _AGREES[row.state] and line.order_id not in self._contrary_ids else difference
 
     def _time(self, line: StatementLine) -> LineTime:
         return line_time(line, self._as_of, self._now(), true_by=self._first.at)
@@ -561,13 +565,13 @@ class StatementReader:
 
     def _read_earlier(self, line: StatementLine, clash: Clash) -> _Reading:
         """Read a line about a rejected attempt that was released since, or about a row that was never sent."""
-        said = self._said(line)
-        if isinstance(said, StatementDifference):
-            return said
-        is_no = said in {Resolution.REJECTED, Resolution.NOT_RECEIVED}
+        resolution = self._said(line)
+        if isinstance(resolution, StatementDifference):
+            return resolution
+        is_no = resolution in {Resolution.REJECTED, Resolution.NOT_RECEIVED}
         if line.answer == "" or (is_no and line.order_id not in self._contrary_ids):
             return _Agrees()
-        if is_no or not any(one.sent_order_id for one in self._journal.orders(line.order_id)):
+        if is_no or not any(candidate.sent_order_id for candidate in self._journal.orders(line.order_id)):
             sentence = say("Row {row} was never sent from here; the statement says otherwise.", row=clash.sheet_row)
             return StatementDifference(line.line, line.order_id, f"{sentence} {say(DO_NOT_SEND)}")
         return StatementDifference(line.line, line.order_id, say(_EARLIER_REJECTED, order_id=line.order_id))
@@ -586,10 +590,10 @@ class StatementReader:
             return StatementDifference(line.line, line.order_id, sentence)
         return _OF_WORD.get(meaning)
 
-    def _contradiction(self, line: StatementLine, row: RowState, said: str) -> StatementDifference:
+    def _contradiction(self, line: StatementLine, row: RowState, words: str) -> StatementDifference:
         state = state_words(shown_state(row.state))
         sentence = say(
-            "Row {row} is {state} in the journal, and {said} in the statement.", row=row.row, state=state, said=said
+            "Row {row} is {state} in the journal, and {said} in the statement.", row=row.row, state=state, said=words
         )
         if row.state in {State.READY, State.REJECTED, State.REPLACED}:
             sentence += f" {say(DO_NOT_SEND)}"

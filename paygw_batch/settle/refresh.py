@@ -172,8 +172,8 @@ class Refresh:
                 self.result.causes[answer.cause] += 1
                 continue
             order_id = claim.order_id or ""
-            said = self._words.get(claim.status or "")
-            is_known = order_id in self._not_found if claim.is_not_found else said and said.value == row.state
+            meaning = self._words.get(claim.status or "")
+            is_known = order_id in self._not_found if claim.is_not_found else meaning and meaning.value == row.state
             if is_known:
                 continue
             if claim.is_not_found:
@@ -318,8 +318,8 @@ class FollowUp:
     async def _follow(self, doubt: _Doubt) -> _Doubt | None:
         """Ask about the order of one claim; return the doubt left for later, or None."""
         order_id = doubt.claim.order_id or ""
-        found = await asyncio.to_thread(self._look, order_id)
-        candidates = asked_about(doubt.claim, found, self._words)
+        instructions = await asyncio.to_thread(self._look, order_id)
+        candidates = asked_about(doubt.claim, instructions, self._words)
         if isinstance(candidates, Waits):
             return doubt
         is_settled = True
@@ -339,8 +339,8 @@ class FollowUp:
         claim = answer.claim
         if claim is None:
             return False
-        said = self._words.get(claim.status or "")
-        if said is not None and said.value == candidate.standing.state.value:
+        meaning = self._words.get(claim.status or "")
+        if meaning is not None and meaning.value == candidate.standing.state.value:
             return False
         # It was true before the question was sent, so it says nothing about an attempt sent since.
         dated = replace(claim, times=StatedTimes(true_at=(Span(_EVER, at),)))

@@ -47,9 +47,8 @@ def may_settle(state: State, resolution: Resolution, *, is_held: bool) -> bool:
 def needs_second_person(state: State, resolution: Resolution) -> bool:
     """Whether, under `[approval]`, settling a row in `state` this way needs a second person.
 
-    True for every resolution that lets a row be sent again while its money may be on its way: not received or rejected,
-    for a row that is in doubt (or in flight), accepted by the gateway, or held by evidence. Calling a row paid sends
-    nothing.
+    True for each resolution that lets a row be sent again while its money may be on its way: not received or rejected,
+    for a row in doubt (or in flight), accepted by the gateway, or held by evidence.
     """
     is_open = state in {State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED, State.READY}
     return is_open and resolution is not Resolution.PAID
@@ -128,7 +127,6 @@ def check_settlements(
 
 
 def standings_of(journal: JournalReader, batch: BatchRecord, rows: Iterable[int]) -> Mapping[int, RowState]:
-    """Return the states of the given rows of a batch."""
     return {standing.row: standing for standing in journal.rows(batch.number, numbers=set(rows))}
 
 
@@ -146,7 +144,7 @@ def settle(
     """Record all settlements durably in one transaction, or none. They must have been checked.
 
     `carried_out` is the statement they come from, `order` the signed order that asks for them. `standings` are the rows
-    as `check_settlements` read them, because a decision is about the attempt that was checked. None: read them now.
+    as `check_settlements` read them (None: read them now), because a decision is about the attempt that was checked.
     """
     at, digest = timestamp(now()), "" if order is None else order.sha256
     if standings is None:
@@ -175,7 +173,7 @@ def settle(
 
 def _moved_meanwhile(error: RowsMoved, before: Mapping[int, RowState], now: Mapping[int, RowState]) -> JournalError:
     """Return the error naming the rows that the gateway's answer moved after they were read."""
-    moved = [row for row, one in now.items() if (one.state, one.attempt) != (before[row].state, before[row].attempt)]
+    moved = [row for row, new in now.items() if (new.state, new.attempt) != (before[row].state, before[row].attempt)]
     if not moved:
         return error
     sentences = [
@@ -240,9 +238,9 @@ def check_releasable(
     clock = JournalClock.read(journal, now())
     clock.require_sound()
     waiting = quarantined(journal, batch, rows, quarantine_h=quarantine_h, now=now)
-    found, wrong = standings_of(journal, batch, rows), []
+    standings, wrong = standings_of(journal, batch, rows), []
     for row in sorted(set(rows)):
-        standing = found.get(row)
+        standing = standings.get(row)
         if standing is None:
             wrong.append(say("Row {row}: the batch has no such row.", row=row))
         elif (state := standing.state) is not State.REJECTED:

@@ -51,13 +51,12 @@ class Decision(NamedTuple):
     words: str = ""
 
     @classmethod
-    def of(cls, one: Settlement) -> Self:
-        """Return the decision to make a settlement."""
-        return cls(one.row, RowAct(one.resolution.value), one.evidence, one.basis, one.words)
+    def of(cls, entry: Settlement) -> Self:
+        return cls(entry.row, RowAct(entry.resolution.value), entry.evidence, entry.basis, entry.words)
 
     @property
     def settlement(self) -> Settlement:
-        """The settlement that this asks for. A release is none."""
+        """The settlement that this asks for; a release has none."""
         return Settlement(self.row, Resolution(self.act.value), self.evidence, self.basis, self.words)
 
 
@@ -88,12 +87,10 @@ class OrderedRow(SignedPart):
 
     @property
     def decision(self) -> Decision:
-        """The decision about this row."""
         return Decision(self.row, self.act, self.evidence, self.basis, self.words)
 
     @property
     def said(self) -> str:
-        """The evidence as it is shown."""
         return said_by(self.evidence, self.words)
 
     @property
@@ -142,11 +139,11 @@ class RowContent(SignedPart):
 
         Only a person releases rows, and only rejected ones.
         """
-        if len({one.row for one in self.rows}) != len(self.rows) or not self.rows:
+        if len({row.row for row in self.rows}) != len(self.rows) or not self.rows:
             raise ValueError("an order names at least one row, and each row once")
-        released = [one for one in self.rows if one.act is RowAct.RELEASE]
-        is_by_a_person = not self.statement_sha256 and all(one.basis is Basis.PERSON for one in released)
-        are_rejected = all(one.state is State.REJECTED for one in released)
+        released = [row for row in self.rows if row.act is RowAct.RELEASE]
+        is_by_a_person = not self.statement_sha256 and all(row.basis is Basis.PERSON for row in released)
+        are_rejected = all(row.state is State.REJECTED for row in released)
         if released and not (len(released) == len(self.rows) and is_by_a_person and are_rejected):
             raise ValueError("an order either settles rows or releases rejected ones, on a person's word")
 
@@ -162,26 +159,23 @@ class RowOrder(Order):
 
     @property
     def batch(self) -> str:
-        """The batch of the rows."""
         return self.content.batch
 
     @property
     def rows(self) -> int:
-        """The number of rows that it changes."""
         return len(self.content.rows)
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The sheet's rows that the order is about."""
-        return [one.row for one in self.content.rows]
+        return [row.row for row in self.content.rows]
 
     @property
     def sums(self) -> Sequence[tuple[RowAct, str, int, str]]:
         """The number of its rows and their sum, by act and currency."""
-        found: dict[tuple[RowAct, str], list[Decimal]] = {}
-        for one in self.content.rows:
-            found.setdefault((one.act, one.currency), []).append(Decimal(one.amount))
-        return [(act, currency, len(amounts), f"{sum(amounts):f}") for (act, currency), amounts in found.items()]
+        grouped: dict[tuple[RowAct, str], list[Decimal]] = {}
+        for row in self.content.rows:
+            grouped.setdefault((row.act, row.currency), []).append(Decimal(row.amount))
+        return [(act, currency, len(amounts), f"{sum(amounts):f}") for (act, currency), amounts in grouped.items()]
 
     @property
     def is_release(self) -> bool:
@@ -190,13 +184,12 @@ class RowOrder(Order):
 
     @property
     def settlements(self) -> Sequence[Settlement]:
-        """The settlements that the order asks for."""
-        return [one.decision.settlement for one in self.content.rows]
+        return [row.decision.settlement for row in self.content.rows]
 
     @property
     def claims_the_gateways_word(self) -> bool:
         """Whether any row would be settled on the gateway's word, which only its statement proves."""
-        return any(one.basis is Basis.GATEWAY for one in self.content.rows)
+        return any(row.basis is Basis.GATEWAY for row in self.content.rows)
 
     def require_said_by(self, statement: Statement | None, match: Callable[[Statement], Matched]) -> None:
         """Raise `ApprovalError` unless the statement, read now, confirms all that the order attributes to the gateway.
@@ -211,17 +204,17 @@ class RowOrder(Order):
                 ),
                 hint=say("Nothing was settled. `paygw-batch carry-out ORDER --statement FILE` names the file."),
             )
-        said = {one.row: one for one in match(statement).settlements}
-        for one in self.content.rows:
-            if one.basis is not Basis.GATEWAY:
+        confirmed = {settlement.row: settlement for settlement in match(statement).settlements}
+        for row in self.content.rows:
+            if row.basis is not Basis.GATEWAY:
                 continue
-            proven = said.get(one.row)
-            if proven is None or replace(proven, words=one.words) != one.decision.settlement:
+            proven = confirmed.get(row.row)
+            if proven is None or replace(proven, words=row.words) != row.decision.settlement:
                 raise ApprovalError(
                     say(
                         "The order says that row {row} rests on the gateway's word, but the statement does not prove "
                         "it.",
-                        row=one.row,
+                        row=row.row,
                     ),
                     hint=say("Nothing was settled. A new order gives it as a person's word, or as the statement does."),
                 )
@@ -235,16 +228,15 @@ class RowOrder(Order):
         return CarriedOut(content.batch, content.statement, content.statement_sha256, by, attempts=attempts)
 
     def changes(self, actual: RowContent) -> Sequence[str]:
-        """Return which rows have changed, and how."""
-        now = {one.row: one for one in actual.rows}
-        changed = [one for one in self.content.rows if now.get(one.row) != one]
+        now = {row.row: row for row in actual.rows}
+        changed = [row for row in self.content.rows if now.get(row.row) != row]
         more = (
             [say("and {changes:,} more rows", changes=len(changed) - _SHOWN_CHANGES)]
             if len(changed) > _SHOWN_CHANGES
             else []
         )
-        shown = [_change(one, now.get(one.row)) for one in changed[:_SHOWN_CHANGES]]
-        return [*shown, *more] or [say("the batch is not the one that the order names")]
+        sentences = [_change(row, now.get(row.row)) for row in changed[:_SHOWN_CHANGES]]
+        return [*sentences, *more] or [say("the batch is not the one that the order names")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +262,9 @@ def order_in_force(
     Whether the rows may be settled or released at all is checked as for any settlement or release.
     """
     batch = batch_of_order(order, journal, endpoint)
-    decided, kept = agreed(order, journal, policy, now, by=by)
+    decided, signed_order = agreed(order, journal, policy, now, by=by)
     require_true(order, content_now(order, journal, batch, endpoint))
-    return OrderInForce(batch, decided, kept)
+    return OrderInForce(batch, decided, signed_order)
 
 
 def batch_of_order(order: RowOrder, journal: JournalReader, endpoint: str) -> BatchRecord:
@@ -287,7 +279,7 @@ def batch_of_order(order: RowOrder, journal: JournalReader, endpoint: str) -> Ba
 
 def content_now(order: RowOrder, journal: JournalReader, batch: BatchRecord, endpoint: str) -> RowContent:
     """Return the content that an order with the same decisions would have now."""
-    decisions = [one.decision for one in order.content.rows]
+    decisions = [row.decision for row in order.content.rows]
     return order.content.model_copy(update=_as_now(journal, batch, decisions, endpoint))
 
 
@@ -314,7 +306,7 @@ def row_content(
 
 def _as_now(journal: JournalReader, batch: BatchRecord, decisions: Sequence[Decision], endpoint: str) -> dict[str, Any]:
     """Return the part of a content that the journal knows; rows that the batch does not have are not in it."""
-    standings = standings_of(journal, batch, {one.row for one in decisions})
+    standings = standings_of(journal, batch, {decision.row for decision in decisions})
     holds, units = journal.holds(batch.number), minor_units_by_currency()
     rows = [
         OrderedRow(
@@ -324,14 +316,14 @@ def _as_now(journal: JournalReader, batch: BatchRecord, decisions: Sequence[Deci
             sent_at=standing.intended_at or "",
             # A row in flight without a run is in doubt; the next command that opens the journal records that.
             state=State.IN_DOUBT if standing.state is State.IN_FLIGHT else standing.state,
-            hold=holds[one.row].number if one.row in holds else 0,
+            hold=holds[decision.row].number if decision.row in holds else 0,
             duplicate_of=standing.possible_duplicate_of or 0,
             currency=standing.currency,
             amount=from_minor(standing.minor, minor_units=units[standing.currency]),
-            **one._asdict(),
+            **decision._asdict(),
         )
-        for one in decisions
-        if (standing := standings.get(one.row)) is not None
+        for decision in decisions
+        if (standing := standings.get(decision.row)) is not None
     ]
     return {
         "endpoint": endpoint,
@@ -344,23 +336,22 @@ def _as_now(journal: JournalReader, batch: BatchRecord, decisions: Sequence[Deci
 
 
 def unsigned_order(content: RowContent, maker: PublicKey, now: datetime) -> RowOrder:
-    """Return an order that its maker has yet to sign."""
     return RowOrder(content=content, made_at=timestamp(now), maker=maker.text, signature="", approvals=[])
 
 
-def _change(one: OrderedRow, now: OrderedRow | None) -> str:
+def _change(ordered: OrderedRow, now: OrderedRow | None) -> str:
     """Return how a row differs from the one that an order names; None: the batch does not have it."""
     if now is None:
-        return say("row {row} is not in the batch", row=one.row)
-    if (now.attempt, now.state) != (one.attempt, one.state):
+        return say("row {row} is not in the batch", row=ordered.row)
+    if (now.attempt, now.state) != (ordered.attempt, ordered.state):
         return say(
             "row {row} was {state} after attempt {attempt}, and is {now} after attempt {now_attempt}",
-            row=one.row,
-            state=state_words(one.state.value),
-            attempt=one.attempt,
+            row=ordered.row,
+            state=state_words(ordered.state.value),
+            attempt=ordered.attempt,
             now=state_words(now.state.value),
             now_attempt=now.attempt,
         )
-    if now.hold != one.hold:
-        return say("row {row} is held for a different reason than when the order was made", row=one.row)
-    return say("row {row} is not the payment that the order names", row=one.row)
+    if now.hold != ordered.hold:
+        return say("row {row} is held for a different reason than when the order was made", row=ordered.row)
+    return say("row {row} is not the payment that the order names", row=ordered.row)

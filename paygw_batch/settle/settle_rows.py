@@ -145,12 +145,12 @@ def _doubts(settings: Settings) -> Sequence[Claim]:
         return []
     with journal_to_read(settings, must_be_known=True) as journal:
         waiting = [
-            one
-            for one in journal.messages().waiting
-            if one.source is EvidenceSource.NOTIFICATION and one.finding is Finding.TO_CONFIRM
+            message
+            for message in journal.messages().waiting
+            if message.source is EvidenceSource.NOTIFICATION and message.finding is Finding.TO_CONFIRM
         ]
-        found = [candidate for one in waiting for candidate in journal.orders(one.client_orderid)]
-    return [Claim(candidate.sent_order_id or candidate.client_orderid) for candidate in found]
+        candidates = [candidate for message in waiting for candidate in journal.orders(message.client_orderid)]
+    return [Claim(candidate.sent_order_id or candidate.client_orderid) for candidate in candidates]
 
 
 async def _run(task: SendJob, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
@@ -160,7 +160,7 @@ async def _run(task: SendJob, tell: Callable[[str], None], watch: Callable[[Refr
     async with AsyncExitStack() as stack:
         signers = await stack.enter_async_context(signers_at_work(task.connection.signing.signer.key, 1, tell))
         client = await stack.enter_async_context(EnquiryClient(reached))
-        one = Refresh(
+        asking = Refresh(
             task.journal,
             task.batch,
             _asking(task.settings, task.connection, client, signers, task.batch.operation, dates),
@@ -170,8 +170,8 @@ async def _run(task: SendJob, tell: Callable[[str], None], watch: Callable[[Refr
             clock=Clock(time.monotonic, asyncio.sleep, utc_now),
             take_in=lambda: judge_arrivals(task.settings, task.journal, tell, is_quiet=True),
         )
-        watch(one)
-        refreshed = await one.run()
+        watch(asking)
+        refreshed = await asking.run()
     dates.note_in(task.journal)
     return refreshed
 
@@ -229,12 +229,12 @@ class AskedStatement:
 
     def settlements(self, matched: Matched) -> Sequence[Settlement]:
         """Return the statement's settlements, with the person's words before its own."""
-        found, words = matched.settlements, self.words
-        return [replace(one, words=words) for one in found] if words else found
+        settlements, words = matched.settlements, self.words
+        return [replace(settlement, words=words) for settlement in settlements] if words else settlements
 
     def carried_out_before(self, journal: JournalReader, record: BatchRecord) -> str:
         """Return the sentence saying that this very file was already carried out for the batch; empty if it was not."""
-        done = [one for one in journal.carried_out(record.batch) if one.sha256 == self.statement.sha256]
+        done = [earlier for earlier in journal.carried_out(record.batch) if earlier.sha256 == self.statement.sha256]
         if not done:
             return ""
         return say(
@@ -280,26 +280,24 @@ class SettleChoice:
 
 def as_of_time(text: str, field: str = "--as-of") -> TimeSpan:
     """Return the time of a statement, as a person wrote it in `field`. Raises `UsageError`."""
-    if (found := read_time(text)) is None:
+    if (span := read_time(text)) is None:
         raise UsageError(
             say("{field} {text!r} is unclear.", field=field, text=text),
             hint=say("Write it as {written}.", written=WRITTEN),
         )
-    if found.start > utc_now() + timedelta(seconds=MAX_AHEAD_S):
+    if span.start > utc_now() + timedelta(seconds=MAX_AHEAD_S):
         raise UsageError(
             say("{field} {text} is in the future.", field=field, text=text),
             hint=say("A statement cannot be dated in the future."),
         )
-    return found
+    return span
 
 
 def read_for_later(settings: Settings, file: Path) -> str:
-    """Return the statement in a file as text for `statement_read`. Raises `SheetError`."""
     return statement_as_json(statement_in(settings, file))
 
 
 def statement_read(text: str) -> Statement:
-    """Return the statement that `read_for_later` read."""
     return statement_of_json(text)
 
 
@@ -310,13 +308,13 @@ def settle_choices(
     now, hold = utc_now(), journal.holds(record.number).get(row.row)
     opens = open_from(row, JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h), hold)
     later = timestamp(opens) if opens is not None and now < opens else ""
-    found = []
-    for one in Resolution:
-        if may_settle(row.state, one, is_held=hold is not None):
-            needs_two = policy_of(settings) is not None and needs_second_person(row.state, one)
-            shut_until = later if one is Resolution.NOT_RECEIVED else ""
-            found.append(SettleChoice(one, shut_until, needs_two, "" if one is Resolution.PAID else later))
-    return found
+    choices = []
+    for way in Resolution:
+        if may_settle(row.state, way, is_held=hold is not None):
+            needs_two = policy_of(settings) is not None and needs_second_person(row.state, way)
+            shut_until = later if way is Resolution.NOT_RECEIVED else ""
+            choices.append(SettleChoice(way, shut_until, needs_two, "" if way is Resolution.PAID else later))
+    return choices
 
 
 def settle_by_word(
@@ -348,6 +346,8 @@ def carry_out_statement(
     """
     asked.refuse_again(journal, record)
     matched = compare_statement(settings, journal, record, asked)
+    # Orders are held first, and also if the statement is refused: what the gateway has already must not be sent from
+    # here, whatever a person decides about the other lines.
     held = hold_contrary(settings, journal, record, asked, matched)
     show(matched, held)
     if asked.is_refused(matched):
@@ -374,8 +374,8 @@ def hold_contrary(
         return 0
     reader = _reader(settings, journal, record, asked)
     evidence = reader.evidence(asked.statement, matched.contrary, asked.by)
-    taken = journal.record_evidence(evidence, reader.meanings(asked.statement), at=timestamp(utc_now()))
-    return sum(finding in HOLDING for finding in taken)
+    findings = journal.record_evidence(evidence, reader.meanings(asked.statement), at=timestamp(utc_now()))
+    return sum(finding in HOLDING for finding in findings)
 
 
 def draft_order(
@@ -393,11 +393,11 @@ def draft_order(
         raise UsageError(say("There is no row to settle or to release now, so no order was written."))
     if decisions[0].act is RowAct.RELEASE:
         quarantine_h = settings.submission.quarantine_h
-        check_releasable(journal, record, [one.row for one in decisions], quarantine_h=quarantine_h, now=utc_now)
+        check_releasable(journal, record, [entry.row for entry in decisions], quarantine_h=quarantine_h, now=utc_now)
     else:
-        _check(settings, journal, record, [one.settlement for one in decisions])
-    asked = None if statement is None else AskedStatement(statement, "")
-    attempts = None if asked is None else compare_statement(settings, journal, record, asked).attempts
+        _check(settings, journal, record, [decision.settlement for decision in decisions])
+    source = None if statement is None else AskedStatement(statement, "")
+    attempts = None if source is None else compare_statement(settings, journal, record, source).attempts
     endpoint = settings.endpoint()
     content = row_content(journal, record, decisions, endpoint=endpoint, statement=statement, attempts=attempts)
     return unsigned_order(content, maker, utc_now())
@@ -417,43 +417,43 @@ def carry_out_order(
     transfer.
     """
     policy, endpoint = required_policy(settings), settings.endpoint()
-    found = order_in_force(order, journal, policy, utc_now(), by=by, endpoint=endpoint)
+    in_force = order_in_force(order, journal, policy, utc_now(), by=by, endpoint=endpoint)
     if order.claims_the_gateways_word:
         content = order.content
         statement = statement_with_digest(settings, content.statement, content.statement_sha256, folders)
         order.require_said_by(
-            statement, lambda one: compare_statement(settings, journal, found.batch, AskedStatement(one, by))
+            statement, lambda current: compare_statement(settings, journal, in_force.batch, AskedStatement(current, by))
         )
-    standings = _check(settings, journal, found.batch, order.settlements)
+    standings = _check(settings, journal, in_force.batch, order.settlements)
     settle(
         journal,
-        found.batch,
+        in_force.batch,
         order.settlements,
-        by=found.by,
+        by=in_force.by,
         now=utc_now,
-        carried_out=order.carried_out(found.by),
-        order=found.kept,
+        carried_out=order.carried_out(in_force.by),
+        order=in_force.kept,
         standings=standings,
     )
-    return found
+    return in_force
 
 
 def require_one_is_enough(
     settings: Settings, journal: JournalReader, record: BatchRecord, settlements: Sequence[Settlement]
 ) -> None:
-    """Raise `OrderNeeded` if one person may not make `settlements` alone."""
+    """Raise `OrderNeeded` if two people must make `settlements`."""
     if rows := needs_order(settings, journal, record, settlements):
         raise OrderNeeded(f"{needs_order_sentence(rows)} {say('Nothing was settled.')}")
 
 
 def needs_order_sentence(rows: Sequence[int]) -> str:
     """Return the sentence saying why settling `rows` needs two people."""
-    named = (
+    rows_text = (
         say("row {row}", row=rows[0])
         if len(rows) == 1
         else say("{rows:,} rows, starting with row {first},", rows=len(rows), first=rows[0])
     )
-    return say("This would allow {named} to be paid again, so two people must agree.", named=named)
+    return say("This would allow {named} to be paid again, so two people must agree.", named=rows_text)
 
 
 def _check(
@@ -481,6 +481,6 @@ def needs_order(
     """Return the rows that one person may not settle like this. If approvals are required, the sum does not matter."""
     if policy_of(settings) is None:
         return []
-    standings = standings_of(journal, batch, {one.row for one in settlements})
-    found = ((one, standings.get(one.row)) for one in settlements)
-    return [one.row for one, row in found if row is not None and needs_second_person(row.state, one.resolution)]
+    standings = standings_of(journal, batch, {entry.row for entry in settlements})
+    pairs = ((entry, standings.get(entry.row)) for entry in settlements)
+    return [entry.row for entry, row in pairs if row is not None and needs_second_person(row.state, entry.resolution)]

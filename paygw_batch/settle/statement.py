@@ -77,7 +77,6 @@ _SENTENCES = {
 
 
 def proof_sentence(proof: StatementProof) -> str:
-    """Return the proof of a statement, or why there is none."""
     return say(_SENTENCES[proof])
 
 
@@ -96,7 +95,7 @@ class SignedStatements:
         signature = _read(beside)
         if signature is None:
             return StatementProof.NO_SIGNATURE
-        if any(self.verifies(one, content) for one in _spellings(signature)):
+        if any(self.verifies(spelling, content) for spelling in _spellings(signature)):
             return StatementProof.SIGNED
         raise SheetError(
             say("{signature} is not the gateway's signature of {name}.", signature=beside.name, name=file.name),
@@ -128,10 +127,10 @@ class TransferFolder:
             os.close(folder)
 
     def problem(self) -> str | None:
-        """Return why the folder proves nothing, or None: it is real, and only its owner can put files into it."""
+        """Return why the folder proves nothing, or None if it is real, and only its owner can put files into it."""
         try:
             about = self.path.lstat()
-            above = [one.stat() for one in (self.path.parent.resolve(), *self.path.parent.resolve().parents)]
+            above = [folder.stat() for folder in (self.path.parent.resolve(), *self.path.parent.resolve().parents)]
         except OSError as error:
             reason = say(error.strerror or "unknown reason").lower()
             return say("{path} cannot be read: {reason}.", path=self.path, reason=reason)
@@ -139,8 +138,10 @@ class TransferFolder:
             return say("{path} is not a folder, or is a link to one.", path=self.path)
         if about.st_mode & _OTHERS_WRITE:
             return say("{path} can be changed by its group or by everyone: chmod go-w.", path=self.path)
-        for one in above:
-            if one.st_uid not in {0, about.st_uid} or (one.st_mode & _OTHERS_WRITE and not one.st_mode & stat.S_ISVTX):
+        for status in above:
+            if status.st_uid not in {0, about.st_uid} or (
+                status.st_mode & _OTHERS_WRITE and not status.st_mode & stat.S_ISVTX
+            ):
                 return say("A folder above {path} can be changed by someone other than its owner.", path=self.path)
         return None
 
@@ -183,7 +184,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _spellings(signature: bytes) -> list[bytes]:
-    """Return a signature as it is, and as base64 states it."""
+    """Return a signature as it is, and decoded if it is base64."""
     try:
         return [signature, base64.b64decode(b"".join(signature.split()), validate=True)]
     except (binascii.Error, ValueError):
@@ -217,7 +218,7 @@ class TimeSpan:
 
 
 def read_time(text: str) -> TimeSpan | None:
-    """Return the time that `text` states, or None if it states none in a way that leaves no doubt.
+    """Return the time that `text` states, or None if it states none without doubt.
 
     ISO 8601 with a zone, down to minutes or finer; or a bare date, which is that day in any zone of the earth.
     """
@@ -225,9 +226,9 @@ def read_time(text: str) -> TimeSpan | None:
         if _DATE.fullmatch(text):
             day = datetime.fromisoformat(text).replace(tzinfo=UTC)
             return TimeSpan(day - _EAST, day + timedelta(days=1) + _WEST)
-        if (found := _TIME.fullmatch(text)) is None:
+        if (match := _TIME.fullmatch(text)) is None:
             return None
-        seconds, fraction = found.group(1), found.group(2)
+        seconds, fraction = match.group(1), match.group(2)
         # `fromisoformat` wants three or six digits of a second.
         plain = text.replace(fraction, f"{fraction:0<7}", 1) if fraction else text
         start = datetime.fromisoformat(plain).astimezone(UTC)
@@ -238,7 +239,7 @@ def read_time(text: str) -> TimeSpan | None:
 
 
 def _unit(seconds: str | None, fraction: str | None) -> timedelta:
-    """Return how long a time is that is stated in minutes, in seconds or in parts of one."""
+    """Return the length of a time that is stated in minutes, in seconds or in parts of one."""
     if seconds is None:
         return timedelta(minutes=1)
     if fraction is None:
@@ -271,22 +272,22 @@ def workbook_lines(
     if content.header is None:
         return
     headings = cells_of(content.header)
-    if doubt := next((one for one in content.doubts if one[1] <= len(headings)), None):
+    if doubt := next((cell for cell in content.doubts if cell[1] <= len(headings)), None):
         row, _, _, value = doubt
-        said = say(
+        sentence = say(
             "{file}, row {row}: {value} is a formula without a value, or a number that was cut.",
             file=file,
             row=row,
             value=value,
         )
-        raise StatementError(said, hint=say(_CELL_HINT))
+        raise StatementError(sentence, hint=say(_CELL_HINT))
     if (odd := warnings_in(content)).height:
-        said = say(
+        sentence = say(
             "{file}, row {row}: a cell is hidden, struck through or shown as another value in the spreadsheet.",
             file=file,
             row=odd["row"][0] or content.header.number,
         )
-        raise StatementError(said, hint=say(_CELL_HINT))
+        raise StatementError(sentence, hint=say(_CELL_HINT))
     yield content.header.number, headings
     for number, *cells in content.below([str(at) for at in range(len(headings))]).fill_null("").iter_rows():
         if any(cell.strip() for cell in cells):
@@ -364,10 +365,8 @@ def read_statement(
 ) -> Statement:
     """Return the statement in a CSV file or a workbook; `aliases` maps its own headings to ours (`HEADINGS`).
 
-    `rule` is what proves one to be the gateway's, None if nothing does.
-
-    Raises `StatementError` when it cannot be read, lacks a column, has one twice, or has a line with other fields than
-    the header.
+    `rule` proves one to be the gateway's; None: nothing does. Raises `StatementError` when it cannot be read, lacks a
+    column, has one twice, or has a line with other fields than the header.
     """
     try:
         data = read_regular(path, MAX_STATEMENT_BYTES + 1)
@@ -453,7 +452,6 @@ def _lines(rows: Iterator[tuple[int, Sequence[str]]], aliases: Mapping[str, str]
 
 
 def _places(headings: Sequence[str], aliases: Mapping[str, str], file: str) -> Mapping[str, int]:
-    """Return the place of each of our columns."""
     ours = _known(aliases)
     places: dict[str, int] = {}
     for place, heading in enumerate(headings):
@@ -485,7 +483,6 @@ def _places(headings: Sequence[str], aliases: Mapping[str, str], file: str) -> M
 
 
 def statement_as_json(statement: Statement) -> str:
-    """Return a statement as text."""
     lines = [asdict(line) | {"amount": None if line.amount is None else str(line.amount)} for line in statement.lines]
     return json.dumps(
         {"name": statement.name, "sha256": statement.sha256, "lines": lines, "proof": statement.proof},
@@ -494,17 +491,16 @@ def statement_as_json(statement: Statement) -> str:
 
 
 def statement_of_json(text: str) -> Statement:
-    """Return the statement that `statement_as_json` made the text of."""
-    found = json.loads(text)
+    members = json.loads(text)
     lines = [
         StatementLine(**{**line, "amount": None if line["amount"] is None else Decimal(line["amount"])})
-        for line in found["lines"]
+        for line in members["lines"]
     ]
-    return Statement(found["name"], found["sha256"], lines, StatementProof(found["proof"]))
+    return Statement(members["name"], members["sha256"], lines, StatementProof(members["proof"]))
 
 
 def statement_rule(settings: Settings) -> StatementRule | None:
-    """Return the rule of proof for statements, or None. Raises `ConfigurationError` for its key."""
+    """Return the rule of proof for statements, or None. Raises `ConfigurationError` for an unusable key."""
     if (folder := settings.evidence.folder) is not None:
         return TransferFolder(folder)
     return None if settings.evidence.statement_key is None else SignedStatements(statement_key(settings).verifies)
