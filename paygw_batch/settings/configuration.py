@@ -121,11 +121,11 @@ class Settings(Section):
         return self.gateway.base_url == SANDBOX
 
     def words(self) -> Mapping[str, OutcomeKind]:
-        """Return the gateway's status words, and the meaning of each."""
+        """Return the meaning of each of the gateway's status words."""
         return {word: OutcomeKind(meaning) for word, meaning in self.outcomes.items()}
 
     def terms(self, operation: str) -> Mapping[str, OperatorTerms]:
-        """Return the additions of the operator's configuration to each country, for an operation."""
+        """Return the operator's additions to each country, for an operation."""
         sections = {code: getattr(section, operation, None) for code, section in self.countries.items()}
         return {code: _operator_terms(terms) for code, terms in sections.items() if terms is not None}
 
@@ -176,9 +176,9 @@ class Settings(Section):
         return state_directory() / folder / "journal.sqlite3"
 
     def known_journals_directory(self, journal: Path | None = None) -> Path:
-        """Return where journals are known, with what left from each: never beside a journal.
+        """Return the folder of the known journals, with what left from each: never beside a journal.
 
-        A sandbox moves no money, and all that belongs to its journal (None: the configured one) is thrown away with it.
+        All that belongs to a sandbox's journal (None: the configured one) is thrown away with it.
         """
         if self.uses_sandbox:
             path = journal or self.journal_path()
@@ -186,11 +186,10 @@ class Settings(Section):
         return state_directory() / "journals"
 
     def console_directory(self) -> Path:
-        """Return where the console keeps sheets in preparation: the configured place, or beside the journal."""
+        """Return the folder for sheets in preparation: the configured one, or beside the journal."""
         return self.console.directory or self.journal_path().with_name("console")
 
     def console_runs_directory(self) -> Path:
-        """Return where the console keeps files of the runs that it starts."""
         return self.console_directory() / "runs"
 
     def missing_to_send(self) -> list[str]:
@@ -244,10 +243,10 @@ def load_settings(
     """Return the settings from `file`, overlaid with the environment and then with the command line's `flags`.
 
     Raises `ConfigurationError` naming every wrong key at once, and for a file that others may write: its writer decides
-    where money goes. With the built-in gateway none does. If `distrusts` is given, that is noted there, not raised.
+    where money goes (with the built-in gateway none does). If `distrusts` is given, it gets that error instead.
     """
-    read = None if file is None else read_with_mode(file, str(file), Others.MAY_READ, most_bytes=1 << 20)
-    tables = {} if file is None or read is None else _tables(file, read.content)
+    source = None if file is None else read_with_mode(file, str(file), Others.MAY_READ, most_bytes=1 << 20)
+    tables = {} if file is None or source is None else _tables(file, source.content)
     base = file.resolve().parent if file is not None else Path.cwd()
     for (section, key), value in {**_from_environment(environ), **(flags or {})}.items():
         table = tables.setdefault(section, {})
@@ -255,10 +254,10 @@ def load_settings(
             raise ConfigurationError(say("{file}: [{section}] must be a table.", file=file, section=section))
         table[key] = value
     settings = _settings(tables, base, "" if file is None else f"{file}: ")
-    if read is not None and read.distrust is not None and not settings.uses_sandbox:
+    if source is not None and source.distrust is not None and not settings.uses_sandbox:
         if distrusts is None:
-            raise read.distrust
-        distrusts.append(read.distrust)
+            raise source.distrust
+        distrusts.append(source.distrust)
     return settings
 
 
@@ -287,7 +286,7 @@ def _tables(file: Path, content: bytes) -> dict[str, Any]:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, str], object]:
-    found: dict[tuple[str, str], object] = {}
+    values: dict[tuple[str, str], object] = {}
     if "PAYGW_QUARANTINE_H" in environ:
         raise ConfigurationError(
             say("PAYGW_QUARANTINE_H is set, but an environment variable cannot set quarantine_h."),
@@ -300,14 +299,14 @@ def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, str], objec
         annotation = _ENVIRONMENT_SECTIONS[section].model_fields[key].annotation
         value = _from_text(name, text, annotation)
         is_own_profile = (section, key) == _PROFILE and text.endswith(".toml")
-        found[section, key] = _path_from_text(name, text) if is_own_profile else value
+        values[section, key] = _path_from_text(name, text) if is_own_profile else value
     if (path := environ.get("PAYGW_JOURNAL")) is not None:
-        found["journal", "path"] = _path_from_text("PAYGW_JOURNAL", path)
-    return found
+        values["journal", "path"] = _path_from_text("PAYGW_JOURNAL", path)
+    return values
 
 
 def _from_text(name: str, text: str, annotation: Any) -> object:
-    """Return the value an environment variable states, of the type the key has."""
+    """Return the value of an environment variable, in the type of its key."""
     options = _kinds(annotation)
     try:
         if int in options:
@@ -323,12 +322,12 @@ def _from_text(name: str, text: str, annotation: Any) -> object:
 
 
 def _kinds(annotation: Any) -> set[Any]:
-    """Return the types that a value may have, from within `Annotated` as well."""
+    """Return the types that a value may have, also from within `Annotated`."""
     return {annotation}.union(*map(_kinds, get_args(annotation)))
 
 
 def _path_from_text(name: str, text: str) -> str:
-    """Return the absolute path that a variable states. An empty one would be the current directory."""
+    """Return the absolute path in a variable. An empty one would be the current directory."""
     if not text.strip():
         raise ConfigurationError(
             say("{name} is empty, but must be a path.", name=name), hint=say("Set it to a path, or unset it.")
@@ -346,8 +345,8 @@ def secret_variables(settings: Settings) -> frozenset[str]:
 
 def unknown_variables(environ: Mapping[str, str], settings: Settings) -> list[str]:
     """Return the `PAYGW_` variables that set nothing: most likely misspelt."""
-    named = {*secret_variables(settings), settings.notifications.public_key_env}
-    known = {*environment_keys(), *_NOT_SETTINGS, *named}
+    configured = {*secret_variables(settings), settings.notifications.public_key_env}
+    known = {*environment_keys(), *_NOT_SETTINGS, *configured}
     return sorted(name for name in environ if name.startswith("PAYGW_") and name not in known)
 
 
@@ -373,7 +372,7 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
             model = CountrySection
         elif isinstance(part, str) and part in model.model_fields:
             kinds = _kinds(model.model_fields[part].annotation)
-            model = next((one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)), model)
+            model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
@@ -431,8 +430,7 @@ def _text(value: object) -> str:
 
 
 def _operator_terms(terms: PayoutTermsSection | PayinTermsSection) -> OperatorTerms:
-    """Return the operator's additions to a country as the rules take them."""
-    said = terms.model_dump()
-    purposes = {word: PurposeTerms(**one) for word, one in said.pop("purposes", {}).items()}
-    lists = {name: tuple(said[name]) for name in ("optional", "also", "also_numbers")}
-    return OperatorTerms(**{**said, **lists, "purposes": purposes})
+    members = terms.model_dump()
+    purposes = {word: PurposeTerms(**purpose) for word, purpose in members.pop("purposes", {}).items()}
+    lists = {name: tuple(members[name]) for name in ("optional", "also", "also_numbers")}
+    return OperatorTerms(**{**members, **lists, "purposes": purposes})

@@ -52,7 +52,6 @@ class CoverNote(Section):
 
     @property
     def totals(self) -> ControlTotals:
-        """The control totals that it states."""
         return ControlTotals(self.expect_rows, self.expect_total)
 
 

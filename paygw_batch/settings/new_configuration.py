@@ -45,22 +45,22 @@ class NewEndpoint:
 
 
 def endpoint_text(endpoint: NewEndpoint) -> str:
-    """Return the configuration of a real endpoint. A setting that is not known yet is written as a comment."""
+    """Return the configuration of a real endpoint. A setting that is not known yet is a comment."""
     return _rendered("configuration.toml.jinja", line=_line, **asdict(endpoint))
 
 
 def sandbox_text(shipped: str, journal: str | None) -> str:
     """Return the shipped configuration of the sandbox with its journal at `journal`, or in the state directory."""
     place = f"[journal]\n{_line('path', journal)}\n" if journal else ""
-    kept, places = _JOURNAL_TABLE.subn(lambda _: place, shipped)
+    text, places = _JOURNAL_TABLE.subn(lambda _: place, shipped)
     if places != 1:
         raise ValueError("the shipped configuration of the sandbox has no table [journal]")
-    settings = kept[kept.index("[gateway]") :]
+    settings = text[text.index("[gateway]") :]
     return f"# Written by `paygw-batch init --sandbox`. The built-in gateway: no money moves.\n\n{settings}"
 
 
 def _line(key: str, value: str | None) -> str:
-    """Return the line of a setting, and nothing for one without a value."""
+    """Return the line of a setting; empty if it has no value."""
     if value is None:
         return ""
     if _CONTROL.search(value) or _CONTROL.search(key):
@@ -72,7 +72,7 @@ def _line(key: str, value: str | None) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as TOML writes it: as JSON does; it has no control character."""
+    """Return a text as TOML writes it: as JSON does, since it has no control character."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -103,5 +103,5 @@ def _rendered(template: str, **values: object) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 (only `init` writes these)
 
     folder = FileSystemLoader(Path(__file__).parent / "templates")
-    made = Environment(loader=folder, undefined=StrictUndefined, trim_blocks=True)  # noqa: S701 (plain text)
-    return made.get_template(template).render(values).rstrip("\n") + "\n"
+    environment = Environment(loader=folder, undefined=StrictUndefined, trim_blocks=True)  # noqa: S701 (plain text)
+    return environment.get_template(template).render(values).rstrip("\n") + "\n"

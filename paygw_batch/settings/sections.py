@@ -82,7 +82,6 @@ def _encoding(name: str) -> str:
 
 
 def _time_zone(name: str) -> str:
-    """Refuse a name that the system's time zones do not have."""
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -251,7 +250,6 @@ class PayinSection(Section):
 
     @property
     def has_key(self) -> bool:
-        """Whether the hash is a keyed one."""
         return self.control_algorithm == "hmac-sha256"
 
     @property
@@ -261,7 +259,6 @@ class PayinSection(Section):
 
     @property
     def has_secret(self) -> bool:
-        """Whether a place is named that holds the secret."""
         return self.control_secret_env is not None or self.control_secret_file is not None
 
     def missing(self) -> list[str]:
@@ -471,7 +468,7 @@ class TimetableSection(Section):
 
     @model_validator(mode="after")
     def _says_its_zone(self) -> "TimetableSection":
-        folders = [one.folder for one in self.pick_up]
+        folders = [entry.folder for entry in self.pick_up]
         if self.model_fields_set and self.time_zone is None:
             raise ValueError(say('time_zone is not set; set the zone of the times, for example "Africa/Nairobi"'))
         if len(set(folders)) < len(folders):
@@ -595,7 +592,7 @@ class ConsoleSection(Section):
 
     @model_validator(mode="after")
     def _can_have_passkeys(self) -> "ConsoleSection":
-        """Refuse an origin that no browser makes passkeys for, or that browsers write in another way."""
+        """Refuse an origin for which no browser makes passkeys, or that browsers write in another way."""
         if self.origin is None:
             return self
         is_default_port = self.origin.endswith(":443" if self.origin.startswith("https") else ":80")
@@ -621,10 +618,6 @@ class ReportingSection(Section):
     metrics: FilePath | None = None
     hook: list[str] = Field(default_factory=list)
     hook_timeout_s: Seconds = 60
-
-
-def _is_loopback(host: str) -> bool:
-    return host in {"localhost", "127.0.0.1", "::1"}
 
 
 def _mail_server(text: str) -> str:
@@ -668,8 +661,8 @@ _SENDER = re.compile(r'(?P<name>[^<>"]+?) *<(?P<address>[^<>]+)>')
 
 def name_and_address(sender: str) -> tuple[str, str]:
     """Return the two parts of a sender: `Payouts <payouts@example.com>`, or an address alone."""
-    found = _SENDER.fullmatch(sender)
-    return ("", sender) if found is None else (found["name"], found["address"])
+    match = _SENDER.fullmatch(sender)
+    return ("", sender) if match is None else (match["name"], match["address"])
 
 
 def _sender(text: str) -> str:
@@ -691,7 +684,8 @@ def webhook_address(text: str) -> str:
         raise ValueError(say('this is not the address of a webhook; write "https://hooks.example.com/payouts"'))
     if address.username is not None:
         raise ValueError(say("the address of a webhook must not contain a name or password"))
-    if address.scheme != "https" and not (address.scheme == "http" and _is_loopback(address.hostname)):
+    is_loopback = address.hostname in {"localhost", "127.0.0.1", "::1"}
+    if address.scheme != "https" and not (address.scheme == "http" and is_loopback):
         raise ValueError(say("a webhook must begin with https://; http:// is allowed only for this machine"))
     return text
 
@@ -752,7 +746,7 @@ class NoticesSection(Section):
             raise ValueError(say("smtp_user is set; also set smtp_password_env or smtp_password_file"))
         if strangers := sorted(set(self.personal_data) - self.recipients()):
             raise ValueError(say("personal_data names {name}, who is not a recipient of any notice", name=strangers[0]))
-        if sum(one is not None for one in (self.webhook, self.webhook_env, self.webhook_file)) > 1:
+        if sum(place is not None for place in (self.webhook, self.webhook_env, self.webhook_file)) > 1:
             raise ValueError(say("webhook, webhook_env and webhook_file set the same address: keep one of them"))
         if self.webhook is not None and self.webhook_format != "standard":
             raise ValueError(
@@ -767,22 +761,18 @@ class NoticesSection(Section):
         return self
 
     def recipients(self) -> frozenset[str]:
-        """Return everyone who gets e-mail about any occasion."""
-        return frozenset(one for occasion in OCCASIONS for one in self.mailboxes(occasion))
+        return frozenset(mailbox for occasion in OCCASIONS for mailbox in self.mailboxes(occasion))
 
     def mailboxes(self, occasion: str) -> list[str]:
-        """Return the people who get e-mail about an occasion."""
         found: list[str] = getattr(self, occasion)
         return found
 
     @property
     def has_webhook(self) -> bool:
-        """Whether a webhook is configured."""
         return (self.webhook or self.webhook_env or self.webhook_file) is not None
 
     @property
     def needs_secret(self) -> bool:
-        """Whether messages to the webhook are signed."""
         return self.has_webhook and self.webhook_format == "standard"
 
 

@@ -13,7 +13,7 @@ def state_directory() -> Path:
 def default_configuration() -> Path:
     """Return the configuration file that `init` writes and commands read if no other is named.
 
-    Never one of the current directory: anyone who can write there would decide where money goes.
+    Never one in the current directory: anyone who can write there would decide where money goes.
     """
     return Path(platformdirs.user_config_dir("paygw-batch", appauthor=False)) / "paygw.toml"
 
