@@ -51,14 +51,14 @@ def cut_off(settings: Settings, typed: str | None) -> str:
         day = min(today.day, 28) if today.month == 2 else today.day  # noqa: PLR2004 (February)
         return date(today.year - years, today.month, day).isoformat()
     try:
-        found = date.fromisoformat(typed)
+        before = date.fromisoformat(typed)
     except ValueError:
         raise UsageError(
             say("{text!r} is not a date.", text=typed), hint=say("Write it as year, month and day: 2019-12-31.")
         ) from None
-    if found > today:
+    if before > today:
         raise UsageError(say("{text} is in the future.", text=typed), hint=say("Choose a date in the past."))
-    return found.isoformat()
+    return before.isoformat()
 
 
 def choose(settings: Settings, journal: JournalReader, *, before: str | None, person: str | None) -> Forgettable:
@@ -90,7 +90,6 @@ def forget_by_word(settings: Settings, journal: Journal, chosen: Forgettable, by
 def draft_forget_order(
     settings: Settings, journal: JournalReader, chosen: Forgettable, maker: PublicKey
 ) -> ForgetOrder:
-    """Return the unsigned order to forget people."""
     known_maker(maker, required_policy(settings), say("No order was written."))
     if not chosen.batches:
         raise UsageError(say("There is no one to forget, so no order was written."))
@@ -100,13 +99,13 @@ def draft_forget_order(
 def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by: str) -> Forgotten:
     """Forget the people named by two people's order, once.
 
-    Carrying out an order again only removes what is left in the journal's log; nobody else is forgotten.
+    Carrying it out again only removes the rest from the journal's log; nobody else is forgotten.
     """
     if is_kept(journal, order):
         nobody = Forgettable(order.content.before, {}, ())
         return Forgotten(nobody, journal.forget(nobody, by=by, at=timestamp(utc_now())))
     until, recent = _until(settings, journal)
-    chosen, decided, kept = forget_order_in_force(
+    chosen, decided, signed_order = forget_order_in_force(
         order,
         journal,
         required_policy(settings),
@@ -117,18 +116,18 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
         recent=recent,
     )
     at = timestamp(utc_now())
-    return Forgotten(chosen, journal.forget(chosen, by=decided, at=at, order=kept))
+    return Forgotten(chosen, journal.forget(chosen, by=decided, at=at, order=signed_order))
 
 
 def files_elsewhere(journal: JournalReader, chosen: Forgettable) -> Sequence[Path]:
     """Return the remaining files of the forgotten batches: sheets, and the outputs beside them."""
-    found: dict[Path, None] = {}
+    paths: dict[Path, None] = {}
     for record in journal.batches():
         if record.number in chosen.batches and record.sheet_path:
             sheet = Path(record.sheet_path)
             beside = sorted(sheet.parent.glob(f"{glob.escape(sheet.stem)}.*")) if sheet.parent.is_dir() else []
-            found |= dict.fromkeys(beside)
-    return list(found)
+            paths |= dict.fromkeys(beside)
+    return list(paths)
 
 
 def _payments_of(settings: Settings, journal: JournalReader, typed: str) -> Sequence[int]:
@@ -136,9 +135,9 @@ def _payments_of(settings: Settings, journal: JournalReader, typed: str) -> Sequ
     numbers = [rule.numbers for rule in rules_of(settings, PAYOUT).values()]
     search = payment_search(typed, numbers)
     spellings = frozenset(spellings_of_number(typed, numbers)) if is_number(typed) else frozenset[str]()
-    found = journal.find_payments(search, limit=_MAX_PAYMENTS)
-    meant = [one for one in found if _is_of(one, typed, spellings)]
-    people = {payee_of(one.form, one.fields).number for one in meant}
+    payments = journal.find_payments(search, limit=_MAX_PAYMENTS)
+    matching = [payment for payment in payments if _is_of(payment, typed, spellings)]
+    people = {payee_of(payment.form, payment.fields).number for payment in matching}
     if len(people) > 1 and not spellings:
         raise UsageError(
             say_count(
@@ -149,13 +148,13 @@ def _payments_of(settings: Settings, journal: JournalReader, typed: str) -> Sequ
             ),
             hint=say("{nobody} Write the account or phone number.", nobody=say(NOTHING_FORGOTTEN)),
         )
-    if not meant:
+    if not matching:
         raise UsageError(
             say("No payment is for anyone whose name or number is exactly {typed!r}.", typed=typed),
             hint=say("`paygw-batch find TEXT` shows how names and numbers are written."),
             for_terminal=True,
         )
-    return sorted(_number_of(journal, one) for one in meant)
+    return sorted(_number_of(journal, payment) for payment in matching)
 
 
 def _is_of(payment: FoundPayment, typed: str, spellings: frozenset[str]) -> bool:
