@@ -259,7 +259,8 @@ class Matched:
     other batches; `waiting` rows are still in progress according to the gateway. `silent` rows are in doubt, and not
     settled by the statement. `contrary` lines, which are also differences, must keep their orders from being sent:
     evidence for the journal. `attempts` gives the present number of attempts of named instructions that may be sent
-    again, which the journal keeps because the file cannot be about a later one.
+    again, which the journal keeps because the file cannot be about a later one. `standings` are the rows of the
+    settlements as they were compared: a later attempt is not what the statement is about.
     """
 
     settlements: Sequence[Settlement]
@@ -270,6 +271,7 @@ class Matched:
     silent: Sequence[RowState]
     contrary: Sequence[StatementLine]
     attempts: Mapping[int, int]
+    standings: Mapping[int, RowState]
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +370,7 @@ class StatementReader:
             silent=[row for row in doubtful if row.row not in settled],
             contrary=list(contrary.values()),
             attempts=self._attempts(rows.values(), {**earlier, **elsewhere}, contrary),
+            standings={row.row: row for row in rows.values() if row.row in settled},
         )
 
     def evidence(self, statement: Statement, contrary: Sequence[StatementLine], by: str) -> Sequence[Evidence]:

@@ -362,7 +362,16 @@ def carry_out_statement(
         asked.by,
         attempts=tuple(sorted(matched.attempts.items())),
     )
-    settle(journal, record, settlements, by=asked.by, now=utc_now, carried_out=carried_out)
+    # Workers and other people go on meanwhile: a row that was sent again since is not the one that was compared.
+    settle(
+        journal,
+        record,
+        settlements,
+        by=asked.by,
+        now=utc_now,
+        carried_out=carried_out,
+        standings=matched.standings,
+    )
     return CarriedOutStatement(matched, settlements, held)
 
 

@@ -11,6 +11,7 @@ import pytest
 from paygw_batch.core.evidence import Claim, EvidenceSource, Finding, Proof, Span, StatedTimes, rule
 from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, Returned, State
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import RowsMoved
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Amendment, CarriedOut, ClockSeen, Entry, Known
 from paygw_batch.settle.match_statement import Matched, StatementReader
@@ -118,6 +119,17 @@ def sent_twice(*, suffix: bool = False) -> SqliteJournal:
     again(journal, suffix=suffix)
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
     return journal
+
+
+def test_statement_settles_no_attempt_after_comparison() -> None:
+    journal = sent(OutcomeKind.UNKNOWN)
+    found = match(journal, line(status="declined"))
+    says(journal, Resolution.REJECTED)
+    again(journal, suffix=False)
+    send(journal, 1, OutcomeKind.UNKNOWN, at(10))
+    with pytest.raises(RowsMoved):
+        settle(journal, journal.batches()[0], found.settlements, by="ben", now=lambda: NOW, standings=found.standings)
+    assert [row.row for row in match(journal).silent] == [2]
 
 
 # Rows that wait for a word

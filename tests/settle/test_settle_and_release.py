@@ -95,7 +95,7 @@ def test_all_wrong_settlements_are_told_by_row() -> None:
         "Row 4 is paid, and cannot be resolved as rejected. Row 5 is rejected, and cannot be resolved as paid. "
         "Row 9: the batch has no such row. Row 3 is with the gateway, and cannot be resolved as not received."
     )
-    assert refused(journal, word(6)) == "Row 6 is ready, and cannot be resolved as rejected."
+    assert refused(journal, word(6)) == "Row 6 is not sent yet, and cannot be resolved as rejected."
 
 
 def test_held_ready_row_may_be_settled() -> None:
