@@ -109,8 +109,9 @@ class JournalPlace(ABC):
     def beside(self) -> Iterator[KeepBeside]:
         """Give a function that records notes durably while a run may hold the journal: in each call all or none.
 
-        A connection that is of no use any more is opened again. It raises `JournalHeld` if a write of the run takes too
-        long, and `JournalError`.
+        A connection that is of no use any more is opened again. If its answer was lost, the notes are recorded a second
+        time, as a gateway sends a notification again: judging them changes nothing then. It raises `JournalHeld` if a
+        write of the run takes too long, and `JournalError`.
         """
         with ExitStack() as opened:
             keepers: list[KeepBeside] = []

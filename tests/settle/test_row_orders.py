@@ -267,7 +267,8 @@ def test_settlement_order_ends_with_changed_rows() -> None:
         "The order is no longer valid: row 2 is not the payment that the order names."
     )
     assert why_not(changed_rows(to_settle(journal), attempt=2), journal) == (
-        "The order is no longer valid: row 2 was with the gateway after attempt 2, and is with the gateway after attempt 1."
+        "The order is no longer valid: row 2 was with the gateway after attempt 2, and is with the gateway after "
+        "attempt 1."
     )
     assert why_not(changed_rows(to_settle(journal), row=9), journal) == (
         "The order is no longer valid: row 9 is not in the batch."
