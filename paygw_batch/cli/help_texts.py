@@ -197,7 +197,8 @@ class Example(NamedTuple):
 _SHEET = (
     Example(mark("One worksheet of a workbook, whose headings were mapped before:"),
             "{} payroll.xlsx --worksheet November --column-profile headings.toml"),
-    Example(mark("A CSV file that a French Excel saved:"), "{} payroll.csv --encoding cp1252"),
+    Example(mark("A CSV file that a French Excel saved:"),
+            "{} payroll.csv --encoding cp1252 --numbers comma --names words"),
     Example(mark("Give the run a name, so that the same people can be in next month's sheet:"),
             "{} payroll.csv --reference NOV-2026"),
     Example(mark("Refuse the sheet unless it is exactly the one that was agreed:"),
@@ -265,7 +266,8 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
                 "validate payroll.csv --map headings.toml --force"),
         Example(mark("Check it with the headings that you filled in:"),
                 "validate payroll.csv --column-profile headings.toml --reference NOV-2026"),
-        Example(mark("A CSV file that a French Excel saved:"), "validate payroll.csv --encoding cp1252"),
+        Example(mark("A CSV file that a French Excel saved:"),
+                "validate payroll.csv --encoding cp1252 --numbers comma --names words"),
         Example(mark("Check customers to collect from:"), "validate customers.csv --collect"),
     ),
     "plan": (
@@ -275,7 +277,7 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
                 "plan payroll.xlsx --out plan.json --key ada.pem --worksheet November"
                 " --column-profile headings.toml --reference NOV-2026"),
         Example(mark("A CSV file that a French Excel saved:"),
-                "plan payroll.csv --out plan.json --key ada.pem --encoding cp1252"),
+                "plan payroll.csv --out plan.json --key ada.pem --encoding cp1252 --numbers comma --names words"),
         Example(mark("Decide which rows are in the plan:"),
                 "plan payroll.csv --out plan.json --key ada.pem --skip-invalid --amend --strict"),
         Example(mark("Compare with a batch of your choice, and confirm that a repeat is meant:"),
@@ -292,7 +294,7 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
                 "approve plan.json --sheet payroll.xlsx --worksheet November --column-profile headings.toml"
                 " --reference NOV-2026 --strict"),
         Example(mark("A CSV file that a French Excel saved:"),
-                "approve plan.json --sheet payroll.csv --encoding cp1252"),
+                "approve plan.json --sheet payroll.csv --encoding cp1252 --numbers comma --names words"),
     ),
     "order forget": (
         Example(mark("Have everybody forgotten from before a date:"),
@@ -433,7 +435,8 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
         Example(mark("Every step for one row of a worksheet:"), "sign nov.xlsx --explain --row 4 --worksheet November"),
         Example(mark("Sign exactly what another program signed:"),
                 "sign payroll.csv --nonce 0f3a --timestamp 1764000000 --order-id A-17-r2 --reference NOV-2026"),
-        Example(mark("A CSV file that a French Excel saved:"), "sign payroll.csv --encoding cp1252"),
+        Example(mark("A CSV file that a French Excel saved:"),
+                "sign payroll.csv --encoding cp1252 --numbers comma --names words"),
         Example(mark("Try the other signature profile, for a collection:"),
                 "sign customers.csv --profile raw-body --collect"),
     ),

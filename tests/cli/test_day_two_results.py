@@ -12,7 +12,7 @@ import openpyxl
 import pytest
 
 from paygw_batch.core.shown_states import state_words
-from paygw_batch.show import outputs
+from paygw_batch.sheet import formats
 from paygw_batch.show.workbook import is_exact
 from tests.cli.conftest import Kept
 from tests.support.program import HEADING, Program, kenyan_rows, read_csv
@@ -58,7 +58,7 @@ def test_all_columns_worksheet_matches_csv_as_text(mixed: Program) -> None:
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
 
 
-def test_reconcile_writes_an_advice_for_each_person_who_is_paid(mixed: Program) -> None:
+def test_reconcile_writes_advice_for_each_paid_person(mixed: Program) -> None:
     advices = mixed.home / "advices.html"
     command = ("reconcile", mixed.home / "payroll.csv", "--out", mixed.home / "again.csv", "--advices", advices)
     mixed.json(*command)
@@ -206,7 +206,7 @@ def test_amount_of_invalid_row_stays_sender_text(program: Program) -> None:
 def test_large_own_workbook_is_replaced(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """The names by which it is known are among the first texts, however many rows come before them."""
     reconciled(mixed)
-    monkeypatch.setattr(outputs, "_MAX_STRINGS_BYTES", 1_000)
+    monkeypatch.setattr(formats, "_MAX_STRINGS_BYTES", 1_000)
     reconciled(mixed)
 
 

@@ -120,7 +120,7 @@ def test_names_and_numbers_are_questions_once(program: Program, written: Path) -
     assert {line["amount"] for line in program.record()} == {"1100.50"}
 
 
-def test_what_texts_mean_is_signed(program: Program, written: Path) -> None:
+def test_meaning_of_texts_is_signed(program: Program, written: Path) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home))
     plan, said = plan_of(program), ("--names", "words", "--numbers", "comma")
     made = program.json("plan", written, "--out", plan, "--key", program.home / "ada.pem", *said)

@@ -68,8 +68,8 @@ def test_program_options_work_before_and_after_command(desk: Program, words: str
 
 
 def test_language_and_configuration_work_after_command(desk: Program) -> None:
-    assert "payées" not in desk.run("status").stdout
-    assert "payées" in desk.run("status", "--lang", "fr").stdout
+    assert "incertaine" not in desk.run("status").stdout
+    assert "incertaine" in desk.run("status", "--lang", "fr").stdout
     other = desk.home / "other.toml"
     other.write_text(sandbox_toml("elsewhere.sqlite3"))
     assert desk.json("status", "payroll.csv")["exit_code"] == 0

@@ -207,7 +207,7 @@ def test_states_are_counted_once_everywhere(batch: Batch) -> None:
         assert f"{count} {state_words(state)}" in shown(batch, "status", batch.batch)
 
 
-def test_page_to_print_names_no_code_and_no_login(tmp_path: Path) -> None:
+def test_page_to_print_has_no_code_or_login(tmp_path: Path) -> None:
     batch = Batch(House(set_up(tmp_path, behaviour=BEHAVIOUR)))
     printed = page(batch, "/reconciliation.html")
     assert "No one knows what happened to the request: it may have been paid." in printed
