@@ -97,6 +97,7 @@ def test_statement_with_moved_row_is_refused(journal: Journal) -> None:
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
     with pytest.raises(RowsMoved):
         journal.settle([says_rejected(1, 7, Basis.PERSON)], note=DONE)
+    assert journal.carried_out("b1") == []
 
 
 def test_carried_out_statements_of_batch_are_known(journal: Journal) -> None:
