@@ -59,14 +59,14 @@ class ControlTotals:
 
 def differences(stated: ControlTotals, actual: ControlTotals) -> list[str]:
     """Return one plain sentence for each stated figure that differs from the sheet's."""
-    found = []
+    lines = []
     if stated.rows is not None and stated.rows != actual.rows:
-        found.append(say("You expected {rows:,} rows; the sheet has {actual:,}.", rows=stated.rows, actual=actual.rows))
+        lines.append(say("You expected {rows:,} rows; the sheet has {actual:,}.", rows=stated.rows, actual=actual.rows))
     sums = actual.sums or {}
     for currency, amount in (stated.sums or {}).items():
         has = sums.get(currency)
         if has is None:
-            found.append(
+            lines.append(
                 say(
                     "{currency} {amount:,f} was stated; the sheet has no {currency} row.",
                     currency=currency,
@@ -74,7 +74,7 @@ def differences(stated: ControlTotals, actual: ControlTotals) -> list[str]:
                 )
             )
         elif has != amount:
-            found.append(
+            lines.append(
                 say(
                     "You expected {currency} {amount:,f}; the sheet's total is {currency} {has:,f}.",
                     currency=currency,
@@ -82,7 +82,7 @@ def differences(stated: ControlTotals, actual: ControlTotals) -> list[str]:
                     has=has,
                 )
             )
-    return found
+    return lines
 
 
 _LATER_ATTEMPT = re.compile(r"(.+)-r(?:[2-9]|[1-9][0-9]+)", re.DOTALL)
@@ -121,8 +121,8 @@ def attempt_order_id(client_orderid: str, generation: int) -> str:
 
 def first_order_id(order_id: str) -> str | None:
     """Return the order id of a row's first attempt, if `order_id` is written as that of a later one; else None."""
-    found = _LATER_ATTEMPT.fullmatch(order_id)
-    return found[1] if found else None
+    match = _LATER_ATTEMPT.fullmatch(order_id)
+    return match[1] if match else None
 
 
 _DIGEST_DIGITS, _CHECK_DIGITS = 16, 8
@@ -130,7 +130,7 @@ _DERIVED = re.compile(rf"(.+)-([0-9a-f]{{{_DIGEST_DIGITS}}})([0-9a-f]{{{_CHECK_D
 
 
 def payee_mark(reference: str, payee: str) -> str:
-    """Return what an order id derived from a reference has for its payee: a digest, and a check of both.
+    """Return the part of a derived order id that names its payee: a digest, and a check of it with the reference.
 
     A payee is who is paid, whatever is paid: an amount or a name that is corrected makes no other order id.
     """
@@ -157,7 +157,7 @@ def reference_of(order_id: str) -> str | None:
 
     An id that only looks like a derived one does not have the right check.
     """
-    found = _DERIVED.fullmatch(order_id)
-    if found is None or _hex_digest(f"{found[1]}-{found[2]}", _CHECK_DIGITS) != found[3]:
+    match = _DERIVED.fullmatch(order_id)
+    if match is None or _hex_digest(f"{match[1]}-{match[2]}", _CHECK_DIGITS) != match[3]:
         return None
-    return found[1]
+    return match[1]

@@ -230,29 +230,31 @@ class Waits:
 
 def rule(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, OutcomeKind]) -> Ruling | Waits:
     """Decide about `claim`, given the instructions that go by its order id. `words` is the operator's `[outcomes]`."""
-    named = _named(claim, candidates)
-    if isinstance(named, Ruling):
-        return named
-    if any(candidate.standing.state is State.IN_FLIGHT for candidate in named):
+    matching = _named(claim, candidates)
+    if isinstance(matching, Ruling):
+        return matching
+    if any(candidate.standing.state is State.IN_FLIGHT for candidate in matching):
         return Waits()
-    said = words.get(claim.status or "")
-    candidate, *others = named
+    meaning = words.get(claim.status or "")
+    candidate, *others = matching
     if others:
-        proven = said if claim.proof in {Proof.PROVEN, Proof.VOUCHED} else None
+        proven = meaning if claim.proof in {Proof.PROVEN, Proof.VOUCHED} else None
         numbers = tuple(other.number for other in others)
         return Ruling(Finding.AMBIGUOUS, candidate.number, candidate.standing.attempt, proven, others=numbers)
     standing = candidate.standing
     if claim.is_not_found:
         return Ruling(Finding.NOT_FOUND, candidate.number, standing.attempt)
-    if said is None:
+    if meaning is None:
         return Ruling(Finding.UNLISTED, candidate.number, standing.attempt)
-    finding, attempt = _finding(claim, said, candidate)
+    finding, attempt = _finding(claim, meaning, candidate)
     outcome = None
     if finding in {Finding.MOVED, Finding.CONTRADICTING}:
+        # Only the gateway's proven word moves a row: after a forged "rejected", a paid row could be sent again. A
+        # statement that a person vouches for may hold a row, and moves none.
         if claim.proof is Proof.UNPROVEN or (claim.proof is Proof.VOUCHED and finding is Finding.MOVED):
-            return Ruling(Finding.TO_CONFIRM, candidate.number, attempt, said)
-        outcome = Outcome(said, gateway_status=claim.status, gateway_reference=claim.reference)
-    return Ruling(finding, candidate.number, attempt, said, outcome)
+            return Ruling(Finding.TO_CONFIRM, candidate.number, attempt, meaning)
+        outcome = Outcome(meaning, gateway_status=claim.status, gateway_reference=claim.reference)
+    return Ruling(finding, candidate.number, attempt, meaning, outcome)
 
 
 def _named(claim: Claim, candidates: Sequence[Candidate]) -> Sequence[Candidate] | Ruling:
@@ -291,26 +293,26 @@ def _is_about(claim: Claim, candidate: Candidate) -> bool:
     return is_same and claim.currency == candidate.currency
 
 
-def _finding(claim: Claim, said: OutcomeKind, candidate: Candidate) -> tuple[Finding, int]:
+def _finding(claim: Claim, meaning: OutcomeKind, candidate: Candidate) -> tuple[Finding, int]:
     """Return the outcome that a proven claim would give, and the attempt it is about."""
     standing = candidate.standing
     if _is_unheard_of(claim, candidate):
         return Finding.CONTRADICTING, max(standing.attempt - candidate.is_attempt_unknown, 0)
     if candidate.sent_order_id is None:
         # Never sent: the gateway has it from someone else, and a person must check the row before it leaves.
-        return (Finding.LATE if said is OutcomeKind.REJECTED else Finding.CONTRADICTING), standing.attempt
+        return (Finding.LATE if meaning is OutcomeKind.REJECTED else Finding.CONTRADICTING), standing.attempt
     if claim.order_id != candidate.sent_order_id:
         # After a person's word an "accepted" of the attempt before is not a late message: that word was wrong.
         is_telling = claim.is_current or standing.possible_duplicate_of is not None
-        has_it = said in GATEWAY_HAS_ORDER if is_telling else said is OutcomeKind.PAID
+        has_it = meaning in GATEWAY_HAS_ORDER if is_telling else meaning is OutcomeKind.PAID
         return (Finding.CONTRADICTING if has_it else Finding.SUPERSEDED), max(standing.attempt - 1, 0)
     if _meant(claim, candidate) is Meant.EARLIER:
-        if said not in GATEWAY_HAS_ORDER:
+        if meaning not in GATEWAY_HAS_ORDER:
             return Finding.SUPERSEDED, max(standing.attempt - 1, 0)
         if is_only_attempt(candidate):
-            return Finding.AMBIGUOUS, standing.attempt  # no earlier one left from here: whose it is, a person finds out
+            return Finding.AMBIGUOUS, standing.attempt  # no earlier one left from here: a person finds out whose it is
         return Finding.CONTRADICTING, standing.attempt - 1
-    return _of_latest(claim, said, candidate), standing.attempt
+    return _of_latest(claim, meaning, candidate), standing.attempt
 
 
 def _meant(claim: Claim, candidate: Candidate) -> Meant:
@@ -337,25 +339,25 @@ def _is_unheard_of(claim: Claim, candidate: Candidate) -> bool:
     return candidate.is_attempt_unknown or is_fresh
 
 
-def _of_latest(claim: Claim, said: OutcomeKind, candidate: Candidate) -> Finding:
+def _of_latest(claim: Claim, meaning: OutcomeKind, candidate: Candidate) -> Finding:
     state = candidate.standing.state
     is_known = _meant(claim, candidate) is Meant.LATEST
-    if state == said.value:
+    if state == meaning.value:
         return Finding.REPEATED
-    if state is State.READY and said in GATEWAY_HAS_ORDER:
+    if state is State.READY and meaning in GATEWAY_HAS_ORDER:
         return Finding.CONTRADICTING  # whichever attempt it is about, sending another would pay twice
-    if said is OutcomeKind.ACCEPTED and state in {State.PAID, State.REJECTED, State.RETURNED, State.REPLACED}:
+    if meaning is OutcomeKind.ACCEPTED and state in {State.PAID, State.REJECTED, State.RETURNED, State.REPLACED}:
         is_telling = claim.is_current or candidate.standing.is_rejected_by_word
         return Finding.CONTRADICTING if is_telling and state is State.REJECTED else Finding.LATE
-    if said is OutcomeKind.PAID and state is State.RETURNED:
+    if meaning is OutcomeKind.PAID and state is State.RETURNED:
         return Finding.LATE
-    if said is OutcomeKind.REJECTED and state in {State.READY, State.REPLACED}:
+    if meaning is OutcomeKind.REJECTED and state in {State.READY, State.REPLACED}:
         return Finding.LATE  # it was rejected, released or called not received since
-    if not is_known and not is_only_attempt(candidate) and (said is not OutcomeKind.PAID or claim.is_current):
+    if not is_known and not is_only_attempt(candidate) and (meaning is not OutcomeKind.PAID or claim.is_current):
         # "No" may be the answer to an earlier attempt under the same id, while the latest one is being paid. A line of
         # a statement is a person's to read: also its "paid" may be about either.
         return Finding.AMBIGUOUS
-    is_legal = (state, kind_of(Concluded(Outcome(said)))) in TRANSITIONS
+    is_legal = (state, kind_of(Concluded(Outcome(meaning)))) in TRANSITIONS
     return Finding.MOVED if is_legal else Finding.CONTRADICTING
 
 
@@ -363,9 +365,8 @@ def is_only_attempt(candidate: Candidate) -> bool:
     """Whether no other attempt than the latest can have left under the latest one's order id."""
     standing, marked = candidate.standing, candidate.standing.possible_duplicate_of
     if marked is not None and (marked == 0 or marked < standing.attempt):
-        return (
-            False  # it was said to be paid, before any attempt of ours left or by an earlier one: that may come again
-        )
+        # It was said to be paid, before any attempt of ours left or by an earlier one: that may come again.
+        return False
     if candidate.has_left_once:
         return True
     if marked is not None:

@@ -287,6 +287,8 @@ MOVES: Mapping[tuple[State, FactKind], Move] = MappingProxyType(
 def step(standing: Standing, kind: FactKind, attempt: int) -> Standing | IllegalMove:
     """Return the standing of the instruction after a fact of this kind about attempt number `attempt`."""
     move = MOVES.get((standing.state, kind))
+    # A fact about any other attempt is late or repeated. An old rejection would call the latest attempt rejected, and
+    # the row could be released while that payment is on the way.
     if move is None or attempt != standing.attempt + move.attempts:
         return IllegalMove(standing.state, standing.attempt, kind, attempt)
     mark = attempt if move.is_marking else standing.possible_duplicate_of

@@ -91,10 +91,10 @@ def recorded(text: str, *, is_for_officers: bool = False) -> str:
     template = _TEMPLATES[code, len(values)]
     names = re.findall(r"\{(\w+)\}", template)
     if code == _DUPLICATE:
-        values = [*(recorded(one, is_for_officers=is_for_officers) for one in values[:-1]), values[-1]]
+        values = [*(recorded(value, is_for_officers=is_for_officers) for value in values[:-1]), values[-1]]
     filled = {
-        name: decided_by(one, is_for_officers=is_for_officers) if name == "by" else one
-        for name, one in zip(names, values, strict=True)
+        name: decided_by(value, is_for_officers=is_for_officers) if name == "by" else value
+        for name, value in zip(names, values, strict=True)
     }
     return say(_FOR_OFFICERS.get(code, template) if is_for_officers else template, **filled)
 
@@ -108,8 +108,8 @@ def decided_by(by: str, *, is_for_officers: bool = False) -> str:
 
 def name_in(by: str) -> str:
     """Return the name of who decided, or carried out an order of others; the login if there is no name."""
-    who = str(code_of(by)[1][0]) if _is_by_order(by) else by
-    return who.rpartition(LOGIN)[0] or who
+    person = str(code_of(by)[1][0]) if _is_by_order(by) else by
+    return person.rpartition(LOGIN)[0] or person
 
 
 def _is_by_order(by: str) -> bool:

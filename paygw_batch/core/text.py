@@ -120,8 +120,8 @@ def differ_by_damage_alone(one: str, other: str) -> bool:
         return one.isdigit() and other.isdigit()
     # A program that rewrites a date changes its form: 1-3 and 3-1 are two ids.
     if (date := _DATE.fullmatch(one)) and (again := _DATE.fullmatch(other)) and _form(one) != _form(other):
-        found = ((_meanings(date), _meanings(again)), (_meanings(again), _meanings(date)))
-        if any(not short.isdisjoint(long | {(0, *rest) for _, *rest in long}) for short, long in found):
+        pairs = ((_meanings(date), _meanings(again)), (_meanings(again), _meanings(date)))
+        if any(not short.isdisjoint(long | {(0, *rest) for _, *rest in long}) for short, long in pairs):
             return True
     # Most ids already differ in a letter or digit that no damage touches, and that is seen in a tenth of the time.
     if one.isascii() and other.isascii() and one.translate(_UNTOUCHED) != other.translate(_UNTOUCHED):
@@ -140,20 +140,20 @@ def _form(date: str) -> str:
 
 def _meanings(date: re.Match[str]) -> set[tuple[int, ...]]:
     """Return the possible dates: year within its century (0 if absent), month and day (1 if absent)."""
-    parts, found = _PART_OF_DATE.findall(spelled_alike(date[1])), set[tuple[int, ...]]()
+    parts, dates = _PART_OF_DATE.findall(spelled_alike(date[1])), set[tuple[int, ...]]()
     for order in permutations(("year", "month", "day"), len(parts)):
-        meant = dict(zip(order, parts, strict=True))
-        named = [role for role, part in meant.items() if part in _MONTHS]
-        number = {role: int(_MONTHS.get(part, part)) for role, part in meant.items()}
+        by_role = dict(zip(order, parts, strict=True))
+        in_words = [role for role, part in by_role.items() if part in _MONTHS]
+        number = {role: int(_MONTHS.get(part, part)) for role, part in by_role.items()}
         month, day = number.get("month", 0), number.get("day", 1)
-        if month in range(1, 13) and day in range(32) and set(named) <= {"month"}:
-            found.add((number.get("year", 0) % 100, month, day))
-    return found
+        if month in range(1, 13) and day in range(32) and set(in_words) <= {"month"}:
+            dates.add((number.get("year", 0) % 100, month, day))
+    return dates
 
 
 def _repaired(text: str) -> str:
     text = spelled_alike(text).translate(_LOOK_ALIKE_LETTERS)
-    text = _NUMBER_WITH_LETTERS.sub(lambda found: found[0].translate(_DIGIT_LETTERS), text)
+    text = _NUMBER_WITH_LETTERS.sub(lambda match: match[0].translate(_DIGIT_LETTERS), text)
     text = _GROUPED.sub(_digits_of, text)
     if whole := _GROUPED_BY_POINTS.match(text):
         text = _digits_of(whole) + text[whole.end() :]
@@ -161,8 +161,8 @@ def _repaired(text: str) -> str:
     return _ZEROS_IN_FRONT.sub("", text).translate(_LETTER_DIGITS)
 
 
-def _digits_of(found: re.Match[str]) -> str:
-    return re.sub("[^0-9]", "", found[0])
+def _digits_of(match: re.Match[str]) -> str:
+    return re.sub("[^0-9]", "", match[0])
 
 
 _OBEYED = (
@@ -182,17 +182,17 @@ def fit_for_terminal(text: str) -> str:
 
     Letters of all scripts stay, with the joiners that some of them need.
     """
-    return _UNFIT.sub(lambda found: escaped(found[0]), text)
+    return _UNFIT.sub(lambda match: escaped(match[0]), text)
 
 
 def fit_in_print(text: str) -> str:
     """Return text that a library laid out from clean parts; escape every character that a layout cannot contain."""
-    return _UNFIT_IN_PRINT.sub(lambda found: found[1] or escaped(found[2]), text)
+    return _UNFIT_IN_PRINT.sub(lambda match: match[1] or escaped(match[2]), text)
 
 
 def fit_in_json(text: str) -> str:
     """Return JSON in which the same characters are JSON's own escapes: it says the same, and can be printed."""
-    return _UNFIT.sub(lambda found: found[0] if found[0] in "\n\t" else _escaped_in_json(found[0]), text)
+    return _UNFIT.sub(lambda match: match[0] if match[0] in "\n\t" else _escaped_in_json(match[0]), text)
 
 
 def escaped(character: str) -> str:
