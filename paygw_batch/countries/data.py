@@ -98,7 +98,7 @@ class FormData(_Data):
         names = [field.name for field in self.fields]
         if len(set(names)) != len(names):
             raise ValueError(say("a field is listed twice"))
-        if strange := sorted({name for shown in self.shown.values() for name in shown} - set(names)):
+        if strange := sorted({name for sources in self.shown.values() for name in sources} - set(names)):
             raise ValueError(say("`shown` names {name}, which is not a field", name=strange[0]))
         return self
 
@@ -230,10 +230,10 @@ _OperatorsFile = RootModel[dict[str, dict[str, list[_Digits]]]]
 
 def pattern_problem(pattern: str) -> str:
     """Return the error in a regular expression that Python and polars must read alike; empty if there is none."""
-    if found := _NOT_PORTABLE.search(pattern):
+    if match := _NOT_PORTABLE.search(pattern):
         return say(
             "{part!r} cannot be used in a pattern here (no look-around, no back-reference, digits as [0-9])",
-            part=found[0],
+            part=match[0],
         )
     try:
         re.compile(pattern)
@@ -244,10 +244,10 @@ def pattern_problem(pattern: str) -> str:
 
 def read_operation(root: Path, name: str) -> OperationData:
     """Read config/operations/NAME.toml; an unknown name is a `ConfigurationError` that names the nearest."""
-    known = operations(root)
-    if name not in known:
+    names = operations(root)
+    if name not in names:
         raise ConfigurationError(
-            say("There is no operation {name!r}; {nearest}", name=name, nearest=nearest(name, known))
+            say("There is no operation {name!r}; {nearest}", name=name, nearest=nearest(name, names))
         )
     return _read(root, f"operations/{name}.toml", OperationData)
 
@@ -259,25 +259,23 @@ def operations(root: Path) -> list[str]:
 
 def read_enquiry(root: Path, profile: str) -> EnquiryData:
     """Read config/enquiries/PROFILE.toml; an unknown profile is a `ConfigurationError` that names the nearest."""
-    known = _stems(root, "enquiries")
-    if profile not in known:
-        near = nearest(profile, known)
+    names = _stems(root, "enquiries")
+    if profile not in names:
+        near = nearest(profile, names)
         raise ConfigurationError(say("no status enquiry is called {name!r}; {nearest}", name=profile, nearest=near))
     return _read(root, f"enquiries/{profile}.toml", EnquiryData)
 
 
 def read_forms(root: Path) -> Mapping[str, FormData]:
-    """Read every file of config/forms/, by its name."""
     return {name: _read(root, f"forms/{name}.toml", FormData) for name in _stems(root, "forms")}
 
 
 def read_countries(root: Path) -> Mapping[str, CountryData]:
-    """Read every file of config/countries/, by country code."""
     countries = {code: _read(root, f"countries/{code}.toml", CountryData) for code in _stems(root, "countries")}
-    known = operations(root)
+    names = operations(root)
     for code, country in countries.items():
-        if strange := sorted(country.operations.keys() - {*known}):
-            near = nearest(strange[0], known)
+        if strange := sorted(country.operations.keys() - {*names}):
+            near = nearest(strange[0], names)
             sentence = say("There is no operation {name!r}; {nearest}", name=strange[0], nearest=near)
             raise ConfigurationError(f"config/countries/{code}.toml: {sentence}", hint=say(_DATA_HINT))
         if _COUNTRY_CODE.fullmatch(code) is None:
@@ -298,7 +296,6 @@ def read_countries(root: Path) -> Mapping[str, CountryData]:
 
 
 def read_numbers(root: Path) -> Mapping[str, NumbersData]:
-    """Read config/mobile-numbers.toml, by country code."""
     return _read(root, "mobile-numbers.toml", _NumbersFile).root
 
 

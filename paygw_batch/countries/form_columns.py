@@ -59,10 +59,10 @@ def _read(root: Path) -> SheetColumns:
     }
     fields = [field for form in forms.values() for field in form.fields if field.from_sheet]
     kinds = _cleanings(fields)
-    known = _in_one_order(of_operation.values())
+    columns = _in_one_order(of_operation.values())
     return SheetColumns(
         of_operation=MappingProxyType(of_operation),
-        cleanings=MappingProxyType({name: kinds[name] for name in known}),
+        cleanings=MappingProxyType({name: kinds[name] for name in columns}),
         codes=frozenset(f.name for f in fields if f.kind is FieldKind.COUNTRY and f.name not in OF_EVERY_SHEET),
         shown_otherwise=frozenset(_shown_otherwise(forms)),
         reconciled=MappingProxyType(
@@ -79,27 +79,27 @@ def _read(root: Path) -> SheetColumns:
 
 
 def _forms_of(root: Path, name: str, operation: files.OperationData) -> list[str]:
-    """Return the forms that an operation's rows can have: its own, and those that its countries name."""
-    asked = (country.operations.get(name) for country in files.read_countries(root).values())
-    named = [asks.form for asks in asked if asks is not None and asks.form is not None]
-    return list(dict.fromkeys([operation.default_form, *sorted(named)]))
+    """Return the forms of an operation's rows: its default one, and those that its countries name."""
+    entries = (country.operations.get(name) for country in files.read_countries(root).values())
+    forms = [entry.form for entry in entries if entry is not None and entry.form is not None]
+    return list(dict.fromkeys([operation.default_form, *sorted(forms)]))
 
 
 def _columns(name: str, operation: files.OperationData, forms: Sequence[files.FormData]) -> tuple[str, ...]:
-    own = [field.name for form in forms for field in form.fields if field.from_sheet]
-    if strange := [column for column in operation.columns if column not in own and column not in OF_EVERY_SHEET]:
+    names = [field.name for form in forms for field in form.fields if field.from_sheet]
+    if strange := [column for column in operation.columns if column not in names and column not in OF_EVERY_SHEET]:
         raise ConfigurationError(
             say("config/operations/{name}.toml: no form of it has a field {strange!r}.", name=name, strange=strange[0])
         )
-    return tuple(dict.fromkeys([*operation.columns, *OF_EVERY_SHEET, *own]))
+    return tuple(dict.fromkeys([*operation.columns, *OF_EVERY_SHEET, *names]))
 
 
 def _cleanings(fields: Iterable[files.FieldData]) -> dict[str, Cleaning]:
-    """Return how each column is cleaned. One column has one cleaning: a sheet is cleaned before a form is chosen."""
-    found = {name: KINDS[kind].cleaning for name, kind in OF_EVERY_SHEET.items()}
+    """Return the cleaning of each column. There is one each: a sheet is cleaned before a form is chosen."""
+    cleanings = {name: KINDS[kind].cleaning for name, kind in OF_EVERY_SHEET.items()}
     for field in fields:
-        own = KINDS[field.kind].cleaning
-        if found.setdefault(field.name, own) is not own:
+        cleaning = KINDS[field.kind].cleaning
+        if cleanings.setdefault(field.name, cleaning) is not cleaning:
             raise ConfigurationError(
                 say(
                     "config/forms: {name} is a {kind} in one form, and of a kind that is cleaned otherwise in another.",
@@ -107,15 +107,15 @@ def _cleanings(fields: Iterable[files.FieldData]) -> dict[str, Cleaning]:
                     kind=field.kind,
                 )
             )
-    return found
+    return cleanings
 
 
 def _in_one_order(columns: Iterable[tuple[str, ...]]) -> list[str]:
-    """Return the columns of all operations in an order that keeps each operation's own as far as it can."""
+    """Return the columns of all operations in an order that keeps each operation's own as far as possible."""
     merged: list[str] = []
-    for own in columns:
+    for names in columns:
         at = 0
-        for name in own:
+        for name in names:
             if name not in merged:
                 merged.insert(at, name)
             at = merged.index(name) + 1
@@ -131,7 +131,7 @@ def _shown_otherwise(forms: Mapping[str, files.FormData]) -> Iterator[str]:
 def _reconciled(forms: Iterable[files.FormData]) -> Iterator[str]:
     yield STAFF_NUMBER
     for form in forms:
-        shown = {name for sources in form.shown.values() for name in sources}
+        sources_shown = {name for sources in form.shown.values() for name in sources}
         for field in form.fields:
-            if field.from_sheet and field.reconciled and field.name not in {*shown, *OF_EVERY_SHEET}:
+            if field.from_sheet and field.reconciled and field.name not in {*sources_shown, *OF_EVERY_SHEET}:
                 yield field.name

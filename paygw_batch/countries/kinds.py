@@ -29,7 +29,7 @@ class Cleaning(Enum):
 
 
 class Checking(Enum):
-    """Which function makes the checks of a field."""
+    """The function that checks a field."""
 
     TEXT = auto()
     PATTERN = auto()

@@ -58,8 +58,8 @@ def load_operation(operation: str, *, data: Path | None = None) -> Operation:
     """
     read = files.read_operation(data or files.config_dir(), operation)
     names: dict[str, Any] = {
-        key.removeprefix("echo_").removesuffix("_fields"): (said,) if isinstance(said, str) else tuple(said)
-        for key, said in read.reply
+        key.removeprefix("echo_").removesuffix("_fields"): (value,) if isinstance(value, str) else tuple(value)
+        for key, value in read.reply
     }
     return Operation(
         name=operation,
@@ -73,7 +73,7 @@ def load_operation(operation: str, *, data: Path | None = None) -> Operation:
 
 
 def load_enquiry(profile: str, operation: Operation, *, data: Path | None = None) -> Operation:
-    """Return how to ask about orders of `operation`: at another path, with replies read like the operation's."""
+    """Return the operation that asks about orders of `operation`: at another path, with replies read like its own."""
     return replace(operation, name="enquiry", path=files.read_enquiry(data or files.config_dir(), profile).path)
 
 
@@ -93,8 +93,8 @@ def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path
 
     A country whose terms are incomplete is in the result all the same: `missing_terms` names the absent keys, and
     `unusable` speaks where the interface shows nothing to go by. Raises `ConfigurationError` for terms that cannot be
-    meant (an unknown country or form, a smallest amount above the largest, a value for a field that is never sent),
-    telling all of them at once, and for data files that cannot be used.
+    meant (an unknown country or form, a smallest amount above the largest, a value for a field that is never sent), all
+    of them at once, and for data files that cannot be used.
     """
     root = data or files.config_dir()
     read = files.read_operation(root, operation)
@@ -164,7 +164,7 @@ class _Case:
         return frozenset(not_asked) | self.called("never")
 
     def called(self, word: str) -> frozenset[str]:
-        return frozenset(name for name, said in self.asks.fields.items() if said == word)
+        return frozenset(name for name, usage in self.asks.fields.items() if usage == word)
 
     @property
     def sent(self) -> Mapping[str, files.FieldData]:
@@ -186,17 +186,17 @@ class _Case:
 
         If several forms have a field of that name, the operation's usual form says of what kind it is.
         """
-        every = [field for form in self.forms.values() for field in form.fields]
+        fields = [field for form in self.forms.values() for field in form.fields]
         usual = self.forms[self.read.default_form].fields
-        found = {field.name: field for field in (*every, *usual)}
+        by_name = {field.name: field for field in (*fields, *usual)}
         columns = {*self.read.columns, "server_callback_url"}
-        return {name: field for name, field in found.items() if name in columns}
+        return {name: field for name, field in by_name.items() if name in columns}
 
     @property
     def not_required(self) -> frozenset[str]:
-        own = {*self.terms.optional, *self.terms.also}
+        names = {*self.terms.optional, *self.terms.also}
         sent = self.sent
-        return self.called("optional") | {name for name in own if name in sent and sent[name].from_sheet}
+        return self.called("optional") | {name for name in names if name in sent and sent[name].from_sheet}
 
     def kinds_of(self, name: str) -> set[FieldKind]:
         return {field.kind for form in self.forms.values() for field in form.fields if field.name == name}
@@ -214,8 +214,8 @@ class _Case:
     def missing(self) -> tuple[str, ...]:
         sent = self.sent
         supplies = [name for name in self.read.operator_supplies if not sent or name in sent]
-        said = {*self.supplied, *(("purpose",) if self.terms.purposes else ())}
-        absent = [name for name in supplies if name not in {*self.called("optional"), *self.terms.optional, *said}]
+        provided = {*self.supplied, *(("purpose",) if self.terms.purposes else ())}
+        absent = [name for name in supplies if name not in {*self.called("optional"), *self.terms.optional, *provided}]
         return (*([] if self.form_name else ["form"]), *absent)
 
     def check_data(self) -> None:
@@ -245,8 +245,8 @@ class _Case:
 
 def _mobile_numbers(case: _Case, read: files.NumbersData) -> MobileNumbers:
     operators = {start: name for name, starts in case.operators.items() for start in starts}
-    said = read.model_dump() | {"national_lengths": tuple(read.national_lengths)}
-    numbers = MobileNumbers(**said, operators=MappingProxyType(operators))
+    values = read.model_dump() | {"national_lengths": tuple(read.national_lengths)}
+    numbers = MobileNumbers(**values, operators=MappingProxyType(operators))
     if (former := case.country.former_numbers) is not None:
         ways = tuple((f"({pattern})", front) for front, pattern in former.in_front.items())
         numbers = replace(numbers, renumbering=Renumbering(former.changed, ways))
@@ -306,9 +306,9 @@ def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
 def _purposes(case: _Case) -> Mapping[str, PurposeTerms]:
     """Return the purposes that a row may choose, by the senders' words and by the codes themselves."""
     chosen = case.terms.purposes
-    own = [] if case.terms.purpose is None else [PurposeTerms(case.terms.purpose, case.terms.operator)]
-    by_code = {fold_word(one.purpose): one for one in (*chosen.values(), *own)} if chosen else {}
-    return MappingProxyType(by_code | {fold_word(word): replace(one, word=word) for word, one in chosen.items()})
+    default = [] if case.terms.purpose is None else [PurposeTerms(case.terms.purpose, case.terms.operator)]
+    by_code = {fold_word(terms.purpose): terms for terms in (*chosen.values(), *default)} if chosen else {}
+    return MappingProxyType(by_code | {fold_word(word): replace(terms, word=word) for word, terms in chosen.items()})
 
 
 def _phone_as_account(case: _Case) -> str:
@@ -331,9 +331,9 @@ def _form(case: _Case) -> Form:
 def _several_purposes(operation: str, read: files.OperationData, rules: Rules) -> Iterator[str]:
     """Yield a sentence for each currency whose countries must have one purpose, and were given several."""
     for currency in read.one_purpose:
-        given = {code: rule.purpose for code, rule in rules.items() if rule.currency == currency and rule.purpose}
-        if len(set(given.values())) > 1:
-            keys = ", ".join(f"countries.{code}.{operation}.purpose" for code in given)
+        purposes = {code: rule.purpose for code, rule in rules.items() if rule.currency == currency and rule.purpose}
+        if len(set(purposes.values())) > 1:
+            keys = ", ".join(f"countries.{code}.{operation}.purpose" for code in purposes)
             yield say(
                 "{keys}: the gateway has one code for all countries that use {currency}; write the same in each.",
                 keys=keys,
@@ -440,9 +440,9 @@ def _wrong_default(case: _Case, name: str, value: str) -> str:
         say("each row has its own {name}; remove it.", name=name): kind is not None and kind not in _MAY_BE_FILLED_IN,
         say("{key} sets it too; remove one of them.", key=supplied): name in case.supplied,
     }
-    found = next((sentence for sentence, is_so in wrong.items() if is_so), "")
-    if found := found or _wrong_text(case, name, value):
-        return found
+    problem = next((sentence for sentence, is_so in wrong.items() if is_so), "")
+    if problem := problem or _wrong_text(case, name, value):
+        return problem
     return "" if kind is None or _fits(kind, value) else say(_MAY_BE_FILLED_IN[kind], value=value)
 
 
@@ -476,19 +476,19 @@ def _no_operator(case: _Case, key: str, operator: str) -> str:
 
 
 def _wrong_purposes(case: _Case) -> Iterator[str]:
-    seen: dict[str, str] = {}
-    for word, one in case.terms.purposes.items():
+    words: dict[str, str] = {}
+    for word, terms in case.terms.purposes.items():
         key = f"{case.key}.purposes.{word}"
-        if not _is_one_line(word) or not fold_word(word) or not _is_one_line(one.purpose):
+        if not _is_one_line(word) or not fold_word(word) or not _is_one_line(terms.purpose):
             yield say("{key}: word and purpose must each be one line of text, with no space at either end.", key=key)
-        if (other := seen.setdefault(fold_word(word), word)) != word:
+        if (other := words.setdefault(fold_word(word), word)) != word:
             yield say(
                 "{key}: this is the same word as {other!r}, apart from case, spaces or hyphens; remove one.",
                 key=key,
                 other=other,
             )
-        if one.operator is not None and one.operator not in case.operators:
-            yield _no_operator(case, key, one.operator)
+        if terms.operator is not None and terms.operator not in case.operators:
+            yield _no_operator(case, key, terms.operator)
     if case.terms.purposes and "purpose" in case.called("never"):
         country = say(case.country.name)
         yield say("{key}: {country} does not use a purpose; remove it.", key=f"{case.key}.purposes", country=country)
@@ -566,7 +566,7 @@ def chosen_countries(words: Iterable[str], rules: Rules) -> list[CountryRule]:
 
 
 def country_named(word: str, rules: Rules) -> CountryRule:
-    """Return the rule of the country that `word` names by its code. Raises `UsageError`, telling the nearest code."""
+    """Return the rule of the country that `word` names by its code. Raises `UsageError`, naming the nearest code."""
     code = word.strip().upper()
     if code in rules:
         return rules[code]

@@ -69,7 +69,7 @@ class Form:
 
 
 class AmountUnit(StrEnum):
-    """In which unit a reply repeats the amount."""
+    """The unit in which a reply repeats the amount."""
 
     MAJOR = "major"
     MINOR = "minor"
@@ -251,13 +251,13 @@ class CountryRule:
     @property
     def accounts(self) -> frozenset[str]:
         """The fields that name an account."""
-        return frozenset(one.name for one in (self.form.fields if self.form else ()) if one.kind is FieldKind.WALLET)
+        return frozenset(f.name for f in (self.form.fields if self.form else ()) if f.kind is FieldKind.WALLET)
 
     def for_sheet(self, headers: Mapping[str, str]) -> "CountryRule":
         """Return the rule for a sheet with these columns (column -> heading)."""
         has_accounts = not self.accounts.isdisjoint(headers)
-        own = "" if has_accounts or self.phone_as_account not in headers else self.phone_as_account
-        return replace(self, account_from=own, headings=headers)
+        account_from = "" if has_accounts or self.phone_as_account not in headers else self.phone_as_account
+        return replace(self, account_from=account_from, headings=headers)
 
 
 WORD_SEPARATORS = r"[\s_-]+"
