@@ -42,15 +42,15 @@ _AT_SAFE_DIGITS = Context(prec=SAFE_DIGITS)
 
 def at_safe_digits(number: Decimal) -> str | None:
     """Return a finite number as a spreadsheet shows it: 1234.5600000000002 is 1234.56. None if money could be lost."""
-    kept = number.normalize(_AT_SAFE_DIGITS)
-    is_exact = kept == number and kept.adjusted() < SAFE_DIGITS
-    return format(kept, "f") if is_exact or kept.adjusted() < WHOLE_DIGITS_WITH_CENTS else None
+    rounded = number.normalize(_AT_SAFE_DIGITS)
+    is_exact = rounded == number and rounded.adjusted() < SAFE_DIGITS
+    return format(rounded, "f") if is_exact or rounded.adjusted() < WHOLE_DIGITS_WITH_CENTS else None
 
 
 def without_noise(amounts: pl.Series) -> pl.Series:
     """Return plain amounts at their safe digits; as they are if those are not an amount of any currency."""
-    kept = pl.Series([at_safe_digits(Decimal(text)) for text in amounts], dtype=pl.String)
-    return kept.zip_with(kept.str.contains(_READABLE).fill_null(value=False), amounts)
+    rounded = pl.Series([at_safe_digits(Decimal(text)) for text in amounts], dtype=pl.String)
+    return rounded.zip_with(rounded.str.contains(_READABLE).fill_null(value=False), amounts)
 
 
 def rounded_amount(column: str, minor_units: int) -> pl.Expr:
@@ -111,7 +111,7 @@ def amount_correction(column: str, currency: str | None, decimals: int | None = 
     english = core.str.replace_all(",", "", literal=True)
     european = core.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
     is_damaged = (text.str.contains(pattern) for pattern in (_DATE, _NEGATIVE, _TOO_LONG))
-    meant = (
+    corrected = (
         pl.when(pl.any_horizontal(*is_damaged, core.str.contains(_TWO_WAYS) & (not sign)))
         .then(None)
         .when(core.str.contains(r"^[1-9][0-9]{0,2}(?:,[0-9]{3})*(?:\.[0-9]+)?$") & (sign != "comma"))
@@ -122,8 +122,8 @@ def amount_correction(column: str, currency: str | None, decimals: int | None = 
         .then(core.str.replace(r"^0+([0-9])", "${1}"))
     )
     if decimals is None:
-        return meant
-    exact = meant if decimals else meant.str.replace(r"\.00?$", "")
+        return corrected
+    exact = corrected if decimals else corrected.str.replace(r"\.00?$", "")
     return pl.when(exact.str.contains(with_decimals(decimals)) & exact.str.contains("[1-9]")).then(exact)
 
 

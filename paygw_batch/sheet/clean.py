@@ -67,25 +67,25 @@ def cleaned(frame: pl.DataFrame, columns: Collection[str] | None = None) -> pl.D
     `bare(column)` of a number column has no separators left.
     """
     nothing = pl.Series([None], dtype=pl.String).new_from_index(0, frame.height)
-    made: dict[str, pl.Series] = {}
+    by_name: dict[str, pl.Series] = {}
     for name, cleaning in sheet_columns().cleanings.items():
         is_given = name in frame.columns and (columns is None or name in columns)
         text = frame[name] if is_given else nothing.alias(name)
         unclean = text.is_not_null() & ~is_clean(text, cleaning) if is_given else None
-        made[name] = text if unclean is None else changed(text, unclean, CLEANERS[cleaning])
+        by_name[name] = text if unclean is None else changed(text, unclean, CLEANERS[cleaning])
         if cleaning is Cleaning.NUMBER:  # a clean number has no separators
             digits = text if unclean is None else changed(text, unclean, _bare_of_unclean)
-            made[bare(name)] = digits.alias(bare(name))
-    return pl.DataFrame([frame["row"], *made.values()])
+            by_name[bare(name)] = digits.alias(bare(name))
+    return pl.DataFrame([frame["row"], *by_name.values()])
 
 
 def cleaned_codes(text: pl.Series) -> pl.Series:
-    """Return a column of codes (countries, currencies) as `prepared` does."""
+    """Return a column of codes (countries, currencies) as `cleaned` does."""
     return changed(text, text.is_not_null() & ~is_clean(text, Cleaning.CODE), _cleaned_code)
 
 
 def is_clean(text: pl.Series, cleaning: Cleaning) -> pl.Series:
-    """Return which values need no cleaning; never null, and not all of them: a number of 20 digits is missing."""
+    """Return a mask of values that need no cleaning; never null, and not of all: a number of 20 digits is missing."""
     if cleaning is Cleaning.NUMBER:
         # What can be read as a whole number is digits with at most a plus before them, and read faster than matched.
         return text.cast(pl.UInt64, strict=False).is_not_null()
@@ -147,9 +147,9 @@ def bare_number(text: pl.Series) -> pl.Series:
 
 def _bare_of_unclean(text: pl.Series) -> pl.Series:
     """Return numbers of a sheet without separators: cleaned, then as `bare_number`."""
-    others = (~text.str.contains(_IN_GROUPS)).arg_true()
+    at = (~text.str.contains(_IN_GROUPS)).arg_true()
     digits = text.str.replace_all("[ -]", "")
-    return digits.scatter(others, _bare(_cleaned_number(text.gather(others)))) if others.len() else digits
+    return digits.scatter(at, _bare(_cleaned_number(text.gather(at)))) if at.len() else digits
 
 
 def _bare(text: pl.Series) -> pl.Series:
@@ -190,7 +190,6 @@ _GUARDED = f"^'[{FORMULA_SIGNS}0-9]"
 
 
 def guarded(text: pl.Series) -> pl.Series:
-    """Return the values with the guard where they need it."""
     risky = text.str.contains(_RISKY) & ~text.str.contains(_PLAIN_NUMBER)
     return changed(text, risky, lambda part: "'" + part)
 
@@ -202,14 +201,13 @@ def kept_by_spreadsheets(text: pl.Series) -> pl.Series:
 
 
 def guarded_columns(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the frame with `guarded` texts. All columns are checked together, and most stay unchanged."""
+    """Return the frame with guarded texts. All columns are checked together, and most stay unchanged."""
     texts = pl.selectors.string()
     at_risk = frame.select(texts.str.contains(_RISKY).any()).row(0, named=True)
     return frame.with_columns(guarded(frame[name]) for name, is_at_risk in at_risk.items() if is_at_risk)
 
 
 def unguarded(text: pl.Series) -> pl.Series:
-    """Return the values as they were before `guarded`."""
     quoted = text.str.starts_with("'")
     if not quoted.any():
         return text
@@ -222,13 +220,12 @@ def guarded_names(names: list[str]) -> list[str]:
 
 
 def unguarded_names(names: list[str]) -> list[str]:
-    """Return column names as they were before `guarded_names`."""
     return unguarded(pl.Series(names, dtype=pl.String)).to_list()
 
 
 def chosen_purpose(rule: CountryRule) -> pl.Expr:
     """Return the purpose that a row's own word means; null if it has no known word."""
-    codes = {word: one.purpose for word, one in rule.purposes.items()}
+    codes = {word: terms.purpose for word, terms in rule.purposes.items()}
     return folded_purpose().replace_strict(codes, default=None, return_dtype=pl.String)
 
 
@@ -245,7 +242,7 @@ _HIDDEN = "[Xx\u00d7#\u2022\u25cf\u2219\u00b7?_\uff0a\uff38\uff58\uff03]"
 
 @dataclass(frozen=True, slots=True)
 class PhoneColumn:
-    """A number column of one country, over a `prepared` frame. The expressions are null if the column is.
+    """A number column of one country, over a `cleaned` frame. The expressions are null if the column is.
 
     `source` is the column that its values are in.
     """
@@ -258,7 +255,6 @@ class PhoneColumn:
 
     @classmethod
     def of(cls, rule: CountryRule, name: str, kind: FieldKind) -> "PhoneColumn":
-        """Return the column `name` as `rule` wants it."""
         is_account = kind is FieldKind.WALLET
         source = (rule.account_from if is_account else "") or name
         # A phone that is the account is a wallet: a bank account of the same digits is not meant.
@@ -368,8 +364,8 @@ class PhoneColumn:
     def renumbered(self) -> pl.Expr:
         """A number of the country's other numbering plan as the field wants it, in the plan in use; else null."""
         ways = () if self.numbers.renumbering is None else self.numbers.renumbering.ways
-        kept = ((self._digits.str.extract(rf"^{self._prefix}?{way}$"), front) for way, front in ways)
-        texts = [pl.concat_str(pl.lit(self._sent_prefix + front), national) for national, front in kept]
+        nationals = ((self._digits.str.extract(rf"^{self._prefix}?{way}$"), front) for way, front in ways)
+        texts = [pl.concat_str(pl.lit(self._sent_prefix + front), national) for national, front in nationals]
         return pl.coalesce(*texts, pl.lit(None, pl.String))
 
     @property
@@ -400,10 +396,10 @@ class PhoneColumn:
         n, digits = self.numbers, self._digits
         if self.kind is FieldKind.INTERNATIONAL_PHONE:
             return digits.str.starts_with("+").fill_null(value=False)
-        # Of one length in all, and its length alone differs from a number in another way of writing.
-        is_told = len(n.national_lengths) == 1 and len(n.trunk_prefix) != len(n.dialling_code)
+        # If all numbers have one length, the length of a text shows in which way its number is written.
+        differs = len(n.national_lengths) == 1 and len(n.trunk_prefix) != len(n.dialling_code)
         sent = self._sent_prefix
-        if not sent or not is_told or self.kind is FieldKind.MASKED_PHONE or self.bank_account_pattern is not None:
+        if not sent or not differs or self.kind is FieldKind.MASKED_PHONE or self.bank_account_pattern is not None:
             return pl.lit(value=False)
         return (digits.str.len_bytes() == len(sent) + n.national_lengths[0]).fill_null(value=False)
 

@@ -18,7 +18,6 @@ def columns_of_operation(operation: str) -> tuple[str, ...]:
 
 
 def columns_by_operation() -> Mapping[str, tuple[str, ...]]:
-    """Return `columns_of_operation` of every operation."""
     return sheet_columns().of_operation
 
 

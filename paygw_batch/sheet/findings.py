@@ -34,7 +34,6 @@ SHOWN_CHARACTERS = 60
 
 
 def no_defects() -> pl.DataFrame:
-    """Return a frame of defects without a row."""
     return pl.DataFrame(schema=DEFECT_SCHEMA)
 
 
@@ -57,10 +56,10 @@ def defects_of(
         return no_defects()
     text = shown(column) if value is None else value
     # Some sentences ask the same of a value many times: lazily, what they share is done once.
-    found = rows.lazy().select(
+    findings = rows.lazy().select(
         "row", column=pl.lit(column), value=text, code=pl.lit(code), message=message, correction=correction
     )
-    return found.collect(optimizations=_SHARED).match_to_schema(DEFECT_SCHEMA)
+    return findings.collect(optimizations=_SHARED).match_to_schema(DEFECT_SCHEMA)
 
 
 def worded(template: str, /, **parts: pl.Expr | str | int) -> pl.Expr:
@@ -79,7 +78,7 @@ def worded(template: str, /, **parts: pl.Expr | str | int) -> pl.Expr:
 
 
 def shown(column: str) -> pl.Expr:
-    """Return a column's values as a sentence may show them."""
+    """Return a column's values, cut to the length in which a sentence shows them."""
     text = pl.col(column)
     return (
         pl.when(text.str.len_chars() > SHOWN_CHARACTERS)
@@ -96,12 +95,10 @@ class BuiltOnUse:
 
     @classmethod
     def of(cls, frame: pl.DataFrame) -> "BuiltOnUse":
-        """Return a frame that is there already."""
         return cls(lambda: frame)
 
     @cached_property
     def frame(self) -> pl.DataFrame:
-        """The frame itself."""
         return self._make()
 
 
@@ -129,14 +126,13 @@ class Findings:
     every: BuiltOnUse
 
     @classmethod
-    def of(cls, found: pl.DataFrame) -> "Findings":
+    def of(cls, frame: pl.DataFrame) -> "Findings":
         """Return the findings of a frame that has all of them, in their order."""
-        rows = found["row"].unique(maintain_order=True)
-        return cls(_counts(found), rows, BuiltOnUse(lambda: few_of(found)), BuiltOnUse.of(found))
+        rows = frame["row"].unique(maintain_order=True)
+        return cls(_counts(frame), rows, BuiltOnUse(lambda: few_of(frame)), BuiltOnUse.of(frame))
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are none."""
         return self.counts.is_empty()
 
     @property
@@ -151,39 +147,37 @@ class Findings:
         return ordered.sort("count", descending=True, maintain_order=True)
 
     def examples(self, code: str) -> pl.DataFrame:
-        """Return the first `EXAMPLES` with a code."""
         return self.few.frame.filter(pl.col("code") == code).head(EXAMPLES)
 
-    def joined(self, found: pl.DataFrame, *, first: bool = False) -> "Findings":
+    def joined(self, further: pl.DataFrame, *, first: bool = False) -> "Findings":
         """Return these and further ones, which come behind these of the same value, or `first`."""
-        return self._with(found, lambda these: in_order(pl.concat([found, these] if first else [these, found])))
+        return self._with(further, lambda own: in_order(pl.concat([further, own] if first else [own, further])))
 
-    def after(self, found: pl.DataFrame) -> "Findings":
+    def after(self, of_sheet: pl.DataFrame) -> "Findings":
         """Return these behind those of the whole sheet."""
-        return self._with(found, lambda these: pl.concat([found, these]))
+        return self._with(of_sheet, lambda own: pl.concat([of_sheet, own]))
 
-    def _with(self, found: pl.DataFrame, put: Callable[[pl.DataFrame], pl.DataFrame]) -> "Findings":
-        if found.is_empty():
+    def _with(self, further: pl.DataFrame, put: Callable[[pl.DataFrame], pl.DataFrame]) -> "Findings":
+        if further.is_empty():
             return self
         few, every = self.few, self.every
         return Findings(
-            summed([self.counts, _counts(found)]),
-            pl.concat([self.rows, found["row"]]).unique(),
+            summed([self.counts, _counts(further)]),
+            pl.concat([self.rows, further["row"]]).unique(),
             BuiltOnUse(lambda: few_of(put(few.frame))),
             BuiltOnUse(lambda: put(every.frame)),
         )
 
 
-def few_of(found: pl.DataFrame) -> pl.DataFrame:
+def few_of(findings: pl.DataFrame) -> pl.DataFrame:
     """Return the first `LISTED` of ordered findings, and the first `EXAMPLES` of each code."""
-    if found.height <= LISTED:
-        return found
+    if findings.height <= LISTED:
+        return findings
     is_example = pl.int_range(pl.len()).over("code") < EXAMPLES
-    return found.filter((pl.int_range(pl.len()) < LISTED) | is_example)
+    return findings.filter((pl.int_range(pl.len()) < LISTED) | is_example)
 
 
 def summed(counts: list[pl.DataFrame]) -> pl.DataFrame:
-    """Return the sums of several `counts`."""
     return (
         pl.concat([pl.DataFrame(schema=KIND_SCHEMA), *counts])
         .group_by("code", maintain_order=True)
@@ -191,26 +185,26 @@ def summed(counts: list[pl.DataFrame]) -> pl.DataFrame:
     )
 
 
-def _counts(found: pl.DataFrame) -> pl.DataFrame:
-    return found.group_by("code", maintain_order=True).agg(count=pl.len(), is_of_rows=(pl.col("row") > 0).any())
+def _counts(findings: pl.DataFrame) -> pl.DataFrame:
+    return findings.group_by("code", maintain_order=True).agg(count=pl.len(), is_of_rows=(pl.col("row") > 0).any())
 
 
-def in_order(found: pl.DataFrame) -> pl.DataFrame:
+def in_order(findings: pl.DataFrame) -> pl.DataFrame:
     """Return defects by row, then in the order of columns; a defect of the whole row is first."""
     ranks = {name: rank for rank, name in enumerate(known_columns())}
     rank = pl.col("column").replace_strict(ranks, default=-1, return_dtype=pl.Int32)
-    return found.with_columns(rank=rank).sort("row", "rank", maintain_order=True).drop("rank")
+    return findings.with_columns(rank=rank).sort("row", "rank", maintain_order=True).drop("rank")
 
 
 def ranges_of(rows: Iterable[int]) -> str:
     """Return rows, in order, as ranges: `2-31 40`."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for row in rows:
-        if found and found[-1][1] == row - 1:
-            found[-1][1] = row
+        if ranges and ranges[-1][1] == row - 1:
+            ranges[-1][1] = row
         else:
-            found.append([row, row])
-    return " ".join(f"{first}-{last}" if last > first else str(first) for first, last in found)
+            ranges.append([row, row])
+    return " ".join(f"{first}-{last}" if last > first else str(first) for first, last in ranges)
 
 
 def told_once(message: str, rows: pl.Series) -> str:
@@ -224,12 +218,12 @@ def told_once(message: str, rows: pl.Series) -> str:
     )
 
 
-def listed(found: Findings, headings: Mapping[str, str]) -> list[dict[str, Any]]:
+def listed(findings: Findings, headings: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the first defects or warnings as the JSON summary has them.
 
     `headings` are the sheet's: a column -> the sender's own heading.
     """
-    lines = found.first.select("row", "column", "value", "code", "message").to_dicts()
+    lines = findings.first.select("row", "column", "value", "code", "message").to_dicts()
     return [{**line, "heading": headings.get(line["column"], line["column"])} for line in lines]
 
 

@@ -48,24 +48,24 @@ class TableFormat:
 
 def table_format(path: Path, *, is_read_again: bool = False) -> TableFormat:
     """Return the format that a file's ending names. Raises `OutputError` if it cannot be written, or read again."""
-    endings = [one.ending for one in FORMATS if one.is_readable or not is_read_again]
+    endings = [entry.ending for entry in FORMATS if entry.is_readable or not is_read_again]
     ending = path.suffix.lower()
     if ending not in endings:
         raise OutputError(
             say("{name} ends in none of {endings}.", name=path.name, endings=", ".join(endings)),
             hint=say("The ending decides the format."),
         )
-    found = next(one for one in FORMATS if one.ending == ending)
-    if found.library and importlib.util.find_spec(found.library) is None:
+    chosen = next(entry for entry in FORMATS if entry.ending == ending)
+    if chosen.library and importlib.util.find_spec(chosen.library) is None:
         raise OutputError(
             say("{name}: writing .xlsx needs the extra `excel`.", name=path.name),
             hint=say("Install it: {command}. Or write .csv or .parquet.", command=install_command("excel")),
         )
-    return found
+    return chosen
 
 
 def workbook_options() -> dict[str, Any]:
-    """Return how every workbook is written: text as text, and no payee's data in temporary files."""
+    """Return the options of every workbook: text stays text, and no payee's data is in temporary files."""
     return {"strings_to_formulas": False, "strings_to_numbers": False, "strings_to_urls": False, "in_memory": True}
 
 
@@ -82,7 +82,7 @@ def _write_parquet(pieces: "Iterable[DataFrame]", file: IO[bytes]) -> None:
         return
     raised: list[BaseException] = []
 
-    def given(*_: object) -> "Iterator[DataFrame]":
+    def source(*_: object) -> "Iterator[DataFrame]":
         try:
             yield first
             yield from remaining
@@ -91,7 +91,7 @@ def _write_parquet(pieces: "Iterable[DataFrame]", file: IO[bytes]) -> None:
             raise
 
     try:
-        register_io_source(given, schema=first.schema).sink_parquet(file)
+        register_io_source(source, schema=first.schema).sink_parquet(file)
     finally:
         if raised:  # polars raises another class for it
             raise raised[0] from None
@@ -107,14 +107,14 @@ def _write_workbook(pieces: "Iterable[DataFrame]", file: IO[bytes]) -> None:
 
 
 def _has_heading(path: Path, names: Sequence[str]) -> bool:
-    """Return whether a table of text starts with these columns, even after a spreadsheet has saved it again."""
+    """Whether a table of text starts with these columns, even after a spreadsheet has saved it again."""
     line = head_of(path, _HEAD_BYTES).decode("utf-8-sig", "replace").partition("\n")[0].rstrip("\r")
     tables = ([cell.strip().strip('"') for cell in line.split(delimiter)] for delimiter in ",;\t")
     return any(cells[: len(names)] == [*names] for cells in tables)
 
 
 def _has_parquet_columns(path: Path, names: Sequence[str]) -> bool:
-    """Return whether the metadata of a Parquet file names these columns, in this order. Nothing is decoded."""
+    """Whether the metadata of a Parquet file names these columns, in this order. Nothing is decoded."""
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
@@ -135,19 +135,19 @@ def _has_cells(path: Path, names: Sequence[str]) -> bool:
 
 
 def has_strings(path: Path, texts: Sequence[str]) -> bool:
-    """Return whether the cells of a workbook hold all these texts, in the table of shared ones or in the cells."""
-    wanted, left = {text.encode() for text in texts}, _MAX_STRINGS_BYTES
+    """Whether the cells of a workbook hold all these texts, in the table of shared ones or in the cells."""
+    missing, remaining = {text.encode() for text in texts}, _MAX_STRINGS_BYTES
     try:
         with zipfile.ZipFile(path) as archive:
             for name in sorted(archive.namelist()):  # the table of shared texts comes before the worksheets
                 if name == "xl/sharedStrings.xml" or name.startswith("xl/worksheets/sheet"):
                     with archive.open(name) as part:
-                        found = part.read(left)
-                    left -= len(found)
-                    wanted = {text for text in wanted if text not in found}
+                        content = part.read(remaining)
+                    remaining -= len(content)
+                    missing = {text for text in missing if text not in content}
     except (OSError, ValueError, NotImplementedError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error):
         return False
-    return not wanted
+    return not missing
 
 
 FORMATS = (

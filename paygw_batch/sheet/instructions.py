@@ -39,7 +39,7 @@ INSTRUCTION_COLUMNS = (
     "payee",
     "content",
 )
-"""The columns of `journal.port.NewInstruction`, in its order."""
+"""The columns of `journal.values.NewInstruction`, in its order."""
 SHOWN_COLUMNS = ("account_name", "account_number", "phone")
 """Columns that the reconciliation shows in another form, or from other columns, than the sheet's."""
 WIRE_COLUMNS = ("minor", "form", "content", "own_fields")
@@ -69,17 +69,17 @@ class ShownColumn:
 def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
     """Return `SHOWN_COLUMNS` of valid, prepared rows of one country: as they are sent."""
     fields = {field.name: field for field in _own_fields(rule, form)}
-    shown = []
+    columns = []
     for name, sources in _sources(form).items():
         values = [_value(rule, fields[source]) for source in sources if source in fields]
         # A field of that very name says it better, if the country has one.
         field = fields.get(name)
         if field is not None and field.kind in NUMBER_KINDS:
             number = PhoneColumn.of(rule, name, field.kind)
-            shown.append(ShownColumn(name, pl.col(bare(number.source)), number.is_as_sent, number.wire))
+            columns.append(ShownColumn(name, pl.col(bare(number.source)), number.is_as_sent, number.wire))
         else:
-            shown.append(ShownColumn(name, _value(rule, field) if field is not None else _joined(values)))
-    return shown
+            columns.append(ShownColumn(name, _value(rule, field) if field is not None else _joined(values)))
+    return columns
 
 
 def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
@@ -97,7 +97,7 @@ def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
 
 
 def _own_fields(rule: CountryRule, form: Form) -> list[FormField]:
-    """Return the fields that an instruction holds: a purpose only where a row may choose one."""
+    """Return the fields that an instruction holds: a purpose only if a row may choose one."""
     return [
         field
         for field in form.fields
@@ -127,16 +127,16 @@ def _fields_and_content(rule: CountryRule, form: Form, fields: list[FormField], 
         raise InternalError(f"{rule.code}, {rule.currency} and {form.name} do not fit the head of a content")
     order = (pl.lit(head[0]), minor.cast(pl.String).str.zfill(_MINOR_DIGITS), pl.lit(head[1]))
     filled_in = any(field.name in rule.defaults for field in fields)
-    own = pl.concat_str(_json_object(rule, fields, with_defaults=True)) if filled_in else pl.lit(None, pl.String)
+    own_fields = pl.concat_str(_json_object(rule, fields, with_defaults=True)) if filled_in else pl.lit(None, pl.String)
     content = pl.concat_str(*order, *_json_object(rule, fields, with_defaults=False))
-    return [content.alias("content"), own.alias("own_fields")]
+    return [content.alias("content"), own_fields.alias("own_fields")]
 
 
 def _fields(wire: pl.DataFrame) -> pl.Series:
     """Return the fields that are sent. As slices of the content they share its memory, which is most of a batch's."""
-    fields, own = wire["content"].str.slice(_HEAD_LETTERS), wire["own_fields"]
-    at = own.is_not_null().arg_true()
-    return (fields.scatter(at, own.gather(at)) if at.len() else fields).alias("fields")
+    fields, own_fields = wire["content"].str.slice(_HEAD_LETTERS), wire["own_fields"]
+    at = own_fields.is_not_null().arg_true()
+    return (fields.scatter(at, own_fields.gather(at)) if at.len() else fields).alias("fields")
 
 
 def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: bool) -> list[pl.Expr]:
@@ -162,11 +162,11 @@ def _json_member(rule: CountryRule, field: FormField, *, with_default: bool) -> 
 
 
 def _sources(form: Form | None) -> Mapping[str, tuple[str, ...]]:
-    """Return from which fields each of `SHOWN_COLUMNS` is filled: as the form says, else from the one of its name."""
+    """Return the fields that fill each of `SHOWN_COLUMNS`: as the form says, else the one of its name."""
     if form is None:
         return {name: (name,) for name in SHOWN_COLUMNS}
-    own = {field.name for field in form.fields}
-    return {name: (name,) if name in own else () for name in SHOWN_COLUMNS} | dict(form.shown)
+    names = {field.name for field in form.fields}
+    return {name: (name,) if name in names else () for name in SHOWN_COLUMNS} | dict(form.shown)
 
 
 def _joined(values: list[pl.Expr]) -> pl.Expr:
@@ -177,11 +177,11 @@ def _joined(values: list[pl.Expr]) -> pl.Expr:
 
 def shown_as_written(rule: CountryRule | None) -> list[pl.Expr]:
     """Return the expressions for `SHOWN_COLUMNS` of rows that are not valid: the sheet's own text."""
-    shown = []
+    columns = []
     for name, sources in _sources(rule.form if rule is not None else None).items():
         text = _joined([pl.col(source) for source in sources])
-        shown.append(pl.when(text != "").then(text).alias(name) if len(sources) > 1 else text.alias(name))
-    return shown
+        columns.append(pl.when(text != "").then(text).alias(name) if len(sources) > 1 else text.alias(name))
+    return columns
 
 
 def instructions_of(lines: pl.DataFrame, wire: pl.DataFrame) -> pl.DataFrame:
@@ -257,11 +257,9 @@ class _HashedText(io.RawIOBase):
         self._digest = digest
 
     def writable(self) -> bool:
-        """Return that it is."""
         return True
 
     def write(self, text: "ReadableBuffer", /) -> int:
-        """Hash the next bytes."""
         self._digest.update(text)
         return memoryview(text).nbytes
 
@@ -331,19 +329,19 @@ class InstructionColumns:
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
         """Yield their canonical texts one by one, NUL between the values; they are numbered from `first`."""
         replaces = pl.col("row").replace_strict(replaced, default=None, return_dtype=pl.Int64).cast(pl.String)
-        for some in self._frame.iter_slices(_ROWS_AT_ONCE):
-            texts = some.with_columns(
+        for rows in self._frame.iter_slices(_ROWS_AT_ONCE):
+            texts = rows.with_columns(
                 # Not `pl.len()`: polars counts in 32 bits, and a sum with it wraps at 4,294,967,296.
-                number=pl.int_range(first, first + some.height, dtype=pl.Int64),
+                number=pl.int_range(first, first + rows.height, dtype=pl.Int64),
                 replaces=(replaces if replaced else pl.lit(None, pl.String)).fill_null("None"),
             )
-            written = io.BytesIO()
+            buffer = io.BytesIO()
             # Quotation marks are never written: values are separated by NUL, which no value holds.
             texts.select(_CANONICAL).write_csv(
-                written, include_header=False, separator="\0", line_terminator=_END, quote_style="never"
+                buffer, include_header=False, separator="\0", line_terminator=_END, quote_style="never"
             )
-            yield from written.getvalue().split(_END.encode())[:-1]
-            first += some.height
+            yield from buffer.getvalue().split(_END.encode())[:-1]
+            first += rows.height
 
     def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
         """Return the totals of each country and currency, with places among these instructions."""

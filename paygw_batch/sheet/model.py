@@ -70,7 +70,7 @@ class Validated:
       the reconciliation shows them (the last two only for invalid rows), then the sheet's columns that it shows under
       their own names (`columns.reconciled_columns`), then the unknown ones. Invalid rows show the sheet's own text,
       trimmed; a currency that is left out is the country's for them too.
-    - `instructions`: one line for every valid row, with the columns of `journal.port.NewInstruction`, in that order
+    - `instructions`: one line for every valid row, with the columns of `journal.values.NewInstruction`, in that order
       (`row` UInt32, `minor` Int64, the rest String).
     - `defects_found` and `warnings_found`: counted, and the first of them. All of them are `defects` and `warnings`:
       `row` (UInt32), then as String `column, value, code, message, correction`; ordered by row.

@@ -27,7 +27,6 @@ class Piece:
 
 
 def pieces_of(sheet: Sheet) -> Iterator[Piece]:
-    """Yield the rows of a sheet, in order."""
     for frame in sheet.frame.iter_slices(ROWS_AT_ONCE):
         of_piece = pl.col("row").is_between(frame["row"][0], frame["row"][-1])
         yield Piece(frame, sheet.defects.filter(of_piece))
@@ -36,7 +35,7 @@ def pieces_of(sheet: Sheet) -> Iterator[Piece]:
 def each(sheet: Sheet, work: Callable[[Piece], _Made]) -> Iterator[_Made]:
     """Apply `work` to each piece of a sheet, and yield the results in order.
 
-    Some are worked at beside each other (polars lets go of the interpreter's lock); no more are begun than that.
+    A few pieces are in work at once (polars releases the interpreter's lock), and no more than those are begun.
     """
     threads = max(1, min(pl.thread_pool_size() // _CORES_A_PIECE, _MAX_AT_ONCE))
     begun: deque[Future[_Made]] = deque()

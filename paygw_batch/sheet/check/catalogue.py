@@ -294,8 +294,8 @@ def meaning_of(
 
     Raises `KeyError` for a code that is in no catalogue.
     """
-    subject, _, what = code.partition(".")
-    general = meanings.get(code) or meanings[f"{ANY_COLUMN}.{what}"]
+    subject, _, ending = code.partition(".")
+    general = meanings.get(code) or meanings[f"{ANY_COLUMN}.{ending}"]
     texts = (general.label, general.sentence, general.suggestion)
     return CodeMeaning(*(say(text, column=headings.get(subject) or subject) for text in texts))
 
@@ -306,12 +306,12 @@ def codes_of(rules: Iterable[Rules]) -> tuple[frozenset[str], frozenset[str]]:
     They are of a sheet with every column. For the defects that any column can have there is one code each, `*.WHAT`.
     """
     whole = {column: column for column in known_columns()}
-    rules = [{code: rule.for_sheet(whole) for code, rule in some.items()} for some in rules]
-    named = {code for code in DEFECTS if not code.startswith(ANY_COLUMN)}
-    doubted = {code for code in WARNINGS if not code.startswith(ANY_COLUMN)}
-    for some in rules:
-        for country in (NO_COUNTRY, *some):
-            named.update(reason.code for check in checks_in(contract(country, some)) for reason in check.reasons)
-        doubts = (check for rule in some.values() for check in warnings_of(rule))
-        doubted.update(reason.code for check in doubts for reason in check.reasons)
-    return frozenset(named | OF_EVERY_COLUMN), frozenset(doubted | WARNED_OF_EVERY_COLUMN)
+    rules = [{code: rule.for_sheet(whole) for code, rule in by_code.items()} for by_code in rules]
+    defects = {code for code in DEFECTS if not code.startswith(ANY_COLUMN)}
+    warned = {code for code in WARNINGS if not code.startswith(ANY_COLUMN)}
+    for by_code in rules:
+        for country in (NO_COUNTRY, *by_code):
+            defects.update(reason.code for check in checks_in(contract(country, by_code)) for reason in check.reasons)
+        doubts = (check for rule in by_code.values() for check in warnings_of(rule))
+        warned.update(reason.code for check in doubts for reason in check.reasons)
+    return frozenset(defects | OF_EVERY_COLUMN), frozenset(warned | WARNED_OF_EVERY_COLUMN)

@@ -118,7 +118,7 @@ def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
     """Return the checks of rows whose country is missing or unknown: no rule applies to them."""
     country = pl.col("country")
     confused = {code: say(sentence) for rule in rules.values() for code, sentence in rule.confused_codes.items()}
-    known = ", ".join(rules)
+    codes = ", ".join(rules)
     is_confused = country.is_in(list(confused))
     code = pl.when(~is_confused).then(country_code(country, rules))
     unknown = (
@@ -128,7 +128,7 @@ def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
         .then(worded("{value}: write {code}.", value=shown("country"), code=code))
         .otherwise(
             worded(
-                "{value} is not a country that can be paid: write one of {known}.", value=shown("country"), known=known
+                "{value} is not a country that can be paid: write one of {known}.", value=shown("country"), known=codes
             )
         )
     )
@@ -139,7 +139,6 @@ def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
 
 
 def checks_of(rule: CountryRule, rules: Rules) -> tuple[ColumnCheck, ...]:
-    """Return the checks of one country's rows."""
     common = (_order_id(rule.headings), _amount(rule, rule.headings), _currency(rule))
     if rule.form is None:
         return (_unless(_ALWAYS, "country", "unusable", pl.lit(say(rule.unusable))), *common)
@@ -187,10 +186,12 @@ def _given(
     correction: pl.Expr = NO_CORRECTION,
 ) -> ColumnCheck:
     """Return the check of a column that may be empty unless it is `required`; `others` explain before `message`."""
-    given = pl.col(column).is_not_null()
+    is_filled = pl.col(column).is_not_null()
     last = Reason(f"{column}.format", _ALWAYS, message, correction)
     reasons = (_missing(column, headings), _error_mark(column), *others, last)
-    return ColumnCheck(column, given & right, reasons) if required else ColumnCheck(column, ~given | right, reasons[1:])
+    if required:
+        return ColumnCheck(column, is_filled & right, reasons)
+    return ColumnCheck(column, ~is_filled | right, reasons[1:])
 
 
 def _order_id(headings: Mapping[str, str]) -> ColumnCheck:
@@ -209,9 +210,9 @@ def _order_id(headings: Mapping[str, str]) -> ColumnCheck:
 
 def _amount(rule: CountryRule | None, headings: Mapping[str, str], offers: pl.Expr = _ALWAYS) -> ColumnCheck:
     """Without a rule, decimals and limits cannot be checked. A row of totals `offers` no correction."""
-    text, said = pl.col("amount"), shown("amount")
+    text, text_shown = pl.col("amount"), shown("amount")
     terms = ("amount", None) if rule is None else ("amount", rule.currency, rule.decimals)
-    advice = worded("{value} {advice}.", value=said, advice=amount_advice(*terms))
+    advice = worded("{value} {advice}.", value=text_shown, advice=amount_advice(*terms))
     plain, positive = text.str.contains(PLAIN), text.str.contains("[1-9]")
     unread = (
         _missing("amount", headings),
@@ -219,11 +220,11 @@ def _amount(rule: CountryRule | None, headings: Mapping[str, str], offers: pl.Ex
         Reason(
             "amount.exponent",
             text.str.contains(AMOUNT_EXPONENT),
-            worded("{value}: write the amount out in plain digits.", value=said),
+            worded("{value}: write the amount out in plain digits.", value=text_shown),
         ),
         Reason("amount.format", ~plain, advice, pl.when(offers).then(amount_correction(*terms))),
     )
-    zero = Reason("amount.zero", ~positive, worded("{value}: an amount must be above zero.", value=said))
+    zero = Reason("amount.zero", ~positive, worded("{value}: an amount must be above zero.", value=text_shown))
     if rule is None:
         return ColumnCheck("amount", text.is_not_null() & plain & positive, (*unread, zero))
     exact = text.str.contains(with_decimals(rule.decimals))
@@ -299,7 +300,7 @@ def _chosen_purpose(rule: CountryRule) -> ColumnCheck:
         "{value} is not one of the words set up for {country}: {words}.",
         value=shown(column),
         country=say(rule.name),
-        words=", ".join(sorted({one.word for one in rule.purposes.values() if one.word})),
+        words=", ".join(sorted({terms.word for terms in rule.purposes.values() if terms.word})),
     )
     right = folded_purpose().is_in(list(rule.purposes))
     reasons = (_missing(column, rule.headings), Reason(f"{column}.mismatch", _ALWAYS, message))
@@ -373,18 +374,18 @@ def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool
     count = digits.str.count_matches("[0-9]")
     significant = digits.str.replace(r"^(?:\+|00)", "").str.len_chars()
     counted = {"count": count, "expected": pl.lit(_expected(column)), **parts}
-    one = worded("{value} has one digit; {what} has {expected}.", **counted)
+    one_digit = worded("{value} has one digit; {what} has {expected}.", **counted)
     several = worded("{value} has {count} digits; {what} has {expected}.", **counted)
     is_of_other_length = digits.str.contains(r"^\+?[0-9]+$") & ~significant.is_in(column.lengths)
-    of_length = pl.when(count == 1).then(one).otherwise(several)
+    of_length = pl.when(count == 1).then(one_digit).otherwise(several)
     message = pl.when(is_of_other_length).then(of_length).otherwise(_example(column, parts))
-    said = worded(
+    sentence = worded(
         "{value} is a number of {owner}, but the country of this row is {code}.",
         value=shown(name),
         owner=owner,
         code=rule.code,
     )
-    other = Reason(f"{name}.country", foreign, said)
+    other = Reason(f"{name}.country", foreign, sentence)
     cut = _cut(name, digits.str.contains(EXPONENT))
     others = (cut, *_renumbered(column, rule), other)
     return _given(name, column.is_valid, message, *others, required=required, headings=rule.headings)
@@ -435,13 +436,13 @@ def _example(column: PhoneColumn, parts: Mapping[str, pl.Expr]) -> pl.Expr:
 
 
 def _foreign(rule: CountryRule, digits: pl.Expr, rules: Rules) -> tuple[pl.Expr, pl.Expr]:
-    own = rule.numbers.dialling_code
+    code = rule.numbers.dialling_code
     others = {
         say(other.name): f"{other.numbers.dialling_code}{other.numbers.pattern}"
         for other in rules.values()
-        if other.numbers.dialling_code != own
+        if other.numbers.dialling_code != code
     }
-    marked = digits.str.contains(r"^(?:\+|00)[1-9]") & ~digits.str.contains(rf"^(?:\+|00){own}")
+    marked = digits.str.contains(r"^(?:\+|00)[1-9]") & ~digits.str.contains(rf"^(?:\+|00){code}")
     names = (
         pl.when(digits.str.contains(rf"^(?:\+|00)?{number}$")).then(pl.lit(name)) for name, number in others.items()
     )
@@ -474,7 +475,9 @@ def warnings_of(rule: CountryRule) -> Iterator[ColumnCheck]:
             if field is payee and (check := _other_operator(column, rule)) is not None:
                 yield check
             if field.kind is FieldKind.WALLET:
-                beside = (PhoneColumn.of(rule, one.name, one.kind) for one in numbers if one.kind is not field.kind)
+                beside = (
+                    PhoneColumn.of(rule, other.name, other.kind) for other in numbers if other.kind is not field.kind
+                )
                 yield _two_meanings(column, next(beside, None))
         elif field.name in names:
             yield _doubtful_names(field.name)
@@ -500,20 +503,20 @@ def _two_meanings(account: PhoneColumn, phone: PhoneColumn | None) -> ColumnChec
 
     It can't be a defect: some banks number accounts by phone, and some people are paid to the wallet of another phone.
     """
-    own = pl.lit(None, pl.String) if phone is None else phone.national
-    is_bank, is_both, is_own = account.is_bank_account, account.is_account_and_mobile, account.national == own
-    meant = {mark("{value} is paid. The phone of the row is another number, {own}."): ~(is_bank | is_both | is_own)}
+    national = pl.lit(None, pl.String) if phone is None else phone.national
+    is_bank, is_both, is_own = account.is_bank_account, account.is_account_and_mobile, account.national == national
+    doubts = {mark("{value} is paid. The phone of the row is another number, {own}."): ~(is_bank | is_both | is_own)}
     if account.bank_account_pattern is not None:  # behind the others: a reason has the same place in all countries
-        meant |= {
+        doubts |= {
             mark("{value} is paid as a bank account. The phone of the row is {number}."): is_both & is_bank & is_own,
             mark("{value} is paid as a bank account. It could also be the mobile number {number}."): is_both & is_bank,
             mark("{value} is paid as the mobile number {number}. It could also be a bank account."): is_both,
         }
     dialling_code = pl.lit(f"+{account.numbers.dialling_code}")
-    numbers = {"number": pl.concat_str(dialling_code, account.national), "own": pl.concat_str(dialling_code, own)}
+    numbers = {"number": pl.concat_str(dialling_code, account.national), "own": pl.concat_str(dialling_code, national)}
     reasons = [
         Reason(f"{account.name}.two_meanings", applies, worded(sentence, value=shown(account.name), **numbers))
-        for sentence, applies in meant.items()
+        for sentence, applies in doubts.items()
     ]
     passes = ~pl.any_horizontal(reason.applies.fill_null(value=False) for reason in reasons)
     return ColumnCheck(account.name, passes, tuple(reasons), of_whole_column=True)
@@ -521,14 +524,14 @@ def _two_meanings(account: PhoneColumn, phone: PhoneColumn | None) -> ColumnChec
 
 def _other_operator(column: PhoneColumn, rule: CountryRule) -> ColumnCheck | None:
     """Return the warning of a number that was first given to another operator than its purpose pays to."""
-    by_word = {word: one.operator for word, one in rule.purposes.items() if one.operator is not None}
-    own = rule.operator if rule.purpose is not None else None
-    if own is None and not by_word:
+    by_word = {word: terms.operator for word, terms in rule.purposes.items() if terms.operator is not None}
+    usual = rule.operator if rule.purpose is not None else None
+    if usual is None and not by_word:
         return None
-    operator = pl.lit(own, pl.String)
+    operator = pl.lit(usual, pl.String)
     if rule.purposes:
-        said = folded_purpose().replace_strict(by_word, default=None, return_dtype=pl.String)
-        operator = pl.when(pl.col("purpose").is_null()).then(operator).otherwise(said)
+        chosen = folded_purpose().replace_strict(by_word, default=None, return_dtype=pl.String)
+        operator = pl.when(pl.col("purpose").is_null()).then(operator).otherwise(chosen)
     is_other, owner = column.of_another_operator(operator)
     message = worded(
         "{value} begins like a number of {owner}, but this row pays through {operator}: make sure that the "
@@ -546,10 +549,10 @@ def _doubtful_names(name: str) -> ColumnCheck:
     no_name = worded("{value} is not a name: check who is paid.", value=shown(name))
     digits = Reason(f"{name}.digits", text.str.contains(_DIGITS_ALONE), swapped)
     nobody = Reason(f"{name}.placeholder", text.str.contains(_NO_NAME), no_name)
-    said = worded(
+    has_picture = worded(
         "{value} has a picture in it (an emoji): make sure that the gateway takes such a name.", value=shown(name)
     )
-    picture = Reason(f"{name}.emoji", text.str.contains(_PICTURE), said)
+    picture = Reason(f"{name}.emoji", text.str.contains(_PICTURE), has_picture)
     # One question about all: digits alone hold no letter, and are a text in place of a name as well.
     doubtful = text.str.contains(f"(?:{_NO_NAME})|{_PICTURE}").fill_null(value=False)
     return ColumnCheck(name, ~doubtful, (digits, nobody, picture))

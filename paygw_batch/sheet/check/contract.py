@@ -25,7 +25,6 @@ BREACH_SCHEMA = {"row": pl.UInt32, "column": pl.String}
 
 
 def rules_for_sheet(rules: Rules, headers: Mapping[str, str]) -> Rules:
-    """Return the rules for a sheet with these columns (column -> the sender's heading)."""
     return {code: rule.for_sheet(headers) for code, rule in rules.items()}
 
 
@@ -44,7 +43,6 @@ def contract(country: str, rules: Rules) -> pa.DataFrameSchema:
 
 
 def checks_in(schema: pa.DataFrameSchema) -> tuple[ColumnCheck, ...]:
-    """Return the checks of a schema's columns."""
     return tuple(check.statistics["check"] for column in schema.columns.values() for check in column.checks)
 
 
@@ -61,7 +59,7 @@ def fused(schemas: Mapping[str, pa.DataFrameSchema]) -> pa.DataFrameSchema:
 
 
 def _all_pass(data: pa.PolarsData, *, passes: Mapping[str, Sequence[pl.Expr]]) -> bool:
-    """Return whether each row is one of a country, and passes all checks of it."""
+    """Whether each row is one of a country, and passes all checks of it."""
     right = pl.collect_all(
         data.lazyframe.filter(pl.col("code") == country).select(
             (pl.col("row").is_not_null() & pl.all_horizontal(checks).fill_null(value=False)).sum()
@@ -118,7 +116,7 @@ def good_rows(part: ValidatedPart) -> pl.DataFrame:
 
 def breaches(frame: pl.DataFrame, rules: Rules, columns: Sequence[str] | None = None) -> pl.DataFrame:
     """Return every (row, column) at which pandera finds that a sheet's frame breaks its countries' schemas."""
-    found = [pl.DataFrame(schema=BREACH_SCHEMA)]
+    broken = [pl.DataFrame(schema=BREACH_SCHEMA)]
     rows = _with_code(cleaned(frame, columns), rules)
     for (country,), part in rows.partition_by("code", as_dict=True, include_key=False).items():
         try:
@@ -126,12 +124,12 @@ def breaches(frame: pl.DataFrame, rules: Rules, columns: Sequence[str] | None = 
         except SchemaErrors as errors:
             at = part.select("row").with_row_index("index")
             cases = errors.failure_cases.select("index", "column").cast({"index": pl.UInt32})
-            found.append(cases.join(at, on="index").select(list(BREACH_SCHEMA)))
-    return pl.concat(found)
+            broken.append(cases.join(at, on="index").select(list(BREACH_SCHEMA)))
+    return pl.concat(broken)
 
 
 def _with_code(rows: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Return the rows with the country whose schema they are held to, as `code`."""
+    """Return the rows with `code`: the country whose schema they are held to."""
     return rows.with_columns(
         code=pl.when(pl.col("country").is_in(list(rules))).then("country").otherwise(pl.lit(NO_COUNTRY))
     )

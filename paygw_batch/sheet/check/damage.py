@@ -21,10 +21,10 @@ _PAGES = (
 _TYPOGRAPHIC = "\u2018\u2019\u201c\u201d\u2013\u2014"
 
 
-def _reread(found: re.Match[str]) -> str:
-    """Return letters that were UTF-8 and read in a code page, or what was found if that is more likely meant."""
-    run, text = found[0], found.string
-    beside = text[max(0, found.start() - 1) : found.start()] + text[found.end() : found.end() + 1]
+def _reread(match: re.Match[str]) -> str:
+    """Return letters that were UTF-8 and read in a code page, or the matched ones if they are more likely meant."""
+    run, text = match[0], match.string
+    beside = text[max(0, match.start() - 1) : match.start()] + text[match.end() : match.end() + 1]
     if run[0] not in "\u00c2\u00c3\u00c4\u00c5" and run[-1] in _TYPOGRAPHIC and beside.upper() == beside:
         return run  # a quotation mark or a dash behind a capital letter, among others
     is_latin = any(letter.isascii() and letter.isalpha() for letter in text)
@@ -37,7 +37,7 @@ def _reread(found: re.Match[str]) -> str:
 
 
 def _is_strange(text: str, is_latin: bool) -> bool:
-    """Return whether letters can hardly be meant: controls, or other letters than Latin ones in a Latin name."""
+    """Whether letters can hardly be meant: controls, or other letters than Latin ones in a Latin name."""
     return any(
         unicodedata.category(letter)[0] == "C"
         or (is_latin and letter.isalpha() and "LATIN" not in unicodedata.name(letter, ""))
@@ -53,10 +53,10 @@ _INVISIBLE = "[\u00ad\u200b\u2060\ufeff]|(?<=[A-Za-z])[\u200c\u200d]"
 """Characters that nobody sees and no name needs. Joiners are part of names, but not between Latin letters."""
 _DAMAGE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"[^\x00-\x7f]{2,}"), _reread),
-    (re.compile("</?[A-Za-z!][^>]*>"), lambda found: " " if found[0].startswith("<br") else ""),
-    (re.compile("&#?[A-Za-z0-9]{1,31};"), lambda found: html.unescape(found[0])),
-    (re.compile("(?:%[0-9A-Fa-f]{2})+"), lambda found: unquote(found[0])),
-    (re.compile(r"(?:\\u|_x)(?![dD][89A-Fa-f])([0-9A-Fa-f]{4})_?"), lambda found: chr(int(found[1], 16))),
+    (re.compile("</?[A-Za-z!][^>]*>"), lambda match: " " if match[0].startswith("<br") else ""),
+    (re.compile("&#?[A-Za-z0-9]{1,31};"), lambda match: html.unescape(match[0])),
+    (re.compile("(?:%[0-9A-Fa-f]{2})+"), lambda match: unquote(match[0])),
+    (re.compile(r"(?:\\u|_x)(?![dD][89A-Fa-f])([0-9A-Fa-f]{4})_?"), lambda match: chr(int(match[1], 16))),
     (re.compile(r"\\(?=['\"/\\])|(?<!\S)(?:" + _NO_VALUE + r")(?!\S)|" + _INVISIBLE), lambda _: ""),
 )
 """Marks of damage, and what was there before."""
@@ -74,19 +74,17 @@ def repaired(name: str) -> str:
     UTF-8 that was read in a code page, entities and tags of HTML, escapes of other formats, invisible characters, and
     words for a missing value beside a name. The result is a proposal: it is never sent without a person.
     """
-    before, found = "", name
-    while found != before:
-        before = found
+    before, text = "", name
+    while text != before:
+        before = text
         for pattern, before_damage in _DAMAGE:
-            found = pattern.sub(before_damage, found)
-    if found != name:
-        found = " ".join("".join(" " if unicodedata.category(c) == "Cc" else c for c in found).split())
-    return name if not found or "\ufffd" in found else found
+            text = pattern.sub(before_damage, text)
+    if text != name:
+        text = " ".join("".join(" " if unicodedata.category(c) == "Cc" else c for c in text).split())
+    return name if not text or "\ufffd" in text else text
 
 
 def undamaged(column: str) -> pl.Expr:
-    """Return a column's values, each `repaired`."""
-
     def of_all(text: pl.Series) -> pl.Series:
         maybe = text.str.contains(MAYBE_DAMAGED)
         return changed(text, maybe, lambda part: pl.Series(part.name, map(repaired, part), pl.String))

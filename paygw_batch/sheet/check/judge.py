@@ -61,15 +61,14 @@ class _Group:
     first: dict[int, pl.DataFrame] = field(default_factory=dict)
 
     def count(self) -> None:
-        """Count the rows that wait."""
         rows = pl.concat(self.waiting).rechunk()
         if not rows["row"].is_sorted():
             rows = rows.sort("row")
         places = _places(rows, self.check)
         for at in places.unique().sort():
-            these = (places == at).arg_true()
-            self.counts[at] = these.len()
-            self.first[at] = rows[these.head(LISTED)]
+            failing = (places == at).arg_true()
+            self.counts[at] = failing.len()
+            self.first[at] = rows[failing.head(LISTED)]
 
 
 class FailedTally:
@@ -81,32 +80,33 @@ class FailedTally:
         """The numbers of the rows, and the finding of the first of them, by column and place of the reason."""
 
     def add(self, failed: Iterable[Failed]) -> None:
-        """Count in the values that failed in the next piece."""
-        for one in failed:
-            if one.check.of_whole_column:
-                for at, rows in _by_reason(one.rows, one.check):
-                    first = _defects(rows.bottom_k(1, by="row"), one.check, at)
-                    self._of_columns[one.check.column, at].append((rows["row"], first))
+        for failure in failed:
+            if failure.check.of_whole_column:
+                for at, rows in _by_reason(failure.rows, failure.check):
+                    first = _defects(rows.bottom_k(1, by="row"), failure.check, at)
+                    self._of_columns[failure.check.column, at].append((rows["row"], first))
                 continue
-            self._groups.setdefault((one.country, one.place), _Group(one.check)).waiting.append(one.rows)
+            self._groups.setdefault((failure.country, failure.place), _Group(failure.check)).waiting.append(
+                failure.rows
+            )
 
     def findings(self, rows: pl.Series) -> Findings:
-        """Return the findings, when there are no further pieces: in these rows."""
+        """Return the findings in these rows, when there are no further pieces."""
         for group in self._groups.values():
             group.count()
-        every = BuiltOnUse(lambda: in_order(self._every()))
-        return Findings(self._counts, rows, BuiltOnUse(self._few), every).after(self._told_once())
+        all_defects = BuiltOnUse(lambda: in_order(self._every()))
+        return Findings(self._counts, rows, BuiltOnUse(self._few), all_defects).after(self._told_once())
 
     def _told_once(self) -> pl.DataFrame:
         """Return one finding at row 0 for each column, with a sentence and the numbers of all rows for each reason."""
         columns: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
-        for (column, _), parts in sorted(self._of_columns.items(), key=lambda one: one[0]):
+        for (column, _), parts in sorted(self._of_columns.items(), key=lambda item: item[0]):
             rows = pl.concat(rows for rows, _ in parts).sort()
             first = min((first.row(0, named=True) for _, first in parts), key=lambda line: int(line["row"]))
             columns[column].append((first["value"], first["code"], told_once(first["message"], rows)))
         return as_defects(
-            (0, column, told[0][0], told[0][1], " ".join(sentence for *_, sentence in told))
-            for column, told in columns.items()
+            (0, column, reasons[0][0], reasons[0][1], " ".join(sentence for *_, sentence in reasons))
+            for column, reasons in columns.items()
         )
 
     @property
@@ -119,18 +119,18 @@ class FailedTally:
         return summed([pl.DataFrame(lines, schema=KIND_SCHEMA, orient="row")])
 
     def _few(self) -> pl.DataFrame:
-        """Explain the first ones of all, and the first ones of each code."""
+        """Explain the first rows of all, and the first ones of each code."""
         if not self._groups:
             return no_defects()
         numbers = pl.concat(part["row"] for group in self._groups.values() for part in group.first.values())
         last = numbers.sort().head(LISTED)[-1]
         is_early = (pl.col("row") <= last) | (pl.int_range(pl.len()) < EXAMPLES)
-        found = [
+        defects = [
             _defects(rows.filter(is_early).rechunk(), group.check, at)
-            for _, group in sorted(self._groups.items(), key=lambda one: one[0])
+            for _, group in sorted(self._groups.items(), key=lambda item: item[0])
             for at, rows in group.first.items()
         ]
-        return few_of(in_order(pl.concat([no_defects(), *found])))
+        return few_of(in_order(pl.concat([no_defects(), *defects])))
 
     def _every(self) -> pl.DataFrame:
         return explained(
@@ -146,24 +146,24 @@ def explained(failed: Iterable[Failed]) -> pl.DataFrame:
     Rows of all pieces together: the same few reasons asked of many small frames would cost more than all the rest.
     """
     groups: dict[tuple[str, int], list[Failed]] = defaultdict(list)
-    for one in _of_rows(failed):
-        groups[one.country, one.place].append(one)
-    found = [
+    for failure in _of_rows(failed):
+        groups[failure.country, failure.place].append(failure)
+    defects = [
         _defects(rows, group[0].check, at)
-        for _, group in sorted(groups.items(), key=lambda one: one[0])
-        for at, rows in _by_reason(pl.concat(one.rows for one in group).rechunk(), group[0].check)
+        for _, group in sorted(groups.items(), key=lambda item: item[0])
+        for at, rows in _by_reason(pl.concat(failure.rows for failure in group).rechunk(), group[0].check)
     ]
-    return pl.concat([no_defects(), *found])
+    return pl.concat([no_defects(), *defects])
 
 
 def rows_failed(failed: Sequence[Failed]) -> pl.Series:
     """Return the numbers of the rows that failed a check, each once and in order."""
-    rows = [one.rows["row"] for one in _of_rows(failed)]
+    rows = [failure.rows["row"] for failure in _of_rows(failed)]
     return pl.concat([pl.Series("row", [], pl.UInt32), *rows]).unique().sort()
 
 
 def _of_rows(failed: Iterable[Failed]) -> Iterator[Failed]:
-    return (one for one in failed if not one.check.of_whole_column)
+    return (failure for failure in failed if not failure.check.of_whole_column)
 
 
 def _by_reason(rows: pl.DataFrame, check: ColumnCheck) -> Iterator[tuple[int, pl.DataFrame]]:
@@ -182,14 +182,14 @@ def _places(rows: pl.DataFrame, check: ColumnCheck) -> pl.Series:
 
 def _defects(rows: pl.DataFrame, check: ColumnCheck, at: int) -> pl.DataFrame:
     reason = check.reasons[at]
-    meant = rows.select(meant=reason.correction.cast(pl.String)).to_series()
-    if meant.len() == 1 < rows.height:
-        meant = meant.new_from_index(0, rows.height)
-    corrected = {check.column: meant.replace({"": None})}
+    corrections = rows.select(correction=reason.correction.cast(pl.String)).to_series()
+    if corrections.len() == 1 < rows.height:
+        corrections = corrections.new_from_index(0, rows.height)
+    corrected = {check.column: corrections.replace({"": None})}
     if (digits := bare(check.column)) in rows.columns:
         corrected[digits] = bare_number(corrected[check.column])
     passes = rows.with_columns(**corrected).select(passes=check.passes).to_series()
-    offered = meant.set(~passes.fill_null(value=False), None)
+    offered = corrections.set(~passes.fill_null(value=False), None)
     return defects_of(rows, check.column, reason.code, reason.message, correction=pl.lit(offered))
 
 
@@ -231,14 +231,14 @@ class Judge:
         grouped = self._grouped(raw)
         frame = cleaned(grouped.rows, self._columns).with_columns(refused=grouped.rows["row"].is_in(refused.implode()))
         judged = [country.judge(frame.slice(start, height)) for country, start, height in grouped.parts]
-        made = pl.concat([part.lines for part in judged], rechunk=True)
-        if made.height != raw.height:
-            raise InternalError(f"{raw.height} rows were judged, and {made.height} came back")
-        texts = [made[name] if name in made.columns else frame[name] for name in LINE_COLUMNS]
+        lines = pl.concat([part.lines for part in judged], rechunk=True)
+        if lines.height != raw.height:
+            raise InternalError(f"{raw.height} rows were judged, and {lines.height} came back")
+        texts = [lines[name] if name in lines.columns else frame[name] for name in LINE_COLUMNS]
         return Judged(
             pl.DataFrame([grouped.put_back(text, raw) for text in texts]),
-            [found for part in judged for found in part.failed],
-            [found for part in judged for found in part.doubtful],
+            [failure for part in judged for failure in part.failed],
+            [failure for part in judged for failure in part.doubtful],
         )
 
     def instructions(self, raw: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
@@ -343,9 +343,9 @@ class _CountryJudge:
 
     @property
     def _currency(self) -> pl.Expr:
-        """Where it is left out, the country's."""
-        own = self.rule.currency if self.rule is not None else None
-        return pl.coalesce("currency", pl.lit(own, pl.String)).alias("currency")
+        """The row's currency; the country's if it is left out."""
+        usual = self.rule.currency if self.rule is not None else None
+        return pl.coalesce("currency", pl.lit(usual, pl.String)).alias("currency")
 
     def _as_sent(self, part: pl.DataFrame, valid: pl.Series) -> dict[str, pl.Series]:
         """Return `SHOWN_COLUMNS`, purpose and currency of valid rows; elsewhere they mean nothing."""
@@ -355,29 +355,29 @@ class _CountryJudge:
         purpose = purpose.alias("purpose")
         texts = [column.text.alias(column.name) for column in self.shown]
         plain = [column.is_plain.alias(f"{column.name}:plain") for column in self.shown if column.is_plain is not None]
-        made = {text.name: text for text in part.select(*texts, *plain, purpose, self._currency)}
+        by_name = {text.name: text for text in part.select(*texts, *plain, purpose, self._currency)}
         for column in self.shown:
             if column.is_plain is None or column.other is None:
                 continue
-            is_other = valid & ~made.pop(f"{column.name}:plain")
+            is_other = valid & ~by_name.pop(f"{column.name}:plain")
             if is_other.any():
                 at = is_other.arg_true()
-                others = part.select(set(column.other.meta.root_names()))[at].select(column.other).to_series()
-                made[column.name] = made[column.name].scatter(at, others)
-        return made
+                other_texts = part.select(set(column.other.meta.root_names()))[at].select(column.other).to_series()
+                by_name[column.name] = by_name[column.name].scatter(at, other_texts)
+        return by_name
 
     def _asked(
         self, part: pl.DataFrame, checks: Sequence[ColumnCheck], among: pl.Series | None = None
     ) -> tuple[pl.Series, list[Failed]]:
-        """Return which rows pass all checks, and check by check those (`among` some) that do not."""
-        every = pl.Series([True]).new_from_index(0, part.height)
+        """Return the rows that pass all checks, and check by check those (`among` some) that do not."""
+        passing = pl.Series([True]).new_from_index(0, part.height)
         failed = []
-        asked = part.select(check.passes.alias(str(place)) for place, check in enumerate(checks))
-        for place, (check, passes) in enumerate(zip(checks, asked, strict=True)):
+        answers = part.select(check.passes.alias(str(place)) for place, check in enumerate(checks))
+        for place, (check, passes) in enumerate(zip(checks, answers, strict=True)):
             right = passes if among is None else passes | ~among
             if not right.all():
                 wrong = ~right
                 rows = pl.DataFrame([part[name].filter(wrong) for name in check.needs])
                 failed.append(Failed(self.code, place, check, rows))
-                every &= right
-        return every, failed
+                passing &= right
+        return passing, failed

@@ -67,7 +67,7 @@ class Mending:
     @property
     def columns(self) -> Mapping[str, str]:
         """A sender's heading -> our column, as a person said."""
-        return {one.heading: one.column for one in self.headings}
+        return {meant.heading: meant.column for meant in self.headings}
 
 
 def mended_sheet(sheet: Sheet, mending: Mending) -> Sheet:
@@ -80,8 +80,8 @@ def mended_sheet(sheet: Sheet, mending: Mending) -> Sheet:
     if not mending.edits and not mending.left_out:
         return sheet
     frame = _edited(sheet.frame, mending.edits)
-    places = _places(frame, [one.row for one in mending.left_out])
-    if strange := [one.row for one in mending.left_out if one.row not in places]:
+    places = _places(frame, [row.row for row in mending.left_out])
+    if strange := [row.row for row in mending.left_out if row.row not in places]:
         raise SheetError(say("The sheet has no row {row}, which was to be left out.", row=strange[0]))
     mended = pl.DataFrame(
         [(edit.row, edit.column) for edit in mending.edits],
@@ -89,8 +89,8 @@ def mended_sheet(sheet: Sheet, mending: Mending) -> Sheet:
         orient="row",
     )
     left_out = as_defects(
-        (one.row, "", None, LEFT_OUT, say("Left out by {by}: it is not paid with this sheet.", by=one.by))
-        for one in mending.left_out
+        (row.row, "", None, LEFT_OUT, say("Left out by {by}: it is not paid with this sheet.", by=row.by))
+        for row in mending.left_out
     )
     of_file = sheet.defects.join(mended, on=["row", "column"], how="anti")
     return replace(
@@ -115,7 +115,7 @@ def plain_cell(text: str) -> str | None:
 
 
 def _places(frame: pl.DataFrame, rows: Sequence[int]) -> Mapping[int, int]:
-    """Return where in the frame each of these rows is; those that it has."""
+    """Return the places in the frame of those of these rows that it has."""
     at = frame["row"].is_in(pl.Series(rows, dtype=pl.UInt32).implode()).arg_true()
     return dict(zip(frame["row"].gather(at), at, strict=True))
 
@@ -149,12 +149,12 @@ _MAX_BYTES = 64 * 1024 * 1024
 def read_mending(path: Path) -> Mending:
     """Return the corrections in a file. Raises `SheetError` when there are none, or it does not read as such."""
     try:
-        found = json.loads(read_regular(path, _MAX_BYTES))
+        content = json.loads(read_regular(path, _MAX_BYTES))
         return Mending(
-            str(found["sheet_sha256"]),
-            tuple(CellEdit(**one) for one in found["edits"]),
-            tuple(RowLeftOut(**one) for one in found["left_out"]),
-            tuple(MeantHeading(**one) for one in found["headings"]),
+            str(content["sheet_sha256"]),
+            tuple(CellEdit(**entry) for entry in content["edits"]),
+            tuple(RowLeftOut(**entry) for entry in content["left_out"]),
+            tuple(MeantHeading(**entry) for entry in content["headings"]),
         )
     except OSError as error:
         reason = say(str(error.strerror))
@@ -192,7 +192,7 @@ def with_edits(mending: Mending, cells: Iterable[tuple[int, str, str | None, str
 
 def with_row_out(mending: Mending, row: int, *, is_out: bool, by: str, at: str) -> Mending:
     """Return the corrections with a row left out or (without `is_out`) put back."""
-    others = tuple(one for one in mending.left_out if one.row != row)
+    others = tuple(left_out for left_out in mending.left_out if left_out.row != row)
     return replace(mending, left_out=(*others, RowLeftOut(row, by, at)) if is_out else others)
 
 
@@ -201,13 +201,13 @@ def with_headings(mending: Mending, meant: Mapping[str, str], *, by: str, at: st
 
     Mended cells are forgotten: they are known by their columns. Raises `SheetError` if two headings mean one column.
     """
-    seen: dict[str, str] = {}
+    headings_of: dict[str, str] = {}
     for heading, column in meant.items():
-        if column and seen.setdefault(column, heading) != heading:
+        if column and headings_of.setdefault(column, heading) != heading:
             raise SheetError(
                 say(
                     "{heading!r} and {other!r} cannot both be the column {column}.",
-                    heading=seen[column],
+                    heading=headings_of[column],
                     other=heading,
                     column=column,
                 ),

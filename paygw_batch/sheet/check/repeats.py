@@ -29,9 +29,9 @@ def worth_comparing(payees: pl.DataFrame) -> pl.Series:
     of_several = payees.filter(pl.col("row").is_in(occurring_twice(payees).implode()))
     alike = occurring_twice(of_several.select("row", hash=pl.col("hash") ^ pl.col("amount")))
     # Where the names of one payee differ at all, two neighbours do.
-    named = of_several.select("hash", "name").drop_nulls().sort("hash")
+    with_names = of_several.select("hash", "name").drop_nulls().sort("hash")
     is_other = (pl.col("hash") == pl.col("hash").shift(1)) & (pl.col("name") != pl.col("name").shift(1))
-    payees_with_names = named.filter(is_other)["hash"].unique()
+    payees_with_names = with_names.filter(is_other)["hash"].unique()
     under_names = of_several.filter(pl.col("hash").is_in(payees_with_names.implode()))["row"]
     return pl.concat([alike, under_names]).unique()
 
@@ -59,7 +59,7 @@ def repeated_ids(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def payees_of(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return the valid lines with who is paid: `payee`, the account, or the phone of a form that has no account."""
+    """Return the valid lines with `payee`: the account, or the phone of a form that has no account."""
     valid = lines if lines["valid"].all() else lines.filter("valid")
     account = valid["account_number"]
     payee = account.zip_with(account.is_not_null(), valid["phone"]) if account.null_count() else account
@@ -99,13 +99,13 @@ def doubtful_payees(lines: pl.DataFrame) -> pl.DataFrame:
 def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     # Case, accents, blanks, punctuation and the order of names do not make another name.
     letters = pl.col("account_name").str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()
-    named = paid.drop_nulls("account_name").with_columns(
+    with_names = paid.drop_nulls("account_name").with_columns(
         name=letters.str.extract_all(r"[\pL\pN]+").list.sort().list.join(" ")
     )
-    groups = named.group_by(keys).agg(
+    groups = with_names.group_by(keys).agg(
         names=pl.col("name").n_unique(), rows=pl.col("row").cast(pl.String).head(_ROWS_NAMED).str.join(", ")
     )
-    several = named.join(groups.filter(pl.col("names") > 1), on=keys, how="inner", maintain_order="left").rechunk()
+    several = with_names.join(groups.filter(pl.col("names") > 1), on=keys, how="inner", maintain_order="left").rechunk()
     message = worded(
         "{value}: the same account has {names} different names (rows {rows}). Check whose it is.",
         value=shown("account_name"),
@@ -116,9 +116,8 @@ def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 
 
 def _look_alikes(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Return a warning for every row with the payee and the amount of another one."""
     order_id = pl.col("client_orderid")
-    other = (
+    other_id = (
         pl.when(pl.int_range(pl.len()).over(keys) == 0)
         .then(order_id.get(1).over(keys))
         .otherwise(order_id.first().over(keys))
@@ -133,7 +132,7 @@ def _look_alikes(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     )
     groups = _groups(paid, keys)
     return defects_of(
-        groups.with_columns(other=other) if groups.height else groups, "client_orderid", "row.look_alike", message
+        groups.with_columns(other=other_id) if groups.height else groups, "client_orderid", "row.look_alike", message
     )
 
 
@@ -142,7 +141,7 @@ REWRITTEN = "client_orderid.rewritten"
 
 
 def in_one_spelling(text: pl.Series) -> pl.Series:
-    """Return `core.spelling.spelled_alike` of every value, null of null.
+    """Return `core.text.spelled_alike` of every value, null of null.
 
     Most order ids are ASCII, and those are folded as a column; only the others are looked at one by one.
     """
@@ -158,8 +157,8 @@ def ids_spelled_alike(frame: pl.DataFrame) -> pl.DataFrame:
 
     Each names the first row that has another spelling of its id.
     """
-    given = frame.select("row", "client_orderid").drop_nulls()
-    ids = given.with_columns(folded=in_one_spelling(given["client_orderid"]))
+    order_ids = frame.select("row", "client_orderid").drop_nulls()
+    ids = order_ids.with_columns(folded=in_one_spelling(order_ids["client_orderid"]))
     message = worded(
         "{value} differs only in its spelling from {other} of row {row}. If they are the same payment, delete "
         "one row. If not, give one an id that differs in more than case, width or hyphens.",
@@ -180,7 +179,7 @@ def ids_rewritten(lines: pl.DataFrame) -> pl.DataFrame:
     payment = ["currency", "payee", "value"]
     several = paid.filter(pl.len().over(payment) > 1) if paid.height else paid
     ids = several["client_orderid"]
-    found = several.with_columns(
+    rewritten = several.with_columns(
         folded=in_one_spelling(ids), repaired=pl.Series(map(without_damage, ids), dtype=pl.String)
     )
     message = worded(
@@ -190,7 +189,7 @@ def ids_rewritten(lines: pl.DataFrame) -> pl.DataFrame:
         other=shown("other"),
         row=pl.col("other_row"),
     )
-    return defects_of(_with_another(found, [*payment, "repaired"], "folded"), "client_orderid", REWRITTEN, message)
+    return defects_of(_with_another(rewritten, [*payment, "repaired"], "folded"), "client_orderid", REWRITTEN, message)
 
 
 def _with_another(ids: pl.DataFrame, keys: list[str], text: str) -> pl.DataFrame:

@@ -68,26 +68,26 @@ def readings(sheet: Sheet, rules: Rules, spelling: Spelling) -> pl.DataFrame:
     """Return the cells that are read otherwise than they are written, as `DEFECT_SCHEMA`: `correction` is the text."""
     if not spelling.reads:
         return no_defects()
-    wanted = [name for name in ("row", "country", "currency", "amount") if name in sheet.frame.columns]
-    given = sheet.frame.select(wanted)
-    frame = cleaned(given, wanted).select(wanted)
-    found = [no_defects()]
+    names = [name for name in ("row", "country", "currency", "amount") if name in sheet.frame.columns]
+    cells = sheet.frame.select(names)
+    frame = cleaned(cells, names).select(names)
+    parts = [no_defects()]
     if spelling.names == WORDS:
         code = country_code(pl.col("country"), rules)
         code = pl.when(~pl.col("country").is_in(list(rules))).then(code)
-        found.append(_read(frame, given, "country", code))
+        parts.append(_read(frame, cells, "country", code))
         frame = frame.with_columns(country=pl.coalesce(code, "country"))
     for country in frame["country"].unique().drop_nulls().sort():
         if (rule := rules.get(country)) is None:
             continue
         rows = frame.filter(pl.col("country") == country)
-        if spelling.names == WORDS and "currency" in wanted:
+        if spelling.names == WORDS and "currency" in names:
             words = [text for text in rows["currency"].unique().drop_nulls() if is_own_currency(text, rule.currency)]
-            own = pl.when(pl.col("currency").is_in(words)).then(pl.lit(rule.currency))
-            found.append(_read(rows, given, "currency", own))
+            currency = pl.when(pl.col("currency").is_in(words)).then(pl.lit(rule.currency))
+            parts.append(_read(rows, cells, "currency", currency))
         if spelling.numbers in {COMMA, POINT}:
-            found.append(_read(rows, given, "amount", _amount(rule, spelling)))
-    return pl.concat(found).sort("row", maintain_order=True)
+            parts.append(_read(rows, cells, "amount", _amount(rule, spelling)))
+    return pl.concat(parts).sort("row", maintain_order=True)
 
 
 def _amount(rule: CountryRule, spelling: Spelling) -> pl.Expr:
@@ -98,11 +98,11 @@ def _amount(rule: CountryRule, spelling: Spelling) -> pl.Expr:
     return pl.when(~stays).then(amount_correction("amount", rule.currency, rule.decimals, spelling.numbers or ""))
 
 
-def _read(rows: pl.DataFrame, given: pl.DataFrame, column: str, meaning: pl.Expr) -> pl.DataFrame:
-    found = rows.select("row", text=pl.col(column), correction=meaning)
-    found = found.filter(pl.col("correction").is_not_null() & (pl.col("correction") != pl.col("text")))
-    found = found.join(given.select("row", value=column), on="row", maintain_order="left")
-    return found.with_columns(column=pl.lit(column), code=pl.lit(""), message=pl.lit("")).select(list(DEFECT_SCHEMA))
+def _read(rows: pl.DataFrame, cells: pl.DataFrame, column: str, meaning: pl.Expr) -> pl.DataFrame:
+    read = rows.select("row", text=pl.col(column), correction=meaning)
+    read = read.filter(pl.col("correction").is_not_null() & (pl.col("correction") != pl.col("text")))
+    read = read.join(cells.select("row", value=column), on="row", maintain_order="left")
+    return read.with_columns(column=pl.lit(column), code=pl.lit(""), message=pl.lit("")).select(list(DEFECT_SCHEMA))
 
 
 def with_texts(frame: pl.DataFrame, cells: pl.DataFrame, texts: str) -> pl.DataFrame:
@@ -122,7 +122,7 @@ def spelling_question(sheet: Sheet, found: Findings, rules: Rules, spelling: Spe
             return _question(sheet, Asked.NAMES, words, WORDS)
     if spelling.numbers is None and codes & _AMOUNT_CODES:
         amounts = {sign: readings(sheet, rules, replace(spelling, numbers=sign, names=None)) for sign in (POINT, COMMA)}
-        sign = max(amounts, key=lambda one: amounts[one].height)
+        sign = max(amounts, key=lambda candidate: amounts[candidate].height)
         if _is_a_way(sheet, amounts[sign]):
             return _question(sheet, Asked.NUMBERS, amounts[sign], sign)
     return None
@@ -132,8 +132,8 @@ def _is_a_way(sheet: Sheet, cells: pl.DataFrame) -> bool:
     if cells.is_empty():
         return False
     text = sheet.frame[cells["column"][0]]
-    given = text.len() - text.null_count()
-    return 2 * cells.height > given or (cells.height >= _MIN_CELLS and 4 * cells.height > given)
+    filled = text.len() - text.null_count()
+    return 2 * cells.height > filled or (cells.height >= _MIN_CELLS and 4 * cells.height > filled)
 
 
 def _question(sheet: Sheet, asks: Asked, cells: pl.DataFrame, answer: str) -> SheetQuestion:

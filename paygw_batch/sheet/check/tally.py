@@ -45,8 +45,8 @@ class _PieceTally:
     @classmethod
     def of(cls, piece: Piece, judged: Judged) -> "_PieceTally":
         lines = judged.lines
-        given = lines["client_orderid"]
-        ids = lines.select("row", hash=in_one_spelling(given).hash()).filter(given.is_not_null())
+        order_ids = lines["client_orderid"]
+        ids = lines.select("row", hash=in_one_spelling(order_ids).hash()).filter(order_ids.is_not_null())
         defects = pl.concat([piece.defects, _total_rows(piece.frame, judged.failed)])
         return cls(
             frame=piece.frame,
@@ -75,7 +75,6 @@ class SheetTally:
         """As `Judged.lines`, while there is one piece alone."""
 
     def add(self, piece: _PieceTally) -> None:
-        """Count in the next piece."""
         self._digest.add(piece.lines, piece.frame)
         self._failures.add(piece.failed)
         self._doubts.add(piece.doubtful)
@@ -85,7 +84,6 @@ class SheetTally:
 
     @property
     def batch(self) -> str:
-        """The batch's id."""
         return self._digest.batch
 
     @property
@@ -110,18 +108,16 @@ class SheetTally:
         return worth_comparing(pl.concat(piece.payees for piece in self._pieces))
 
     def defects(self) -> Findings:
-        """Return those that the file, single values and rows of totals show."""
+        """Return the defects that the file, single values and rows of totals show."""
         wrong = pl.concat(piece.wrong for piece in self._pieces).unique()
-        found = self._failures.findings(wrong)
-        return found.joined(pl.concat(piece.defects for piece in self._pieces))
+        findings = self._failures.findings(wrong)
+        return findings.joined(pl.concat(piece.defects for piece in self._pieces))
 
     def warnings(self) -> Findings:
-        """Return the warnings about single values of valid rows."""
         return self._doubts.findings(pl.concat(piece.doubted for piece in self._pieces))
 
 
 def tallied(sheet: Sheet, judge: Callable[[Piece], Judged]) -> SheetTally:
-    """Check the pieces of a sheet and return their tally."""
     tally = SheetTally(sheet)
     for piece in each(sheet, lambda piece: _PieceTally.of(piece, judge(piece))):
         tally.add(piece)
@@ -137,7 +133,9 @@ def counted(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _total_rows(frame: pl.DataFrame, failed: Sequence[Failed]) -> pl.DataFrame:
-    without = [one.rows["row"] for one in failed if one.country == NO_COUNTRY and one.check.column == "country"]
+    without = [
+        failure.rows["row"] for failure in failed if failure.country == NO_COUNTRY and failure.check.column == "country"
+    ]
     suspects = frame.filter(pl.col("row").is_in(without[0].implode())) if without else frame.clear()
     text = pl.exclude("row")
     totals = suspects.select("row", value=pl.coalesce(pl.when(text.str.contains(_TOTAL)).then(text))).drop_nulls()

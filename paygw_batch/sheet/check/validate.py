@@ -93,22 +93,22 @@ def _validated(
     payees = doubtful_payees(passing.lines_of(sheet, suspects)) if suspects.len() else no_defects()
     warnings = tally.warnings().joined(of_file, first=True).joined(payees)
     # Most commands show no row beside its defects: of a sheet that is bad throughout, this is much.
-    only_piece, every = tally.lines, BuiltOnUse(lambda: _reasons(defects.every.frame))
+    only_piece, reasons = tally.lines, BuiltOnUse(lambda: _reasons(defects.every.frame))
     if only_piece is None:
         # What is opened passes the contract's gate: until then nothing has to be asked again.
         judge = Judge(sheet.operation, rules, derive=passing.ids is not None, checked=True)
-        streamed = partial(_parts, sheet, replace(passing, judge=judge), every)
+        streamed = partial(_parts, sheet, replace(passing, judge=judge), reasons)
         lines = BuiltOnUse(lambda: pl.concat(part.rows for part in streamed()))
-        made = BuiltOnUse(lambda: pl.concat(part.instructions for part in streamed()))
+        instructions = BuiltOnUse(lambda: pl.concat(part.instructions for part in streamed()))
     else:
         streamed = None
-        lines = BuiltOnUse(lambda: _shown(only_piece, every.frame, _own_columns(sheet.frame, sheet)))
-        made = BuiltOnUse(lambda: passing.judge.instructions(sheet.frame, only_piece))
+        lines = BuiltOnUse(lambda: _shown(only_piece, reasons.frame, _own_columns(sheet.frame, sheet)))
+        instructions = BuiltOnUse(lambda: passing.judge.instructions(sheet.frame, only_piece))
     return Validated(
         sheet=sheet,
         batch=tally.batch,
         lines=lines,
-        made=made,
+        made=instructions,
         defects_found=defects,
         warnings_found=warnings,
         totals=_totals(tally.counts, rules),
@@ -129,7 +129,6 @@ class _SheetPass:
     """Sentences for the sender, in addition to the findings."""
 
     def judged(self, piece: Piece) -> Judged:
-        """Judge a piece."""
         judged = self.judge.piece(piece.frame, pl.concat([piece.defects["row"], self.refused]))
         if self.ids is None:
             return judged
@@ -142,20 +141,20 @@ class _SheetPass:
         def lines(piece: Piece) -> pl.DataFrame | None:
             if rows is None:
                 return self.judged(piece).lines
-            wanted = rows_of(piece.frame, piece.frame["row"].is_in(rows.implode()))
-            return self.judged(replace(piece, frame=wanted)).lines if wanted.height else None
+            frame = rows_of(piece.frame, piece.frame["row"].is_in(rows.implode()))
+            return self.judged(replace(piece, frame=frame)).lines if frame.height else None
 
-        return pl.concat(found for found in each(sheet, lines) if found is not None)
+        return pl.concat(part for part in each(sheet, lines) if part is not None)
 
 
 def _derived(sheet: Sheet, passing: _SheetPass, reference: str) -> pl.DataFrame:
 
     def payees(piece: Piece) -> pl.DataFrame:
-        made = passing.judge.instructions(piece.frame, passing.judged(piece).lines)
+        paid = passing.judge.instructions(piece.frame, passing.judged(piece).lines)
         if STAFF_NUMBER not in piece.frame.columns:
-            return payees_of(made, None)
+            return payees_of(paid, None)
         staff = cleaned(piece.frame.select("row", STAFF_NUMBER), [STAFF_NUMBER])
-        return payees_of(made, made.join(staff, on="row", how="left", maintain_order="left")[STAFF_NUMBER])
+        return payees_of(paid, paid.join(staff, on="row", how="left", maintain_order="left")[STAFF_NUMBER])
 
     return derived_ids(pl.concat(each(sheet, payees)), reference)
 
@@ -180,9 +179,9 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
     This makes it a different batch, because fewer rows are paid; the rows themselves are shown as before.
     """
     sheet = validated.sheet
-    every = validated.defects_found.joined(defects.match_to_schema(DEFECT_SCHEMA))
+    joined = validated.defects_found.joined(defects.match_to_schema(DEFECT_SCHEMA))
     is_refused = pl.col("row").is_in(defects["row"].unique().implode())
-    reasons = _reasons(every.every.frame)
+    reasons = _reasons(joined.every.frame)
 
     def refused(part: ValidatedPart) -> ValidatedPart:
         lines = part.rows.select(LINE_COLUMNS).with_columns(pl.col("valid") & ~is_refused)
@@ -205,7 +204,7 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
         batch=digest.batch,
         lines=BuiltOnUse(lambda: pl.concat(part.rows for part in parts())),
         made=BuiltOnUse(lambda: pl.concat(part.instructions for part in parts())),
-        defects_found=every,
+        defects_found=joined,
         warnings_found=Findings.of(validated.warnings.filter(~is_refused)),
         counts=summed,
         streamed=parts if validated.streamed is not None else None,
@@ -247,13 +246,13 @@ def _demand_columns(sheet: Sheet, rules: Rules, countries: pl.Series) -> None:
                 needed_by[field.name].append(say(rule.name))
     if needed_by:
         profile = _profile_that_has(needed_by, sheet)
-        said = "; ".join(
+        missing = "; ".join(
             say("{column} (needed for {names})", column=column, names=", ".join(names))
             for column, names in needed_by.items()
         )
         raise MissingColumns(
             list(needed_by),
-            say("{name} has missing columns: {said}.", name=sheet.name, said=said),
+            say("{name} has missing columns: {said}.", name=sheet.name, said=missing),
             hint=say("Add them, or correct their headings.") + profile,
             option="--column-profile" if profile else "",
         )
@@ -288,15 +287,15 @@ def _own_columns(raw: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
     return raw.select("row", *further, *sheet.unknown)
 
 
-def _shown(lines: pl.DataFrame, reasons: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
+def _shown(lines: pl.DataFrame, reasons: pl.DataFrame, further: pl.DataFrame) -> pl.DataFrame:
     """Return rows as in `Validated.rows`: `lines`, why a row is not valid, and the person's own columns."""
     if lines["valid"].all():
         why = pl.DataFrame(schema=dict.fromkeys(REASON_COLUMNS, pl.String)).clear(lines.height)
     else:
         why = lines.select("row").join(reasons, on="row", how="left", maintain_order="left").drop("row")
-    if not own["row"].equals(lines["row"]) or (lines["valid"] == why["error_code"].is_not_null()).any():
+    if not further["row"].equals(lines["row"]) or (lines["valid"] == why["error_code"].is_not_null()).any():
         raise InternalError("a row is valid with a defect, or not valid without one, or lost")
-    return pl.concat([lines, why, own.drop("row")], how="horizontal")
+    return pl.concat([lines, why, further.drop("row")], how="horizontal")
 
 
 def _totals(counts: pl.DataFrame, rules: Rules) -> ControlTotals:

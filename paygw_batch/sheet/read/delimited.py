@@ -142,7 +142,7 @@ def _joined(data: bytes, start: Start) -> bytes | None:
 
 
 def _is_sure(table: Table, start: Start) -> bool:
-    """Return whether the fields behind the last heading are empty, and certainly no fields of other columns.
+    """Whether the fields behind the last heading are empty, and certainly no fields of other columns.
 
     A comma inside a value (`1,000`) moves all values behind it, and a last column that is empty hides that. So behind
     commas the last column that has a meaning here must be one whose values are checked, and each row must have one.
@@ -174,10 +174,10 @@ def _with_cut_amounts(table: Table, delimiter: str) -> Table:
     nameless = [name for name in behind if name in table.headings.nameless]
     later = names[names.index(behind[0]) + 1 :]
     has_nameless, has_later = (
-        pl.any_horizontal(pl.lit(value=False), *(pl.col(name).str.contains(SEEN) for name in some)).fill_null(
+        pl.any_horizontal(pl.lit(value=False), *(pl.col(name).str.contains(SEEN) for name in columns)).fill_null(
             value=False
         )
-        for some in (nameless, later)
+        for columns in (nameless, later)
     )
     cents = whole.str.contains(_CUT_CENTS)
     cents = (cents & (cents.mean() > 1 / 2)) | (
@@ -199,20 +199,20 @@ def _with_cut_amounts(table: Table, delimiter: str) -> Table:
         "{value} seems to be one amount, cut at its comma. Put it in quotation marks, or give each column a heading.",
         value=pl.col("whole"),
     )
-    found = defects_of(sure, "amount", "amount.cut_by_comma", message, pl.col("whole"))
-    table = replace(table, defects=pl.concat([table.defects, found]))
+    defects = defects_of(sure, "amount", "amount.cut_by_comma", message, pl.col("whole"))
+    table = replace(table, defects=pl.concat([table.defects, defects]))
     if cut.is_empty():
         return table
     amount, _, rest = cut["whole"][0].partition(",")
-    said = say(
+    sentence = say(
         "{value} may be one amount, cut at its comma: {amount} is paid, and {rest} is read as {heading}.",
         value=cut["whole"][0],
         amount=amount,
         rest=rest,
         heading=repr(table.headings.sender[behind[0]]),
     )
-    told = as_defects([(0, "amount", cut["whole"][0], "amount.cut_by_comma", told_once(said, cut["row"]))])
-    return replace(table, warnings=pl.concat([table.warnings, told]))
+    warning = as_defects([(0, "amount", cut["whole"][0], "amount.cut_by_comma", told_once(sentence, cut["row"]))])
+    return replace(table, warnings=pl.concat([table.warnings, warning]))
 
 
 def read_rows(data: bytes, start: Start, marks: Marks, file: str) -> Table:
@@ -264,10 +264,10 @@ class FirstLine:
 
 def first_lines(data: bytes) -> list[FirstLine]:
     """Return the lines that may hold the header."""
-    found: list[FirstLine] = []
+    lines: list[FirstLine] = []
     delimiters: tuple[str, ...] = DELIMITERS
     above = offset = 0
-    while offset < len(data) and len(found) < HEADER_ROWS:
+    while offset < len(data) and len(lines) < HEADER_ROWS:
         end = data.find(b"\n", offset)
         after = len(data) if end < 0 else end + 1
         text = data[offset:after].rstrip(b"\r\n")
@@ -276,34 +276,34 @@ def first_lines(data: bytes) -> list[FirstLine]:
             delimiters, above = (sep[1].decode("latin-1"), *DELIMITERS), 1
         else:
             ways = [(delimiter, _cells(text.decode(), delimiter)) for delimiter in delimiters]
-            found.append(FirstLine(len(found) + above, len(found) + 1, after, ways, text.count(b'"') % 2 == 1))
+            lines.append(FirstLine(len(lines) + above, len(lines) + 1, after, ways, text.count(b'"') % 2 == 1))
         offset = after
-    return found
+    return lines
 
 
 def find_header(data: bytes, vocabulary: Vocabulary, file: str) -> Start:
     """Find the header. Raises `SheetError` if there is none."""
     lines = first_lines(data)
-    for one in lines:
-        for _, cells in one.ways:
+    for line in lines:
+        for _, cells in line.ways:
             require_columns(cells, file)
-        fitting = [(delimiter, cells) for delimiter, cells in one.ways if is_header(cells, vocabulary)]
-        if fitting and one.is_open:
+        fitting = [(delimiter, cells) for delimiter, cells in line.ways if is_header(cells, vocabulary)]
+        if fitting and line.is_open:
             break
         if fitting:
             delimiter, cells = max(fitting, key=lambda fit: sum(map(bool, known_names(fit[1], vocabulary))))
-            headings = match_headings(unguarded_names(cells), vocabulary, file=file, row=one.row)
-            return Start(delimiter, one.line, one.row, cells, one.offset, headings)
-    for one in lines:
-        if one.is_open and any(name for _, cells in one.ways for name in known_names(cells, vocabulary)):
+            headings = match_headings(unguarded_names(cells), vocabulary, file=file, row=line.row)
+            return Start(delimiter, line.line, line.row, cells, line.offset, headings)
+    for line in lines:
+        if line.is_open and any(name for _, cells in line.ways for name in known_names(cells, vocabulary)):
             sentence = mark("{file}, row {row}: a heading has several lines, or lacks a quotation mark.")
-            raise SheetError(say(sentence, file=file, row=one.row), hint=say("Write each heading on one line."))
-    by_delimiter = ([dict(one.ways)[delimiter] for one in lines] for delimiter in DELIMITERS)
+            raise SheetError(say(sentence, file=file, row=line.row), hint=say("Write each heading on one line."))
+    by_delimiter = ([dict(line.ways)[delimiter] for line in lines] for delimiter in DELIMITERS)
     raise no_header(file, max(by_delimiter, key=partial(_likeness, vocabulary)), vocabulary)
 
 
 def _likeness(vocabulary: Vocabulary, rows: Sequence[Sequence[str]]) -> tuple[int, int]:
-    """Return how closely rows resemble a sheet's: by the columns that they name, then by their cells."""
+    """Return the likeness of rows to a sheet's: the columns that they name, then their cells."""
     return sum(bool(name) for cells in rows for name in known_names(cells, vocabulary)), sum(map(len, rows))
 
 
@@ -330,7 +330,7 @@ def _parse(data: bytes, start: Start, headings: Headings) -> pl.DataFrame | None
 
 
 def _counts_agree(data: bytes, start: Start, marks: Marks) -> bool:
-    """Return whether counting alone proves that no line lacks a field: then no line is read individually.
+    """Whether counting alone proves that no line lacks a field: then no line is read individually.
 
     Lines with quotation marks are few, and are checked one by one. polars refuses a line with an extra field. So if the
     other lines have the right number of delimiters in all, none of them lacks a field, and none is blank.
@@ -389,8 +389,8 @@ def _delimiters_outside(start: Start) -> pl.Expr:
 def _line_pattern(start: Start) -> str:
     d = re.escape(start.delimiter)
     # RFC 4180's two kinds of fields, and ="0712", with which people make a spreadsheet keep a leading zero.
-    one = rf'(?:[^"{d}]*|"(?:[^"]|"")*"|="[^"{d}]*")'
-    return f"^{one}(?:{d}{one})*$"
+    field = rf'(?:[^"{d}]*|"(?:[^"]|"")*"|="[^"{d}]*")'
+    return f"^{field}(?:{d}{field})*$"
 
 
 def _check_quotes(quoted: pl.DataFrame, start: Start, file: str) -> None:
@@ -469,8 +469,8 @@ def _with_ragged(
     )
     mend = pl.when(pl.col("fields") < columns).then(pl.lit(few)).otherwise(pl.lit(many))
     parts: dict[str, pl.Expr | int] = {"fields": pl.col("fields"), "columns": columns, "mend": mend}
-    one = worded("The row has one field, but the header has {columns}: {mend}.", **parts)
+    one_field = worded("The row has one field, but the header has {columns}: {mend}.", **parts)
     several = worded("The row has {fields} fields, but the header has {columns}: {mend}.", **parts)
-    message = pl.when(pl.col("fields") == 1).then(one).otherwise(several)
+    message = pl.when(pl.col("fields") == 1).then(one_field).otherwise(several)
     numbered = ragged.with_columns(row=(pl.col("index") + start.row + 1).cast(pl.UInt32))
     return frame, defects_of(numbered, "row", "row.fields", message, pl.col("line").str.slice(0, SHOWN_CHARACTERS))

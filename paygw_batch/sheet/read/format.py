@@ -76,18 +76,18 @@ def check_first_bytes(data: bytes, kind: Kind, file: str) -> None:
             hint=say("Open it in the spreadsheet with the password, and save a copy without one."),
         )
     head = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
-    found = next((what for first, what in _FIRST_BYTES if head.startswith(first)), Kind.DELIMITED)
-    if found == _PICTURE:
+    actual = next((name for first, name in _FIRST_BYTES if head.startswith(first)), Kind.DELIMITED)
+    if actual == _PICTURE:
         raise SheetError(
             say("{file} is a picture, whatever its name says.", file=file),
             hint=say("Ask its sender for the sheet itself: no one can check what was typed from a picture."),
         )
-    if found is not kind:
+    if actual is not kind:
         hint = (
             say("Rename it.")
-            if found in set(_KINDS.values())
+            if actual in set(_KINDS.values())
             else say("Save it as .csv or .xlsx from the spreadsheet.")
         )
         raise SheetError(
-            say("{file} is named like {kind}, but is {found}.", file=file, kind=say(kind), found=say(found)), hint=hint
+            say("{file} is named like {kind}, but is {found}.", file=file, kind=say(kind), found=say(actual)), hint=hint
         )

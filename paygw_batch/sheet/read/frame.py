@@ -63,14 +63,14 @@ def cleaned_rows(columns: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     cleaned = [CLEANERS[cleanings.get(text.name, Cleaning.TRIMMED)](text) for text in texts]
     frame, _ = with_our_digits(pl.DataFrame(cleaned).with_row_index("row"))
     currency = pl.col("currency")
-    known = frame["currency"].drop_nulls().unique()
-    meant = [pl.when(currency == code).then(amount_correction("amount", code)) for code in known]
-    frame = frame.with_columns(meant=pl.coalesce(*meant, amount_correction("amount", None)))
+    codes = frame["currency"].drop_nulls().unique()
+    amounts = [pl.when(currency == code).then(amount_correction("amount", code)) for code in codes]
+    frame = frame.with_columns(meant=pl.coalesce(*amounts, amount_correction("amount", None)))
     return frame.drop("row").fill_null("").to_dicts()
 
 
 def _is_written_in(text: pl.Series) -> pl.Series:
-    """Return which values have such digits. Most columns are of ASCII alone, which the lengths tell quickly."""
+    """Return a mask of values with such digits. Most columns are of ASCII alone, which the lengths tell quickly."""
     if text.str.len_bytes().sum() == text.str.len_chars().sum():
         return pl.Series([False]).new_from_index(0, text.len())
     return text.str.contains(f"[{''.join(_SCRIPTS)}]").fill_null(value=False)
@@ -144,7 +144,6 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
 
 
 def notes_of(headings: Headings) -> tuple[str, ...]:
-    """Return sentences for a person about the columns of a sheet."""
     if not headings.ours:
         return ()
     names = say(" and ").join(REJECTS_COLUMNS)
@@ -160,10 +159,10 @@ def without_blank_rows(table: Table) -> pl.DataFrame:
     return rows_of(frame, ~blank) if blank.any() else frame  # copies every text, so only if necessary
 
 
-def found_in(found: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the defects or warnings that were `found` in a frame's rows, and those of the whole sheet (row 0)."""
+def found_in(findings: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return those of the `findings` that are in a frame's rows, and those of the whole sheet (row 0)."""
     is_here = (pl.col("row") == 0) | pl.col("row").is_in(frame["row"].implode())
-    return found.filter(is_here) if found.height else found
+    return findings.filter(is_here) if findings.height else findings
 
 
 def rows_of(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
@@ -188,19 +187,19 @@ def on_one_line(table: Table) -> Table:
     """
     frame = table.frame
     for name in frame.columns[1:]:
-        found, mark = (CONTROL, " ") if name in table.headings.unknown else (_BREAK, LINE_BREAK)
-        broken = frame[name].str.contains(found)
+        pattern, mark = (CONTROL, " ") if name in table.headings.unknown else (_BREAK, LINE_BREAK)
+        broken = frame[name].str.contains(pattern)
         if broken.any():
-            frame = frame.with_columns(changed(frame[name], broken, partial(_joined, found=found, mark=mark)))
+            frame = frame.with_columns(changed(frame[name], broken, partial(_joined, pattern=pattern, mark=mark)))
     return replace(table, frame=frame)
 
 
-def _joined(text: pl.Series, found: str, mark: str) -> pl.Series:
-    return trimmed(text).str.replace_all(rf"\p{{Z}}*{found}[\p{{Z}}{found}]*", mark)
+def _joined(text: pl.Series, pattern: str, mark: str) -> pl.Series:
+    return trimmed(text).str.replace_all(rf"\p{{Z}}*{pattern}[\p{{Z}}{pattern}]*", mark)
 
 
 def _blank_rows(frame: pl.DataFrame) -> pl.Series:
-    """Return which rows contain nothing visible. Only rows without a country are checked in detail."""
+    """Return a mask of rows that contain nothing visible. Only rows without a country are checked in detail."""
     country = frame["country"]
     if country.unique().str.contains(SEEN).fill_null(value=False).all():
         return pl.Series([False]).new_from_index(0, frame.height)

@@ -72,16 +72,16 @@ class GuessedHeading:
 
 def guessed(headings: Sequence[SeenHeading], columns: Sequence[str]) -> Sequence[GuessedHeading]:
     """Return, for each heading of a sheet, its column or a guess. No column is guessed twice."""
-    certain = {one.column for one in headings if one.column is not None}
+    certain = {seen.column for seen in headings if seen.column is not None}
     taken = {NOT_OURS}
-    found = []
-    for one in headings:
-        near = one.column or suggested(one.heading, columns, one.samples) or NOT_OURS
-        meant = NOT_OURS if near in taken or (one.column is None and near in certain) else near
-        taken.add(meant)
-        other = near if near != meant else ""
-        found.append(GuessedHeading(one.heading, meant, one.column is not None, other, one.samples[:SAMPLES]))
-    return found
+    guesses = []
+    for seen in headings:
+        near = seen.column or suggested(seen.heading, columns, seen.samples) or NOT_OURS
+        column = NOT_OURS if near in taken or (seen.column is None and near in certain) else near
+        taken.add(column)
+        other = near if near != column else ""
+        guesses.append(GuessedHeading(seen.heading, column, seen.column is not None, other, seen.samples[:SAMPLES]))
+    return guesses
 
 
 def suggested(heading: str, columns: Sequence[str], samples: Sequence[str] = ()) -> str | None:
@@ -90,10 +90,10 @@ def suggested(heading: str, columns: Sequence[str], samples: Sequence[str] = ())
     A profile's heading is the best guess; then the cells, if all are of one kind; then a similar spelling; and last the
     words of the heading.
     """
-    said = {column for known, column in _known_headings() if known == fold(heading)}
-    if said:
-        meant = said.intersection(columns)
-        return meant.pop() if len(meant) == 1 else None
+    in_profiles = {column for name, column in _known_headings() if name == fold(heading)}
+    if in_profiles:
+        possible = in_profiles.intersection(columns)
+        return possible.pop() if len(possible) == 1 else None
     guesses = (_by_cells(samples), _by_spelling(heading, columns), _by_words(heading))
     return next((guess for guess in guesses if guess in columns), None)
 
@@ -101,7 +101,7 @@ def suggested(heading: str, columns: Sequence[str], samples: Sequence[str] = ())
 @cache
 def _known_headings() -> tuple[tuple[str, str], ...]:
     profiles = [read_profile(name) for name in profile_names()]
-    return tuple((fold(known), column) for profile in profiles for known, column in profile.items())
+    return tuple((fold(heading), column) for profile in profiles for heading, column in profile.items())
 
 
 def _by_spelling(heading: str, columns: Sequence[str]) -> str | None:
@@ -114,8 +114,8 @@ def _by_words(heading: str) -> str | None:
     bare = "".join(c for c in unicodedata.normalize("NFKD", heading.casefold()) if not unicodedata.combining(c))
     words = re.findall(r"[^\W\d_]+", bare)
     for word, column in _WORDS.items():
-        others = _NEVER - _NUMBER_WORDS if column in _MOSTLY_DIGITS else _NEVER
-        if word in words and others.isdisjoint(words):
+        spoiling = _NEVER - _NUMBER_WORDS if column in _MOSTLY_DIGITS else _NEVER
+        if word in words and spoiling.isdisjoint(words):
             return column
     return None
 
@@ -130,8 +130,8 @@ def _by_cells(samples: Sequence[str]) -> str | None:
 def _kinds_of_cells() -> Mapping[str, Callable[[str], bool]]:
     countries, numbers = read_countries(config_dir()), read_numbers(config_dir())
     currencies = {country.currency for country in countries.values()}
-    ways = "|".join(f"{one.dialling_code}{one.pattern}" for one in numbers.values())
-    inside = "|".join(f"{one.trunk_prefix}{one.pattern}" for one in numbers.values() if one.trunk_prefix)
+    ways = "|".join(f"{plan.dialling_code}{plan.pattern}" for plan in numbers.values())
+    inside = "|".join(f"{plan.trunk_prefix}{plan.pattern}" for plan in numbers.values() if plan.trunk_prefix)
     phone = re.compile(rf"(?:\+|00)?(?:{ways})|(?:{inside})")
     return {
         COUNTRY_COLUMN: lambda cell: cell.upper() in countries,
@@ -146,9 +146,9 @@ def write_heading_map(path: Path, file: str, headings: Sequence[SeenHeading], co
     No column is suggested twice. Raises `OutputError`.
     """
     lines: dict[str, str] = {}
-    for one in guessed(headings, columns):
-        remark = "  # " + say("{near}, like another one?", near=one.other) if one.other else ""
-        lines.setdefault(fold(one.heading), f"{_quoted(one.heading)} = {_quoted(one.column)}{remark}")
+    for guess in guessed(headings, columns):
+        remark = "  # " + say("{near}, like another one?", near=guess.other) if guess.other else ""
+        lines.setdefault(fold(guess.heading), f"{_quoted(guess.heading)} = {_quoted(guess.column)}{remark}")
     text = "\n".join(
         [
             generator_marks.HEADINGS,

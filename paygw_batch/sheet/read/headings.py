@@ -41,7 +41,6 @@ class Vocabulary:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that such a sheet may have."""
         return columns_of_operation(self.operation)
 
 
@@ -90,7 +89,6 @@ class HeadingError(SheetError):
         self.headings = headings
 
     def hint_about(self, sheet: str) -> str:
-        """Return the hint for a sheet with this name in a command."""
         return self._hint if self._how_of is None else f"{self._hint} {self._how_of(sheet)}"
 
 
@@ -127,8 +125,8 @@ def known_names(cells: Sequence[str], vocabulary: Vocabulary) -> list[str | None
 
 def _fitting_profiles(cells: Sequence[str], vocabulary: Vocabulary) -> list[str]:
     """Return the profiles by which a row names the columns that every sheet needs."""
-    every = vocabulary.profiles.items()
-    return [name for name, aliases in every if _has_needed(_names(cells, vocabulary.columns, aliases))]
+    profiles = vocabulary.profiles.items()
+    return [name for name, aliases in profiles if _has_needed(_names(cells, vocabulary.columns, aliases))]
 
 
 def _has_needed(names: Sequence[str | None]) -> bool:
@@ -159,7 +157,7 @@ def _alias_target(heading: str, column: str) -> str:
 
 
 def is_header(cells: Sequence[str], vocabulary: Vocabulary) -> bool:
-    """Return whether a row names the columns that every sheet needs."""
+    """Whether a row names the columns that every sheet needs."""
     return _has_needed(known_names(cells, vocabulary))
 
 
@@ -191,15 +189,15 @@ def no_header(
 
 
 def _lacking(place: str, row: int, names: Sequence[str | None], headings: Sequence[SeenHeading]) -> str:
-    """Return the sentence about a header without a column that is always needed, with the heading that may be meant."""
+    """Return the sentence about a header without a column that is always needed, with the likeliest heading."""
     missing = [name for name in ALWAYS_NEEDED if name not in names]
-    unknown = [one.heading for one in headings if one.column is None]
+    unknown = [heading.heading for heading in headings if heading.column is None]
     close = {name: get_close_matches(name, unknown, n=1) for name in missing}
-    said = [
+    parts = [
         say("{name} (is it the column {near!r}?)", name=name, near=near[0]) if near else name
         for name, near in close.items()
     ]
-    columns = say(" and no column ").join(said)
+    columns = say(" and no column ").join(parts)
     return say("{place}, row {row}: the header has no column {columns}.", place=place, row=row, columns=columns)
 
 
@@ -228,12 +226,12 @@ def texts_at(place: int, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def header_likeness(rows: Sequence[Sequence[str]], vocabulary: Vocabulary) -> tuple[bool, int, int]:
-    """Return how much the best row resembles a header: the worksheet with the highest value is meant."""
+    """Return the likeness of the best row to a header: the worksheet with the highest value is meant."""
     return max((_likeness(cells, vocabulary) for cells in rows), default=(False, 0, 0))
 
 
 def _likeness(cells: Sequence[str], vocabulary: Vocabulary) -> tuple[bool, int, int]:
-    """Return how much a row resembles a header: by a profile, by the columns that it names, by texts without digits."""
+    """Return the likeness of a row to a header: by a profile, by the columns that it names, by texts without digits."""
     known = sum(name is not None for name in known_names(cells, vocabulary))
     texts = {cell.strip() for cell in cells if cell.strip() and not any(c.isdigit() for c in cell)}
     return bool(_fitting_profiles(cells, vocabulary)), known, len(texts)
@@ -261,31 +259,31 @@ def match_headings(cells: Sequence[str], vocabulary: Vocabulary, *, file: str, r
     """
     require_columns(cells, file)
     trimmed = [" ".join(cell.split()) for cell in cells]
-    known = known_names(trimmed, vocabulary)
+    columns = known_names(trimmed, vocabulary)
     is_rejects = set(REJECTS_COLUMNS) <= set(trimmed)
     names: list[str] = []
-    seen: dict[str, str] = {}
+    sender: dict[str, str] = {}
     nameless: set[str] = set()
-    for position, (heading, name) in enumerate(zip(trimmed, known, strict=True), start=1):
+    for position, (heading, name) in enumerate(zip(trimmed, columns, strict=True), start=1):
         if not heading:
             nameless.add(f"column {position}")
-        own = name or heading or f"column {position}"
-        if name is None and own in reserved_names(vocabulary.operation):
-            own = f"{own} (ours)" if is_rejects and own in REJECTS_COLUMNS else f"{own} (sheet)"
-        if own in seen:
+        label = name or heading or f"column {position}"
+        if name is None and label in reserved_names(vocabulary.operation):
+            label = f"{label} (ours)" if is_rejects and label in REJECTS_COLUMNS else f"{label} (sheet)"
+        if label in sender:
             raise HeadingError(
                 say(
                     "{file}, row {row}: the headings {seen!r} and {heading!r} name the same column.",
                     file=file,
                     row=row,
-                    seen=seen[own],
+                    seen=sender[label],
                     heading=heading,
                 ),
                 say("Remove or rename one of the two columns."),
-                [SeenHeading(text, meant) for text, meant in zip(trimmed, known, strict=True) if text],
+                [SeenHeading(text, column) for text, column in zip(trimmed, columns, strict=True) if text],
             )
-        seen[own] = heading
-        names.append(own)
+        sender[label] = heading
+        names.append(label)
     ours = frozenset(f"{name} (ours)" for name in REJECTS_COLUMNS if is_rejects)
-    unknown = tuple(own for own, name in zip(names, known, strict=True) if name is None and own not in ours)
-    return Headings(tuple(names), seen, unknown, frozenset(nameless), ours)
+    unknown = tuple(label for label, name in zip(names, columns, strict=True) if name is None and label not in ours)
+    return Headings(tuple(names), sender, unknown, frozenset(nameless), ours)

@@ -126,8 +126,8 @@ def _inexact(column: pl.Series, text: pl.Series) -> pl.DataFrame:
         "{value}: a binary fraction keeps 15 digits, so this number may be wrong. Write the column as text.",
         value=value,
     )
-    found = ((f"{column.name}.float", binary, is_binary), (f"{column.name}.digits", long, is_long & ~is_binary))
+    kinds = ((f"{column.name}.float", binary, is_binary), (f"{column.name}.digits", long, is_long & ~is_binary))
     return pl.concat(
         defects_of(rows_of(frame, text.is_not_null() & is_so), column.name, code, message, value)
-        for code, message, is_so in found
+        for code, message, is_so in kinds
     )

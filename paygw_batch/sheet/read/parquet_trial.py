@@ -37,18 +37,18 @@ class TrialResult(IntEnum):
 
 
 def try_parquet(data: bytes, *, max_rows: int, max_bytes: int) -> TrialResult:
-    """Return whether `data` can be decoded, to at most `max_rows` rows and `max_bytes` of text."""
+    """Return the result of decoding `data` to at most `max_rows` rows and `max_bytes` of text."""
     command = python_command(_START.format(limits=f"{max_rows}, {max_bytes}"))
     if command is None:
         raise SheetError(
             say("This program cannot read Parquet here: it needs a Python interpreter to test the file with.")
         )
     environ = child_environment(os.environ)
-    done = subprocess.run(  # noqa: S603 (our own program, with our own arguments)
+    trial = subprocess.run(  # noqa: S603 (our own program, with our own arguments)
         command, input=data, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
     )
     try:
-        return TrialResult(done.returncode)
+        return TrialResult(trial.returncode)
     except ValueError:  # ended by a signal, or by the interpreter
         return TrialResult.DAMAGED
 
@@ -64,17 +64,17 @@ def child(max_rows: int, max_bytes: int) -> None:
     sys.exit(verdict)
 
 
-def _limit(which: int, most: int) -> None:
-    hard = resource.getrlimit(which)[1]
+def _limit(limit: int, most: int) -> None:
+    hard = resource.getrlimit(limit)[1]
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(which, (most, most))
+    resource.setrlimit(limit, (most, most))
 
 
 def texts_in(schema: pl.Schema) -> list[str]:
     """Return the columns whose values can be written as text: no other column is ever decoded."""
     wide = (name for name, dtype in schema.items() if isinstance(dtype, pl.Decimal) and dtype.precision > MAX_DIGITS)
-    others = {name for name, dtype in schema.items() if dtype.is_nested() or dtype in _NO_TEXT}.union(wide)
-    return [name for name in schema if name not in others]
+    unwritable = {name for name, dtype in schema.items() if dtype.is_nested() or dtype in _NO_TEXT}.union(wide)
+    return [name for name in schema if name not in unwritable]
 
 
 def _verdict(data: bytes, max_rows: int, max_bytes: int) -> TrialResult:

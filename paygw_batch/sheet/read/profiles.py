@@ -26,36 +26,36 @@ def read_profile(name: str, data: Path | None = None) -> Mapping[str, str]:
 
     Raises `ConfigurationError` for an unknown name, with the nearest known one, and for a file that cannot be used.
     """
-    known = profile_names(data)
+    names = profile_names(data)
     is_own = name.endswith(OWN_ENDING)
-    if name not in known and not is_own:
+    if name not in names and not is_own:
         raise ConfigurationError(
-            say("sheet.column_profile: no profile is called {name!r}; {known}", name=name, known=nearest(name, known)),
+            say("sheet.column_profile: no profile is called {name!r}; {known}", name=name, known=nearest(name, names)),
             hint=say("Name one of these, or a file that `paygw-batch validate SHEET --map FILE.toml` wrote."),
         )
     file = Path(name) if is_own else (data or config_dir()) / "columns" / f"{name}.toml"
-    told = name if is_own else f"config/columns/{file.name}"
+    shown_name = name if is_own else f"config/columns/{file.name}"
     try:
         tables = tomllib.loads(read_regular(file, _MAX_PROFILE_BYTES).decode())
     except OSError as error:
         raise ConfigurationError(
-            say("{told} cannot be read: {reason}.", told=told, reason=say(str(error.strerror))),
+            say("{told} cannot be read: {reason}.", told=shown_name, reason=say(str(error.strerror))),
             hint=say("Check the path. `paygw-batch validate SHEET --map FILE.toml` writes such a file."),
         ) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(
-            say("{told} is not TOML: {error}.", told=told, error=error), hint=say("Correct the named line.")
+            say("{told} is not TOML: {error}.", told=shown_name, error=error), hint=say("Correct the named line.")
         ) from error
     headings, columns = tables.get("columns"), {*known_columns(), NOT_OURS}
     if not isinstance(headings, dict) or set(tables) != {"columns"}:
-        raise ConfigurationError(say("{told}: it must have [columns] alone.", told=told))
+        raise ConfigurationError(say("{told}: it must have [columns] alone.", told=shown_name))
     for heading, column in headings.items():
         if not isinstance(column, str) or column not in columns:
             near = nearest(str(column), columns - {NOT_OURS})
             raise ConfigurationError(
                 say(
                     "{told}: {heading!r} is mapped to {column!r}, which is not a column; {near}",
-                    told=told,
+                    told=shown_name,
                     heading=heading,
                     column=column,
                     near=near,
@@ -79,9 +79,9 @@ def known_headings(profile: str | None, own: Mapping[str, str]) -> Mapping[str, 
         fold(heading): (heading, column)
         for heading, column in ({} if profile is None else read_profile(profile)).items()
     }
-    seen: dict[str, tuple[str, str]] = {}
+    overrides: dict[str, tuple[str, str]] = {}
     for heading, column in own.items():
-        other, meaning = seen.setdefault(fold(heading), (heading, column))
+        other, meaning = overrides.setdefault(fold(heading), (heading, column))
         if meaning != column:
             raise ConfigurationError(
                 say(
@@ -93,4 +93,4 @@ def known_headings(profile: str | None, own: Mapping[str, str]) -> Mapping[str, 
                 ),
                 hint=say("Case, spaces, hyphens and underscores make no difference. Remove one of the two."),
             )
-    return {heading: column for heading, column in (merged | seen).values() if column != NOT_OURS}
+    return {heading: column for heading, column in (merged | overrides).values() if column != NOT_OURS}

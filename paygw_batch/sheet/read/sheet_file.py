@@ -34,7 +34,6 @@ class ReadOptions:
     """How sheets are read. `aliases`: a sender's heading -> our column. `sheet_name` names one sheet of a workbook.
 
     `file` is the name that the sender gave the file, if it is kept under another one.
-
     `profiles` are those of the `Vocabulary`.
 
     `operation` is the operation of its rows: it determines the known columns.
@@ -52,7 +51,6 @@ class ReadOptions:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The meaning of headings."""
         return Vocabulary(self.operation, self.aliases, self.profiles)
 
 
@@ -118,7 +116,6 @@ def worksheets_in(path: Path, options: ReadOptions) -> Sequence[str]:
 
 
 def seen_headings(headers: Mapping[str, str], unknown: Collection[str], rows: pl.DataFrame) -> list[SeenHeading]:
-    """Return the headings of a sheet with the texts below them in some of its rows."""
     texts = {name: [text[:SHOWN_CHARACTERS] for text in rows[name].drop_nulls()] for name in rows.columns[1:]}
     return [
         SeenHeading(heading, None if name in unknown else name, tuple(texts.get(name, ())))

@@ -59,15 +59,14 @@ class Marks:
 
     @classmethod
     def of(cls, text: bytes, delimiter: bytes, begin: int = 0) -> "Marks":
-        """Find the marks of a text from a place on."""
-        others = _EVERY_BYTE.translate(None, delimiter + b'"\r\n')
+        unmarked = _EVERY_BYTE.translate(None, delimiter + b'"\r\n')
         places = range(begin, len(text), _CHUNK_BYTES)
-        found = b"".join(text[at : at + _CHUNK_BYTES].translate(None, others) for at in places)
+        marks = b"".join(text[at : at + _CHUNK_BYTES].translate(None, unmarked) for at in places)
         has_open_line = len(text) > begin and not text.endswith(b"\n")
-        return cls(delimiter, found, found.count(b"\n") + has_open_line)
+        return cls(delimiter, marks, marks.count(b"\n") + has_open_line)
 
     def are_alike(self, delimiters: int) -> bool:
-        """Return whether each line has that number of delimiters, and no other marked character."""
+        """Whether each line has that number of delimiters, and no other marked character."""
         line_end = b"\r\n" if self.found[delimiters : delimiters + 1] == b"\r" else b"\n"
         alike = (self.delimiter * delimiters + line_end) * self.lines
         return self.found in (alike, alike.removesuffix(line_end))
@@ -91,7 +90,7 @@ def _decoded(data: bytes, encoding: str | None, file: str) -> bytes:
 
 
 def needs_encoding(data: bytes) -> bool:
-    """Return whether a text says no encoding by a mark, and is not UTF-8."""
+    """Whether a text says no encoding by a mark, and is not UTF-8."""
     has_mark = any(data.startswith(mark) for mark, _ in _MARKS)
     return not has_mark and _not_utf8_at(data.removeprefix(UTF8_MARK)) is not None
 
@@ -105,16 +104,16 @@ def samples_of(data: bytes, encoding: str, *, most: int) -> list[str]:
         lines = data.decode(encoding).splitlines()
     except UnicodeError:
         return []
-    found: dict[str, None] = {}
+    samples: dict[str, None] = {}
     for line in (*lines[1:], *lines[:1]):
-        if len(found) >= most:
+        if len(samples) >= most:
             break
         if line.isascii():
             continue
         delimiter = max(";,\t|", key=line.count)
         fields = (field.strip(' "') for field in line.split(delimiter))
-        found |= {field: None for field in fields if not field.isascii() and len(field) <= _SAMPLE_CHARACTERS}
-    return list(found)[:most]
+        samples |= {field: None for field in fields if not field.isascii() and len(field) <= _SAMPLE_CHARACTERS}
+    return list(samples)[:most]
 
 
 def _not_utf8_at(data: bytes) -> int | None:

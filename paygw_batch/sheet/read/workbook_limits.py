@@ -102,7 +102,6 @@ class Budget:
         self._check(rows * columns * _CELL_BYTES)
 
     def too_large(self) -> SheetError:
-        """Return the error for a workbook above the limits."""
         return SheetError(
             say("{file} is too large once unpacked.", file=self.file),
             hint=say("Split the sheet, save it as .csv, or have the limit raised in the configuration."),

@@ -47,7 +47,7 @@ _CONDITION = re.compile(r"(?P<sign>[<>=]{1,2})(?P<bound>-?[0-9.]+)")
 _COMPARE = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq, "<>": ne}
 _PLACEHOLDERS = re.compile(r"[0#?]")
 _PLACES = "\x00\x01"
-"""Stand in a layout for a digit that is always shown, and for one that may be missing."""
+"""In a layout: a digit that is always shown, and one that may be missing."""
 _POINT = "\x02"
 _AS_PLACE = str.maketrans({"0": "\x00", "#": "\x01", "?": "\x01", ",": "", ".": _POINT})
 _NUMBER = re.compile(f"[{_PLACES}{_POINT}@]|{GENERAL}", re.IGNORECASE)
@@ -84,7 +84,6 @@ class CellStyle:
 
     @property
     def is_dark(self) -> bool:
-        """Whether white text can be read on the cell's background."""
         return self.ground is None or not _is_lost_on(_WHITE, self.ground)
 
     def shown_text(self, text: str) -> str | None:
@@ -134,7 +133,6 @@ class Font:
     points: float = 11.0
 
     def describe(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Handle a tag of the font."""
         if name == "strike":
             self.is_struck = is_true(attributes.get("val", "1"))
         elif name == "sz":
@@ -143,7 +141,6 @@ class Font:
             self.colour = _colour(attributes)
 
     def is_unseen(self, ground: Colour | None = _WHITE) -> bool:
-        """Whether text in this font is unreadable on that background."""
         return self.points < _MIN_POINTS or _is_lost_on(self.colour, ground)
 
 
@@ -156,7 +153,6 @@ class _Changed:
     _code: str = GENERAL
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Handle a start tag."""
         match name:
             case _ if name in FONT_TAGS:
                 self._font.describe(name, attributes)
@@ -168,7 +164,6 @@ class _Changed:
                 pass
 
     def effect(self) -> RuleEffect:
-        """Return the effect of the rule."""
         is_lost = self._font.is_unseen(self._ground)
         is_date = _is_date_format(-1, self._code)
         is_other = not is_date and (
@@ -192,7 +187,6 @@ class StyleReader:
     _changed: _Changed = field(default_factory=_Changed)
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Handle a start tag."""
         self._inside.append(name)
         parents = self._inside
         if "dxfs" in parents:
@@ -215,7 +209,6 @@ class StyleReader:
                 self.styles.append(self._style(attributes))
 
     def end(self, name: str) -> None:
-        """Handle an end tag."""
         self._inside.pop()
         if name == "dxf":
             self.effects.append(self._changed.effect())
@@ -244,27 +237,25 @@ def natural(text: str) -> int:
 
 
 def is_true(text: str | None) -> bool:
-    """Whether an attribute of a workbook is true."""
     return text in {"1", "true", "on"}
 
 
 def _colour(attributes: Mapping[str, str]) -> Colour | None:
     if (rgb := attributes.get("rgb")) is not None:
-        found: Colour | None = (int(rgb[-6:-4], 16), int(rgb[-4:-2], 16), int(rgb[-2:], 16))
+        colour: Colour | None = (int(rgb[-6:-4], 16), int(rgb[-4:-2], 16), int(rgb[-2:], 16))
     elif (theme := attributes.get("theme")) is not None:
-        found = _THEME[int(theme)] if int(theme) < len(_THEME) else None
+        colour = _THEME[int(theme)] if int(theme) < len(_THEME) else None
     else:
-        found = _INDEXED.get(int(attributes.get("indexed", "64")))
+        colour = _INDEXED.get(int(attributes.get("indexed", "64")))
     tint = float(attributes.get("tint", "0"))
-    if found is None or not tint:
-        return found
-    red, green, blue = (round(part * (1 + tint) if tint < 0 else part * (1 - tint) + 255 * tint) for part in found)
+    if colour is None or not tint:
+        return colour
+    red, green, blue = (round(part * (1 + tint) if tint < 0 else part * (1 - tint) + 255 * tint) for part in colour)
     return red, green, blue
 
 
 @lru_cache(maxsize=1 << 10)
 def _is_lost_on(text: Colour | None, ground: Colour | None) -> bool:
-    """Whether text of this colour is unreadable on that background."""
     if text is None or ground is None:
         return False
     darker, lighter = sorted((_luminance(text), _luminance(ground)))
@@ -328,7 +319,6 @@ class _Section:
     """The section with its literal texts; its placeholders are the two characters of `_PLACES`."""
 
     def holds_for(self, value: Decimal) -> bool:
-        """Whether the section's condition holds."""
         sign, bound = self.condition or ("", value)
         return sign in _COMPARE and bool(_COMPARE[sign](value, bound))
 
@@ -336,8 +326,8 @@ class _Section:
 def _section_for(value: Decimal, code: str) -> _Section:
     sections = _sections(code)[:3]
     if any(section.condition for section in sections):
-        others = [section for section in sections if section.condition is None]
-        return next((section for section in sections if section.holds_for(value)), (others or sections)[-1])
+        unconditional = [section for section in sections if section.condition is None]
+        return next((section for section in sections if section.holds_for(value)), (unconditional or sections)[-1])
     if value < 0 and len(sections) > 1:
         return sections[1]
     return sections[2] if not value and len(sections) > 2 else sections[0]  # noqa: PLR2004 (the third one is for zero)
@@ -346,7 +336,7 @@ def _section_for(value: Decimal, code: str) -> _Section:
 @lru_cache(maxsize=1 << 10)
 def _sections(code: str) -> tuple[_Section, ...]:
     """Return the sections of a number format, without literal texts in their patterns."""
-    found: list[_Section] = []
+    sections: list[_Section] = []
     pattern, condition, has_digits, is_white, layout = "", None, False, False, ""
     for piece in _PIECE.finditer(code):
         literal = piece["quoted"] or piece["escaped"] or ""
@@ -358,13 +348,13 @@ def _sections(code: str) -> tuple[_Section, ...]:
         has_digits = has_digits or any(letter.isdigit() for letter in literal)
         layout += literal
         if piece["plain"] == ";":
-            found.append(_Section(pattern, condition, has_digits, is_white, layout))
+            sections.append(_Section(pattern, condition, has_digits, is_white, layout))
             pattern, condition, has_digits, is_white, layout = "", None, False, False, ""
         elif piece["plain"] is not None:
             pattern += piece["plain"]
             layout += piece["plain"].translate(_AS_PLACE)
             has_digits = has_digits or piece["plain"] in "123456789"
-    return (*found, _Section(pattern, condition, has_digits, is_white, layout))
+    return (*sections, _Section(pattern, condition, has_digits, is_white, layout))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -386,13 +376,13 @@ def laid_out_text(code: str, number: str, *, is_exact: bool) -> str | None:
         return f"{Decimal(number):E}"
     front, point, back = front.partition(_POINT)
     first = next((at for at, letter in enumerate(front) if letter in _PLACES), None)
-    is_grouped, shown, left, count = is_exact and "," in section.pattern.partition(".")[0], "", whole, 0
+    is_grouped, shown, remaining, count = is_exact and "," in section.pattern.partition(".")[0], "", whole, 0
     for at in reversed(range(len(front))):
         if front[at] not in _PLACES:
             shown = front[at] + shown
             continue
-        digits = left if at == first else left[-1:]
-        left = left.removesuffix(digits)
+        digits = remaining if at == first else remaining[-1:]
+        remaining = remaining.removesuffix(digits)
         for digit in reversed(digits or "0" * (front[at] == _PLACES[0])):
             shown = digit + "," * (is_grouped and count > 0 and count % 3 == 0) + shown
             count += 1
@@ -428,9 +418,9 @@ class Area:
     @classmethod
     def of(cls, reference: str) -> "Area":
         """Return the area of a reference such as `A2:B3`, `C2` or `C:C`. Raises `ValueError`."""
-        if (found := _AREA.fullmatch(reference)) is None:
+        if (match := _AREA.fullmatch(reference)) is None:
             raise ValueError(reference)
-        column, row, last_column, last_row = found.groups()
+        column, row, last_column, last_row = match.groups()
         if last_column is None:
             last_column, last_row = column, row
         return cls(
@@ -460,13 +450,12 @@ class Overlays:
     _areas: list[Area] = field(default_factory=list)
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Handle a start tag."""
         match name:
             case "mergeCell":
                 self.merged.append(Area.of(attributes["ref"]))
                 self.budget.hold_doubts(0, 1)
             case "conditionalFormatting":
-                self._areas = [Area.of(one) for one in attributes.get("sqref", "").split()]
+                self._areas = [Area.of(reference) for reference in attributes.get("sqref", "").split()]
             case "cfRule" if (number := int(attributes.get("dxfId", "-1"))) in range(len(self.effects)):
                 self._rule(self.effects[number])
             case "dataBar" | "iconSet" if not is_true(attributes.get("showValue", "1")):

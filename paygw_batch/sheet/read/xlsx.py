@@ -80,13 +80,11 @@ class Content:
     overlays: Overlays | None = None
 
     def below(self, names: Sequence[str]) -> pl.DataFrame:
-        """Return the rows below the header as a frame with these column names."""
-        own = {str(at): name for at, name in enumerate(names, start=1)}
-        empty = pl.DataFrame(schema={"row": pl.UInt32} | dict.fromkeys(own, pl.String))
-        return pl.concat([empty, *self.frames], how="diagonal").select(empty.columns).rename(own)
+        by_number = {str(at): name for at, name in enumerate(names, start=1)}
+        empty = pl.DataFrame(schema={"row": pl.UInt32} | dict.fromkeys(by_number, pl.String))
+        return pl.concat([empty, *self.frames], how="diagonal").select(empty.columns).rename(by_number)
 
     def heading(self, at: int) -> str:
-        """Return the heading of a column as the sender has it."""
         return " ".join(self.header.texts.get(at, "").split()) if self.header is not None else ""
 
     def add(self, row: Row) -> int:
@@ -111,7 +109,7 @@ class Content:
         return row.hidden + bool(row.struck) + len(self.shown) + len(self.money) - before
 
     def _code_in(self, row: Row, name: str) -> str:
-        return next((row.texts.get(at, "") for at, own in self.used.items() if own == name), "").strip().upper()
+        return next((row.texts.get(at, "") for at, column in self.used.items() if column == name), "").strip().upper()
 
 
 def read_workbook(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: int, sheet_name: str | None) -> Table:
@@ -165,9 +163,9 @@ def _chosen(
         raise SheetError(say("{file} has no worksheet.", file=file))
     fitting = [part for part in parts if _read_header(workbook, part, vocabulary).header is not None]
     if sheet_name is not None:
-        named = _named(parts, sheet_name, file)
-        notes = [say("The worksheet {name!r} is hidden in the spreadsheet; it is read, as asked.", name=named.name)]
-        return named, notes if named.hidden else [], len(fitting) > 1
+        chosen = _named(parts, sheet_name, file)
+        notes = [say("The worksheet {name!r} is hidden in the spreadsheet; it is read, as asked.", name=chosen.name)]
+        return chosen, notes if chosen.hidden else [], len(fitting) > 1
     visible = [part for part in fitting if not part.hidden]
     if len(visible) > 1 or (fitting and not visible):
         choices = [part.name for part in visible or fitting]
@@ -210,20 +208,20 @@ def _named(parts: Sequence[WorksheetPart], name: str, file: str) -> WorksheetPar
     """Return the worksheet with that name, ignoring case as a spreadsheet does, unless names differ only in case."""
     alike = [part for part in parts if part.name.casefold() == name.casefold()]
     exact = [part for part in alike if part.name == name]
-    found = exact or alike
-    if len(found) != 1:
+    matching = exact or alike
+    if len(matching) != 1:
         names = ", ".join(repr(part.name) for part in parts)
         raise SheetError(
             say("{file} has several worksheets called {name!r}.", file=file, name=name)
-            if found
+            if matching
             else say("{file} has no worksheet called {name!r}.", file=file, name=name),
             hint=say("It has {names}.", names=names),
         )
-    return found[0]
+    return matching[0]
 
 
 def cells_of(row: Row) -> list[str]:
-    """Return the texts of a row, up to the last one."""
+    """Return the texts of a row up to its last one."""
     return [row.texts.get(column, "") for column in range(1, max(row.texts, default=0) + 1)]
 
 
@@ -253,37 +251,37 @@ def content_of(
 ) -> Content:
     """Return a worksheet. `used` names those columns below a header that have a meaning here, by their numbers."""
     content, rows = header_of(workbook, part, is_header)
-    seen: set[int] = set()
+    used_columns: set[int] = set()
     height = 0
     if content.header is not None:
         content.used = used(content.header)
-    while content.header is not None and (some := _some(rows)):
-        columns = sorted({column for row in some for column in row.texts})
-        seen.update(columns)
-        height += len(some)
-        workbook.budget.hold_doubts(sum(len(row.doubts) for row in some), sum(map(content.add, some)))
-        workbook.budget.hold_cells(height, len(seen))
+    while content.header is not None and (chunk := _next_rows(rows)):
+        columns = sorted({column for row in chunk for column in row.texts})
+        used_columns.update(columns)
+        height += len(chunk)
+        workbook.budget.hold_doubts(sum(len(row.doubts) for row in chunk), sum(map(content.add, chunk)))
+        workbook.budget.hold_cells(height, len(used_columns))
         # A row keeps the number that the spreadsheet shows, and a column its place. Blank rows and cells are not in the
         # file, so counting the others would give every later row a wrong number.
-        numbers = pl.Series("row", [row.number for row in some], pl.UInt32)
-        texts = [pl.Series(str(column), [row.texts.get(column) for row in some], pl.String) for column in columns]
+        numbers = pl.Series("row", [row.number for row in chunk], pl.UInt32)
+        texts = [pl.Series(str(column), [row.texts.get(column) for row in chunk], pl.String) for column in columns]
         content.frames.append(pl.DataFrame([numbers, *texts]))
-        some.clear()  # before the next ones are read
+        chunk.clear()  # before the next ones are read
     content.hidden_columns = workbook.hidden_columns
     content.overlays = workbook.overlays
     return content
 
 
-def _some(rows: Iterator[Row]) -> list[Row]:
-    some: list[Row] = []
+def _next_rows(rows: Iterator[Row]) -> list[Row]:
+    chunk: list[Row] = []
     cells = characters = 0
     for row in islice(rows, _ROWS_AT_ONCE):
-        some.append(row)
+        chunk.append(row)
         cells += len(row.texts)
         characters += sum(map(len, row.texts.values()))
         if cells >= _CELLS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
             break
-    return some
+    return chunk
 
 
 def warnings_in(content: Content) -> pl.DataFrame:
@@ -301,9 +299,9 @@ def warnings_in(content: Content) -> pl.DataFrame:
         for row, at, text, seen in [*content.shown, *_covered(content)]
     ]
     lines += [*_ruled(content), *_other_money(content)]
-    held = {name for frame in content.frames for name in frame.columns if frame[name].count()}
+    filled = {name for frame in content.frames for name in frame.columns if frame[name].count()}
     for at, name in used.items():
-        if str(at) in held and any(first <= at <= last for first, last in content.hidden_columns):
+        if str(at) in filled and any(first <= at <= last for first, last in content.hidden_columns):
             sentence = say(
                 "The column {heading!r} is hidden in the spreadsheet, and its values are used.",
                 heading=content.heading(at),
@@ -316,27 +314,27 @@ def _covered(content: Content) -> Iterator[tuple[int, int, str, str]]:
     """Yield the values hidden by merged cells, in the form of `Content.shown`: a person sees nothing there."""
     if content.overlays is None or not content.overlays.merged:
         return
-    seen = {(row, at) for row, at, *_ in content.shown}
+    noted = {(row, at) for row, at, *_ in content.shown}
     for at in content.used:
-        held = [frame.select("row", str(at)).drop_nulls() for frame in content.frames if str(at) in frame.columns]
-        texts: dict[int, str] = dict(pl.concat(held).iter_rows()) if held else {}
+        parts = [frame.select("row", str(at)).drop_nulls() for frame in content.frames if str(at) in frame.columns]
+        texts: dict[int, str] = dict(pl.concat(parts).iter_rows()) if parts else {}
         under = content.overlays.covered(at, [*texts])
-        yield from ((row, at, texts[row], "") for row in under if (row, at) not in seen)
+        yield from ((row, at, texts[row], "") for row in under if (row, at) not in noted)
 
 
 def _other_money(content: Content) -> Iterator[_Line]:
     """Yield a warning for each format that shows amounts with a word that is not of their currency."""
     currencies = {code: country.currency for code, country in read_countries(config_dir()).items()}
     for (words, currency, country), (row, text, seen) in content.money.items():
-        own = currency or currencies.get(country, "")
-        if own in currencies.values() and not all(is_own_currency(word, own) for word in words):
+        own_currency = currency or currencies.get(country, "")
+        if own_currency in currencies.values() and not all(is_own_currency(word, own_currency) for word in words):
             sentence = say(
                 "Row {row}: {value} is shown as {seen} in the spreadsheet, and its currency is {currency}. Check which "
                 "one is meant, there and in all rows that are shown so.",
                 row=row,
                 value=text[:SHOWN_CHARACTERS],
                 seen=seen,
-                currency=own,
+                currency=own_currency,
             )
             yield 0, "amount", None, "amount.shown_otherwise", sentence
 
@@ -345,14 +343,14 @@ def _ruled(content: Content) -> Iterator[_Line]:
     """Yield a warning if rules of the spreadsheet can strike cells through, and for each column that they can hide."""
     if content.overlays is None or content.header is None:
         return
-    found = content.overlays.ruled([*content.used], below=content.header.number)
-    if any(effect.strikes for _, effect in found):
+    effects = content.overlays.ruled([*content.used], below=content.header.number)
+    if any(effect.strikes for _, effect in effects):
         sentence = say(
             "A rule of the spreadsheet (conditional formatting) strikes rows through. They are paid like any other: "
             "delete those that should not be."
         )
         yield 0, "row", None, "row.struck", sentence
-    for at in sorted({at for at, effect in found if effect.hides}):
+    for at in sorted({at for at, effect in effects if effect.hides}):
         sentence = say(
             "A rule of the spreadsheet (conditional formatting) can hide values in the column {heading!r}, or show "
             "others. The values themselves are used.",
@@ -396,9 +394,9 @@ def _dialling_code(country: str) -> str:
 
 
 def _defects(content: Content) -> pl.DataFrame:
-    named = ((row, content.used.get(at), doubt, text[:SHOWN_CHARACTERS]) for row, at, doubt, text in content.doubts)
+    doubts = ((row, content.used.get(at), doubt, text[:SHOWN_CHARACTERS]) for row, at, doubt, text in content.doubts)
     return as_defects(
         (row, name, text, f"{name}.{doubt}", say(_SENTENCES[doubt], value=text))
-        for row, name, doubt, text in named
+        for row, name, doubt, text in doubts
         if name is not None
     )

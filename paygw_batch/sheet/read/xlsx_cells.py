@@ -120,7 +120,7 @@ class Workbook:
     def worksheets(self) -> list[WorksheetPart]:
         """Return the worksheets in the workbook's order. Call it before `rows`: it reads the workbook's date system."""
         targets = {number: (kind, target) for number, kind, target in self._others}
-        found: list[WorksheetPart] = []
+        parts: list[WorksheetPart] = []
         first = ""
 
         def start(name: str, attributes: Mapping[str, str]) -> None:
@@ -133,22 +133,22 @@ class Workbook:
                 kind, target = targets.get(number, ("worksheet", ""))
                 if kind == "worksheet":
                     hidden = attributes.get("state", "visible") != "visible"
-                    found.append(WorksheetPart(attributes.get("name", ""), hidden, target))
+                    parts.append(WorksheetPart(attributes.get("name", ""), hidden, target))
 
         if self._path is not None and not self._path.endswith(".bin"):
             for _ in self._parse(self._path, Handlers(start=start)):
-                if len(found) > MAX_WORKSHEETS:
+                if len(parts) > MAX_WORKSHEETS:
                     raise self.budget.too_large()
         if first != "workbook":
             raise SheetError(
                 say("{file} is not a workbook (.xlsx).", file=self._file),
                 hint=say("Save it as .xlsx or .csv from the spreadsheet."),
             )
-        if missing := next((part for part in found if part.path not in self._parts), None):
+        if missing := next((part for part in parts if part.path not in self._parts), None):
             raise self._unclear(
                 say("{file} has no cells of its worksheet {name!r}.", file=self._file, name=missing.name)
             )
-        return found
+        return parts
 
     def rows(self, part: WorksheetPart) -> Iterator[Row]:
         """Yield the rows of a worksheet that are not empty, in order."""
@@ -183,21 +183,21 @@ class Workbook:
     def _related(self, path: str) -> list[tuple[str, str, str]]:
         """Return number, kind and path of each part that a part refers to (ECMA-376 part 2, 9.3); `""`: the file."""
         folder, name = posixpath.split(path)
-        found: list[tuple[str, str, str]] = []
+        related: list[tuple[str, str, str]] = []
 
         def start(name: str, attributes: Mapping[str, str]) -> None:
             if name == "Relationship" and attributes.get("TargetMode") != "External":
                 target = posixpath.normpath(posixpath.join("/", folder, _path(attributes.get("Target", ""))))
                 kind = attributes.get("Type", "").rpartition("/")[2]
-                if any(number == attributes.get("Id") for number, *_ in found):
+                if any(number == attributes.get("Id") for number, *_ in related):
                     raise self._twice(attributes["Id"])
-                found.append((attributes.get("Id", ""), kind, target[1:]))
+                related.append((attributes.get("Id", ""), kind, target[1:]))
 
         relations = posixpath.join(folder, "_rels", f"{name}.rels")
         if relations in self._parts:
             for _ in self._parse(relations, Handlers(start=start)):
                 pass
-        return found
+        return related
 
     def _only(self, related: Sequence[tuple[str, str, str]], kind: str) -> str | None:
         targets = {target for _, its_kind, target in related if its_kind == kind}
@@ -308,7 +308,7 @@ class CellText:
         return any(font is not None and font.is_struck and text.strip() for text, font in self.runs)
 
     def seen_on(self, ground: Colour | None) -> str:
-        """Return what can be seen of it on a background."""
+        """Return the part that can be seen on a background."""
         if not self.runs:
             return self.text
         seen = (text for text, font in self.runs if font is None or not (text.strip() and font.is_unseen(ground)))
@@ -328,7 +328,6 @@ class _TextReader:
     _font: Font | None = None
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Handle a start tag."""
         self._inside = name
         if name == "rPh":
             self._is_pronunciation = True
@@ -338,7 +337,6 @@ class _TextReader:
             self._font.describe(name, attributes)
 
     def end(self, name: str) -> None:
-        """Handle an end tag."""
         self._inside = ""
         if name == "rPh":
             self._is_pronunciation = False
@@ -351,7 +349,6 @@ class _TextReader:
                 self._budget.hold_string(self.texts[-1].text)
 
     def text(self, data: str) -> None:
-        """Handle text between tags."""
         if self._inside != "t" or self._is_pronunciation:
             return
         self._runs.append((data, self._font))
@@ -412,7 +409,6 @@ class _CellReader:
             self._overlays.start(name, attributes)
 
     def text(self, data: str) -> None:
-        """Handle text between tags."""
         if self._inline is not None:
             self._inline.text(data)
         elif self._inside == "v":
@@ -424,7 +420,6 @@ class _CellReader:
             raise self._budget.too_large()
 
     def end(self, name: str) -> None:
-        """Handle an end tag."""
         if name == "c":
             self._finish_cell()
             self._inline = None

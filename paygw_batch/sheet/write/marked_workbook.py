@@ -211,7 +211,9 @@ def marked_table(table: pl.DataFrame, validated: Validated, *, title: str) -> by
     sheet.print_title_rows = "1:1"
     rows = {row: at for at, row in enumerate(table["row"], start=2)}
     findings = [
-        replace(one, row=rows[one.row], sheet_row=one.row) for one in _findings(validated, place) if one.row in rows
+        replace(finding, row=rows[finding.row], sheet_row=finding.row)
+        for finding in _findings(validated, place)
+        if finding.row in rows
     ]
     _mark(sheet, findings, place)
     add_problems(book, sheet, findings)
@@ -261,8 +263,8 @@ def _remove_marks(book: Workbook, sheet: Worksheet) -> None:
         if cell.has_style and cell.fill.fill_type == "solid" and cell.fill.fgColor.rgb in set(COLOURS.values()):
             cell.fill = PatternFill()
         if cell.comment is not None and (ours := _OURS.search(cell.comment.text)):
-            own = cell.comment.text[: ours.start()].rstrip()
-            cell.comment = _comment(own, cell.comment.author or "") if own else None
+            sender_text = cell.comment.text[: ours.start()].rstrip()
+            cell.comment = _comment(sender_text, cell.comment.author or "") if sender_text else None
 
 
 def _is_problem_list(sheet: Worksheet) -> bool:
@@ -289,8 +291,8 @@ def _keep_dates_as_read(sheet: Worksheet, findings: Sequence[Problem], validated
     }
     if not dates:
         return
-    wanted = validated.sheet.frame.filter(pl.col("row").is_in([row for row, _ in dates]))
-    texts = {line["row"]: line for line in wanted.iter_rows(named=True)}
+    dated = validated.sheet.frame.filter(pl.col("row").is_in([row for row, _ in dates]))
+    texts = {line["row"]: line for line in dated.iter_rows(named=True)}
     for row, column in dates:
         sheet.cell(row, column).number_format = "General"
         write_text(sheet, row, column, texts[row][place.names[column - 1]])
@@ -301,14 +303,14 @@ def _mark(sheet: Worksheet, findings: Sequence[Problem], place: Place) -> None:
     for finding in findings:
         by_cell[finding.row, finding.column].append(finding)
     fills = {kind: PatternFill("solid", fgColor=colour) for kind, colour in COLOURS.items()}
-    for count, (at, here) in enumerate(by_cell.items()):
-        cell = _cell(sheet, here[0])
+    for count, (at, in_cell) in enumerate(by_cell.items()):
+        cell = _cell(sheet, in_cell[0])
         name = place.names[at[1] - 1]
-        cell.fill = fills[PROBLEM if any(finding.kind == PROBLEM for finding in here) else WARNING]
+        cell.fill = fills[PROBLEM if any(finding.kind == PROBLEM for finding in in_cell) else WARNING]
         if name in known_columns() and name != "amount" and cell.data_type not in {"f", "d"}:
             cell.number_format = "@"  # what is typed here stays as it is typed: leading zeros live
         if count < MAX_COMMENTS:
-            _add_comment(cell, [finding.message for finding in here])
+            _add_comment(cell, [finding.message for finding in in_cell])
     _show(sheet, findings)
 
 
@@ -334,11 +336,10 @@ def _cell(sheet: Worksheet, finding: Problem) -> Cell:
 
 
 def _add_comment(cell: Cell, messages: Sequence[str]) -> None:
-    """Add the messages below the sender's own comment."""
     ours = f"{_AUTHOR}:\n" + "\n".join(messages)[:_COMMENT_CHARACTERS]
-    own = cell.comment.text if cell.comment is not None else ""
+    sender_text = cell.comment.text if cell.comment is not None else ""
     author = cell.comment.author or _AUTHOR if cell.comment is not None else _AUTHOR
-    cell.comment = _comment(f"{own}\n\n{ours}" if own else ours, author)
+    cell.comment = _comment(f"{sender_text}\n\n{ours}" if sender_text else ours, author)
 
 
 def _comment(text: str, author: str) -> Comment:

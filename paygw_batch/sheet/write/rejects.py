@@ -157,14 +157,14 @@ def _annotated_copy(
 
 def _by_column(cells: Collection[tuple[int, int]], place: Place) -> _Formulas:
     names = dict(enumerate(place.names, start=1))
-    found: dict[str, list[int]] = defaultdict(list)
+    rows: dict[str, list[int]] = defaultdict(list)
     for row, column in cells:
-        found[names.get(column, f"column {column}")].append(row)
-    return found
+        rows[names.get(column, f"column {column}")].append(row)
+    return rows
 
 
 def _reads_alike(copy: bytes, formulas: _Formulas, before: Sheet, options: ReadOptions) -> bool:
-    """Return whether reading the copy gives the very rows and defects of the sheet, cells with formulas left out.
+    """Whether reading the copy gives the very rows and defects of the sheet, cells with formulas left out.
 
     Those have no value until a spreadsheet has opened the copy; until then each of them is a defect.
     """
@@ -187,16 +187,16 @@ def _reads_alike(copy: bytes, formulas: _Formulas, before: Sheet, options: ReadO
 
 def _without(frame: pl.DataFrame, formulas: _Formulas) -> pl.DataFrame:
     """Return a sheet's frame with nulls for formulas, and without rows that hold nothing then."""
-    kept = frame.with_columns(
+    cleared = frame.with_columns(
         pl.when(pl.col("row").is_in(rows)).then(None).otherwise(pl.col(name)).alias(name)
         for name, rows in formulas.items()
         if name in frame.columns
     )
-    return kept.filter(~pl.all_horizontal(pl.exclude("row").is_null()))
+    return cleared.filter(~pl.all_horizontal(pl.exclude("row").is_null()))
 
 
 def _defects_beside(sheet: Sheet, formulas: _Formulas) -> pl.DataFrame:
     """Return the defects that reading found in other cells than those with formulas; no row is left out by reading."""
-    found = sheet.defects.filter(pl.col("code") != LEFT_OUT)
+    defects = sheet.defects.filter(pl.col("code") != LEFT_OUT)
     in_formula = [(pl.col("column") == name) & pl.col("row").is_in(rows) for name, rows in formulas.items()]
-    return found.filter(~pl.any_horizontal(in_formula)) if in_formula else found
+    return defects.filter(~pl.any_horizontal(in_formula)) if in_formula else defects

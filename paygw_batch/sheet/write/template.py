@@ -65,24 +65,24 @@ def guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
     Each rule must have a form. Columns that the rules fill (`ipaddress`, `receiver_country_code`) are left out, and
     countries with the same rules share a guide.
     """
-    found = [guide for rule in rules for guide in _of_country(rule)]
-    used = {guide.column for guide in found}
+    unordered = [guide for rule in rules for guide in _of_country(rule)]
+    used = {guide.column for guide in unordered}
     empty = say("Leave it empty.")
-    found += [
+    unordered += [
         ColumnGuide(name, (rule.code,), needed=False, words=empty, example="")
         for rule in rules
         for name in used & rule.omitted
     ]
-    ordered = [guide for column in known_columns() if column in used for guide in found if guide.column == column]
+    ordered = [guide for column in known_columns() if column in used for guide in unordered if guide.column == column]
     together: dict[ColumnGuide, list[str]] = {}
     for guide in ordered:
         together.setdefault(replace(guide, countries=()), []).extend(guide.countries)
     return [replace(guide, countries=tuple(countries)) for guide, countries in together.items()]
 
 
-def columns_of(every: Sequence[ColumnGuide]) -> list[str]:
-    """Return the columns that the guides speak of, in their order."""
-    return list(dict.fromkeys(guide.column for guide in every))
+def columns_of(column_guides: Sequence[ColumnGuide]) -> list[str]:
+    """Return the columns of the guides, in their order."""
+    return list(dict.fromkeys(guide.column for guide in column_guides))
 
 
 def _of_country(rule: CountryRule) -> Iterator[ColumnGuide]:
@@ -199,40 +199,40 @@ def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide
         raise OutputError(
             say("{path} already exists.", path=path), hint=say("Name a new file: this one may have been filled in.")
         )
-    every = guides(rules)
+    column_guides = guides(rules)
     if path.suffix.lower() == ".csv":
-        write_whole(path, f"{','.join(columns_of(every))}\n".encode())
+        write_whole(path, f"{','.join(columns_of(column_guides))}\n".encode())
     else:
-        write_whole(path, _workbook(rules, every))
-    return every
+        write_whole(path, _workbook(rules, column_guides))
+    return column_guides
 
 
-def _workbook(rules: Sequence[CountryRule], every: Sequence[ColumnGuide]) -> bytes:
+def _workbook(rules: Sequence[CountryRule], column_guides: Sequence[ColumnGuide]) -> bytes:
     from xlsxwriter import Workbook  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
 
     file = io.BytesIO()
     with Workbook(file, workbook_options()) as workbook:
         payees, helping = workbook.add_worksheet(say("Payees")), workbook.add_worksheet(say("Help"))
-        _add_payees(workbook, payees, every)
-        _add_help(workbook, helping, rules, every)
-        _add_lists(workbook, payees, every)
+        _add_payees(workbook, payees, column_guides)
+        _add_help(workbook, helping, rules, column_guides)
+        _add_lists(workbook, payees, column_guides)
     return file.getvalue()
 
 
-def _add_payees(workbook: Any, sheet: Any, every: Sequence[ColumnGuide]) -> None:
+def _add_payees(workbook: Any, sheet: Any, column_guides: Sequence[ColumnGuide]) -> None:
     """Add the headings, and below them nothing but cells of text. Columns that every country needs are bold."""
     text = workbook.add_format({"num_format": "@"})
     needed = workbook.add_format({"num_format": "@", "bold": True, "bg_color": "#DDEBF7", "bottom": 1})
     optional = workbook.add_format({"num_format": "@", "italic": True, "bg_color": "#F2F2F2", "bottom": 1})
-    for at, column in enumerate(columns_of(every)):
-        is_needed = any(guide.needed for guide in every if guide.column == column)
-        sheet.set_column(at, at, max(guide.width for guide in every if guide.column == column), text)
+    for at, column in enumerate(columns_of(column_guides)):
+        is_needed = any(guide.needed for guide in column_guides if guide.column == column)
+        sheet.set_column(at, at, max(guide.width for guide in column_guides if guide.column == column), text)
         sheet.write_string(0, at, column, needed if is_needed else optional)
     sheet.freeze_panes(1, 0)
     sheet.ignore_errors({"number_stored_as_text": f"A1:XFD{_LAST_ROW}"})
 
 
-def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], every: Sequence[ColumnGuide]) -> None:
+def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], column_guides: Sequence[ColumnGuide]) -> None:
     bold = workbook.add_format({"bold": True, "font_size": 14})
     head = workbook.add_format({"bold": True, "bg_color": "#DDEBF7", "bottom": 1})
     wrapped = workbook.add_format({"text_wrap": True, "valign": "top", "num_format": "@"})
@@ -245,7 +245,7 @@ def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], every: Se
     for at, (heading, width) in enumerate(zip(GUIDE_HEADINGS, _HELP_WIDTHS, strict=True)):
         sheet.set_column(at, at, width)
         sheet.write_string(top, at, say(heading), head)
-    for row, guide in enumerate(every, start=top + 1):
+    for row, guide in enumerate(column_guides, start=top + 1):
         sheet.set_row(row, row_points(guide.cells, _HELP_WIDTHS))
         for at, cell in enumerate(guide.cells):
             sheet.write_string(row, at, cell, wrapped)
@@ -254,18 +254,20 @@ def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], every: Se
     sheet.fit_to_pages(1, 0)
 
 
-def _add_lists(workbook: Any, payees: Any, every: Sequence[ColumnGuide]) -> None:
+def _add_lists(workbook: Any, payees: Any, column_guides: Sequence[ColumnGuide]) -> None:
     """Add drop-down lists of the few values that a column can have, on a hidden worksheet."""
     lists = workbook.add_worksheet("Lists")
     lists.hide()
     for place, column in enumerate(_LISTED):
-        values = list(dict.fromkeys(guide.example for guide in every if guide.column == column and guide.example))
+        values = list(
+            dict.fromkeys(guide.example for guide in column_guides if guide.column == column and guide.example)
+        )
         if not values:
             continue
         for row, value in enumerate(values):
             lists.write_string(row, place, value)
         letter = "ABC"[place]
-        at = columns_of(every).index(column)
+        at = columns_of(column_guides).index(column)
         rule = {
             "validate": "list",
             "source": f"=Lists!${letter}$1:${letter}${len(values)}",
@@ -276,16 +278,16 @@ def _add_lists(workbook: Any, payees: Any, every: Sequence[ColumnGuide]) -> None
 
 
 def write_example(rules: Sequence[CountryRule], path: Path) -> int:
-    """Write a CSV sheet with the example of each column for each country to `path`; return how many rows it has.
+    """Write a CSV sheet with the example of each column for each country to `path`; return the number of its rows.
 
     Each rule must have a form. Raises `OutputError`.
     """
-    every = guides(rules)
+    column_guides = guides(rules)
     text = io.StringIO()
-    lines = csv.DictWriter(text, columns_of(every), restval="", lineterminator="\n")
+    lines = csv.DictWriter(text, columns_of(column_guides), restval="", lineterminator="\n")
     lines.writeheader()
     for rule in rules:
-        row = {guide.column: guide.example for guide in every if rule.code in guide.countries}
+        row = {guide.column: guide.example for guide in column_guides if rule.code in guide.countries}
         lines.writerow({**row, "client_orderid": f"EXAMPLE-{rule.code}"})
     write_whole(path, text.getvalue().encode())
     return len(rules)

@@ -38,7 +38,7 @@ _LOST = {
 
 
 def why_not_copied(data: bytes) -> str:
-    """Return why the library is not to be given this workbook, as a clause, or the empty text.
+    """Return a clause that says why the library must not get this workbook, or the empty text.
 
     It is about to unpack all parts, to resolve what their document types say, and to make an object of each cell of a
     range: a small file could take all memory there is.
