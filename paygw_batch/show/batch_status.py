@@ -54,7 +54,7 @@ _ABROAD = "00"
 
 
 def is_number(typed: str) -> bool:
-    """Return whether a text is a number rather than a word: digits, perhaps with separators."""
+    """Whether a text is a number rather than a word: digits, perhaps with separators."""
     return _NUMBER.fullmatch(typed) is not None and len(_digits(typed)) >= _SHORTEST_NUMBER
 
 
@@ -66,18 +66,18 @@ def spellings_of_number(typed: str, numbers: Iterable[MobileNumbers]) -> list[st
     """
     digits = _digits(typed)
     abroad = digits.removeprefix(_ABROAD)
-    found = {digits: None, abroad: None}
+    spellings = {digits: None, abroad: None}
     for country in numbers:
         if abroad.startswith(country.dialling_code):
             own = abroad.removeprefix(country.dialling_code)
-            found |= dict.fromkeys((own, f"{country.trunk_prefix}{own}", own.removeprefix(country.trunk_prefix)))
-            found[f"{country.dialling_code}{own.removeprefix(country.trunk_prefix)}"] = None
+            spellings |= dict.fromkeys((own, f"{country.trunk_prefix}{own}", own.removeprefix(country.trunk_prefix)))
+            spellings[f"{country.dialling_code}{own.removeprefix(country.trunk_prefix)}"] = None
         national = digits if country.keeps_zero else digits.removeprefix(country.trunk_prefix)
         if len(national) in country.national_lengths:
-            found |= dict.fromkeys(
+            spellings |= dict.fromkeys(
                 (f"{country.dialling_code}{national}", f"{country.trunk_prefix}{national}", national)
             )
-    return [spelling for spelling in found if len(spelling) >= _SHORTEST_NUMBER]
+    return [spelling for spelling in spellings if len(spelling) >= _SHORTEST_NUMBER]
 
 
 def _digits(typed: str) -> str:
@@ -114,7 +114,7 @@ def batch_summary(journal: JournalReader, record: BatchRecord) -> Summary:
 
 
 def tallies_now(journal: JournalReader, batch: int) -> Sequence[StateTally]:
-    """Return the tallies of a batch as `with_living` tells them."""
+    """Return the tallies of a batch as `with_living` gives them."""
     tallies = journal.tallies(batch)
     return with_living(tallies, rows_being_sent(journal, batch, tallies))
 
@@ -132,16 +132,16 @@ def with_living(tallies: Sequence[StateTally], being_sent: Sequence[RowBeingSent
     for row in being_sent:
         living[row.country, row.currency] += 1
         sums[row.country, row.currency] += row.minor
-    found: list[StateTally] = []
+    counted: list[StateTally] = []
     for tally in tallies:
         key = (tally.country, tally.currency)
         if tally.state is State.IN_FLIGHT and living[key]:
-            found.append(replace(tally, count=living[key], minor=sums[key]))
+            counted.append(replace(tally, count=living[key], minor=sums[key]))
             tally = replace(tally, count=tally.count - living[key], minor=tally.minor - sums[key])  # noqa: PLW2901
         if tally.state is State.IN_FLIGHT:
             tally = replace(tally, state=State.IN_DOUBT)  # noqa: PLW2901
-        found.append(tally)
-    return [tally for tally in counted_once(found, ()) if tally.count]
+        counted.append(tally)
+    return [tally for tally in counted_once(counted, ()) if tally.count]
 
 
 def summary_of(
@@ -173,7 +173,7 @@ def summary_of(
 
 
 def states_of(record: BatchRecord, tallies: Sequence[StateTally]) -> Mapping[str, int]:
-    """Return the number of rows of a batch's sheet in each state, from tallies as `with_living` tells them.
+    """Return the number of rows of a batch's sheet in each state, from tallies as `with_living` gives them.
 
     Rows without an instruction are invalid, and so are replaced ones.
     """
@@ -212,11 +212,11 @@ def to_be_paid(tallies: Iterable[StateTally]) -> Iterator[StateTally]:
     return (tally for tally in tallies if tally.state is not State.REPLACED)
 
 
-def sums_by_currency(some: Iterable[StateTally | RowState]) -> Mapping[str, str]:
-    """Return the exact sums of tallies or rows, as text with the currency's decimals, by currency."""
+def sums_by_currency(amounts: Iterable[StateTally | RowState]) -> Mapping[str, str]:
+    """Return the exact sums as text with the currency's decimals, by currency."""
     units, minor = minor_units_by_currency(), Counter[str]()
-    for one in some:
-        minor[one.currency] += one.minor
+    for entry in amounts:
+        minor[entry.currency] += entry.minor
     return {currency: from_minor(amount, minor_units=units[currency]) for currency, amount in sorted(minor.items())}
 
 
@@ -265,7 +265,7 @@ def batch_status(
     verb = load_operation(record.operation).verb
     quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
     being_sent = rows_being_sent(journal, batch, tallies)
-    now_told = with_living(tallies, being_sent)
+    current = with_living(tallies, being_sent)
     needing, rows = _needing_person(journal, batch, tallies, being_sent, holds, now, only_doubt=only_doubt, limit=limit)
 
     def about(row: RowState) -> RowStatus:
@@ -275,8 +275,8 @@ def batch_status(
 
     return BatchStatus(
         record,
-        now_told,
-        summary_of(record, states_of(record, now_told), totals_of(now_told), messages),
+        current,
+        summary_of(record, states_of(record, current), totals_of(current), messages),
         needing,
         [about(row) for row in rows],
         journal.message_counts(batch),
@@ -302,17 +302,17 @@ def _needing_person(
         tallies = journal.tallies(batch, accepted_until=until)
     sent = {row.row for row in being_sent}  # their senders will settle them
     most = None if limit is None else limit + len(sent)
-    found = journal.rows(batch, states=SHOWN_IN_DOUBT, limit=most)
-    rows = [row for row in found if row.row not in sent][:limit]
+    doubtful = journal.rows(batch, states=SHOWN_IN_DOUBT, limit=most)
+    rows = [row for row in doubtful if row.row not in sent][:limit]
     count = _count(tallies, SHOWN_IN_DOUBT) - len(sent)
     if not only_doubt:
-        others = NEED_PERSON - SHOWN_IN_DOUBT
-        left = None if limit is None else limit - len(rows)
-        rows += journal.rows(batch, states=others, accepted_until=until, limit=left)
-        count += _count(tallies, others)
+        other_states = NEED_PERSON - SHOWN_IN_DOUBT
+        remaining = None if limit is None else limit - len(rows)
+        rows += journal.rows(batch, states=other_states, accepted_until=until, limit=remaining)
+        count += _count(tallies, other_states)
         if holds:
-            held = list(journal.rows(batch, numbers=holds))
-            rows, count = [*held, *rows][:limit], count + len(held)
+            held_rows = list(journal.rows(batch, numbers=holds))
+            rows, count = [*held_rows, *rows][:limit], count + len(held_rows)
     return count, rows
 
 
@@ -338,7 +338,6 @@ class ListedBatch:
 
     @property
     def needs_person(self) -> int:
-        """The number of rows that wait for a person."""
         return sum(self.states.get(state, 0) for state in PERSON_STATES)
 
 
@@ -354,21 +353,19 @@ class JournalStatus:
     @property
     def exit_code(self) -> ExitCode:
         """The worst exit code of any batch."""
-        codes = {of_states(one.states, contradictions=one.contradictions) for one in self.batches}
+        codes = {of_states(batch.states, contradictions=batch.contradictions) for batch in self.batches}
         return worst({ExitCode.DONE} | codes)
 
     @property
     def needing(self) -> int:
-        """The number of batches that need a person."""
-        return sum(one.needs_person > 0 or one.contradictions > 0 for one in self.batches)
+        return sum(batch.needs_person > 0 or batch.contradictions > 0 for batch in self.batches)
 
 
 def journal_status(journal: JournalReader) -> JournalStatus:
-    """Return the state of every batch of a journal."""
     now = utc_now()
     batches = [listed_batch(journal, record, now) for record in journal.batches()]
     once = tallies_once(batches)
-    counts = Counter({INVALID: sum(one.states.get(INVALID, 0) for one in batches)})
+    counts = Counter({INVALID: sum(batch.states.get(INVALID, 0) for batch in batches)})
     for tally in to_be_paid(once):
         counts[tally.state.value] += tally.count
     states = {state: counts[state] for state in STATES if counts[state]}
@@ -376,13 +373,14 @@ def journal_status(journal: JournalReader) -> JournalStatus:
 
 
 def tallies_once(listed: Sequence[ListedBatch]) -> Sequence[StateTally]:
-    """Return the tallies of several batches together, as `with_living` tells them; each row counts once."""
-    once = counted_once((tally for one in listed for tally in one.tallies), (t for one in listed for t in one.known))
-    return with_living(once, [*{row.instruction: row for one in listed for row in one.being_sent}.values()])
+    """Return the tallies of several batches together, as `with_living` gives them; each row counts once."""
+    once = counted_once(
+        (tally for batch in listed for tally in batch.tallies), (t for batch in listed for t in batch.known)
+    )
+    return with_living(once, [*{row.instruction: row for batch in listed for row in batch.being_sent}.values()])
 
 
 def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> ListedBatch:
-    """Return a batch as a line of the list of all batches."""
     tallies, messages = journal.tallies(record.number), journal.messages(record.number)
     being_sent = rows_being_sent(journal, record.number, tallies)
     return ListedBatch(
@@ -459,10 +457,10 @@ def followed_batch(
     """Return a batch's counts and sums; `tallies`, if given, replaces the journal's own count."""
     # Look for the run first: rows counted before a run that has just ended would seem to be left over.
     running = running_now(settings)
-    found = journal.tallies(record.number) if tallies is None else tallies()
+    counted = journal.tallies(record.number) if tallies is None else tallies()
     if running is None:
-        found = with_living(found, ())
-    return FollowedBatch(record, states_of(record, found), totals_of(found), running)
+        counted = with_living(counted, ())
+    return FollowedBatch(record, states_of(record, counted), totals_of(counted), running)
 
 
 def followed_rows(
@@ -483,11 +481,11 @@ def with_payees(
     journal: JournalReader, record: BatchRecord, standings: Sequence[RowState], running: LockHolder | None
 ) -> Sequence[FollowedRow]:
     """Return rows of a batch with their payees and amounts. `running` is the run that holds the journal, if any."""
-    payments = journal.payments(record.number, [one.row for one in standings])
-    found = ((one, payments[one.row]) for one in standings)
+    payments = journal.payments(record.number, [row.row for row in standings])
+    pairs = ((row, payments[row.row]) for row in standings)
     return [
-        FollowedRow(one, _shown(one.state, running), payee_of(payment.form, payment.fields), payment.amount)
-        for one, payment in found
+        FollowedRow(row, _shown(row.state, running), payee_of(payment.form, payment.fields), payment.amount)
+        for row, payment in pairs
     ]
 
 

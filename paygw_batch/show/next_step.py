@@ -120,11 +120,10 @@ def batch_steps(
         (BatchStep.RUN_AGAIN, 1) if interrupted else (BatchStep.RESUME, ready),
         (BatchStep.RETRY, states.get(State.REJECTED, 0)),
     )
-    yield from (one for one in steps if one[1])
+    yield from (step for step in steps if step[1])
 
 
 def held_sentence(hold: Hold) -> str:
-    """Return why a row is held, in plain words."""
     if hold.source is EvidenceSource.WITNESS:
         return say(
             "Held: its order left by a commit that the journal lost (evidence {number}), and no run sends it.",
@@ -143,7 +142,6 @@ def held_sentence(hold: Hold) -> str:
 
 
 def in_command_words(step: NextStep) -> str:
-    """Return a row's next step in command-line terms."""
     row, marked = step.row, step.row.possible_duplicate_of
     again = (
         ""
@@ -197,7 +195,6 @@ _COMMAND_WORDS: Mapping[RowStep, str] = {
 
 
 def batch_in_command_words(step: BatchStep, count: int, batch: str) -> str:
-    """Return a batch's next step in command-line terms."""
     match step:
         case BatchStep.RESOLVE_DOUBT:
             return say(
@@ -307,7 +304,7 @@ def next_steps(
 
 
 def order_steps(words: str) -> str:
-    """Return how two people do what one may not; `words` are the order's, after `paygw-batch order`."""
+    """Return the commands by which two people do what one may not; `words` follow `paygw-batch order`."""
     return say(
         "`paygw-batch order {words} --out ORDER.json --key KEY` writes an order; another person approves it "
         "(`paygw-batch approve ORDER.json --key KEY`); `paygw-batch carry-out ORDER.json` carries it out.",

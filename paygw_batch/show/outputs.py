@@ -107,41 +107,41 @@ class OutputGuard:
         of the configuration are among the outputs.
         """
         section = self.settings.reporting
-        every = [*wanted]
+        requested = [*wanted]
         if reporting:
-            every.append(RequestedOutput("reporting.log", section.log, OutputKind.LOG))
-            every.append(RequestedOutput("reporting.metrics", section.metrics, OutputKind.METRICS))
+            requested.append(RequestedOutput("reporting.log", section.log, OutputKind.LOG))
+            requested.append(RequestedOutput("reporting.metrics", section.metrics, OutputKind.METRICS))
         outputs = []
-        for one in every:
-            if one.path is not None:
-                if one.kind in _COLUMNS:
-                    table_format(one.path, is_read_again=one.kind is not OutputKind.RECONCILIATION)
-                needed = one.kind not in _NOT_NEEDED
-                outputs.append(Output(one.named, one.path, _recogniser(one.kind), needed))
-        read = [ProtectedFile(what, path) for what, path in inputs.items() if path is not None]
-        results = [place for one in wanted for place in self._console_results(one.run_of)]
+        for output in requested:
+            if output.path is not None:
+                if output.kind in _COLUMNS:
+                    table_format(output.path, is_read_again=output.kind is not OutputKind.RECONCILIATION)
+                needed = output.kind not in _NOT_NEEDED
+                outputs.append(Output(output.named, output.path, _recogniser(output.kind), needed))
+        read = [ProtectedFile(words, path) for words, path in inputs.items() if path is not None]
+        results = [place for output in wanted for place in self._console_results(output.run_of)]
         check_outputs(outputs, [*read, *self._kept(results)], force=self.force)
 
     def is_own(self, path: Path) -> bool:
         """Whether a file is one of the program's own: its configuration, a key, the journal, a log."""
-        return any(one.is_hit_by(path) for one in self._own())
+        return any(protected.is_hit_by(path) for protected in self._own())
 
     def own_in(self, folder: Path) -> str | None:
         """Name an own file or a home directory that a folder holds, at any depth; None if there is none."""
         within = Path(os.path.realpath(folder))
-        for one in self._own():
-            its = Path(os.path.realpath(one.path))
-            if its.is_relative_to(within) or (one.is_directory and within.is_relative_to(its)):
-                return f"{one.what} ({its})"
+        for protected in self._own():
+            its = Path(os.path.realpath(protected.path))
+            if its.is_relative_to(within) or (protected.is_directory and within.is_relative_to(its)):
+                return f"{protected.what} ({its})"
         home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111 (Path.home raises if there is none)
         return say("this user's home directory") if home.is_relative_to(within) else None
 
     def _own(self) -> Iterator[ProtectedFile]:
         section = self.settings.reporting
         yield from self._kept()
-        for named, path in (("reporting.log", section.log), ("reporting.metrics", section.metrics)):
+        for name, path in (("reporting.log", section.log), ("reporting.metrics", section.metrics)):
             if path is not None:
-                yield ProtectedFile(named, path)
+                yield ProtectedFile(name, path)
 
     def _console_results(self, run_of: Path | str | None) -> Iterator[Path]:
         """Yield where the console has a run write its results: above the sheet that it keeps, or by the batch's id."""
@@ -154,10 +154,10 @@ class OutputGuard:
         settings = self.settings
         journal = settings.journal_path()
         yield ProtectedFile(say("the journal or one of its files"), journal, has_neighbours=True)
-        known = settings.known_journals_directory()
-        yield ProtectedFile(say("the record of what left"), known, is_directory=True)
-        own = say("a file of the program's own directory")
-        yield ProtectedFile(own, state_directory(), is_directory=True, but_for=results)
+        journals = settings.known_journals_directory()
+        yield ProtectedFile(say("the record of what left"), journals, is_directory=True)
+        words = say("a file of the program's own directory")
+        yield ProtectedFile(words, state_directory(), is_directory=True, but_for=results)
         yield ProtectedFile(say("the sandbox's key"), journal.with_name("sandbox-merchant.pem"))
         yield ProtectedFile(say("a key of the sandbox"), journal.with_name("sandbox-gateway"), has_neighbours=True)
         yield ProtectedFile(say("a record of the sandbox"), journal.with_name("sandbox-record"), has_neighbours=True)
@@ -179,7 +179,7 @@ def _recogniser(kind: OutputKind) -> Callable[[Path], bool] | None:
 
 
 def _is_ours(kind: OutputKind, path: Path) -> bool:
-    """Return whether the file at `path` is one of a kind that this program writes, by its content."""
+    """Whether the file at `path` is one of a kind that this program writes, by its content."""
     if kind in _MARKS:
         return _MARKS[kind].match(head_of(path, _HEAD_BYTES)) is not None
     is_copy = kind is OutputKind.REJECTS and has_strings(path, [f">{generator_marks.PROBLEMS}<"])

@@ -21,7 +21,7 @@ def page_environment(*folders: Path) -> "Environment":
     """Return an environment for the templates in these folders; it escapes every value and rejects unknown names."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 (only if a page is written)
 
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(folders),
         autoescape=True,
         undefined=StrictUndefined,
@@ -30,19 +30,18 @@ def page_environment(*folders: Path) -> "Environment":
         keep_trailing_newline=True,
         extensions=["jinja2.ext.i18n"],
     )
-    install: Callable[..., None] = made.install_gettext_callables  # type: ignore[attr-defined]  # the extension's
+    install: Callable[..., None] = environment.install_gettext_callables  # type: ignore[attr-defined]  # the extension's
     install(gettext, ngettext, newstyle=True)
-    made.globals.update(language=language, say=say, say_count=say_count)
-    made.filters.update(money=with_separators, number=number)
-    return made
+    environment.globals.update(language=language, say=say, say_count=say_count)
+    environment.filters.update(money=with_separators, number=number)
+    return environment
 
 
 @cache
 def our_templates() -> "Environment":
-    """Return the environment for static pages."""
-    made = page_environment(_HERE / "templates", _HERE / "static")
-    made.filters.update(state_words=state_words, minute=minute)
-    return made
+    environment = page_environment(_HERE / "templates", _HERE / "static")
+    environment.filters.update(state_words=state_words, minute=minute)
+    return environment
 
 
 def page(kind: PageKind, **values: object) -> str:

@@ -96,7 +96,6 @@ _TYPED_TIMES = {"first_sent_at_utc": "first_sent_at", "updated_at_utc": "updated
 
 
 def _free_name(name: str, taken: Sequence[str]) -> str:
-    """Return a name that none of the sender's columns has."""
     while name in taken:
         name += "_"
     return name
@@ -123,51 +122,49 @@ def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str
 
 def _shown(joined: pl.DataFrame, being_sent: Sequence[int]) -> pl.DataFrame:
     """Return the columns shown to a person, and `valid`, of rows joined with their states."""
-    own = {name: pl.col(_ours(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
-    is_sent = pl.col("row").is_in(being_sent) & (own["state"] == State.IN_FLIGHT)
-    shown = pl.when(is_sent).then(own["state"]).otherwise(own["state"].replace(_STATES, _AS_SHOWN))
+    ours = {name: pl.col(_ours(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
+    is_sent = pl.col("row").is_in(being_sent) & (ours["state"] == State.IN_FLIGHT)
+    shown = pl.when(is_sent).then(ours["state"]).otherwise(ours["state"].replace(_STATES, _AS_SHOWN))
     return joined.select(
-        *(name for name in joined.columns if name not in own and name not in _OWN_COLUMNS),
+        *(name for name in joined.columns if name not in ours and name not in _OWN_COLUMNS),
         **{
-            **own,
+            **ours,
             "state": pl.when("valid").then(shown).otherwise(pl.lit(INVALID)),
-            "attempts": own["attempts"].fill_null(0),
-            "purpose": pl.coalesce(own["purpose"], "purpose"),
-            "error_code": pl.coalesce("error_code", own["error_code"]),
-            "message": pl.coalesce("message", own["message"]),
+            "attempts": ours["attempts"].fill_null(0),
+            "purpose": pl.coalesce(ours["purpose"], "purpose"),
+            "error_code": pl.coalesce("error_code", ours["error_code"]),
+            "message": pl.coalesce("message", ours["message"]),
         },
     )
 
 
 def _worded(rows: pl.DataFrame, *, is_for_officers: bool) -> pl.DataFrame:
-    """Return the rows with the journal's messages in the chosen language."""
     messages = rows[_ours("message")].drop_nulls()
     coded = messages.filter(messages.str.starts_with(CODED)).unique()
-    said = pl.Series([recorded(message, is_for_officers=is_for_officers) for message in coded], dtype=pl.String)
-    return rows.with_columns(pl.col(_ours("message")).replace(coded, said)) if coded.len() else rows
+    texts = pl.Series([recorded(message, is_for_officers=is_for_officers) for message in coded], dtype=pl.String)
+    return rows.with_columns(pl.col(_ours("message")).replace(coded, texts)) if coded.len() else rows
 
 
 def _customer_urls(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
-    found = journal.customer_urls(batch.number)
-    return pl.DataFrame({"row": list(found), CUSTOMER_URL: list(found.values())}, schema=_URL_SCHEMA)
+    urls = journal.customer_urls(batch.number)
+    return pl.DataFrame({"row": list(urls), CUSTOMER_URL: list(urls.values())}, schema=_URL_SCHEMA)
 
 
 def _standings(lines: Iterable[Sequence[tuple[int | str | None, ...]]]) -> Iterator[pl.DataFrame]:
     yield pl.DataFrame(schema=_LINE_SCHEMA)
-    for some in lines:
-        yield pl.DataFrame(some, schema=_LINE_SCHEMA, orient="row")
+    for chunk in lines:
+        yield pl.DataFrame(chunk, schema=_LINE_SCHEMA, orient="row")
 
 
 def _with_holds(frame: pl.DataFrame, holds: Mapping[int, str]) -> pl.DataFrame:
-    """Return the rows, adding to each held row's message the reason for its hold."""
     if not holds:
         return frame
-    told = pl.DataFrame(
+    reasons = pl.DataFrame(
         {"row": list(holds), "\0held": list(holds.values())},
         schema={"row": pl.UInt32, "\0held": pl.String},
     )
     message = pl.concat_str("message", "\0held", separator=" ", ignore_nulls=True)
-    shown = frame.join(told, on="row", how="left", maintain_order="left").with_columns(
+    shown = frame.join(reasons, on="row", how="left", maintain_order="left").with_columns(
         message=pl.when(pl.col("\0held").is_null()).then("message").otherwise(message)
     )
     return shown.drop("\0held")

@@ -48,13 +48,13 @@ def payee_of(form: str, fields: Mapping[str, str]) -> Payee:
 def shown_fields(form: str, column: str) -> tuple[str, ...]:
     """Return the fields of `form` shown in `column` of the reconciliation: those it names, or its own."""
     forms = read_forms(config_dir())
-    named = forms[form].shown.items() if form in forms else ()
-    return next((tuple(fields) for name, fields in named if name == column), (column,))
+    sources = forms[form].shown.items() if form in forms else ()
+    return next((tuple(fields) for name, fields in sources if name == column), (column,))
 
 
-def paid_out(found: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
+def paid_out(payments: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
     """Return the payouts among payments that are paid: a remittance advice has no others."""
-    return [one for one in found if one.state is State.PAID and one.operation == PAYOUT]
+    return [payment for payment in payments if payment.state is State.PAID and payment.operation == PAYOUT]
 
 
 def advices_of_batch(journal: JournalReader, batch: BatchRecord, day: Callable[[str], str] | None = None) -> str:

@@ -68,7 +68,6 @@ class Chart:
         return ((count, self._y(count)) for count in sorted({0, highest // 2, highest}))
 
     def boxes(self) -> Iterator[Box]:
-        """Yield the parts of all bars."""
         place = self._place()
         for number, bar in enumerate(self.bars):
             below = 0
@@ -133,15 +132,15 @@ def outcomes_over_time(frame: pl.DataFrame) -> Chart | None:
 def latency(frame: pl.DataFrame) -> Chart | None:
     """Return a chart of the gateway's response times, for rows answered at the first attempt."""
     answered = frame.filter((pl.col("attempts") == 1) & pl.col("gateway_status").is_not_null())
-    sent, told = (pl.col(name).str.to_datetime(_TIME, time_zone="UTC") for name in ("first_sent_at", "updated_at"))
-    taken = answered.select(ms=(told - sent).dt.total_milliseconds()).drop_nulls()["ms"]
-    if taken.is_empty():
+    sent, ended = (pl.col(name).str.to_datetime(_TIME, time_zone="UTC") for name in ("first_sent_at", "updated_at"))
+    durations = answered.select(ms=(ended - sent).dt.total_milliseconds()).drop_nulls()["ms"]
+    if durations.is_empty():
         return None
-    places = pl.Series(LATENCY_STEPS_MS).search_sorted(taken, side="right")
+    places = pl.Series(LATENCY_STEPS_MS).search_sorted(durations, side="right")
     counts: dict[int, int] = dict(places.value_counts().iter_rows())
     bars = [Bar(_band(place), [("ready", counts.get(place, 0))]) for place in range(min(counts), max(counts) + 1)]
     marks = ", ".join(
-        say("{share:.0%} within {time}", share=share, time=_duration(int(taken.quantile(share, "higher") or 0)))
+        say("{share:.0%} within {time}", share=share, time=_duration(int(durations.quantile(share, "higher") or 0)))
         for share in (0.5, 0.95, 0.99)
     )
     about = say("From the intent to the recorded answer: {marks}.", marks=marks)
@@ -149,7 +148,6 @@ def latency(frame: pl.DataFrame) -> Chart | None:
 
 
 def _band(place: int) -> str:
-    """Return the name of the response times between two steps."""
     if place == len(LATENCY_STEPS_MS):
         return say("from {time}", time=_duration(LATENCY_STEPS_MS[-1]))
     return f"< {_duration(LATENCY_STEPS_MS[place])}"
@@ -196,7 +194,6 @@ class RowsInState:
 
     @property
     def counted(self) -> str:
-        """The number of rows, in words."""
         return say_count(self.count, "{count:,} row", "{count:,} rows")
 
 
@@ -238,8 +235,8 @@ def report_html(
         .otherwise(pl.col("state")),
         account=pl.coalesce("account_number", "phone"),
     ).select(_SHOWN_COLUMNS)
-    is_told = {_OPENED, _APPROVED} if reader.is_operator else frozenset[str]()
-    deeds = [deed for deed in history if deed.kind not in is_told]
+    kinds_above = {_OPENED, _APPROVED} if reader.is_operator else frozenset[str]()
+    deeds = [deed for deed in history if deed.kind not in kinds_above]
     return page(
         PageKind.REPORT,
         batch=batch,
@@ -262,33 +259,32 @@ def _about_payout(batch: BatchRecord, reader: Reader) -> str:
 
 
 def _about(batch: BatchRecord, history: Sequence[HistoryEntry]) -> tuple[str, str]:
-    """Return the batch, who opened it and who approved it."""
     by = next((deed.by for deed in history if deed.kind == _OPENED and deed.by), "")
     rows = say_count(batch.rows, "{count:,} row", "{count:,} rows")
     about = {"batch": batch.batch, "rows": rows, "time": minute(batch.opened_at)}
-    told = (
+    opening = (
         say("Batch {batch}, {rows}, opened {time} UTC by {by}.", by=by, **about)
         if by
         else say("Batch {batch}, {rows}, opened {time} UTC.", **about)
     )
     approvals = [recorded(deed.said) for deed in history if deed.kind == _APPROVED]
     approved = "; ".join(f"{sentence[:1].upper()}{sentence[1:]}" for sentence in approvals)
-    return told, say("Its plan: {approved}.", approved=approved) if approved else say("No plan was approved for it.")
+    return opening, say("Its plan: {approved}.", approved=approved) if approved else say("No plan was approved for it.")
 
 
 def _rows_in_state(frame: pl.DataFrame, state: str, most: int, minor_units: Mapping[str, int]) -> RowsInState:
     """Return the rows in one state, in the sheet's order, with amounts formatted for people."""
-    found = frame.filter(pl.col("state") == state)
+    matching = frame.filter(pl.col("state") == state)
     rows = [
         {**row, "amount": _amount(row["amount"], minor_units.get(row["currency"] or ""))}
-        for row in found.head(most).iter_rows(named=True)
+        for row in matching.head(most).iter_rows(named=True)
     ]
     caption = (
         say("All rows that are {state}", state=state_words(state))
-        if found.height <= most
-        else say(_CUT, shown=most, all=found.height)
+        if matching.height <= most
+        else say(_CUT, shown=most, all=matching.height)
     )
-    return RowsInState(state, found.height, rows, caption)
+    return RowsInState(state, matching.height, rows, caption)
 
 
 def _amount(amount: str | None, units: int | None) -> str:
@@ -307,13 +303,13 @@ def _waiting(
     """Yield the rows that need a person by state, in doubt first, each with its next step; ready rows come last."""
     operation = load_operation(batch.operation)
     for state in (*PERSON_STATES, State.READY.value):
-        found = _rows_in_state(frame, state, SHOWN_ROWS, minor_units)
-        if found.count:
-            numbers = [row["row"] for row in found.rows]
+        listed = _rows_in_state(frame, state, SHOWN_ROWS, minor_units)
+        if listed.count:
+            numbers = [row["row"] for row in listed.rows]
             step = step_of_state(state, batch, operation, first_row=numbers[0])
             needs = state != State.READY
             own = next_steps(journal, batch, numbers, verb=operation.verb, quarantine_h=quarantine_h) if needs else {}
-            yield replace(found, step=step, own=own)
+            yield replace(listed, step=step, own=own)
 
 
 def _charts(frame: pl.DataFrame, history: Sequence[HistoryEntry]) -> Sequence[Chart]:

@@ -81,7 +81,6 @@ class Summary:
     """Whether workers continue it; not in the JSON object."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the documented JSON object."""
         return {
             "batch": self.batch,
             "sheet": self.sheet,

@@ -76,7 +76,7 @@ def by_currency(books: BatchTotals) -> Sequence[CurrencyTotals]:
                 if state in counts[currency]
             ],
         )
-        for currency, money in sorted(sums.items(), key=lambda one: (not one[0], one[0]))
+        for currency, money in sorted(sums.items(), key=lambda item: (not item[0], item[0]))
     ]
 
 
@@ -94,18 +94,16 @@ class RunningTotals:
         """
         for piece in pieces:
             self._parts += (
-                some.group_by(_KEYS).agg(count=pl.len(), sum=readable_amount("amount").sum())
-                for some in piece.select(*_KEYS, "amount").iter_slices(_ROWS_AT_ONCE)
+                rows.group_by(_KEYS).agg(count=pl.len(), sum=readable_amount("amount").sum())
+                for rows in piece.select(*_KEYS, "amount").iter_slices(_ROWS_AT_ONCE)
             )
             yield piece
 
     def books(self) -> BatchTotals:
-        """Return the totals of all rows so far."""
         return _books(pl.concat(self._parts), self._minor_units)
 
 
 def books(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
-    """Count and sum a frame as `RunningTotals` does."""
     return books_of_pieces([frame], minor_units)
 
 

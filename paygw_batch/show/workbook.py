@@ -75,17 +75,17 @@ def workbook_of(frame: pl.DataFrame, books: BatchTotals, batch: BatchRecord, min
     with Workbook(file, workbook_options()) as workbook:
         workbook.set_properties({"title": batch.batch, "created": datetime.fromisoformat(batch.opened_at)})
         pen = _Pen(workbook, minor_units)
-        payments, totals, every = (
+        payments, totals, all_columns = (
             workbook.add_worksheet(name) for name in say_all("Payments", "Totals", "All columns")
         )
         # These names come first among the file's texts, and identify the file as one of ours.
-        pen.headings(every, {name: _WIDTHS.get(name, _USUAL_WIDTH) for name in frame.columns})
+        pen.headings(all_columns, {name: _WIDTHS.get(name, _USUAL_WIDTH) for name in frame.columns})
         _add_payments(pen, payments, frame, books)
         _add_totals(pen, totals, books)
         for at, line in enumerate(frame.iter_rows(), start=1):
-            pen.line(every, at, line)
-        every.autofilter(0, 0, frame.height, frame.width - 1)
-        for sheet in (payments, totals, every):
+            pen.line(all_columns, at, line)
+        all_columns.autofilter(0, 0, frame.height, frame.width - 1)
+        for sheet in (payments, totals, all_columns):
             _set_up_pages(sheet, batch)
     return file.getvalue()
 
@@ -166,7 +166,6 @@ def _lines_of(total: CurrencyTotals) -> Sequence[tuple[str, int, str]]:
 
 
 def _add_totals(pen: "_Pen", sheet: Any, books: BatchTotals) -> None:
-    """Add the totals of each currency, followed by those of each country."""
     lines = [
         (total.currency, "" if state else say("all"), state, rows, amount)
         for total in by_currency(books)
@@ -204,20 +203,20 @@ class _Pen:
     def __init__(self, workbook: Any, minor_units: Mapping[str, int]) -> None:
         self._minor_units = minor_units
 
-        def made(**more: object) -> Any:
+        def style(**more: object) -> Any:
             return workbook.add_format({"valign": "top", "align": "left", **_LINED, **more})
 
-        self._wrapped = made(text_wrap=True)
-        self.time = made(num_format="yyyy-mm-dd hh:mm")
+        self._wrapped = style(text_wrap=True)
+        self.time = style(num_format="yyyy-mm-dd hh:mm")
         head = {"bold": True, "bg_color": "#DDEBF7", "bottom_color": "#000000"}
-        self._head, self._head_right = made(**head), made(**head, **_RIGHT, indent=1)
-        colours = {state: made(bg_color=fill, font_color=ink) for state, (fill, ink) in STATE_COLOURS.items()}
+        self._head, self._head_right = style(**head), style(**head, **_RIGHT, indent=1)
+        colours = {state: style(bg_color=fill, font_color=ink) for state, (fill, ink) in STATE_COLOURS.items()}
         weights: Mapping[bool, Mapping[str, object]] = {False: {}, True: {"bold": True, "top": 1}}
-        self._states = {**colours, "": made(**weights[True])}
-        self._texts = {is_total: made(**weight) for is_total, weight in weights.items()}
-        self._number = made(num_format=f"0{_GAP}", **_RIGHT)
+        self._states = {**colours, "": style(**weights[True])}
+        self._texts = {is_total: style(**weight) for is_total, weight in weights.items()}
+        self._number = style(num_format=f"0{_GAP}", **_RIGHT)
         self._money = {
-            (units, is_total): made(num_format=_money_pattern(units), **_RIGHT, **weight)
+            (units, is_total): style(num_format=_money_pattern(units), **_RIGHT, **weight)
             for units in dict.fromkeys((None, 0, *minor_units.values()))
             for is_total, weight in weights.items()
         }
@@ -239,7 +238,6 @@ class _Pen:
                 sheet.write_number(at, place, cell, self._number)
 
     def count(self, sheet: Any, at: int, place: int, count: int, *, is_total: bool) -> None:
-        """Write a number of rows."""
         sheet.write_number(at, place, count, self._money[0, is_total])
 
     def sentence(self, sheet: Any, at: int, place: int, sentence: str) -> None:
