@@ -71,7 +71,7 @@ def require_about(document: PlanDocument, planned: Plan) -> None:
         )
 
 
-def require_approval(asked: Submission, planned: Plan, journal: JournalReader) -> Approved:
+def require_approval(submission: Submission, planned: Plan, journal: JournalReader) -> Approved:
     """Return who prepared and approved the batch that `planned` would open in `journal`, if it needs approval.
 
     A batch already in the journal was approved when it was opened. Raises `ApprovalError` if its plan lacks valid
@@ -79,26 +79,26 @@ def require_approval(asked: Submission, planned: Plan, journal: JournalReader) -
     are needed, a plan that a person named is still checked for the rest. A withdrawn plan never opens a batch, named or
     not.
     """
-    settings, file, is_named = asked.given.settings, asked.plan, asked.choices.is_plan_named
+    settings, file, is_named = submission.given.settings, submission.plan, submission.choices.is_plan_named
     policy = policy_of(settings)
     if policy is None:
         return NOT_ASKED_FOR
     now, withdrawn = utc_now(), journal.withdrawals()
-    dead = {one.sha256 for one in withdrawn}
+    dead = {withdrawal.sha256 for withdrawal in withdrawn}
     if planned.existing is not None:
         if is_named:
             require_not_withdrawn(named_plan(settings, file), withdrawn)
         return NOT_ASKED_FOR
-    content, _ = planned_content(asked, planned, journal)
+    content, _ = planned_content(submission, planned, journal)
     if not needs_approval(content, policy):
-        named = named_plan(settings, file) if is_named else None
-        if (found := named or _plan_at_hand(settings, content, file, policy, now, dead)) is not None:
-            require_not_withdrawn(found, withdrawn)
-        if named is not None:
-            require_same_content(named, content)
-            signatures_of(named, policy, now)
-            require_true_findings(named, asked, journal)
-            return replace(NOT_ASKED_FOR, answered=tuple(named.answered))
+        named_document = named_plan(settings, file) if is_named else None
+        if (at_hand := named_document or _plan_at_hand(settings, content, file, policy, now, dead)) is not None:
+            require_not_withdrawn(at_hand, withdrawn)
+        if named_document is not None:
+            require_same_content(named_document, content)
+            signatures_of(named_document, policy, now)
+            require_true_findings(named_document, submission, journal)
+            return replace(NOT_ASKED_FOR, answered=tuple(named_document.answered))
         return NOT_ASKED_FOR
     document = best_plan(settings, content, file, policy, now, withdrawn=dead)
     if document is None:
@@ -111,7 +111,7 @@ def require_approval(asked: Submission, planned: Plan, journal: JournalReader) -
     require_not_withdrawn(document, withdrawn)
     opened = next(iter(journal.batches(plan_sha256=document.digest())), None)
     approved = check_plan(document, content, policy, now, used=opened)
-    require_true_findings(document, asked, journal)
+    require_true_findings(document, submission, journal)
     return approved
 
 
@@ -120,10 +120,10 @@ def _plan_at_hand(
 ) -> PlanDocument | None:
     """Return the plan of a payout that needs none, from its file or the database; None if none is readable."""
     try:
-        found = best_plan(settings, content, file, policy, now, withdrawn=withdrawn)
+        plan = best_plan(settings, content, file, policy, now, withdrawn=withdrawn)
     except ApprovalError:
         return None
-    return None if found is None or found.content.batch != content.batch else found
+    return None if plan is None or plan.content.batch != content.batch else plan
 
 
 def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: Withdrawal) -> None:
@@ -143,7 +143,7 @@ def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: 
 _CODE = re.compile(r"[0-9a-f]{16}")
 
 
-def require_in_force(settings: Settings, found: SignedDocument) -> None:
+def require_in_force(settings: Settings, document: SignedDocument) -> None:
     """Raise `DocumentWithdrawn` if this machine's journal has the document as withdrawn.
 
     An approver's machine may have no journal; `submit`, which has it, then refuses the document.
@@ -153,7 +153,7 @@ def require_in_force(settings: Settings, found: SignedDocument) -> None:
             withdrawals = journal.withdrawals()
     except JournalError:
         return
-    require_not_withdrawn(found, withdrawals)
+    require_not_withdrawn(document, withdrawals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +217,12 @@ def newest_version(settings: Settings, document: PlanDocument) -> SharedPlan | N
 
 def required_plan(settings: Settings, code: str) -> SharedPlan:
     """Return the newest plan with this code in the database. Raises `ApprovalError` if there is none."""
-    if (found := shared_plan(settings, code)) is None:
+    if (shared := shared_plan(settings, code)) is None:
         raise ApprovalError(
             say("The database of the journal has no plan {code}.", code=code),
             hint=say("Nothing was approved. First prepare the plan with `paygw-batch plan`, with [journal] url set."),
         )
-    return found
+    return shared
 
 
 def best_plan(
@@ -238,16 +238,16 @@ def best_plan(
 
     A plan whose digest is in `withdrawn` is the last choice.
     """
-    if (named := code_in(settings, file)) is not None:
-        return required_plan(settings, named).document
-    found = [read_document(file, PlanDocument)] if file.exists() else []
-    found += _plans_of(settings, content)
+    if (code := code_in(settings, file)) is not None:
+        return required_plan(settings, code).document
+    plans = [read_document(file, PlanDocument)] if file.exists() else []
+    plans += _plans_of(settings, content)
 
-    def worth(one: PlanDocument) -> tuple[bool, bool, int]:
-        valid = len(signatures_of(one, policy, now).valid)
-        return one.content == content, one.digest() not in withdrawn, valid
+    def worth(plan: PlanDocument) -> tuple[bool, bool, int]:
+        valid = len(signatures_of(plan, policy, now).valid)
+        return plan.content == content, plan.digest() not in withdrawn, valid
 
-    return max(found, key=worth, default=None)
+    return max(plans, key=worth, default=None)
 
 
 def _plans_of(settings: Settings, content: Content) -> Sequence[PlanDocument]:
@@ -255,4 +255,4 @@ def _plans_of(settings: Settings, content: Content) -> Sequence[PlanDocument]:
     if (place := database_of(settings)) is None:
         return []
     kept = place.plans_of(payments_sha256(content))
-    return [read_document(Path(one.code), PlanDocument, data=one.content.encode()) for one in kept]
+    return [read_document(Path(plan.code), PlanDocument, data=plan.content.encode()) for plan in kept]

@@ -71,10 +71,10 @@ class RowOutcome:
     def to_dict(self) -> dict[str, object]:
         """Return the values by name, for JSON, including the payee's."""
         names = ("row", "client_orderid", "order_id", "payee", "account", "amount", "currency")
-        said = ("gateway_status", "gateway_reference", "error_code", "message")
+        of_gateway = ("gateway_status", "gateway_reference", "error_code", "message")
         return {name: getattr(self, name) for name in names} | {
             "kind": self.kind.value,
-            **{name: getattr(self.outcome, name) for name in said},
+            **{name: getattr(self.outcome, name) for name in of_gateway},
         }
 
 
@@ -95,12 +95,10 @@ class RunHandle:
     # Called by the run.
 
     def opened(self, batch: str) -> None:
-        """Record the id of the batch."""
         with self._changed:
             self._batch = batch
 
     def started(self, due: int) -> None:
-        """Record the number of due rows."""
         with self._changed:
             self._total = due
 
@@ -111,16 +109,15 @@ class RunHandle:
         with self._changed:
             if not self._discards:
                 order_id = due.instruction.client_orderid
-                found = RowOutcome(due.row, order_id, due.order_id, outcome.kind, outcome, due.instruction)
-                self._waiting.append(found)
+                row_outcome = RowOutcome(due.row, order_id, due.order_id, outcome.kind, outcome, due.instruction)
+                self._waiting.append(row_outcome)
             self._counts[outcome.kind] += 1
             self._changed.notify_all()
 
-    def heard(self, one: RowOutcome) -> None:
-        """Queue an outcome from the workers."""
+    def heard(self, outcome: RowOutcome) -> None:
         with self._changed:
             if not self._discards:
-                self._waiting.append(one)
+                self._waiting.append(outcome)
             self._changed.notify_all()
 
     def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
@@ -129,7 +126,6 @@ class RunHandle:
             self._counts = +Counter(counts)
 
     def has_room(self) -> bool:
-        """Whether the holder has room for more outcomes."""
         with self._changed:
             return self._has_room()
 
@@ -165,7 +161,6 @@ class RunHandle:
             await has_changed.wait()
 
     def notes(self) -> tuple[str, ...]:
-        """Return the run's notes so far, for a person to read."""
         with self._changed:
             return tuple(self._notes)
 
@@ -177,7 +172,6 @@ class RunHandle:
             return self._batch, self._total, dict(self._counts)
 
     def stop(self) -> None:
-        """Stop the run from starting new rows."""
         with self._changed:
             self._is_stopped = True
             drain = self._drain
@@ -186,7 +180,6 @@ class RunHandle:
             drain()
 
     def discard(self) -> None:
-        """Queue no further outcome."""
         with self._changed:
             self._discards = True
             self._wake()
@@ -195,10 +188,10 @@ class RunHandle:
         """Return the waiting outcomes: at least one, or none once the run has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._has_ended)
-            taken = list(self._waiting)
+            outcomes = list(self._waiting)
             self._waiting.clear()
             self._wake()
-        return taken
+        return outcomes
 
     def wait_until_sending(self) -> None:
         """Wait until the batch is stored and rows are about to leave, or the run has ended earlier."""
@@ -303,8 +296,8 @@ class BackgroundRun(Generic[T]):
         self._leave(error)
 
     def __iter__(self) -> Iterator[RowOutcome]:
-        while taken := self._parts.take():
-            yield from taken
+        while outcomes := self._parts.take():
+            yield from outcomes
         self._thread.join()
         self._raise_failure()
 
@@ -323,9 +316,9 @@ class BackgroundRun(Generic[T]):
         await self._leave_async(error)
 
     async def __aiter__(self) -> AsyncIterator[RowOutcome]:
-        while taken := await asyncio.to_thread(self._parts.take):
-            for one in taken:
-                yield one
+        while outcomes := await asyncio.to_thread(self._parts.take):
+            for outcome in outcomes:
+                yield outcome
         await asyncio.to_thread(self._thread.join)
         self._raise_failure()
 
@@ -347,7 +340,7 @@ class BackgroundRun(Generic[T]):
         def heed(_signal: int, _frame: FrameType | None) -> None:
             self.stop()
 
-        self._former = {each: signal.signal(each, heed) for each in self._stop_on}
+        self._former = {number: signal.signal(number, heed) for number in self._stop_on}
 
     def _entered(self) -> Self:
         if self._failure is not None:
@@ -375,8 +368,8 @@ class BackgroundRun(Generic[T]):
             self._raise_failure()
 
     def _restore_signals(self) -> None:
-        for each, handler in self._former.items():
-            signal.signal(each, handler)  # type: ignore[arg-type]  # what signal.signal itself returned
+        for number, handler in self._former.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal itself returned
         self._former = {}
 
     def _raise_failure(self) -> None:
@@ -396,7 +389,7 @@ class FollowedRows:
 
     def begin(self) -> None:
         """Note the waiting rows before workers get them."""
-        self._waiting = [one.row for one in self._journal.rows(self._batch.number, states={State.READY})]
+        self._waiting = [row.row for row in self._journal.rows(self._batch.number, states={State.READY})]
 
     def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
         """Record the run's counts, and pass on new outcomes while the holder has room for them."""
@@ -408,27 +401,27 @@ class FollowedRows:
         self._hand_on(is_end=True)
 
     def _hand_on(self, *, is_end: bool) -> None:
-        left: list[int] = []
+        remaining: list[int] = []
         for start in range(0, len(self._waiting), _AT_ONCE):
             page = self._waiting[start : start + _AT_ONCE]
             if is_end:
                 self._holder.wait_until_room()
             elif not self._holder.has_room():
-                left += self._waiting[start:]
+                remaining += self._waiting[start:]
                 break
-            known = set[int]()
-            for one in self._outcomes(page):
-                self._holder.heard(one)
-                known.add(one.row)
-            left += [row for row in page if row not in known]
-        self._waiting = left
+            concluded = set[int]()
+            for outcome in self._outcomes(page):
+                self._holder.heard(outcome)
+                concluded.add(outcome.row)
+            remaining += [row for row in page if row not in concluded]
+        self._waiting = remaining
 
     def _outcomes(self, rows: Sequence[int]) -> Iterator[RowOutcome]:
-        found = self._journal.rows(self._batch.number, numbers=set(rows))
-        answered = [one for one in found if one.state in OUTCOME_OF_STATE]
-        payments = self._journal.payments(self._batch.number, [one.row for one in answered])
-        for one in answered:
-            yield _outcome(one, payments[one.row])
+        states = self._journal.rows(self._batch.number, numbers=set(rows))
+        answered = [row for row in states if row.state in OUTCOME_OF_STATE]
+        payments = self._journal.payments(self._batch.number, [row.row for row in answered])
+        for row in answered:
+            yield _outcome(row, payments[row.row])
 
 
 def _outcome(row: RowState, payment: FoundPayment) -> RowOutcome:

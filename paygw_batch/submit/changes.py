@@ -119,11 +119,11 @@ def compare_with_past(
     homonyms = _homonyms(paid)
     units = _units(_told_apart(paid, homonyms))
     past = _Past.read(journal, batches, units, homonyms)
-    found = _Sheet(units, past, share, minor_units)
+    sheet = _Sheet(units, past, share, minor_units)
     base = _base(journal, batches, past)
-    changed = found.changed_accounts(None)
+    changed = sheet.changed_accounts(None)
     # One more batch excuses nothing: an unusual amount stays listed beside an account that this batch calls changed.
-    also = changed if against is None else found.changed_accounts(against)
+    also = changed if against is None else sheet.changed_accounts(against)
     people = units.select("payee", "person").unique().height
     compared: list[tuple[BatchRecord, Sequence[Change]]] = []
     if base is not None and past.overlap_of(base) * 2 >= people:
@@ -133,16 +133,16 @@ def compare_with_past(
     here = pl.col("country").is_in(now["country"].unique().implode())
     lines = [
         *also,
-        *found.amounts_off({(one.row, one.currency) for one in changed}, against),
-        *found.new_payees(),
+        *sheet.amounts_off({(change.row, change.currency) for change in changed}, against),
+        *sheet.new_payees(),
         *(
-            one
-            for batch, known in compared
-            for one in found.gone(_paid_rows(journal, batch, here, homonyms), batch, known)
+            change
+            for batch, moved in compared
+            for change in sheet.gone(_paid_rows(journal, batch, here, homonyms), batch, moved)
         ),
     ]
     overlap = None if base is None else Overlap(base, past.overlap_of(base), past.touched["unit"].n_unique())
-    return Comparison(_by_danger(_each_once(lines), found.usual()), people, overlap, found.known_since(now))
+    return Comparison(_by_danger(_each_once(lines), sheet.usual()), people, overlap, sheet.known_since(now))
 
 
 def accounts(rows: pl.DataFrame) -> pl.DataFrame:
@@ -164,9 +164,9 @@ def accounts(rows: pl.DataFrame) -> pl.DataFrame:
     # `plain_name` does just this to plain ASCII, which is all that most of hundreds of thousands of names contain.
     is_plain = pl.col("name").str.contains(r"^[ -~]*$")
     simple = pl.col("name").str.to_lowercase().str.replace_all(r" +", " ").str.strip_chars(" ")
-    others = valid.filter(~is_plain).select("name").unique()
-    others = others.with_columns(other=pl.col("name").map_elements(plain_name, pl.String))
-    named = valid.join(others, on="name", how="left", maintain_order="left")
+    odd_names = valid.filter(~is_plain).select("name").unique()
+    odd_names = odd_names.with_columns(other=pl.col("name").map_elements(plain_name, pl.String))
+    named = valid.join(odd_names, on="name", how="left", maintain_order="left")
     named = named.with_columns(plain=pl.when(is_plain).then(simple).otherwise("other"))
     person = pl.when(pl.col("plain") != "").then(pl.format("{} {}", "country", "plain"))
     return named.select(*valid.columns, person=person)
@@ -207,22 +207,22 @@ def _listed_rows(journal: JournalReader, batch: BatchRecord) -> tuple[Collection
     counts: dict[State, int] = {}
     for tally in journal.tallies(batch.number):
         counts[tally.state] = counts.get(tally.state, 0) + tally.count
-    left = {state for state in counts if state in _MONEY_LEFT}
-    others = counts.keys() - left
-    is_left = sum(counts[state] for state in left) < sum(counts[state] for state in others)
-    wanted = left if is_left else others
+    money_left = {state for state in counts if state in _MONEY_LEFT}
+    other_states = counts.keys() - money_left
+    is_left = sum(counts[state] for state in money_left) < sum(counts[state] for state in other_states)
+    chosen = money_left if is_left else other_states
     # Ready rows can only be queried alone.
-    groups = [group for group in (wanted & {State.READY}, wanted - {State.READY}) if group]
+    groups = [group for group in (chosen & {State.READY}, chosen - {State.READY}) if group]
     return {row.row for group in groups for row in journal.rows(batch.number, states=group)}, is_left
 
 
 def _paid_rows(
-    journal: JournalReader, batch: BatchRecord, wanted: pl.Expr = _ALL, homonyms: pl.Series = _NO_HOMONYMS
+    journal: JournalReader, batch: BatchRecord, condition: pl.Expr = _ALL, homonyms: pl.Series = _NO_HOMONYMS
 ) -> pl.DataFrame:
-    """Return the rows of a batch that were paid, or may have been, in the form of `accounts`; `wanted` filters them."""
+    """Return the rows of a batch that were paid, or may have been, in the form of `accounts`, if `condition` holds."""
     rows, are_paid = _listed_rows(journal, batch)
     listed = pl.col("row").is_in(list(rows))
-    keep = (listed if are_paid else ~listed) & wanted
+    keep = (listed if are_paid else ~listed) & condition
     pages = [] if are_paid and not rows else _pages(journal, batch, homonyms)
     return pl.concat([accounts(_EMPTY_PAGE), *(page.filter(keep) for page in pages)])
 
@@ -251,14 +251,14 @@ class _Past:
     ) -> "_Past":
         """Read all batches page by page, keeping the payments to the people in the sheet."""
         payees, persons = units["payee"].unique().implode(), units["person"].drop_nulls().unique().implode()
-        wanted = pl.col("payee").is_in(payees) | pl.col("person").is_in(persons).fill_null(value=False)
+        is_concerned = pl.col("payee").is_in(payees) | pl.col("person").is_in(persons).fill_null(value=False)
         keys = ("batch", "payee", "person", "currency")
         frames = [
-            _paid_rows(journal, one, wanted, homonyms)
-            .with_columns(batch=pl.lit(one.number, pl.Int64))
+            _paid_rows(journal, record, is_concerned, homonyms)
+            .with_columns(batch=pl.lit(record.number, pl.Int64))
             .group_by(keys, maintain_order=True)
             .agg(pl.col("value").sum(), pl.col("name", "account").last())
-            for one in records
+            for record in records
         ]
         empty = accounts(_EMPTY_PAGE).with_columns(batch=pl.lit(0, pl.Int64))
         paid = pl.concat([empty.select(*keys, "value", "name", "account"), *frames])
@@ -267,7 +267,7 @@ class _Past:
         by_account = pairs.join(paid.select("payee", "batch").unique(), on="payee")
         both = [by_name.with_columns(by_name=pl.lit(value=True)), by_account.with_columns(by_name=pl.lit(value=False))]
         touched = (
-            pl.concat([one.select("unit", "batch", "by_name") for one in both])
+            pl.concat([frame.select("unit", "batch", "by_name") for frame in both])
             .group_by("unit", "batch")
             .agg(pl.col("by_name").any())
         )
@@ -279,7 +279,9 @@ class _Past:
             if approved
             else pl.lit(value=False),
         )
-        return _Past({one.number: one for one in records}, paid, touched, batches.match_to_schema(_NO_BATCHES.schema))
+        return _Past(
+            {record.number: record for record in records}, paid, touched, batches.match_to_schema(_NO_BATCHES.schema)
+        )
 
     def overlap_of(self, batch: BatchRecord) -> int:
         """Return the number of people in the sheet that a batch paid."""
@@ -309,12 +311,12 @@ class _Past:
         sheet's people as the one with the most, because a small batch is no yardstick. `alike` is the newest batch that
         pays like the sheet, or else the most similar one.
         """
-        every = candidates.join(self.batches, on="batch").filter(
+        eligible = candidates.join(self.batches, on="batch").filter(
             pl.col("is_approved") == pl.col("is_approved").any().over(keys)
         )
-        large = every.filter(_is_large(*keys))
+        large = eligible.filter(_is_large(*keys))
         latest = large.group_by(keys).agg(latest=pl.col("batch").max())
-        alike = every.filter(_is_alike()).filter(_is_large(*keys)).group_by(keys).agg(alike=pl.col("batch").max())
+        alike = eligible.filter(_is_alike()).filter(_is_large(*keys)).group_by(keys).agg(alike=pl.col("batch").max())
         nearest = (
             large.sort("distance", "batch", descending=[False, True])
             .group_by(keys, maintain_order=True)
@@ -342,16 +344,16 @@ def _distances(units: pl.DataFrame, touched: pl.DataFrame, paid: pl.DataFrame) -
         units.select("unit", "payee", "person", "currency", "value"), on="unit"
     )
     sums = paid.select("batch", "payee", "person", "currency", before="value")
-    found: list[pl.DataFrame] = []
+    matched: list[pl.DataFrame] = []
     for keys in (("payee", "person"), ("person",), ("payee",)):
         on = ["batch", *keys, "currency"]
-        if found:  # few are left
+        if matched:  # few are left
             sums = paid.join(lines, on=on, how="semi").group_by(on).agg(before=pl.col("value").sum())
-        found.append(lines.join(sums, on=on).select("batch", "value", "before"))
+        matched.append(lines.join(sums, on=on).select("batch", "value", "before"))
         lines = lines.join(sums, on=on, how="anti")
     before = pl.col("before").cast(pl.Float64)
     ratio = (pl.col("value").cast(pl.Float64) / before).filter(before > 0).median()
-    middle = pl.concat(found).group_by("batch").agg(ratio=ratio).filter(pl.col("ratio") > 0)
+    middle = pl.concat(matched).group_by("batch").agg(ratio=ratio).filter(pl.col("ratio") > 0)
     return middle.select("batch", distance=pl.max_horizontal(pl.col("ratio"), 1 / pl.col("ratio")))
 
 
@@ -364,12 +366,12 @@ def _base(journal: JournalReader, batches: Sequence[BatchRecord], past: _Past) -
     if most is not None and _is_approved(journal, most.number):
         return most
     newest = [*reversed(batches)]
-    approved = (one for one in newest if _is_approved(journal, one.number))
+    approved = (batch for batch in newest if _is_approved(journal, batch.number))
     return _first_paying(journal, approved) or most or _first_paying(journal, newest)
 
 
 def _first_paying(journal: JournalReader, batches: Iterable[BatchRecord]) -> BatchRecord | None:
-    return next((one for one in batches if not _paid_rows(journal, one).is_empty()), None)
+    return next((batch for batch in batches if not _paid_rows(journal, batch).is_empty()), None)
 
 
 class _Sheet:
@@ -410,14 +412,14 @@ class _Sheet:
             how="left",
             maintain_order="left",
         )
-        others = self._other_names()
+        other_names = self._other_names()
         return [
             self._change(
                 CHANGED_ACCOUNT,
                 line,
                 line["value"],
                 self._payment(line["batch"], line["old_account"], line["currency"], line["before"]),
-                others.get(line["unit"], ""),
+                other_names.get(line["unit"], ""),
             )
             for line in lines.iter_rows(named=True)
         ]
@@ -439,9 +441,9 @@ class _Sheet:
     def amounts_off(self, changed: Collection[tuple[int, str]], against: BatchRecord | None) -> Iterator[Change]:
         """Yield the payees whose amount differs by more than the share from that of the batch to compare with."""
         past, pair = self._past, ["payee", "person"]
-        known = past.touched.select("unit").unique()
+        touched = past.touched.select("unit").unique()
         pairs = past.paid.select("batch", *pair, "currency", before="value")
-        units = self._units.join(known, on="unit", how="semi", maintain_order="left")
+        units = self._units.join(touched, on="unit", how="semi", maintain_order="left")
         ever = past.paid.select(pair).unique()
         named = units.join(ever, on=pair, how="semi", maintain_order="left", nulls_equal=True)
         # A known account under a differently spelled name: compare everything that the sheet pays to it.
@@ -455,14 +457,14 @@ class _Sheet:
         )
         paid = past.paid.join(respelled, on="payee", how="semi")
         payees = paid.group_by("batch", "payee", "currency").agg(before=pl.col("value").sum())
-        for some, sums, keys in ((named, pairs, pair), (respelled, payees, ["payee"])):
-            candidates = some.join(sums, on=[*keys, "currency"], nulls_equal=True)
+        for part, sums, keys in ((named, pairs, pair), (respelled, payees, ["payee"])):
+            candidates = part.join(sums, on=[*keys, "currency"], nulls_equal=True)
             chosen = past.references(candidates.select("unit", "currency", "batch"), "unit", "currency")
-            wanted = [chosen.select("unit", "currency", batch="alike")]
+            references = [chosen.select("unit", "currency", batch="alike")]
             if against is not None:
-                wanted.append(candidates.filter(batch=against.number).select("unit", "currency", "batch"))
-            compared = pl.concat(wanted).unique(maintain_order=True)
-            lines = some.join(compared, on=["unit", "currency"], how="left", maintain_order="left").join(
+                references.append(candidates.filter(batch=against.number).select("unit", "currency", "batch"))
+            compared = pl.concat(references).unique(maintain_order=True)
+            lines = part.join(compared, on=["unit", "currency"], how="left", maintain_order="left").join(
                 sums, on=["batch", *keys, "currency"], how="left", maintain_order="left", nulls_equal=True
             )
             for line in lines.iter_rows(named=True):
@@ -484,15 +486,15 @@ class _Sheet:
             pl.col("name", "account").first(), pl.col("value").sum()
         )
         is_here = pl.col("payee").is_in(self._units["payee"].unique().implode())
-        olds = pl.DataFrame([(one.row, one.before.account) for one in changed], schema=_OLD_ACCOUNTS, orient="row")
+        olds = pl.DataFrame([(move.row, move.before.account) for move in changed], schema=_OLD_ACCOUNTS, orient="row")
         moved = olds.join(self._units.select("row", "person"), on="row").select("person", "account").unique()
         # If someone else now has the account of a person who left, that person has not moved there.
-        left = sums.join(moved, on=["person", "account"], how="semi")
+        moved_on = sums.join(moved, on=["person", "account"], how="semi")
         # A person that this batch paid to a third account is only recognised by name.
-        elsewhere = moved.join(left, on="person", how="anti")
+        elsewhere = moved.join(moved_on, on="person", how="anti")
         away = (
             sums.filter(~is_here)
-            .join(left, on=["person", "account"], how="anti", maintain_order="left")
+            .join(moved_on, on=["person", "account"], how="anti", maintain_order="left")
             .join(elsewhere, on="person", how="anti", maintain_order="left")
         )
         for line in away.iter_rows(named=True):
@@ -508,27 +510,27 @@ class _Sheet:
 
     def usual(self) -> Mapping[str, float]:
         """Return a payee's usual (median) sum in each currency, over earlier batches and this sheet."""
-        found: dict[str, float] = {}
+        medians: dict[str, float] = {}
         for frame in (self._past.paid, self._units):
-            found.update(frame.group_by("currency").agg(pl.col("value").cast(pl.Float64).median()).iter_rows())
-        return found
+            medians.update(frame.group_by("currency").agg(pl.col("value").cast(pl.Float64).median()).iter_rows())
+        return medians
 
     def _first_payments(self) -> Mapping[str, tuple[int, Mapping[str, Decimal]]]:
         """Return, for each account in the sheet, the first batch that paid it, with the sums by currency."""
         paid = self._past.paid.filter(pl.col("payee").is_in(self._units["payee"].unique().implode()))
         first = paid.filter(pl.col("batch") == pl.col("batch").min().over("payee"))
         sums = first.group_by("payee", "batch", "currency").agg(pl.col("value").sum())
-        found: dict[str, tuple[int, dict[str, Decimal]]] = {}
+        firsts: dict[str, tuple[int, dict[str, Decimal]]] = {}
         for payee, batch, currency, value in sums.iter_rows():
-            found.setdefault(payee, (batch, {}))[1][currency] = value
-        return found
+            firsts.setdefault(payee, (batch, {}))[1][currency] = value
+        return firsts
 
     def _other_names(self) -> Mapping[int, str]:
         """Return, for each unit, the latest other name that its account was paid under."""
         units = self._units.select("unit", "payee", "person").unique()
         named = self._past.paid.filter(pl.col("person").is_not_null()).rename({"person": "other", "name": "other_name"})
-        found = units.join(named, on="payee").filter(pl.col("other") != pl.col("person")).sort("batch")
-        return dict(found.select("unit", "other_name").iter_rows())
+        pairs = units.join(named, on="payee").filter(pl.col("other") != pl.col("person")).sort("batch")
+        return dict(pairs.select("unit", "other_name").iter_rows())
 
     def _payment(self, number: int | None, account: str, currency: str, value: Decimal | None) -> Payment:
         if number is None:
@@ -552,13 +554,13 @@ class _Sheet:
 
 def _each_once(changes: Sequence[Change]) -> Sequence[Change]:
     """Return changes without repeats from a second batch; the first stays, from the batch that the rule chose."""
-    found: dict[tuple[int, str, str, str, str], Change] = {}
-    for one in changes:
-        found.setdefault((one.row, one.code, one.name, one.account, one.currency), one)
-    return list(found.values())
+    unique: dict[tuple[int, str, str, str, str], Change] = {}
+    for change in changes:
+        unique.setdefault((change.row, change.code, change.name, change.account, change.currency), change)
+    return list(unique.values())
 
 
-def _by_danger(found: Sequence[Change], usual: Mapping[str, float]) -> Sequence[Change]:
+def _by_danger(changes: Sequence[Change], usual: Mapping[str, float]) -> Sequence[Change]:
     """Return changes by kind and, within a kind, by the money that they move, largest first.
 
     Money in several currencies is compared in usual payments of each currency. Increases come before decreases.
@@ -569,4 +571,4 @@ def _by_danger(found: Sequence[Change], usual: Mapping[str, float]) -> Sequence[
         payments = abs(float(change.stake)) / (usual.get(change.currency) or 1.0)
         return DANGER[change.code], is_less, -payments, change.row, change.account
 
-    return sorted(found, key=order)
+    return sorted(changes, key=order)

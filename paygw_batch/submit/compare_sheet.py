@@ -45,19 +45,18 @@ class SheetComparison:
     def of_rows(self, rows: Collection[int], since: str) -> "SheetComparison":
         """Return the results for some rows, with look-alikes only from batches opened after `since`."""
         return SheetComparison(
-            [one for one in self.known if one.row in rows],
-            [one for one in self.amended if one.row in rows],
-            [one for one in self.conflicts if one.row in rows],
-            [one for one in self.spelled if one.row in rows],
-            [one for one in self.paid_before if one.row in rows and one.opened_at > since],
-            [one for one in self.rewritten if one.row in rows],
+            [entry for entry in self.known if entry.row in rows],
+            [entry for entry in self.amended if entry.row in rows],
+            [entry for entry in self.conflicts if entry.row in rows],
+            [entry for entry in self.spelled if entry.row in rows],
+            [entry for entry in self.paid_before if entry.row in rows and entry.opened_at > since],
+            [entry for entry in self.rewritten if entry.row in rows],
             {row: own_id for row, own_id in self.own_ids.items() if row in rows},
         )
 
     def sort(self) -> None:
-        """Sort all results by row."""
-        for found in self._findings:
-            found.sort(key=attrgetter("row"))
+        for entries in self._findings:
+            entries.sort(key=attrgetter("row"))
 
     def add(
         self,
@@ -75,17 +74,17 @@ class SheetComparison:
         spelled = journal.used_spellings(
             operation, zip(instructions["row"], order_ids, in_one_spelling(order_ids), strict=True)
         )
-        new = without_rows(instructions, (one.row for found in (known, conflicts, spelled) for one in found))
+        new = without_rows(instructions, (entry.row for entries in (known, conflicts, spelled) for entry in entries))
         rows = new.select("row", "client_orderid", "payee", "currency", "minor").iter_rows()
         paid_before = journal.look_alikes(operation, rows, since=since)
         self.known += known
         self.amended += amended
         self.conflicts += conflicts
         self.spelled += spelled
-        self.paid_before += [one for one in paid_before if not one.is_rewritten]
-        self.rewritten += [one for one in paid_before if one.is_rewritten]
-        if told := [one.row for found in (spelled, paid_before) for one in found]:
-            self.own_ids |= dict(with_rows(instructions, told).select("row", "client_orderid").iter_rows())
+        self.paid_before += [entry for entry in paid_before if not entry.is_rewritten]
+        self.rewritten += [entry for entry in paid_before if entry.is_rewritten]
+        if numbers := [entry.row for entries in (spelled, paid_before) for entry in entries]:
+            self.own_ids |= dict(with_rows(instructions, numbers).select("row", "client_orderid").iter_rows())
 
 
 def compare_sheet(
@@ -101,13 +100,13 @@ def compare_sheet(
     `since`. With the `memory` of an earlier comparison, in which nothing may be replaced, the journal is only asked
     about rows that have changed since.
     """
-    found, operation = SheetComparison(), validated.sheet.operation
+    comparison, operation = SheetComparison(), validated.sheet.operation
     if any(record.operation == operation for record in journal.batches()):
         if memory is not None:
             return memory.compared(validated, journal, since)
         for part in validated.parts():
-            found.add(part.instructions, journal, operation, may_replace, since)
-    return found
+            comparison.add(part.instructions, journal, operation, may_replace, since)
+    return comparison
 
 
 _ASKED = ("row", "client_orderid", "content", "payee", "currency", "minor")
@@ -127,26 +126,24 @@ class ComparisonMemory:
         """Return the comparison of a sheet whose rows may not replace a payment."""
         operation = validated.sheet.operation
         head = (operation, journal.head())  # before the rows, so that later writes cause a new query
-        asked = pl.concat(part.instructions.select(_ASKED) for part in validated.parts())
-        kept = SheetComparison()
-        changed = asked
+        instructions = pl.concat(part.instructions.select(_ASKED) for part in validated.parts())
+        comparison = SheetComparison()
+        changed = instructions
         if head == self._head and since >= self._since:
-            changed = asked.join(self._asked, on=_ASKED, how="anti", maintain_order="left")
-            same = set(asked["row"]) - set(changed["row"]) if self._found.is_any else set()
-            kept = self._found.of_rows(same, since)
-        kept.add(changed, journal, operation, lambda _clash: False, since)
-        kept.sort()
-        self._head, self._since, self._asked, self._found = head, since, asked, kept
-        return kept
+            changed = instructions.join(self._asked, on=_ASKED, how="anti", maintain_order="left")
+            same = set(instructions["row"]) - set(changed["row"]) if self._found.is_any else set()
+            comparison = self._found.of_rows(same, since)
+        comparison.add(changed, journal, operation, lambda _clash: False, since)
+        comparison.sort()
+        self._head, self._since, self._asked, self._found = head, since, instructions, comparison
+        return comparison
 
 
 def with_rows(frame: pl.DataFrame, rows: Sequence[int]) -> pl.DataFrame:
-    """Return the rows of a frame with these numbers."""
     return frame.filter(pl.col("row").is_in(pl.Series(rows, dtype=pl.UInt32).implode()))
 
 
 def without_rows(frame: pl.DataFrame, rows: Iterable[int]) -> pl.DataFrame:
-    """Return the rows of a frame without these numbers."""
     left_out = pl.Series(list(rows), dtype=pl.UInt32)
     return frame.filter(~pl.col("row").is_in(left_out.implode())) if left_out.len() else frame
 
@@ -157,13 +154,13 @@ ROWS_NAMED = 20
 
 def outside_repeat(look_alikes: Sequence[LookAlike], repeat: OpenQuestion | None) -> Sequence[LookAlike]:
     """Return the look-alikes that the question about the whole sheet does not cover."""
-    return look_alikes if repeat is None else [found for found in look_alikes if found.batch != repeat.about]
+    return look_alikes if repeat is None else [row for row in look_alikes if row.batch != repeat.about]
 
 
 def repeated_within_a_batch(look_alikes: Sequence[LookAlike]) -> Sequence[LookAlike]:
     """Return the look-alikes from batches that have at least two of them."""
-    of_batch = Counter(found.batch for found in look_alikes)
-    return [found for found in look_alikes if of_batch[found.batch] > 1]
+    of_batch = Counter(row.batch for row in look_alikes)
+    return [row for row in look_alikes if of_batch[row.batch] > 1]
 
 
 def one_warning_per_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping[str, str]) -> pl.DataFrame:
@@ -172,11 +169,11 @@ def one_warning_per_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping
     `sheet_names` has the name of each batch's sheet.
     """
     of_batch: dict[str, list[LookAlike]] = defaultdict(list)
-    for found in look_alikes:
-        of_batch[found.batch].append(found)
+    for row in look_alikes:
+        of_batch[row.batch].append(row)
     lines = []
     for batch, alike in of_batch.items():
-        named = ", ".join(str(found.row) for found in alike[:ROWS_NAMED])
+        named = ", ".join(str(row.row) for row in alike[:ROWS_NAMED])
         more = say(" and {count:,} more", count=len(alike) - ROWS_NAMED) if len(alike) > ROWS_NAMED else ""
         sentence = say(
             "{count:,} rows have the same account and amount as rows of {sheet_name} ({opened_at}), under "

@@ -64,7 +64,7 @@ def plan_notices(settings: Settings, document: PlanDocument, path: str = "") -> 
     if not recipients or policy is None or document.approvals or not needs_approval(document.content, policy):
         return []
     content = document.content
-    told = {
+    data = {
         "sheet": plain(content.sheet),
         "batch": content.batch,
         "rows": content.rows,
@@ -74,7 +74,7 @@ def plan_notices(settings: Settings, document: PlanDocument, path: str = "") -> 
         "code": document.code,
         "link": page_address(settings, path),
     }
-    return [NewNotice(Occasion.PLAN_WAITS, document.digest(), content.batch, recipients, told)]
+    return [NewNotice(Occasion.PLAN_WAITS, document.digest(), content.batch, recipients, data)]
 
 
 def unheard(sentence: str) -> None:
@@ -94,19 +94,19 @@ def tell_of_key(settings: Settings, key: SigningKey, tell: Tell) -> None:
     if key.custody.expires is None or days is None or days >= EXPIRY_WARNING_DAYS:
         return
     until, place = key.custody.expires.isoformat(), key.custody.place
-    told = {"what": "key", "place": plain(place), "until": until, "has_ended": days < 0}
+    data = {"what": "key", "place": plain(place), "until": until, "has_ended": days < 0}
     subject = f"key {key.public.fingerprint()} {until} {days < 0}"
     add_notices(
-        settings, [NewNotice(Occasion.RUNS_OUT, subject, "", recipients_of(settings, Occasion.RUNS_OUT), told)], tell
+        settings, [NewNotice(Occasion.RUNS_OUT, subject, "", recipients_of(settings, Occasion.RUNS_OUT), data)], tell
     )
 
 
 def tell_of_disk(settings: Settings, free: int, tell: Tell) -> None:
     """Write the notice that the journal's disk lacks room for a run, once a day."""
     host, today = platform.node(), utc_now().date().isoformat()
-    told = {"what": "disk", "host": plain(host), "free_bytes": free}
+    data = {"what": "disk", "host": plain(host), "free_bytes": free}
     recipients = recipients_of(settings, Occasion.RUNS_OUT)
-    add_notices(settings, [NewNotice(Occasion.RUNS_OUT, f"disk {today} {told['host']}", "", recipients, told)], tell)
+    add_notices(settings, [NewNotice(Occasion.RUNS_OUT, f"disk {today} {data['host']}", "", recipients, data)], tell)
 
 
 def page_address(settings: Settings, path: str) -> str:

@@ -62,7 +62,7 @@ class OpenQuestion:
 
     @property
     def key(self) -> str:
-        """What an answer names: the kind of the question, and what it is about."""
+        """The name of the question in an answer: its kind, and its subject."""
         return f"{self.code} {self.about}"
 
     def is_answered(self, choices: Choices) -> bool:
@@ -91,7 +91,7 @@ _NAMED = 20
 
 def repeated_by(batches: Iterable[RepeatedBatch], of_rows: int) -> OpenQuestion | None:
     """Return the batch that more than half of a sheet's rows repeat: the most repeated one, or the first of equals."""
-    repeated = max(batches, key=lambda one: one.rows, default=None)
+    repeated = max(batches, key=lambda batch: batch.rows, default=None)
     if repeated is None or repeated.rows * 2 <= of_rows:
         return None
     day = repeated.opened_at[:10]
@@ -147,13 +147,13 @@ _OURS = frozenset({*_LINES, "purpose", "error_code", "message"})
 
 def own_texts(rows: pl.DataFrame) -> pl.Series:
     """Return, for each valid row, the texts of the sender's own columns with their headings, in one spelling."""
-    own = [name for name in sorted(rows.columns) if name not in _OURS]
+    headings = [name for name in sorted(rows.columns) if name not in _OURS]
     valid = rows.filter("valid")
-    if not own:
+    if not headings:
         return pl.Series("own", [""], dtype=pl.String).new_from_index(0, valid.height)
     texts = (
         pl.format("{}={}", pl.lit(name), pl.col(name).fill_null("").str.normalize("NFKC").str.replace_all(r"\s+", " "))
-        for name in own
+        for name in headings
     )
     return valid.select(own=pl.concat_str(texts, separator="\x1f").str.to_lowercase().str.strip_chars())["own"]
 
@@ -168,15 +168,16 @@ class UsedReference:
     @classmethod
     def read(cls, journal: JournalReader, operation: str, reference: str) -> "UsedReference | None":
         """Return the payments made under a reference, or None if it was never used."""
-        found = [one for one in journal.batches() if one.operation == operation and one.reference == reference]
-        if not found:
+        batches = [
+            batch for batch in journal.batches() if batch.operation == operation and batch.reference == reference
+        ]
+        if not batches:
             return None
-        lines = pl.concat(_with_states(lines_of_batch(journal, one), journal, one) for one in found)
+        lines = pl.concat(_with_states(lines_of_batch(journal, batch), journal, batch) for batch in batches)
         return cls(reference, lines.unique("order_id", keep="first", maintain_order=True))
 
     @property
     def days(self) -> str:
-        """The days on which its batches were opened."""
         return ", ".join(self.lines["day"].unique(maintain_order=True))
 
     def conflicts(self, paid: pl.DataFrame, sheet_name: str) -> Sequence[tuple[int, Mapping[str, str]]]:
@@ -192,17 +193,17 @@ class UsedReference:
         same = new.join(before, on=["country", "account"], maintain_order="left").filter(
             pl.col("stem") != pl.col("before_stem")
         )
-        found = {
+        by_row = {
             line["row"]: line
             for line in same.iter_rows(named=True)
             if any(is_of_account(line[stem], line["country"], line["account"]) for stem in ("stem", "before_stem"))
         }
         if sheet_name.endswith("]"):
-            known = paid.join(before, left_on="order_id", right_on="before_order_id", coalesce=False)
-            for line in known.iter_rows(named=True):
+            same_ids = paid.join(before, left_on="order_id", right_on="before_order_id", coalesce=False)
+            for line in same_ids.iter_rows(named=True):
                 if _are_worksheets(line["sheet"], sheet_name):
-                    found.setdefault(line["row"], line)
-        return [(row, {name: line[f"before_{name}"] for name in _EARLIER}) for row, line in sorted(found.items())]
+                    by_row.setdefault(line["row"], line)
+        return [(row, {name: line[f"before_{name}"] for name in _EARLIER}) for row, line in sorted(by_row.items())]
 
     def question(self, paid: pl.DataFrame, named: pl.Series, leaving: Collection[int]) -> OpenQuestion | None:
         """Return the question about another file under this reference; None if it is the same payments again.
@@ -219,7 +220,7 @@ class UsedReference:
             pairs = paid.select("order_id", now="own").join(self.lines, on="order_id", how="left")
             if pairs.select((pl.col("now") == pl.col("own")).fill_null(value=True).all()).item():
                 return None
-        told = say(
+        opening = say(
             "The payment run {reference} was opened on {days}: {known:,} of the {rows} of this sheet are in it.",
             reference=self.reference,
             days=self.days,
@@ -232,7 +233,7 @@ class UsedReference:
             return OpenQuestion(
                 USED_REFERENCE,
                 _digest([self.reference, *missing["order_id"]]),
-                f"{told} {rest}",
+                f"{opening} {rest}",
                 hint=say("Nothing was sent. For another payment run, use another reference."),
                 option="--reference",
                 question=say("Send the rows of it that are still to be sent?") if is_unfinished else "",
@@ -243,7 +244,7 @@ class UsedReference:
         return OpenQuestion(
             USED_REFERENCE,
             _digest([self.reference, *new["order_id"], *missing["order_id"]]),
-            told + " " + say_count(new.height, "{count:,} row is new.", "{count:,} rows are new."),
+            opening + " " + say_count(new.height, "{count:,} row is new.", "{count:,} rows are new."),
             hint=say(
                 "Nothing was sent. If these people are new and were not paid under another account, say so: {options}. "
                 "For another payment run, use another reference.",
@@ -274,12 +275,12 @@ def _are_worksheets(before: str, now: str) -> bool:
 
 def _people(new: pl.DataFrame, missing: pl.DataFrame, reference: str) -> Sequence[tuple[int, str, str, str]]:
     """Return a finding for each new person, with the missing one who is most like them, then one for each other."""
-    others = {spelled_alike(one["name"]): one for one in missing.iter_rows(named=True)}
-    found, alike = [], set()
+    absent = {spelled_alike(line["name"]): line for line in missing.iter_rows(named=True)}
+    findings, alike = [], set()
     for line in new.iter_rows(named=True):
         folded = spelled_alike(line["name"])
-        near = [folded] if folded in others or len(others) > _MAX_COMPARED else get_close_matches(folded, others, n=1)
-        other = others.get(near[0]) if near else None
+        near = [folded] if folded in absent or len(absent) > _MAX_COMPARED else get_close_matches(folded, absent, n=1)
+        other = absent.get(near[0]) if near else None
         alike |= set() if other is None else {other["order_id"]}
         values = {name: line[name] for name in ("name", "account", "currency", "amount")}
         sentence = (
@@ -296,14 +297,14 @@ def _people(new: pl.DataFrame, missing: pl.DataFrame, reference: str) -> Sequenc
                 when=other["when"],
             )
         )
-        found.append((line["row"], line["order_id"], NEW_PAYEE, sentence))
+        findings.append((line["row"], line["order_id"], NEW_PAYEE, sentence))
     for line in missing.filter(~pl.col("order_id").is_in(list(alike))).iter_rows(named=True):
         sentence = say(
             "{name} ({account}, {currency} {amount}, {when}) is not in this sheet any more.",
             **{name: line[name] for name in ("name", "account", "currency", "amount", "when")},
         )
-        found.append((WHOLE_SHEET, line["order_id"], MISSING_PAYEE, sentence))
-    return found
+        findings.append((WHOLE_SHEET, line["order_id"], MISSING_PAYEE, sentence))
+    return findings
 
 
 def paid_twice(paid: pl.DataFrame, leaving: Collection[int]) -> OpenQuestion | None:

@@ -104,7 +104,7 @@ class Plan:
     @property
     def sent_before(self) -> Sequence[Known]:
         """The known rows that submitting the sheet does not send: all but those that are still to be sent."""
-        return [one for one in self.known if one.state is not State.READY]
+        return [row for row in self.known if row.state is not State.READY]
 
     @property
     def known_rows(self) -> int:
@@ -133,11 +133,10 @@ def plan_submission(
 ) -> Plan:
     """Compare a validated sheet with the journal.
 
-    A row whose order id was used for other content is a defect, unless `amend` lets it replace a payment that was never
-    made (after `quarantine_h` if only a person says so). So is an id that was used in another spelling, or for an equal
-    payment before a program rewrote it. A row like one of the last `look_alike_days` gets a warning, shared by rows of
-    one batch; a repeat of a batch of the last `repeat_days` is a question. Days count back from `as_of` or now. With
-    `strict`, rows with a warning are left out. `memory` saves work. Raises `ReferenceLookAlike`.
+    A row whose order id was used for other content is a defect, unless `amend` lets it replace a payment never made
+    (after `quarantine_h` if only a person says so). So is an id used in another spelling, or for an equal payment
+    before a program rewrote it. A row like one of the last `look_alike_days` gets a warning (one for all of a batch), a
+    repeat of a batch of the last `repeat_days` a question; days count back from `as_of`. Raises `ReferenceLookAlike`.
     """
     validated = warnings_as_defects(validated) if choices.strict else validated
     if existing := _existing(validated, journal):
@@ -147,38 +146,40 @@ def plan_submission(
     counted, quarantine = replace(clock, now=as_of or clock.now), clock.quarantine(quarantine_h)
     until = quarantine.cutoff(clock.now)
     run = _PaymentRun.of(validated, journal)
-    found = compare_sheet(
+    past = compare_sheet(
         validated,
         journal,
         lambda clash: choices.amend and clash.is_replaceable(until) and run.is_single(clash.client_orderid),
         counted.days_ago(max(back.look_alike_days, back.repeat_days)),
         None if choices.amend else memory,
     )
-    if found.amended:
+    if past.amended:
+        # By a clock that is ahead, a quarantine would be over too early: the old payment could still be made.
         clock.require_sound()
-    used = (_spelled_otherwise(found), _rewritten_since(found, validated), *run.defects(found))
-    if (refused := pl.concat([_conflict_defects(found.conflicts, run, journal, until, quarantine), *used])).height:
+    used = (_spelled_otherwise(past), _rewritten_since(past, validated), *run.defects(past))
+    if (refused := pl.concat([_conflict_defects(past.conflicts, run, journal, until, quarantine), *used])).height:
         validated = with_defects(validated, refused)
+        # With fewer rows it is another batch, and an earlier run may have opened that one: it is resumed, not opened.
         if existing := _existing(validated, journal):
             return Plan(validated, existing, (), ())
-    paid_before: Sequence[LookAlike] = found.paid_before
-    lately = [one for one in paid_before if one.opened_at > counted.days_ago(back.look_alike_days)]
+    paid_before: Sequence[LookAlike] = past.paid_before
+    lately = [row for row in paid_before if row.opened_at > counted.days_ago(back.look_alike_days)]
     if choices.strict and lately:
-        validated = with_defects(validated, _look_alike_warnings(lately, found.own_ids))
+        validated = with_defects(validated, _look_alike_warnings(lately, past.own_ids))
         if existing := _existing(validated, journal):
             return Plan(validated, existing, (), ())
-        left_out = {one.row for one in lately}
-        paid_before, lately = [one for one in paid_before if one.row not in left_out], []
+        left_out = {row.row for row in lately}
+        paid_before, lately = [row for row in paid_before if row.row not in left_out], []
     since = counted.days_ago(back.repeat_days)
     repeat = _repeat(validated, paid_before, journal, since=since) if back.repeat_days else None
-    together, out = repeated_within_a_batch(left := outside_repeat(lately, repeat)), set(refused["row"])
-    questions = [*([] if repeat is None else [repeat]), *run.questions(validated, found)]
-    warned = with_warnings(validated, _look_alike_warnings([one for one in left if one not in together], found.own_ids))
-    known = [one for one in found.known if one.row not in out]
-    amendments = [Amendment(clash.row, clash.instruction, until) for clash in found.amended if clash.row not in out]
-    batches = {one.batch for one in together}
-    names = {one.batch: one.sheet_name for one in journal.batches() if one.batch in batches} if batches else {}
-    return Plan(warned, None, known, amendments, questions, together, found.own_ids, names)
+    together, out = repeated_within_a_batch(alone := outside_repeat(lately, repeat)), set(refused["row"])
+    questions = [*([] if repeat is None else [repeat]), *run.questions(validated, past)]
+    warned = with_warnings(validated, _look_alike_warnings([row for row in alone if row not in together], past.own_ids))
+    known = [row for row in past.known if row.row not in out]
+    amendments = [Amendment(clash.row, clash.instruction, until) for clash in past.amended if clash.row not in out]
+    batches = {row.batch for row in together}
+    names = {batch.batch: batch.sheet_name for batch in journal.batches() if batch.batch in batches} if batches else {}
+    return Plan(warned, None, known, amendments, questions, together, past.own_ids, names)
 
 
 def _existing(validated: Validated, journal: JournalReader) -> BatchRecord | None:
@@ -253,13 +254,13 @@ def _refuse_respelled_reference(validated: Validated, journal: JournalReader) ->
 
     Either all ids of a sheet are derived, or none is, so the first row decides.
     """
-    opened = [one for one in journal.batches() if one.operation == validated.sheet.operation and one.reference]
+    opened = [batch for batch in journal.batches() if batch.operation == validated.sheet.operation and batch.reference]
     reference = _reference(validated) if opened else None
     if reference is None:
         return
     spelled = spelled_alike(reference)
-    used = [one for one in opened if spelled_alike(one.reference) == spelled]
-    if not used or any(one.reference == reference for one in used):
+    used = [batch for batch in opened if spelled_alike(batch.reference) == spelled]
+    if not used or any(batch.reference == reference for batch in used):
         return
     newest = used[-1]
     raise ReferenceLookAlike(
@@ -309,20 +310,20 @@ class _PaymentRun:
             return cls(None, None, frozenset(), validated.sheet.name, validated.sheet.headers)
         paid, used = derived_from(validated), UsedReference.read(journal, validated.sheet.operation, reference)
         stems = [paid["stem"]] if used is None else [paid["stem"], used.lines["stem"]]
-        several = {stem for found in stems for stem in found.filter(found.is_duplicated())}
+        several = {stem for column in stems for stem in column.filter(column.is_duplicated())}
         return cls(paid, used, frozenset(several), validated.sheet.name, validated.sheet.headers)
 
     def is_single(self, order_id: str) -> bool:
         """Whether nobody else's payment could be meant by an order id: of a payee with several, any could be."""
         return order_id.rpartition("-")[0] not in self.several
 
-    def defects(self, found: SheetComparison) -> Iterator[pl.DataFrame]:
+    def defects(self, comparison: SheetComparison) -> Iterator[pl.DataFrame]:
         """Yield the defects of rows that could pay somebody again, though their order ids were never used."""
         if self.paid is None:
             return
-        clashing = {one.client_orderid.rpartition("-")[0] for one in found.conflicts} & self.several
-        told = {*(one.row for one in found.known), *(one.row for one in found.conflicts)}
-        lines = self.paid.filter(pl.col("stem").is_in(list(clashing)) & ~pl.col("row").is_in(list(told)))
+        clashing = {entry.client_orderid.rpartition("-")[0] for entry in comparison.conflicts} & self.several
+        compared = {*(entry.row for entry in comparison.known), *(entry.row for entry in comparison.conflicts)}
+        lines = self.paid.filter(pl.col("stem").is_in(list(clashing)) & ~pl.col("row").is_in(list(compared)))
         beside = [
             (
                 row,
@@ -335,7 +336,7 @@ class _PaymentRun:
         ]
         again = [] if self.used is None else self.used.conflicts(self.paid, self.sheet_name)
         names = dict(self.paid.select("row", "name").iter_rows())
-        refused = {*(one.row for one in found.conflicts), *lines["row"]}
+        refused = {*(entry.row for entry in comparison.conflicts), *lines["row"]}
         elsewhere = [
             (row, "account_number", before["account"], CONFLICT, f"{_in_run(names[row], before)}.")
             for row, before in again
@@ -343,12 +344,11 @@ class _PaymentRun:
         ]
         yield as_defects([*beside, *elsewhere])
 
-    def questions(self, validated: Validated, found: SheetComparison) -> Iterator[OpenQuestion]:
-        """Yield the questions that a person must answer before the rows are paid."""
+    def questions(self, validated: Validated, comparison: SheetComparison) -> Iterator[OpenQuestion]:
         if self.paid is None:
             return
         valid = derived_from(validated)
-        sent = {one.row for one in found.known if one.state is not State.READY}
+        sent = {known.row for known in comparison.known if known.state is not State.READY}
         leaving = set(valid["row"]) - sent
         if (twice := paid_twice(valid, leaving)) is not None:
             yield twice
@@ -356,31 +356,31 @@ class _PaymentRun:
             yield used
 
 
-def _spelled_otherwise(found: SheetComparison) -> pl.DataFrame:
+def _spelled_otherwise(comparison: SheetComparison) -> pl.DataFrame:
     """Return a defect for every row whose order id the journal knows only in another spelling."""
     lines = []
-    for one in found.spelled:
-        own_id = found.own_ids[one.row]
+    for used in comparison.spelled:
+        own_id = comparison.own_ids[used.row]
         sentence = say(
             "{own_id} differs only in its spelling from {order_id}, which was used on {opened_at} (batch "
             "{batch}): write {order_id} if it is the same payment; if not, give this one an id that differs "
             "in more than case, width or hyphens.",
             own_id=own_id,
-            order_id=one.order_id,
-            opened_at=one.opened_at[:10],
-            batch=one.batch,
+            order_id=used.order_id,
+            opened_at=used.opened_at[:10],
+            batch=used.batch,
         )
-        lines.append((one.row, "client_orderid", own_id, LOOK_ALIKE, sentence))
+        lines.append((used.row, "client_orderid", own_id, LOOK_ALIKE, sentence))
     return as_defects(lines)
 
 
-def _rewritten_since(found: SheetComparison, validated: Validated) -> pl.DataFrame:
+def _rewritten_since(comparison: SheetComparison, validated: Validated) -> pl.DataFrame:
     """Return a defect for every row whose order id is, but for a program's damage, that of an equal payment."""
-    before = {one.row: one for one in found.rewritten}
+    before = {look_alike.row: look_alike for look_alike in comparison.rewritten}
     columns = ("row", "client_orderid", "account_name", "currency", "amount")
-    named = (with_rows(part.rows, list(before)).select(columns) for part in (validated.parts() if before else ()))
+    frames = (with_rows(part.rows, list(before)).select(columns) for part in (validated.parts() if before else ()))
     lines = []
-    for row, own_id, name, currency, amount in (line for frame in named for line in frame.iter_rows()):
+    for row, own_id, name, currency, amount in (line for frame in frames for line in frame.iter_rows()):
         sentence = say(
             "{own_id} may be {order_id}, changed by a spreadsheet: batch {batch} of {opened_at} pays {name} {currency} "
             "{amount} under {order_id}. If this is the same payment, write {order_id}. If not, give it a clearly "
@@ -404,7 +404,7 @@ def _repeat(
     if len(paid_before) * 2 <= validated.payable:
         return None
     columns = ("client_orderid", "payee", "currency", "minor")
-    numbers = [one.row for one in paid_before]
+    numbers = [look_alike.row for look_alike in paid_before]
     paid = (
         row for part in validated.parts() for row in with_rows(part.instructions, numbers).select(columns).iter_rows()
     )
@@ -414,17 +414,17 @@ def _repeat(
 
 def _look_alike_warnings(look_alikes: Sequence[LookAlike], own_ids: Mapping[int, str]) -> pl.DataFrame:
     lines = []
-    for one in look_alikes:
-        own_id = own_ids[one.row]
+    for look_alike in look_alikes:
+        own_id = own_ids[look_alike.row]
         sentence = say(
             "{own_id} has the same account and amount as {client_orderid} of batch {batch} ({opened_at}): "
             "make sure that both are meant.",
             own_id=own_id,
-            client_orderid=one.client_orderid,
-            batch=one.batch,
-            opened_at=one.opened_at[:10],
+            client_orderid=look_alike.client_orderid,
+            batch=look_alike.batch,
+            opened_at=look_alike.opened_at[:10],
         )
-        lines.append((one.row, "client_orderid", own_id, "row.look_alike", sentence))
+        lines.append((look_alike.row, "client_orderid", own_id, "row.look_alike", sentence))
     return as_defects(lines)
 
 
@@ -445,8 +445,8 @@ def _conflict_defects(
             line = now[clash.row]
             column = next((name for name in ("amount", "name") if line[name] != earlier[name]), "account")
             sentence = _in_run(line["name"], earlier)
-            own = _SHEET_COLUMNS[column]
-            column, value = own if own in run.headers else "client_orderid", line[column]
+            sheet_column = _SHEET_COLUMNS[column]
+            column, value = sheet_column if sheet_column in run.headers else "client_orderid", line[column]
         else:
             paid = (
                 ""
@@ -495,12 +495,12 @@ def _in_run(name: str, before: Mapping[str, str]) -> str:
 
 def _earlier_lines(conflicts: Sequence[Clash], journal: JournalReader) -> Mapping[tuple[str, int], Mapping[str, str]]:
     """Return whom the other payments of clashes paid, by batch and row; nobody who was forgotten."""
-    wanted: dict[str, set[int]] = {}
+    by_batch: dict[str, set[int]] = {}
     for clash in conflicts:
-        wanted.setdefault(clash.batch, set()).add(clash.sheet_row)
-    found = {}
-    for batch, rows in wanted.items():
+        by_batch.setdefault(clash.batch, set()).add(clash.sheet_row)
+    earlier = {}
+    for batch, rows in by_batch.items():
         record = journal.batch(batch)
         lines = [] if record is None else lines_of_batch(journal, record).iter_rows(named=True)
-        found.update({(batch, line["row"]): line for line in lines if line["row"] in rows})
-    return found
+        earlier.update({(batch, line["row"]): line for line in lines if line["row"] in rows})
+    return earlier

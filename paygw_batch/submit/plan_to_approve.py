@@ -74,7 +74,6 @@ class KindOfDifference:
 
     @property
     def heading(self) -> str:
-        """Their number and name."""
         return f"{number(len(self.findings))} {self.words}"
 
 
@@ -114,12 +113,12 @@ def differing(old: str, new: str) -> tuple[Sequence[Piece], Sequence[Piece]]:
         ranges = [(is_other, list(places)) for is_other, places in runs]
         cut = [(is_other, slice(places[0], places[-1] + 1)) for is_other, places in ranges]
         return [(old[place], is_other) for is_other, place in cut], [(new[place], is_other) for is_other, place in cut]
-    found: tuple[list[Piece], list[Piece]] = ([], [])
+    both: tuple[list[Piece], list[Piece]] = ([], [])
     for tag, at, to, new_at, new_to in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        for pieces, piece in ((found[0], old[at:to]), (found[1], new[new_at:new_to])):
+        for pieces, piece in ((both[0], old[at:to]), (both[1], new[new_at:new_to])):
             if piece:
                 pieces.append((piece, tag != "equal"))
-    return found
+    return both
 
 
 def masked_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
@@ -145,26 +144,28 @@ def _rows_in(ranges: str) -> Iterator[int]:
 
 def payees(document: PlanDocument) -> Sequence[ListedPayee]:
     """Return everyone who is paid: those with a dangerous difference first, then the largest amounts."""
-    known = {row: one.at for one in document.findings if one.code == KNOWN_SINCE for row in _rows_in(one.rows)}
+    known = {row: finding.at for finding in document.findings_of(KNOWN_SINCE) for row in _rows_in(finding.rows)}
     codes: dict[tuple[str, str, str], str] = {}
-    for one in sorted((one for one in document.findings if one.code in DANGER), key=lambda one: DANGER[one.code]):
-        codes.setdefault((one.name, one.account, one.currency), one.code)
+    for finding in sorted(
+        (finding for finding in document.findings if finding.code in DANGER), key=lambda finding: DANGER[finding.code]
+    ):
+        codes.setdefault((finding.name, finding.account, finding.currency), finding.code)
     text = io.StringIO(document.people, newline="")
-    found = [
+    listed = [
         ListedPayee(
             int(row), name, account, currency, amount, codes.get((name, account, currency), ""), known.get(int(row), "")
         )
         for row, name, account, currency, amount in csv.reader(text)
     ]
-    return sorted(found, key=lambda one: (DANGER.get(one.code, len(DANGER)), -Decimal(one.amount), one.row))
+    return sorted(listed, key=lambda payee: (DANGER.get(payee.code, len(DANGER)), -Decimal(payee.amount), payee.row))
 
 
 def people_table(document: PlanDocument) -> pl.DataFrame:
     """Return everyone who is paid as a table to download, in the sheet's order."""
     headings = ("row", "name", "account", "currency", "amount", "known_since", "differs")
     lines = [
-        (str(one.row), one.name, one.account, one.currency, one.amount, one.known_since, difference_word(one.code))
-        for one in sorted(payees(document), key=attrgetter("row"))
+        (str(row.row), row.name, row.account, row.currency, row.amount, row.known_since, difference_word(row.code))
+        for row in sorted(payees(document), key=attrgetter("row"))
     ]
     return pl.DataFrame(lines, schema=dict.fromkeys(headings, pl.String), orient="row")
 
@@ -176,8 +177,10 @@ def difference_word(code: str) -> str:
 
 def differences(document: PlanDocument) -> Sequence[KindOfDifference]:
     """Return the differences from earlier payments, by kind: all of them, in the plan's order."""
-    found = sorted((one for one in document.findings if one.code in DANGER), key=lambda one: DANGER[one.code])
-    grouped = ((code, list(ones)) for code, ones in groupby(found, key=attrgetter("code")))
+    dangerous = sorted(
+        (finding for finding in document.findings if finding.code in DANGER), key=lambda finding: DANGER[finding.code]
+    )
+    grouped = ((code, list(ones)) for code, ones in groupby(dangerous, key=attrgetter("code")))
     return [KindOfDifference(say(_HEADINGS[code][len(ones) != 1]), ones) for code, ones in grouped]
 
 
@@ -186,29 +189,31 @@ def comparison(document: PlanDocument, *, is_for_officers: bool = False) -> str:
 
     Officers know a batch only by its sheet and its day.
     """
-    one = next((one for one in document.findings if one.code in {COMPARED, FIRST_RUN}), None)
-    if one is None:
+    finding = next((finding for finding in document.findings if finding.code in {COMPARED, FIRST_RUN}), None)
+    if finding is None:
         return ""
-    if one.code == FIRST_RUN:
+    if finding.code == FIRST_RUN:
         return say("There is no earlier payment to compare with.")
-    if not one.paid_before:
+    if not finding.paid_before:
         return say("None of these people was paid before.")
-    figures = {"found": one.found, "people": one.people, "sheet": one.before_sheet, "at": one.before_at}
+    figures = {"found": finding.found, "people": finding.people, "sheet": finding.before_sheet, "at": finding.before_at}
     most = (
         say("{found:,} of {people:,} people are in {sheet} ({at}).", **figures)
         if is_for_officers
         else say(
-            "{found:,} of {people:,} people are in {sheet} ({at}, batch {batch}).", **figures, batch=one.before_batch
+            "{found:,} of {people:,} people are in {sheet} ({at}, batch {batch}).",
+            **figures,
+            batch=finding.before_batch,
         )
     )
     sentences = [
         most,
         say("Each person is compared with the last similar batch that paid them."),
     ]
-    if one.found * 2 < one.people:
+    if finding.found * 2 < finding.people:
         sentences.insert(0, say("No earlier batch has half of these people."))
-    if one.paid_before > one.found:
-        others = one.paid_before - one.found
+    if finding.paid_before > finding.found:
+        others = finding.paid_before - finding.found
         sentences.insert(
             -1, say_count(others, "{count:,} more was paid in others.", "{count:,} more were paid in others.")
         )
@@ -221,24 +226,24 @@ def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
     """Return currency, rows and sum of the rows left out; an unreadable amount adds a row, but no money."""
     sums: dict[str, Decimal] = {}
     rows: Counter[str] = Counter()
-    for one in document.findings_of(LEFT_OUT):
-        rows[one.currency] += 1
-        value = parse_amount(one.amount, minor_units=_MAX_DECIMALS) or Decimal(0)
-        sums[one.currency] = sums.get(one.currency, Decimal(0)) + value
+    for finding in document.findings_of(LEFT_OUT):
+        rows[finding.currency] += 1
+        value = parse_amount(finding.amount, minor_units=_MAX_DECIMALS) or Decimal(0)
+        sums[finding.currency] = sums.get(finding.currency, Decimal(0)) + value
     return [(currency, rows[currency], f"{sums[currency]:f}") for currency in sorted(sums)]
 
 
 def double_payments(document: PlanDocument) -> Sequence[PlanFinding]:
     """Return the warnings about payments that may have been made already: every one of them, by kind."""
-    return [one for code in _DOUBLE_PAYMENTS for one in document.findings_of(code)]
+    return [finding for code in _DOUBLE_PAYMENTS for finding in document.findings_of(code)]
 
 
 def kinds_of_warnings(document: PlanDocument) -> Sequence[KindOfWarning]:
     """Return the other warnings by kind: those about the whole sheet first, then rare kinds before frequent ones."""
     of_code: dict[str, list[PlanFinding]] = {}
-    for one in document.findings:
-        if one.code not in _NO_WARNINGS and one.code not in _DOUBLE_PAYMENTS:
-            of_code.setdefault(one.code, []).append(one)
+    for finding in document.findings:
+        if finding.code not in _NO_WARNINGS and finding.code not in _DOUBLE_PAYMENTS:
+            of_code.setdefault(finding.code, []).append(finding)
     kinds = [
         KindOfWarning(code, len(ones), sorted(ones, key=attrgetter("row"))[:EXAMPLES_OF_KIND])
         for code, ones in of_code.items()
@@ -246,92 +251,93 @@ def kinds_of_warnings(document: PlanDocument) -> Sequence[KindOfWarning]:
     return sorted(kinds, key=lambda kind: (kind.examples[0].row > 0, kind.count))
 
 
-def earlier(one: PlanFinding) -> str:
+def earlier(finding: PlanFinding) -> str:
     """Return the payment that a finding is compared with, in words."""
-    where = {"sheet": one.before_sheet, "at": one.before_at}
-    if one.before:
-        amount = with_separators(one.before)
-        return say("{currency} {amount} in {sheet} ({at})", currency=one.currency, amount=amount, **where)
-    return say("in {sheet} ({at})", **where) if one.before_sheet else say("never in {currency}", currency=one.currency)
+    where = {"sheet": finding.before_sheet, "at": finding.before_at}
+    if finding.before:
+        amount = with_separators(finding.before)
+        return say("{currency} {amount} in {sheet} ({at})", currency=finding.currency, amount=amount, **where)
+    if finding.before_sheet:
+        return say("in {sheet} ({at})", **where)
+    return say("never in {currency}", currency=finding.currency)
 
 
-def first_paid(one: PlanFinding) -> str:
-    """Return when the account of a finding was first paid, in words."""
-    if not one.first_at:
+def first_paid(finding: PlanFinding) -> str:
+    if not finding.first_at:
         return say("this account was never paid before")
     return say(
         "this account was first paid on {at}: {currency} {amount} in {sheet}",
-        at=one.first_at,
-        currency=one.currency,
-        amount=with_separators(one.first_amount),
-        sheet=one.first_sheet,
+        at=finding.first_at,
+        currency=finding.currency,
+        amount=with_separators(finding.first_amount),
+        sheet=finding.first_sheet,
     )
 
 
-def shared_with(one: PlanFinding) -> str:
+def shared_with(finding: PlanFinding) -> str:
     """Return the other name that the account of a finding was paid under; empty for none."""
-    return say("this account was paid under the name {name}", name=one.shared_with) if one.shared_with else ""
+    return say("this account was paid under the name {name}", name=finding.shared_with) if finding.shared_with else ""
 
 
-def sentence_of(one: PlanFinding) -> str:
+def sentence_of(finding: PlanFinding) -> str:
     """Return a finding as a sentence made from its values; only a warning has its own words."""
-    match one.code:
+    match finding.code:
         case "payee.account":
-            told = (
-                say("paid to another account before: {earlier}", earlier=earlier(one)),
-                first_paid(one),
-                shared_with(one),
+            parts = (
+                say("paid to another account before: {earlier}", earlier=earlier(finding)),
+                first_paid(finding),
+                shared_with(finding),
             )
-            return "; ".join(part for part in told if part)
+            return "; ".join(part for part in parts if part)
         case "payee.amount":
-            return earlier(one)
+            return earlier(finding)
         case "payee.new":
             return say("never paid before")
         case "payee.gone":
-            return say("{earlier}, and not in this sheet", earlier=earlier(one))
+            return say("{earlier}, and not in this sheet", earlier=earlier(finding))
         case "row.left_out":
-            return _left_out_sentence(one)
+            return _left_out_sentence(finding)
         case "cell.mended":
             return say(
                 "{column} was {was}, is {now} ({by}, {at})",
-                column=one.column,
-                was=one.value or say("empty"),
-                now=one.becomes or say("empty"),
-                by=one.by,
-                at=one.at,
+                column=finding.column,
+                was=finding.value or say("empty"),
+                now=finding.becomes or say("empty"),
+                by=finding.by,
+                at=finding.at,
             )
         case "column.meant" | "sheet.encoding" | "sheet.spelling":
-            return _reading_sentence(one)
+            return _reading_sentence(finding)
         case "payee.sent_before":
-            return say("in {sheet} ({at})", sheet=one.before_sheet, at=one.before_at)
+            return say("in {sheet} ({at})", sheet=finding.before_sheet, at=finding.before_at)
         case "payee.known_since":
-            return say("rows {rows}: the account was first paid on {at}", rows=one.rows, at=one.at)
+            return say("rows {rows}: the account was first paid on {at}", rows=finding.rows, at=finding.at)
         case _:
-            return one.message
+            return finding.message
 
 
-def _reading_sentence(one: PlanFinding) -> str:
-    if one.code == READ_AS:
-        return say("the text is read as {encoding}: look at the letters of the names", encoding=one.value)
-    if one.code == SPELLED:
+def _reading_sentence(finding: PlanFinding) -> str:
+    if finding.code == READ_AS:
+        return say("the text is read as {encoding}: look at the letters of the names", encoding=finding.value)
+    if finding.code == SPELLED:
         return say(
             "{column}: {value} is read as {text}, rows {rows}",
-            column=one.column,
-            value=one.value,
-            text=one.becomes,
-            rows=one.rows.replace(" ", ", "),
+            column=finding.column,
+            value=finding.value,
+            text=finding.becomes,
+            rows=finding.rows.replace(" ", ", "),
         )
-    values = {"heading": one.value, "column": one.column, "by": one.by, "at": one.at}
-    if one.column:
+    values = {"heading": finding.value, "column": finding.column, "by": finding.by, "at": finding.at}
+    if finding.column:
         return say("the heading {heading} means {column} ({by}, {at})", **values)
     return say("the heading {heading} is not used ({by}, {at})", **values)
 
 
-def _left_out_sentence(one: PlanFinding) -> str:
-    reasons = ", ".join(_label(code) for code in one.reasons.split() if code != LEFT_OUT)
-    if one.by:
-        told = say("left out by {by} at {at}", by=one.by, at=one.at)
-        return f"{told} ({reasons})" if reasons else told
+def _left_out_sentence(finding: PlanFinding) -> str:
+    reasons = ", ".join(_label(code) for code in finding.reasons.split() if code != LEFT_OUT)
+    if finding.by:
+        words = say("left out by {by} at {at}", by=finding.by, at=finding.at)
+        return f"{words} ({reasons})" if reasons else words
     return say("left out, because it has defects: {reasons}", reasons=reasons) if reasons else say("left out")
 
 
@@ -368,27 +374,27 @@ def plan_lines(document: PlanDocument) -> Iterator[str]:
     """Yield a plan's findings as lines of text: possible double payments, every difference, then all others."""
     if doubles := double_payments(document):
         yield say("Could somebody be paid twice? Look at this first:")
-        for one in doubles:
-            batch = say(" It is batch {batch}.", batch=one.value) if one.code == REPEATS_A_BATCH else ""
-            yield f"- {double_line(one)}{batch}"
+        for finding in doubles:
+            batch = say(" It is batch {batch}.", batch=finding.value) if finding.code == REPEATS_A_BATCH else ""
+            yield f"- {double_line(finding)}{batch}"
         if document.answered:
             yield say("Its maker confirms that this is meant.")
-    if known := document.findings_of(SENT_BEFORE):
+    if sent_before := document.findings_of(SENT_BEFORE):
         yield say_count(
-            len(known),
+            len(sent_before),
             "{count:,} person was paid before and is not paid again:",
             "{count:,} people were paid before and are not paid again:",
         )
-        yield from (f"- {finding_line(one)}" for one in known)
-    if told := comparison(document):
-        yield told
-    found = differences(document)
-    if found:
-        yield say("Look at this first: {headings}.", headings=", ".join(kind.heading for kind in found))
-    for kind in found:
+        yield from (f"- {finding_line(finding)}" for finding in sent_before)
+    if sentences := comparison(document):
+        yield sentences
+    kinds = differences(document)
+    if kinds:
+        yield say("Look at this first: {headings}.", headings=", ".join(kind.heading for kind in kinds))
+    for kind in kinds:
         yield say("{heading}:", heading=kind.heading)
-        for one in kind.findings:
-            yield from _finding_lines(one)
+        for finding in kind.findings:
+            yield from _finding_lines(finding)
     yield from _left_out_lines(document)
     yield from _correction_lines(document)
     yield from _warning_lines(kinds_of_warnings(document))
@@ -398,8 +404,9 @@ def _correction_lines(document: PlanDocument) -> Iterator[str]:
     changed = document.findings_of(MENDED, MEANT, READ_AS, SPELLED)
     if changed:
         yield say("Changed after the upload:")
-    for one in changed:
-        yield f"- {say('Row {row}', row=one.row)}: {sentence_of(one)}" if one.row else f"- {sentence_of(one)}"
+    for finding in changed:
+        where = f"{say('Row {row}', row=finding.row)}: " if finding.row else ""
+        yield f"- {where}{sentence_of(finding)}"
 
 
 def _warning_lines(kinds: Sequence[KindOfWarning]) -> Iterator[str]:
@@ -408,46 +415,45 @@ def _warning_lines(kinds: Sequence[KindOfWarning]) -> Iterator[str]:
         yield say_count(total, "{count:,} warning, by kind:", "{count:,} warnings, by kind:")
     for kind in kinds:
         yield f"{kind.code}: {number(kind.count)}"
-        for one in kind.examples:
-            yield f"  {warning_line(one)}"
+        for finding in kind.examples:
+            yield f"  {warning_line(finding)}"
         if kind.count > len(kind.examples):
-            left = kind.count - len(kind.examples)
-            yield "  " + say("... and {count:,} more, in the plan.", count=left)
+            further = kind.count - len(kind.examples)
+            yield "  " + say("... and {count:,} more, in the plan.", count=further)
 
 
-def warning_line(one: PlanFinding) -> str:
-    """Return a warning as one line, with its row."""
-    return say("Row {row}: {message}", row=one.row, message=one.message) if one.row else one.message
+def warning_line(finding: PlanFinding) -> str:
+    return say("Row {row}: {message}", row=finding.row, message=finding.message) if finding.row else finding.message
 
 
-def double_line(one: PlanFinding) -> str:
+def double_line(finding: PlanFinding) -> str:
     """Return a warning about a double payment as one line, which names the person."""
-    return finding_line(one) if one.row and one.code in _WITHOUT_NAME else warning_line(one)
+    return finding_line(finding) if finding.row and finding.code in _WITHOUT_NAME else warning_line(finding)
 
 
 def _left_out_lines(document: PlanDocument) -> Iterator[str]:
-    ones = document.findings_of(LEFT_OUT)
-    if ones:
+    findings = document.findings_of(LEFT_OUT)
+    if findings:
         sums = ", ".join(f"{currency} {with_separators(amount)}" for currency, _, amount in left_out_sums(document))
         yield say_count(
-            len(ones), "Left out: {count:,} row ({sums}):", "Left out: {count:,} rows ({sums}):", sums=sums.strip()
+            len(findings), "Left out: {count:,} row ({sums}):", "Left out: {count:,} rows ({sums}):", sums=sums.strip()
         )
-    for one in ones:
-        yield f"- {finding_line(one)}"
+    for finding in findings:
+        yield f"- {finding_line(finding)}"
 
 
 def people_lines(document: PlanDocument) -> Iterator[str]:
     """Yield everyone who is paid as lines of text: those with a difference first, then the largest amounts."""
     everybody = payees(document)
     yield say_count(len(everybody), "{count:,} payment in all:", "{count:,} payments in all:")
-    for one in everybody:
-        paid = f"{one.currency} {with_separators(one.amount)}"
-        line = ", ".join((say("Row {row}", row=one.row), one.name, one.account, paid, _since(one)))
-        yield f"- {line}{f' ({word})' if (word := difference_word(one.code)) else ''}"
+    for payee in everybody:
+        paid = f"{payee.currency} {with_separators(payee.amount)}"
+        line = ", ".join((say("Row {row}", row=payee.row), payee.name, payee.account, paid, _since(payee)))
+        yield f"- {line}{f' ({word})' if (word := difference_word(payee.code)) else ''}"
 
 
-def _since(one: ListedPayee) -> str:
-    return say("known since {at}", at=one.known_since) if one.known_since else say("new account")
+def _since(payee: ListedPayee) -> str:
+    return say("known since {at}", at=payee.known_since) if payee.known_since else say("new account")
 
 
 def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) -> str:

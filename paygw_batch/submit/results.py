@@ -47,10 +47,10 @@ def summary_after(
 ) -> Summary:
     """Return the summary of a batch after a run's `end`, from the totals of its reconciliation."""
     messages, stop_reason = journal.messages(batch.number), end.stop_reason
-    found = summary_of(
+    summary = summary_of(
         batch, counted.states, counted.totals, messages, stop_reason=stop_reason, interrupted=end.interrupted
     )
-    return replace(found, known=known, sent_this_run=end.sent, is_under_way=end.is_under_way)
+    return replace(summary, known=known, sent_this_run=end.sent, is_under_way=end.is_under_way)
 
 
 def default_out(sheet: Path, name: str) -> Path:
@@ -65,23 +65,23 @@ def default_out(sheet: Path, name: str) -> Path:
 
 def handed_over(task: SendJob) -> Summary:
     """Return the summary of a batch that waits for workers, or that workers already send."""
-    found = replace(batch_summary(task.journal, task.batch), known=task.known)
-    ready = found.states.get("ready", 0)
+    summary = replace(batch_summary(task.journal, task.batch), known=task.known)
+    ready = summary.states.get("ready", 0)
     if not ready:
-        return found
-    told = say_count(
+        return summary
+    message = say_count(
         ready,
         "{count:,} row is handed over to the workers: `paygw-batch status {batch}` shows its progress.",
         "{count:,} rows are handed over to the workers: `paygw-batch status {batch}` shows their progress.",
         batch=task.batch.batch,
     )
-    return replace(found, exit_code=ExitCode.DONE, message=told)
+    return replace(summary, exit_code=ExitCode.DONE, message=message)
 
 
 def left_to_workers(task: SendJob) -> Summary:
     """Return the summary of a batch that workers continue. Its reconciliation is written when their run is over."""
-    found = batch_summary(task.journal, task.batch)
-    return replace(found, exit_code=ExitCode.INTERRUPTED, known=task.known, is_under_way=True)
+    summary = batch_summary(task.journal, task.batch)
+    return replace(summary, exit_code=ExitCode.INTERRUPTED, known=task.known, is_under_way=True)
 
 
 def write_results(
@@ -135,17 +135,17 @@ class ResultFiles:
     rejects: Path | None = None
     report: Path | None = None
 
-    def check(self, guard: OutputGuard, asked: Submission) -> None:
+    def check(self, guard: OutputGuard, submission: Submission) -> None:
         """Raise `OutputError` unless every result may be written to its path."""
         guard.check(
             RequestedOutput(
                 "--out" if self.is_out_named else say("The reconciliation"),
                 self.out,
                 OutputKind.RECONCILIATION,
-                run_of=asked.sheet,
+                run_of=submission.sheet,
             ),
             RequestedOutput(say("The rejects"), self.rejects, OutputKind.REJECTS),
             RequestedOutput(say("The report"), self.report, OutputKind.REPORT),
-            inputs={say("the sheet"): asked.sheet, say("the plan"): asked.plan},
+            inputs={say("the sheet"): submission.sheet, say("the plan"): submission.plan},
             reporting=True,
         )

@@ -182,6 +182,8 @@ def send(
             gate.open()
     if choices.sent_by is not SentBy.THIS_PROCESS and choices.first is None:
         waits = choices.sent_by is SentBy.WORKERS_LATER
+        # None: no worker was offered the batch, and the write lock is still ours. Only then may this process send it
+        # too; otherwise two processes would send the same rows.
         run = _handed_over(task, waits=waits, begin=begin)
         if run is not None and waits:
             if not run.has_workers():
@@ -305,11 +307,13 @@ def send_rows(
     gate = task.journal.gate()
     with (
         gc_paused(),
-        task.journal.for_engine() as given,
+        task.journal.for_engine() as engine_journal,
         asyncio.Runner(loop_factory=_loop_factory()) as runner,
     ):
-        end = runner.run(run(given))
+        end = runner.run(run(engine_journal))
     if end.failure is not None:
+        # These answers came when the journal could no longer be written, and only this note has them. The next run
+        # finds the rows in doubt, and a person then needs this word, or the gateway's.
         for order_id, kind in end.unrecorded:
             progress.note(
                 say(

@@ -116,7 +116,7 @@ class RefusedSheet:
 
 
 def plan_sheet(
-    asked: Submission,
+    submission: Submission,
     journal: JournalReader,
     *,
     as_of: datetime | None = None,
@@ -124,13 +124,13 @@ def plan_sheet(
 ) -> Plan:
     """Compare a sheet with the journal, by the settings and the wall clock, without writing anything.
 
-    With `as_of`, look-alikes and repeats are those found at that time. `memory` is as in `plan_submission`.
+    With `as_of`, look-alikes and repeats are those found at that time. `memory` is as in `compare_sheet`.
     """
-    settings = asked.given.settings
+    settings = submission.given.settings
     return plan_submission(
-        asked.validated,
+        submission.validated,
         journal,
-        asked.choices,
+        submission.choices,
         now=utc_now,
         quarantine_h=settings.submission.quarantine_h,
         back=LookBack(settings.sheet.repeat_days, settings.sheet.look_alike_days),
@@ -157,25 +157,30 @@ def preview(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int]) 
         yield part.rows.join(known, on="row", how="left", maintain_order="left").with_columns(state=state)
 
 
-def refused_for_defects(asked: Submission, plan: Plan, journal: JournalReader) -> RefusedSheet | None:
+def refused_for_defects(submission: Submission, plan: Plan, journal: JournalReader) -> RefusedSheet | None:
     """Return the refusal of a sheet for its defects; None if it has none, or they may be left out.
 
     A defect of the whole sheet (row 0) cannot be left out.
     """
-    found = plan.validated.defects_found
-    if found.is_empty or (asked.choices.skip_invalid and 0 not in found.rows):
+    defects = plan.validated.defects_found
+    if defects.is_empty or (submission.choices.skip_invalid and 0 not in defects.rows):
         return None
     return RefusedSheet(plan, _states_of(plan, journal))
 
 
 def refused_for_questions(
-    asked: Submission, plan: Plan, journal: JournalReader, conversation: Conversation, *, approved: Sequence[str] = ()
+    submission: Submission,
+    plan: Plan,
+    journal: JournalReader,
+    conversation: Conversation,
+    *,
+    approved: Sequence[str] = (),
 ) -> RefusedSheet | None:
     """Return the refusal of a sheet that leaves a question; None if it leaves none, or a person answers them all.
 
     `approved` has the keys of the questions that the approved plan answers.
     """
-    choices = replace(asked.choices, answered=(*asked.choices.answered, *approved))
+    choices = replace(submission.choices, answered=(*submission.choices.answered, *approved))
     for question in plan.unanswered(choices):
         if not (question.question and conversation.confirm(question.question)):
             return RefusedSheet(plan, _states_of(plan, journal), question.refusal())
@@ -183,7 +188,6 @@ def refused_for_questions(
 
 
 def _states_of(plan: Plan, journal: JournalReader) -> dict[str, int]:
-    """Return the number of rows of a refused sheet in each state."""
     invalid = int((plan.validated.defects_found.rows > 0).sum())  # row 0 is the sheet as a whole
     counts = Counter({INVALID: invalid, State.READY.value: plan.validated.height - invalid})
     if plan.existing is not None:
@@ -205,7 +209,7 @@ class Prepared:
 
 
 def draft_plan(
-    asked: Submission,
+    submission: Submission,
     journal: JournalReader,
     conversation: Conversation,
     maker: PublicKey,
@@ -217,15 +221,15 @@ def draft_plan(
     `against` names another batch to compare with: it adds findings, and removes none.
     """
     now = utc_now()
-    plan = plan_sheet(asked, journal, as_of=now)
+    plan = plan_sheet(submission, journal, as_of=now)
     conversation.show(plan)
-    if (refused := refused_for_defects(asked, plan, journal)) is not None:
+    if (refused := refused_for_defects(submission, plan, journal)) is not None:
         return refused
-    if (refused := refused_for_questions(asked, plan, journal, conversation)) is not None:
+    if (refused := refused_for_questions(submission, plan, journal, conversation)) is not None:
         return refused
     beside = "" if against is None else find_batch(journal, against).batch
-    findings = plan_findings(asked, plan, journal, against=beside)
-    content, people = planned_content(asked, plan, journal)
+    findings = plan_findings(submission, plan, journal, against=beside)
+    content, people = planned_content(submission, plan, journal)
     document = unsigned_plan(
         content,
         findings,
@@ -238,40 +242,41 @@ def draft_plan(
     return Prepared(plan, document)
 
 
-def planned_content(asked: Submission, plan: Plan, journal: JournalReader) -> tuple[Content, str]:
+def planned_content(submission: Submission, plan: Plan, journal: JournalReader) -> tuple[Content, str]:
     """Return a planned sheet's payments, from the configured endpoint and journal, and the list of its people."""
     return content_and_people(
         plan.validated,
         plan.sent_before,
         amended=len(plan.amendments),
-        endpoint=asked.given.settings.endpoint(),
+        endpoint=submission.given.settings.endpoint(),
         journal_id=journal.head().journal_id,
-        minor_units=minor_units_of(asked.given.rules),
+        minor_units=minor_units_of(submission.given.rules),
     )
 
 
-def plan_findings(asked: Submission, plan: Plan, journal: JournalReader, *, against: str) -> list[PlanFinding]:
+def plan_findings(submission: Submission, plan: Plan, journal: JournalReader, *, against: str) -> list[PlanFinding]:
     """Return everything about a sheet that an approver has to see. A submission computes it again.
 
     `against` is the id of a batch to compare with; empty: none.
     """
-    given = asked.given
-    minor_units, share = minor_units_of(given.rules), Decimal(str(given.settings.approval.changed_share))
-    found = _changes(plan, journal, against or None, share, minor_units)
+    sheet = submission.given
+    minor_units, share = minor_units_of(sheet.rules), Decimal(str(sheet.settings.approval.changed_share))
+    changes = _changes(plan, journal, against or None, share, minor_units)
     warnings = _warnings(plan)
     codes = {question.code for question in plan.questions}
-    answered = [one for one in warnings if one.code in codes]  # the maker had to confirm it, so it comes first
-    others = [one for one in warnings if one.code not in codes]
+    # The maker had to confirm these, so they come first.
+    answered = [warning for warning in warnings if warning.code in codes]
+    other_warnings = [warning for warning in warnings if warning.code not in codes]
     encoding = plan.validated.sheet.encoding  # one that somebody had to name: a different one yields different names
     read_as = [PlanFinding(row=0, code=READ_AS, value=encoding)] if encoding else []
     read_as += [
         PlanFinding(row=0, code=SPELLED, column=heading, value=text, becomes=meaning, rows=rows)
         for heading, text, meaning, rows in spellings(plan.validated)
     ]
-    return [*answered, *found, *_sent_before(plan, journal), *_corrected(plan, given), *read_as, *others]
+    return [*answered, *changes, *_sent_before(plan, journal), *_corrected(plan, sheet), *read_as, *other_warnings]
 
 
-def require_true_findings(document: PlanDocument, asked: Submission, journal: JournalReader) -> None:
+def require_true_findings(document: PlanDocument, submission: Submission, journal: JournalReader) -> None:
     """Recompute a plan's findings as of its creation; raise `ApprovalError` unless they are exactly its own.
 
     Payments made since then count too. The findings are in the plan's language, for which the sheet is read again if
@@ -285,32 +290,34 @@ def require_true_findings(document: PlanDocument, asked: Submission, journal: Jo
         )
     is_in_our_words = document.language == language()
     with speaking(document.language):
-        again = asked if is_in_our_words else replace(asked, validated=asked.given.validated())
-        plan, found = _found_again(document, again, journal)
-    check_findings(document, found, asked=[question.key for question in plan.questions])
+        again = submission if is_in_our_words else replace(submission, validated=submission.given.validated())
+        plan, findings = _found_again(document, again, journal)
+    check_findings(document, findings, asked=[question.key for question in plan.questions])
 
 
-def _found_again(document: PlanDocument, asked: Submission, journal: JournalReader) -> tuple[Plan, list[PlanFinding]]:
-    plan = plan_sheet(asked, journal, as_of=datetime.fromisoformat(document.made_at))
-    return plan, plan_findings(asked, plan, journal, against=document.against)
+def _found_again(
+    document: PlanDocument, submission: Submission, journal: JournalReader
+) -> tuple[Plan, list[PlanFinding]]:
+    plan = plan_sheet(submission, journal, as_of=datetime.fromisoformat(document.made_at))
+    return plan, plan_findings(submission, plan, journal, against=document.against)
 
 
-def own_view(document: PlanDocument, asked: Submission, journal: JournalReader) -> PlanDocument:
+def own_view(document: PlanDocument, submission: Submission, journal: JournalReader) -> PlanDocument:
     """Return a plan with its approver's own findings from sheet and journal, in the current language.
 
     Raises `ApprovalError` if the plan is for another sheet, lacks a finding, or has one too many.
     """
-    plan = plan_sheet(asked, journal)
-    require_same_content(document, planned_content(asked, plan, journal)[0])
-    require_true_findings(document, asked, journal)
-    _, own = _found_again(document, asked, journal)
-    return document.model_copy(update={"findings": own})
+    plan = plan_sheet(submission, journal)
+    require_same_content(document, planned_content(submission, plan, journal)[0])
+    require_true_findings(document, submission, journal)
+    _, findings = _found_again(document, submission, journal)
+    return document.model_copy(update={"findings": findings})
 
 
-def _corrected(plan: Plan, given: GivenSheet) -> list[PlanFinding]:
+def _corrected(plan: Plan, sheet: GivenSheet) -> list[PlanFinding]:
     """Return every left-out row, with by whom and why, followed by the other changes since the upload."""
-    corrections = list(_corrections(given, plan.validated.sheet.headers))
-    by_person = {one.row: one for one in corrections if one.code == LEFT_OUT}
+    corrections = list(_corrections(sheet, plan.validated.sheet.headers))
+    by_person = {correction.row: correction for correction in corrections if correction.code == LEFT_OUT}
     out = plan.validated.rows.filter(~pl.col("valid")).select(
         pl.col("row").cast(pl.Int64),
         *(pl.col(name).fill_null("") for name in ("account_name", "amount", "currency")),
@@ -325,21 +332,21 @@ def _corrected(plan: Plan, given: GivenSheet) -> list[PlanFinding]:
         if person is not None:
             values |= {"by": person.by, "at": person.at}
         left_out.append(PlanFinding(row=row, code=LEFT_OUT, **values))
-    return [*left_out, *(one for one in corrections if one.code != LEFT_OUT)]
+    return [*left_out, *(correction for correction in corrections if correction.code != LEFT_OUT)]
 
 
-def _corrections(given: GivenSheet, headers: Mapping[str, str]) -> Iterator[PlanFinding]:
+def _corrections(sheet: GivenSheet, headers: Mapping[str, str]) -> Iterator[PlanFinding]:
     """Yield a finding for each heading that was given another meaning, each corrected cell and each row left out."""
-    mending = given.reading.mending
+    mending = sheet.reading.mending
     if mending is None:
         return
-    vocabulary = replace(given, reading=replace(given.reading, mending=None)).options.vocabulary
+    vocabulary = replace(sheet, reading=replace(sheet.reading, mending=None)).options.vocabulary
     for heading in mending.headings:
         (by_itself,) = known_names([heading.heading], vocabulary)
         if heading.column != (by_itself or NOT_OURS):
             value = _short(heading.heading)
             yield PlanFinding(row=0, code=MEANT, value=value, column=heading.column, by=heading.by, at=heading.at)
-    left_out = {one.row for one in mending.left_out}
+    left_out = {row.row for row in mending.left_out}
     for edit in sorted(mending.edits, key=lambda edit: (edit.row, edit.column)):
         if edit.row in left_out:
             continue
@@ -352,8 +359,8 @@ def _corrections(given: GivenSheet, headers: Mapping[str, str]) -> Iterator[Plan
             by=edit.by,
             at=edit.at,
         )
-    for one in sorted(mending.left_out, key=lambda one: one.row):
-        yield PlanFinding(row=one.row, code=LEFT_OUT, by=one.by, at=one.at)
+    for row in sorted(mending.left_out, key=lambda row: row.row):
+        yield PlanFinding(row=row.row, code=LEFT_OUT, by=row.by, at=row.at)
 
 
 def _short(text: str | None) -> str:
@@ -394,10 +401,10 @@ def _warnings(plan: Plan) -> list[PlanFinding]:
 
 def _sent_before(plan: Plan, journal: JournalReader) -> list[PlanFinding]:
     """Return a finding for each row that was sent before, and is not sent again."""
-    known = {one.row: one for one in plan.sent_before}
+    known = {row.row: row for row in plan.sent_before}
     if not known:
         return []
-    sheets = {one.batch: one.sheet_name for one in journal.batches()}
+    sheets = {batch.batch: batch.sheet_name for batch in journal.batches()}
     return [
         PlanFinding(
             row=line["row"],
@@ -421,61 +428,63 @@ def _changes(
     validated = plan.validated
     same = [record for record in journal.batches() if record.operation == validated.sheet.operation]
     # Nothing of forgotten people is left to compare with, so they count as new.
-    others = [one for one in same if one.batch != validated.batch and journal.forgotten(one.number) is None]
-    named = None if against is None else find_batch(journal, against)
-    if named is not None:
-        require_remembered(journal, named)
-    if named is not None and named.operation != validated.sheet.operation:
+    earlier = [
+        record for record in same if record.batch != validated.batch and journal.forgotten(record.number) is None
+    ]
+    other = None if against is None else find_batch(journal, against)
+    if other is not None:
+        require_remembered(journal, other)
+    if other is not None and other.operation != validated.sheet.operation:
         raise UsageError(
             say("--against {against}: one of the two runs pays people, and the other collects.", against=against)
         )
-    if named is not None and named not in others:
+    if other is not None and other not in earlier:
         raise UsageError(say("--against {against} names this sheet's own batch.", against=against))
-    if not others:
+    if not earlier:
         return [PlanFinding(row=0, code=FIRST_RUN)]
-    found = compare_with_past(validated.rows, journal, others, against=named, share=share, minor_units=minor_units)
-    return [_compared(found), *(_finding(one) for one in found.changes), *_known_since(found)]
+    compared = compare_with_past(validated.rows, journal, earlier, against=other, share=share, minor_units=minor_units)
+    return [_compared(compared), *(_finding(change) for change in compared.changes), *_known_since(compared)]
 
 
-def _compared(found: Comparison) -> PlanFinding:
-    if found.overlap is None:
-        return PlanFinding(row=0, code=COMPARED, people=found.people)
-    batch = found.overlap.batch
+def _compared(comparison: Comparison) -> PlanFinding:
+    if comparison.overlap is None:
+        return PlanFinding(row=0, code=COMPARED, people=comparison.people)
+    batch = comparison.overlap.batch
     return PlanFinding(
         row=0,
         code=COMPARED,
         before_batch=batch.batch,
         before_sheet=batch.sheet_name,
         before_at=batch.opened_at[:10],
-        people=found.people,
-        found=found.overlap.found,
-        paid_before=found.overlap.paid_before,
+        people=comparison.people,
+        found=comparison.overlap.found,
+        paid_before=comparison.overlap.paid_before,
     )
 
 
-def _known_since(found: Comparison) -> list[PlanFinding]:
+def _known_since(comparison: Comparison) -> list[PlanFinding]:
     """Return a finding for each day on which accounts of the sheet were first paid, with row ranges."""
     days: dict[str, list[int]] = {}
-    for row, day in sorted(found.known_since.items()):
+    for row, day in sorted(comparison.known_since.items()):
         days.setdefault(day, []).append(row)
     return [PlanFinding(row=0, code=KNOWN_SINCE, at=day, rows=ranges_of(rows)) for day, rows in sorted(days.items())]
 
 
-def _finding(one: Change) -> PlanFinding:
+def _finding(change: Change) -> PlanFinding:
     return PlanFinding(
-        row=one.row,
-        code=one.code,
-        name=one.name,
-        account=one.account,
-        amount=one.amount,
-        currency=one.currency,
-        old_account=one.before.account if one.before.account != one.account else "",
-        before=one.before.amount,
-        before_batch=one.before.batch,
-        before_sheet=one.before.sheet,
-        before_at=one.before.at,
-        first_amount=one.first.amount,
-        first_sheet=one.first.sheet,
-        first_at=one.first.at,
-        shared_with=one.shared_with,
+        row=change.row,
+        code=change.code,
+        name=change.name,
+        account=change.account,
+        amount=change.amount,
+        currency=change.currency,
+        old_account=change.before.account if change.before.account != change.account else "",
+        before=change.before.amount,
+        before_batch=change.before.batch,
+        before_sheet=change.before.sheet,
+        before_at=change.before.at,
+        first_amount=change.first.amount,
+        first_sheet=change.first.sheet,
+        first_at=change.first.at,
+        shared_with=change.shared_with,
     )

@@ -46,14 +46,14 @@ from paygw_batch.submit.submission import (
 T = TypeVar("T")
 
 
-def require_named_plan(asked: Submission) -> None:
+def require_named_plan(submission: Submission) -> None:
     """Raise `ApprovalError` if a person named a plan that is unreadable, or that no policy asks for."""
-    if asked.choices.is_plan_named:
-        named_plan(asked.given.settings, asked.plan)
+    if submission.choices.is_plan_named:
+        named_plan(submission.given.settings, submission.plan)
 
 
 def submit_sheet(
-    asked: Submission,
+    submission: Submission,
     gateway: GatewayAccess,
     journal: Journal,
     conversation: Conversation,
@@ -63,40 +63,41 @@ def submit_sheet(
 
     Raises `ApprovalError` if a new batch is not approved; nothing has been written by then.
     """
-    given, choices, plan = asked.given, asked.choices, plan_sheet(asked, journal)
+    sheet, choices, plan = submission.given, submission.choices, plan_sheet(submission, journal)
     conversation.show(plan)
-    require_named_plan(asked)
-    if (refused := refused_for_defects(asked, plan, journal)) is not None:
+    require_named_plan(submission)
+    if (refused := refused_for_defects(submission, plan, journal)) is not None:
         return refused
-    approved = require_approval(asked, plan, journal)
+    approved = require_approval(submission, plan, journal)
     if approved is NOT_ASKED_FOR and choices.is_plan_named:
-        require_about(named_plan(given.settings, asked.plan), plan)
+        require_about(named_plan(sheet.settings, submission.plan), plan)
     for approval in approved.approvals:
         conversation.say(say("The plan was {sentence}.", sentence=recorded(approval)))
-    if (refused := refused_for_questions(asked, plan, journal, conversation, approved=approved.answered)) is not None:
+    if (
+        refused := refused_for_questions(submission, plan, journal, conversation, approved=approved.answered)
+    ) is not None:
         return refused
     batch = open_planned_batch(
         plan,
         journal,
-        given.rules,
-        sheet_path=asked.sheet,
+        sheet.rules,
+        sheet_path=submission.sheet,
         now=utc_now,
         by=choices.decided_by,
         approved=approved,
         is_answered=True,
     )
-    return send(SendJob(given.settings, given.rules, gateway, journal, batch, plan.known_rows, choices), plan)
+    return send(SendJob(sheet.settings, sheet.rules, gateway, journal, batch, plan.known_rows, choices), plan)
 
 
 def with_warnings_told(summary: Summary, plan: Plan) -> Summary:
-    """Return the summary with a planned sheet's warnings, if it has any."""
     if plan.warnings_found.is_empty:
         return summary
-    told = warnings_told(plan.warnings_found, plan.validated.sheet.headers)
-    return replace(summary, further={**summary.further, **told})
+    members = warnings_told(plan.warnings_found, plan.validated.sheet.headers)
+    return replace(summary, further={**summary.further, **members})
 
 
-def refused_summary(refused: RefusedSheet, asked: Submission) -> Summary:
+def refused_summary(refused: RefusedSheet, submission: Submission) -> Summary:
     """Return the summary of a refused sheet; if the submission is strict, warnings count as defects."""
     plan, validated = refused.plan, refused.plan.validated
     summary = Summary(
@@ -112,19 +113,19 @@ def refused_summary(refused: RefusedSheet, asked: Submission) -> Summary:
         message = f"{question.message} {question.hint}"
         summary = replace(summary, message=message, further={"code": question.code}, option=question.option)
     else:
-        found = validated.defects_found.rows
-        bad = len(found.filter(found != 0))
-        is_whole = asked.choices.strict and (asked.choices.skip_invalid or not bad)
-        message = (is_whole and refused_as_a_whole(validated)) or _defects_sentence(plan, bad, asked)
-        summary = replace(summary, message=message, defects=len(found))
+        rows = validated.defects_found.rows
+        bad = len(rows.filter(rows != 0))
+        is_whole = submission.choices.strict and (submission.choices.skip_invalid or not bad)
+        message = (is_whole and refused_as_a_whole(validated)) or _defects_sentence(plan, bad, submission)
+        summary = replace(summary, message=message, defects=len(rows))
     return with_warnings_told(summary, plan)
 
 
-def _defects_sentence(plan: Plan, bad: int, asked: Submission) -> str:
+def _defects_sentence(plan: Plan, bad: int, submission: Submission) -> str:
     operation = load_operation(plan.validated.sheet.operation)
-    ending = ".xlsx" if asked.sheet.suffix.lower() == ".xlsx" else ".csv"
-    rejects = shlex.quote(f"{asked.sheet.stem}.rejects{ending}")
-    options = f"{'' if operation.name == PAYOUT else '--collect '}{'--strict ' if asked.choices.strict else ''}"
+    ending = ".xlsx" if submission.sheet.suffix.lower() == ".xlsx" else ".csv"
+    rejects = shlex.quote(f"{submission.sheet.stem}.rejects{ending}")
+    options = f"{'' if operation.name == PAYOUT else '--collect '}{'--strict ' if submission.choices.strict else ''}"
     return say_count(
         bad,
         "{count:,} of {rows} has defects: nothing was sent. Correct it (`paygw-batch validate {sheet} "
@@ -132,7 +133,7 @@ def _defects_sentence(plan: Plan, bad: int, asked: Submission) -> str:
         "{count:,} of {rows} have defects: nothing was sent. Correct them (`paygw-batch validate {sheet} "
         "{options}--rejects {rejects}` writes them out), or {command} with --skip-invalid to {verb} the others.",
         rows=say_count(plan.validated.height, "{count:,} row", "{count:,} rows"),
-        sheet=asked.typed,
+        sheet=submission.typed,
         options=options,
         rejects=rejects,
         command=operation.command,
@@ -163,16 +164,16 @@ def continued_batch(
 def unfinished_batch(journal: JournalReader) -> BatchRecord:
     """Return the only batch with rows to send, or the newest batch if none has any. Raises `UsageError`."""
     records = journal.batches()
-    found = [record for record in records if journal.tallies(record.number, kind=TallyKind.DUE)]
-    if len(found) == 1:
-        return found[0]
-    if not found and records:
+    unfinished = [record for record in records if journal.tallies(record.number, kind=TallyKind.DUE)]
+    if len(unfinished) == 1:
+        return unfinished[0]
+    if not unfinished and records:
         return records[-1]
-    if not found:
+    if not unfinished:
         raise UsageError(
             say("The journal has no batch yet."), hint=say("`paygw-batch submit SHEET` starts one."), for_terminal=True
         )
-    names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in found)
+    names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in unfinished)
     raise UsageError(
         say("Several batches have rows to send: {names}.", names=names),
         hint=say("Name one: `paygw-batch resume BATCH`."),
@@ -201,6 +202,8 @@ def release_rejected(task: SendJob, rows: Sequence[int], by: str, *, order: Sign
     countries = {tally.country for tally in journal.tallies(batch.number) if tally.state in to_send}
     require_complete(settings, task.rules, countries)
     now = utc_now()
+    # A row that only a person called rejected may still be paid until its quarantine is over. The journal keeps every
+    # row back whose attempt was sent after `cutoff`.
     quarantine = JournalClock.read(journal, now).quarantine(quarantine_h)
     released = journal.release(
         batch.number,
@@ -226,19 +229,20 @@ class RejectedRows:
 
 def rejected_rows(settings: Settings, journal: JournalReader, record: BatchRecord, *, limit: int) -> RejectedRows:
     """Return up to `limit` rejected rows of a batch, in the sheet's order."""
-    found = list(journal.rows(record.number, states={State.REJECTED}, limit=limit + 1))
+    rejected = list(journal.rows(record.number, states={State.REJECTED}, limit=limit + 1))
     now = utc_now()
     quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
     until = quarantine.cutoff(now)
     opens = {
-        row.row: open_from(row, quarantine) for row in found[:limit] if is_in_quarantine(row.quarantined_since, until)
+        row.row: open_from(row, quarantine)
+        for row in rejected[:limit]
+        if is_in_quarantine(row.quarantined_since, until)
     }
     later = {row: timestamp(at) for row, at in opens.items() if at is not None}
-    return RejectedRows(found[:limit], later, len(found) > limit)
+    return RejectedRows(rejected[:limit], later, len(rejected) > limit)
 
 
 def releasable_rows(settings: Settings, journal: JournalReader, record: BatchRecord) -> Sequence[int]:
-    """Return the rejected rows of a batch that may be released now."""
     waiting = quarantined(journal, record, quarantine_h=settings.submission.quarantine_h, now=utc_now)
     return [row.row for row in journal.rows(record.number, states={State.REJECTED}) if row.row not in waiting]
 
@@ -246,7 +250,7 @@ def releasable_rows(settings: Settings, journal: JournalReader, record: BatchRec
 def release_by_order(task: SendJob, order: RowOrder, by: str) -> ReleasedRows:
     """Release the rows named by two people's order, once. Raises `ApprovalError`, and then releases none."""
     policy, endpoint = required_policy(task.settings), task.settings.endpoint()
-    found = order_in_force(order, task.journal, policy, utc_now(), by=by, endpoint=endpoint)
-    if found.batch != task.batch:
-        raise InternalError(f"an order about batch {found.batch.batch} was to be carried out for {task.batch.batch}")
-    return release_rejected(task, order.numbers, found.by, order=found.kept)
+    in_force = order_in_force(order, task.journal, policy, utc_now(), by=by, endpoint=endpoint)
+    if in_force.batch != task.batch:
+        raise InternalError(f"an order about batch {in_force.batch.batch} was to be carried out for {task.batch.batch}")
+    return release_rejected(task, order.numbers, in_force.by, order=in_force.kept)
