@@ -116,7 +116,7 @@ class _Result:
 
     def to_dict(self) -> dict[str, object]:
         """Return the values under their names, for JSON; frames as lists of rows, paths as text."""
-        return {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+        return {entry.name: _plain(getattr(self, entry.name)) for entry in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,9 +300,9 @@ class Payouts:
         one. Entering raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld`, `JournalMissing` and
         their like: nothing was sent by then.
         """
-        said = Reading(reference=reference, worksheet=worksheet, encoding=encoding, numbers=numbers, names=names)
-        given = self._given(sheet, name, said)
-        plan_file = default_plan(given.path) if plan is None else _named(plan, "plan")
+        reading = Reading(reference=reference, worksheet=worksheet, encoding=encoding, numbers=numbers, names=names)
+        source = self._given(sheet, name, reading)
+        plan_file = default_plan(source.path) if plan is None else _named(plan, "plan")
         choices = Choices(
             skip_invalid=skip_invalid,
             amend=amend,
@@ -317,15 +317,15 @@ class Payouts:
 
         def work(parts: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())
-            asked = Submission.read(given, choices, plan_file)
-            for note in asked.validated.sheet.notes:
+            submission = Submission.read(source, choices, plan_file)
+            for note in submission.validated.sheet.notes:
                 parts.note(note)
-            asked.require_allowed()
+            submission.require_allowed()
             with (
                 gateway_of(self._settings, self._rules, self._environ) as gateway,
                 run_journal(self._settings, _HOLDER, parts.note, wait=wait) as journal,
             ):
-                result = submit_sheet(asked, gateway, journal, _NO_ONE, partial(_sent, parts))
+                result = submit_sheet(submission, gateway, journal, _NO_ONE, partial(_sent, parts))
             return _refused(result) if isinstance(result, RefusedSheet) else result
 
         return BackgroundRun(work, stop_on=stop_on)
@@ -343,20 +343,20 @@ class Payouts:
         strict: bool = False,
     ) -> Checked:
         """Read and validate a sheet, as `submit` would. Raises `SheetError` for one that cannot be read at all."""
-        said = Reading(reference=reference, worksheet=worksheet, encoding=encoding, numbers=numbers, names=names)
-        given = self._given(sheet, name, said)
-        found = given.validated()
+        reading = Reading(reference=reference, worksheet=worksheet, encoding=encoding, numbers=numbers, names=names)
+        source = self._given(sheet, name, reading)
+        validated = source.validated()
         if strict:
-            found = warnings_as_defects(found)
+            validated = warnings_as_defects(validated)
         return Checked(
-            batch=found.batch,
-            rows=found.height,
-            payable=found.payable,
-            totals={currency: f"{amount:f}" for currency, amount in (found.totals.sums or {}).items()},
-            defects=found.defects,
-            warnings=found.warnings,
-            headings=dict(found.sheet.headers),
-            notes=tuple(found.sheet.notes),
+            batch=validated.batch,
+            rows=validated.height,
+            payable=validated.payable,
+            totals={currency: f"{amount:f}" for currency, amount in (validated.totals.sums or {}).items()},
+            defects=validated.defects,
+            warnings=validated.warnings,
+            headings=dict(validated.sheet.headers),
+            notes=tuple(validated.sheet.notes),
         )
 
     def resume(self, batch: str, *, wait: bool = False, stop_on: Iterable[signal.Signals] = ()) -> Run:
@@ -376,10 +376,10 @@ class Payouts:
 
         Entering raises `UsageError` if a named row may not be released, and then releases none.
         """
-        who = person(by)
+        decider = person(by)
 
         def release(task: SendJob) -> None:
-            release_rejected(task, rows, who)
+            release_rejected(task, rows, decider)
 
         return self._continued(batch, release, wait=wait, stop_on=stop_on)
 
@@ -390,11 +390,11 @@ class Payouts:
 
         Raises `UsageError` if a row may not be settled this way (then none is), `ApprovalError` if it takes two people.
         """
-        who, words = person(by), required_line(evidence, "evidence")
+        decider, words = person(by), required_line(evidence, "evidence")
         settlements = [Settlement(row, resolution, words) for row in rows]
         with run_journal(self._settings, _HOLDER, _unheard) as journal:
             record = self._found(journal, batch)
-            settle_by_word(self._settings, journal, record, settlements, who)
+            settle_by_word(self._settings, journal, record, settlements, decider)
             return self._state(journal, record)
 
     def refresh(self, batch: str, *, wait: bool = False) -> BatchState:
@@ -439,8 +439,8 @@ class Payouts:
         new_payees: Iterable[str] = (),
     ) -> Planned | Refused:
         """Write the plan of a sheet to `out`, signed by its maker's `key`, for others to approve. Nothing is sent."""
-        said = Reading(reference=reference, worksheet=worksheet, encoding=encoding, numbers=numbers, names=names)
-        given = self._given(sheet, name, said)
+        reading = Reading(reference=reference, worksheet=worksheet, encoding=encoding, numbers=numbers, names=names)
+        source = self._given(sheet, name, reading)
         file, policy = _named(out, "out"), required_policy(self._settings)
         maker = approval_key_at(_named(key, "key"), passphrase, os.environ.get(MODULE))
         known_maker(maker.public, policy, say("No plan was made."))
@@ -451,12 +451,12 @@ class Payouts:
             repeats_meant=repeats_meant,
             new_payees=tuple(new_payees),
         )
-        asked = Submission.read(given, choices, file)
+        submission = Submission.read(source, choices, file)
         OutputGuard(self._settings, self._config).check(
-            RequestedOutput("out", file, OutputKind.PLAN), inputs={"the sheet": given.path, "a key": Path(key)}
+            RequestedOutput("out", file, OutputKind.PLAN), inputs={"the sheet": source.path, "a key": Path(key)}
         )
         with journal_for_document(self._settings, "plan") as journal:
-            prepared = draft_plan(asked, journal, _NO_ONE, maker.public)
+            prepared = draft_plan(submission, journal, _NO_ONE, maker.public)
         if isinstance(prepared, RefusedSheet):
             return _refused(prepared)
         document = signed(prepared.document, maker)
@@ -471,12 +471,12 @@ class Payouts:
         was changed, withdrawn or approved by this person before.
         """
         file, policy = _named(plan, "plan"), required_policy(self._settings)
-        found = read_document(file, PlanDocument)
-        if (shared := newest_version(self._settings, found)) is not None:
-            found = shared.document
-        require_in_force(self._settings, found)
+        document = read_document(file, PlanDocument)
+        if (shared := newest_version(self._settings, document)) is not None:
+            document = shared.document
+        require_in_force(self._settings, document)
         approved = approve(
-            found, approval_key_at(_named(key, "key"), passphrase, os.environ.get(MODULE)), policy, utc_now()
+            document, approval_key_at(_named(key, "key"), passphrase, os.environ.get(MODULE)), policy, utc_now()
         )
         write_document(approved, file)
         share_plan(self._settings, approved, None if shared is None else shared.kept)
@@ -486,8 +486,8 @@ class Payouts:
         """Return the state of every row of a batch, even during a run. Sends and writes nothing."""
         with journal_to_read(self._settings) as journal:
             end = RunEnd(0, None, interrupted=False)
-            found = standings(journal, self._found(journal, batch), self._rules, end)
-        return _finished(found, no_defects(), ())
+            result = standings(journal, self._found(journal, batch), self._rules, end)
+        return _finished(result, no_defects(), ())
 
     def batches(self) -> Sequence[BatchRecord]:
         """Return all batches of the journal, oldest first. Raises `JournalError` when there is no journal yet."""
@@ -512,10 +512,10 @@ class Payouts:
         return BackgroundRun(work, stop_on=stop_on)
 
     def _state(self, journal: JournalReader, record: BatchRecord) -> BatchState:
-        found = batch_status(self._settings, journal, record)
-        payments = journal.payments(record.number, [one.row.row for one in found.rows])
+        status = batch_status(self._settings, journal, record)
+        payments = journal.payments(record.number, [entry.row.row for entry in status.rows])
         units = minor_units_of(self._rules)
-        summary = found.summary
+        summary = status.summary
         return BatchState(
             conclusion=Conclusion[summary.exit_code.name],
             message=summary.message,
@@ -525,7 +525,7 @@ class Payouts:
             rows=record.rows,
             states=summary.states,
             totals=summary.totals,
-            needs_person=tuple(_waiting(one.row, payments[one.row.row], units) for one in found.rows),
+            needs_person=tuple(_waiting(entry.row, payments[entry.row.row], units) for entry in status.rows),
         )
 
     def _found(self, journal: JournalReader, batch: str) -> BatchRecord:
@@ -549,12 +549,12 @@ def _sent(parts: RunHandle, task: SendJob, plan: Plan | None = None) -> Finished
     rows = FollowedRows(task.journal, task.batch, parts)
     end = send(*(task, parts, parts.watch), wait_for_room=parts.wait_for_room, counted=rows.counted, begin=rows.begin)
     rows.end()
-    found = standings(task.journal, task.batch, task.rules, end, known=task.known)
-    return _finished(found, no_defects() if plan is None else plan.warnings, parts.notes())
+    result = standings(task.journal, task.batch, task.rules, end, known=task.known)
+    return _finished(result, no_defects() if plan is None else plan.warnings, parts.notes())
 
 
-def _finished(found: Standings, warnings: pl.DataFrame, notes: tuple[str, ...]) -> Finished:
-    summary = found.summary
+def _finished(result: Standings, warnings: pl.DataFrame, notes: tuple[str, ...]) -> Finished:
+    summary = result.summary
     return Finished(
         conclusion=Conclusion[summary.exit_code.name],
         message=summary.message,
@@ -563,7 +563,7 @@ def _finished(found: Standings, warnings: pl.DataFrame, notes: tuple[str, ...]) 
         totals=summary.totals,
         known=summary.known,
         sent=summary.sent_this_run,
-        reconciliation=found.frame,
+        reconciliation=result.frame,
         warnings=warnings,
         notes=notes,
     )
@@ -621,7 +621,7 @@ def _plain(value: object) -> object:
         case Path():
             return str(value)
         case tuple():
-            return [one.to_dict() if isinstance(one, _Result) else one for one in value]
+            return [item.to_dict() if isinstance(item, _Result) else item for item in value]
         case _:
             return value
 
@@ -657,8 +657,8 @@ def _path_of(sheet: SheetLike, name: str | None) -> Path:
     return Path(name)
 
 
-def _named(path: Path | str, what: str) -> Path:
-    """Return a path that the caller named. To Python an empty text is the current directory, of which nobody spoke."""
+def _named(path: Path | str, name: str) -> Path:
+    """Return a path that the caller named. Raises `UsageError` for an empty text, the current directory to Python."""
     if not str(path).strip() or "\0" in str(path):
-        raise UsageError(say("{what} is not a path: {path!r}.", what=what, path=str(path)), hint=say("Name the file."))
+        raise UsageError(say("{what} is not a path: {path!r}.", what=name, path=str(path)), hint=say("Name the file."))
     return Path(path)

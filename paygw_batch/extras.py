@@ -27,7 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "limits": "cluster.workers_command",
     "sandbox": "sandbox.sandbox_command",
 }
-"""The module of each command of an extra. Its words for `--help` stand with the others, in `cli/main.py`."""
+"""The module of each command of an extra. Its words for `--help` are with the others, in `cli/main.py`."""
 AFTER_A_COMMAND = ("notices.delivery",)
 """Modules whose `begin(settings, environ)` is called when a run begins; it returns what is called at its end."""
 HEALTH = ("notices.health",)
@@ -50,7 +50,6 @@ def extra(name: str) -> ModuleType:
 
 
 def extras(names: tuple[str, ...]) -> Iterator[ModuleType]:
-    """Yield the modules of the extras that are there."""
     yield from (extra(name) for name in names if is_there(name))
 
 
@@ -65,11 +64,11 @@ def install_command(extra: str) -> str:
     """
     if IMAGE in os.environ:
         return "docker build -t paygw-batch ."
-    this = distribution("paygw-batch")
+    package = distribution("paygw-batch")
     # Written by every installer for what comes from a path (PEP 610).
-    origin = json.loads(this.read_text("direct_url.json") or "{}")
+    origin = json.loads(package.read_text("direct_url.json") or "{}")
     path = Path(unquote(urlsplit(origin.get("url", "")).path))
     if not path.is_absolute():
-        path = Path(f"paygw_batch-{this.version}-py3-none-any.whl")
+        path = Path(f"paygw_batch-{package.version}-py3-none-any.whl")
     editable = "--editable " if origin.get("dir_info", {}).get("editable") else ""
     return f"pip install {editable}'{path}[{extra}]'"
