@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypedDict, Unpack, runtime_checkable
 
 import polars as pl
 
@@ -85,7 +85,9 @@ __all__ = [
     "Result",
     "RowOutcome",
     "Run",
+    "SheetChoices",
     "SheetError",
+    "SheetReading",
     "UsageError",
     "WaitingRow",
 ]
@@ -242,6 +244,34 @@ Run: TypeAlias = BackgroundRun[Result]
 """A run under way; `with` it, or `async with` it."""
 
 
+class SheetReading(TypedDict, total=False):
+    """How a sheet is read. A frame needs a `name`, the file name that its sheet would have.
+
+    `worksheet`, `encoding`, `numbers` and `names` answer open questions.
+    """
+
+    name: str | None
+    reference: str | None
+    worksheet: str | None
+    encoding: str | None
+    numbers: str | None
+    names: str | None
+
+
+class SheetChoices(SheetReading, total=False):
+    """How a sheet is read, and what its sender decides.
+
+    `repeats_meant` allows a repeat of a recent batch under other ids, or of a payee, and `new_payees` names those who
+    are new under a used reference.
+    """
+
+    skip_invalid: bool
+    amend: bool
+    strict: bool
+    repeats_meant: bool
+    new_payees: Iterable[str]
+
+
 class Payouts:
     """The payouts of one endpoint, as its configuration file says.
 
@@ -274,46 +304,29 @@ class Payouts:
         self,
         sheet: SheetLike,
         *,
-        name: str | None = None,
-        reference: str | None = None,
-        worksheet: str | None = None,
-        encoding: str | None = None,
-        numbers: str | None = None,
-        names: str | None = None,
-        skip_invalid: bool = False,
-        amend: bool = False,
-        strict: bool = False,
-        repeats_meant: bool = False,
-        new_payees: Iterable[str] = (),
         expected: ControlTotals | None = None,
         plan: Path | str | None = None,
         by: str | None = None,
         wait: bool = False,
         stop_on: Iterable[signal.Signals] = (),
+        **options: Unpack[SheetChoices],
     ) -> Run:
         """Return a run that starts the sheet's batch, or continues it, once it is entered.
 
-        A frame needs a `name`, the file name that its sheet would have. `worksheet`, `encoding`, `numbers` and `names`
-        answer open questions. `repeats_meant` allows a repeat of a recent batch under other ids, or of a payee, and
-        `new_payees` names those who are new under a used reference. `plan` is the approved plan, if required. `by` is
+        `expected` are the control totals that the sheet must have. `plan` is the approved plan, if required. `by` is
         the person who decides, besides the login. `wait` waits for another run; `stop_on` are signals that stop this
         one. Entering raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld`, `JournalMissing` and
         their like: nothing was sent by then.
         """
-        reading = Reading(reference=reference, worksheet=worksheet, encoding=encoding, numbers=numbers, names=names)
-        source = self._given(sheet, name, reading)
-        plan_file = default_plan(source.path) if plan is None else _named(plan, "plan")
-        choices = Choices(
-            skip_invalid=skip_invalid,
-            amend=amend,
-            strict=strict,
-            repeats_meant=repeats_meant,
-            new_payees=tuple(new_payees),
+        source, choices = self._given(
+            sheet,
+            options,
             sent_by=SentBy.WORKERS_IF_ANY,
             is_plan_named=plan is not None,
             expected=expected or ControlTotals(),
             decided_by=person(by),
         )
+        plan_file = default_plan(source.path) if plan is None else _named(plan, "plan")
 
         def work(parts: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())
@@ -330,22 +343,9 @@ class Payouts:
 
         return BackgroundRun(work, stop_on=stop_on)
 
-    def validate(
-        self,
-        sheet: SheetLike,
-        *,
-        name: str | None = None,
-        reference: str | None = None,
-        worksheet: str | None = None,
-        encoding: str | None = None,
-        numbers: str | None = None,
-        names: str | None = None,
-        strict: bool = False,
-    ) -> Checked:
+    def validate(self, sheet: SheetLike, *, strict: bool = False, **options: Unpack[SheetReading]) -> Checked:
         """Read and validate a sheet, as `submit` would. Raises `SheetError` for one that cannot be read at all."""
-        reading = Reading(reference=reference, worksheet=worksheet, encoding=encoding, numbers=numbers, names=names)
-        source = self._given(sheet, name, reading)
-        validated = source.validated()
+        validated = self._given(sheet, options)[0].validated()
         if strict:
             validated = warnings_as_defects(validated)
         return Checked(
@@ -426,31 +426,13 @@ class Payouts:
         key: Path | str,
         *,
         passphrase: bytes | None = None,
-        name: str | None = None,
-        reference: str | None = None,
-        worksheet: str | None = None,
-        encoding: str | None = None,
-        numbers: str | None = None,
-        names: str | None = None,
-        skip_invalid: bool = False,
-        amend: bool = False,
-        strict: bool = False,
-        repeats_meant: bool = False,
-        new_payees: Iterable[str] = (),
+        **options: Unpack[SheetChoices],
     ) -> Planned | Refused:
         """Write the plan of a sheet to `out`, signed by its maker's `key`, for others to approve. Nothing is sent."""
-        reading = Reading(reference=reference, worksheet=worksheet, encoding=encoding, numbers=numbers, names=names)
-        source = self._given(sheet, name, reading)
+        source, choices = self._given(sheet, options)
         file, policy = _named(out, "out"), required_policy(self._settings)
-        maker = approval_key_at(_named(key, "key"), passphrase, os.environ.get(MODULE))
+        maker = approval_key_at(_named(key, "key"), passphrase, self._environ.get(MODULE))
         known_maker(maker.public, policy, say("No plan was made."))
-        choices = Choices(
-            skip_invalid=skip_invalid,
-            amend=amend,
-            strict=strict,
-            repeats_meant=repeats_meant,
-            new_payees=tuple(new_payees),
-        )
         submission = Submission.read(source, choices, file)
         OutputGuard(self._settings, self._config).check(
             RequestedOutput("out", file, OutputKind.PLAN), inputs={"the sheet": source.path, "a key": Path(key)}
@@ -476,7 +458,7 @@ class Payouts:
             document = shared.document
         require_in_force(self._settings, document)
         approved = approve(
-            document, approval_key_at(_named(key, "key"), passphrase, os.environ.get(MODULE)), policy, utc_now()
+            document, approval_key_at(_named(key, "key"), passphrase, self._environ.get(MODULE)), policy, utc_now()
         )
         write_document(approved, file)
         share_plan(self._settings, approved, None if shared is None else shared.kept)
@@ -540,8 +522,17 @@ class Payouts:
             )
         return record
 
-    def _given(self, sheet: SheetLike, name: str | None, reading: Reading) -> GivenSheet:
-        return GivenSheet(self._settings, self._rules, _path_of(sheet, name), reading, _frame_of(sheet))
+    def _given(
+        self, sheet: SheetLike, options: SheetReading | SheetChoices, **decided: Any
+    ) -> tuple[GivenSheet, Choices]:
+        given = dict[str, Any](options)
+        if unknown := given.keys() - SheetChoices.__annotations__.keys():
+            raise TypeError(f"unexpected keyword argument: {', '.join(sorted(unknown))}")
+        path = _path_of(sheet, given.pop("name", None))
+        reading = Reading(**{word: given.pop(word) for word in SheetReading.__annotations__ if word in given})
+        given["new_payees"] = tuple(given.get("new_payees", ()))
+        source = GivenSheet(self._settings, self._rules, path, reading, _frame_of(sheet))
+        return source, Choices(**decided, **given)
 
 
 def _sent(parts: RunHandle, task: SendJob, plan: Plan | None = None) -> Finished:
