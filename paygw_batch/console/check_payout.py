@@ -74,9 +74,9 @@ def check_again(folder: PayoutFolder, settings: Settings, rules: Rules, memory: 
         return False
     try:
         require_complete(settings, rules, set())
-        asked = _submission(folder, _given(folder, settings, rules, mending), sheet)
+        submission = _submission(folder, _given_sheet(folder, settings, rules, mending), sheet)
         with journal_for_document(settings, "console") as journal:
-            folder.write_checked(_planned(folder, mending, asked, journal, memory=memory))
+            folder.write_checked(_planned(folder, mending, submission, journal, memory=memory))
     except PaygwError as error:
         first = sheet.frame.head(HEADER_ROWS)
         folder.write_checked(unreadable(error, partial(seen_headings, sheet.headers, sheet.unknown, first)))
@@ -93,9 +93,9 @@ def remember(folder: PayoutFolder, settings: Settings, rules: Rules, memory: Com
     """Load a checked payout into `memory`, so that its first correction is as fast as later ones."""
     if (mending := folder.mending) is None or (sheet := kept_sheet(folder.kept, folder.reading(mending))) is None:
         return
-    asked = _submission(folder, _given(folder, settings, rules, mending), sheet)
+    submission = _submission(folder, _given_sheet(folder, settings, rules, mending), sheet)
     with journal_for_document(settings, "console") as journal:
-        plan_sheet(asked, journal, memory=memory)
+        plan_sheet(submission, journal, memory=memory)
 
 
 def _checked(
@@ -108,17 +108,17 @@ def _checked(
             mending = Mending(digest_of(folder.sheet))
             write_mending(mending, folder.mending_file)
             mending, sheet = _read_as_before(folder, settings, rules, mending)
-        given = _given(folder, settings, rules, mending)
-        sheet = sheet or given.read()
+        given_sheet = _given_sheet(folder, settings, rules, mending)
+        sheet = sheet or given_sheet.read()
         keep_sheet(sheet, folder.kept, folder.reading(mending))
         with journal_for_document(settings, "console") as journal:
-            return _planned(folder, mending, _submission(folder, given, sheet), journal, maker)
+            return _planned(folder, mending, _submission(folder, given_sheet, sheet), journal, maker)
     except PaygwError as error:
-        options = _given(folder, settings, rules, None).options
+        options = _given_sheet(folder, settings, rules, None).options
         return unreadable(error, partial(headings_in, folder.sheet, options))
 
 
-def _given(folder: PayoutFolder, settings: Settings, rules: Rules, mending: Mending | None) -> GivenSheet:
+def _given_sheet(folder: PayoutFolder, settings: Settings, rules: Rules, mending: Mending | None) -> GivenSheet:
     return GivenSheet(settings, rules, folder.sheet, replace(folder.uploaded.reading, mending=mending), asks=True)
 
 
@@ -131,21 +131,21 @@ def _read_as_before(
     """
     uploaded = folder.uploaded
     tried: list[Any] = []
-    signed = (one for one in all_folders(folder.path.parent) if one.plan_file.exists())
+    signed = (other for other in all_folders(folder.path.parent) if other.plan_file.exists())
     for other in islice(signed, _MAX_LOOKED_AT):
         if (before := other.mending) is None or len(tried) == _MAX_TRIED:
             continue
         earlier, meant = other.uploaded, replace(mending, headings=before.headings)
-        said = {name: getattr(earlier, name) for name in Asked} | {"reference": _next_reference(earlier)}
-        said = {name: None if answer == AS_WRITTEN else answer for name, answer in said.items()}
-        answers: dict[str, Any] = {name: getattr(uploaded, name) or answer for name, answer in said.items()}
+        earlier_answers = {name: getattr(earlier, name) for name in Asked} | {"reference": _next_reference(earlier)}
+        earlier_answers = {name: None if answer == AS_WRITTEN else answer for name, answer in earlier_answers.items()}
+        answers: dict[str, Any] = {name: getattr(uploaded, name) or answer for name, answer in earlier_answers.items()}
         how = (answers["worksheet"], answers["encoding"], meant.columns, known := other.headings)
         if how in tried:
             continue
         tried.append(how)
         with suppress(SheetError):
-            given = GivenSheet(settings, rules, folder.sheet, Reading(**answers, mending=meant))
-            sheet, names = given.read(), partial(worksheets_in, options=given.options)
+            given_sheet = GivenSheet(settings, rules, folder.sheet, Reading(**answers, mending=meant))
+            sheet, names = given_sheet.read(), partial(worksheets_in, options=given_sheet.options)
             # A workbook that has another worksheet by now may mean that one.
             is_same_book = not earlier.worksheet or names(folder.sheet) == names(other.sheet)
             if {*sheet.headers.values()} == known and is_same_book:
@@ -162,9 +162,8 @@ def _next_reference(earlier: UploadedSheet) -> str | None:
     return suggested if is_usual and earlier.reference != suggested else None
 
 
-def _submission(folder: PayoutFolder, given: GivenSheet, sheet: Sheet) -> Submission:
-    """Return the submission of a payout whose `sheet` was read already."""
-    return Submission(given, given.validated(sheet), folder.uploaded.choices, folder.plan_file)
+def _submission(folder: PayoutFolder, given_sheet: GivenSheet, sheet: Sheet) -> Submission:
+    return Submission(given_sheet, given_sheet.validated(sheet), folder.uploaded.choices, folder.plan_file)
 
 
 def unreadable(error: PaygwError, headings_of: Callable[[], Sequence[SeenHeading]] = tuple) -> UnreadableSheet:
@@ -177,15 +176,15 @@ def unreadable(error: PaygwError, headings_of: Callable[[], Sequence[SeenHeading
         with suppress(SheetError):
             headings = headings_of()
     guesses = guessed(headings, columns)
-    found = UnreadableSheet(error.message, error.page_hint, guesses, columns)
+    result = UnreadableSheet(error.message, error.page_hint, guesses, columns)
     if isinstance(error, UnknownHeadings | MissingColumns) and headings:
         needed = error.columns if isinstance(error, MissingColumns) else ALWAYS_NEEDED
-        return replace(found, asks=HEADINGS, message=_about_headings(guesses, needed))
+        return replace(result, asks=HEADINGS, message=_about_headings(guesses, needed))
     if not isinstance(error, SheetQuestion):
-        return found
+        return result
     suggested = (suggested_reference(PAYOUT, utc_now()),) if error.asks is Asked.REFERENCE else ()
     return replace(
-        found,
+        result,
         asks=error.asks.value,
         question=error.question,
         choices=error.choices or suggested,
@@ -195,10 +194,10 @@ def unreadable(error: PaygwError, headings_of: Callable[[], Sequence[SeenHeading
 
 def _about_headings(guesses: Sequence[GuessedHeading], needed: Sequence[str]) -> str:
     """Return a sentence about the columns of a sheet that uses the sender's own headings."""
-    found = {one.column for one in guesses}
-    if any(one.column == "phone" and not one.is_known for one in guesses):
-        found.add("account_number")  # if the guess is right, the phone may be the account
-    lacking = [label_of(name) for name in needed if name not in found]
+    columns = {guess.column for guess in guesses}
+    if any(guess.column == "phone" and not guess.is_known for guess in guesses):
+        columns.add("account_number")  # if the guess is right, the phone may be the account
+    lacking = [label_of(name) for name in needed if name not in columns]
     if not lacking:
         return say("The sheet has its own headings. Our guesses are filled in below.")
     return say("No column has been chosen yet for: {columns}. Choose it below.", columns=", ".join(lacking))
@@ -216,31 +215,34 @@ def mark_payout(folder: PayoutFolder, settings: Settings, rules: Rules, path: Pa
     Raises `OutputError` if no workbook can be made.
     """
     mending = folder.mending
-    given = _given(folder, settings, rules, mending)
-    write_marked(given.validated(), given.path, given.options, path, () if mending is None else mending.edits)
+    given_sheet = _given_sheet(folder, settings, rules, mending)
+    edits = () if mending is None else mending.edits
+    write_marked(given_sheet.validated(), given_sheet.path, given_sheet.options, path, edits)
 
 
 def _planned(
     folder: PayoutFolder,
     mending: Mending,
-    asked: Submission,
+    submission: Submission,
     journal: JournalReader,
     maker: PublicKey | None = None,
     memory: ComparisonMemory | None = None,
 ) -> CheckedSheet:
     """Return the results for a sheet; without a `maker`, no plan is drafted."""
-    plan = plan_sheet(asked, journal, memory=memory)
-    found, sheet = _found(plan), plan.validated.sheet
-    found.write_parquet(folder.path / FOUND)
+    plan = plan_sheet(submission, journal, memory=memory)
+    defects = plan.validated.defects.with_columns(is_defect=pl.lit(value=True))
+    warnings = plan.warnings.with_columns(is_defect=pl.lit(value=False))
+    findings, sheet = pl.concat([defects, warnings]).sort("row", maintain_order=True), plan.validated.sheet
+    findings.write_parquet(folder.path / FOUND)
     with_texts(sheet.frame, plan.validated.read, "value").write_parquet(folder.path / ROWS)
-    left_out = {one.row for one in mending.left_out}
-    to_mend = found.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(left_out)))
-    left = plan.unanswered(asked.choices)
+    left_out = {row.row for row in mending.left_out}
+    to_mend = findings.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(left_out)))
+    left = plan.unanswered(submission.choices)
     has_new_rows = plan.existing is None and plan.known_rows < plan.validated.payable
-    is_ready = to_mend.is_empty() and not left and has_new_rows and not asked.wrong_totals
+    is_ready = to_mend.is_empty() and not left and has_new_rows and not submission.wrong_totals
     if is_ready and maker is not None:
-        asked.require_complete()
-        drafted = draft_plan(asked, journal, Conversation(), maker)
+        submission.require_complete()
+        drafted = draft_plan(submission, journal, Conversation(), maker)
         if isinstance(drafted, Prepared):
             folder.write_draft(drafted.document)
     columns = columns_of_operation(PAYOUT)
@@ -255,15 +257,21 @@ def _planned(
         is_ready=is_ready,
         is_drafted=is_ready and maker is not None,
         questions=[
-            AskedQuestion(one.key, one.message, [person[-1] for person in one.people], one.question, one not in left)
-            for one in plan.questions
+            AskedQuestion(
+                question.key,
+                question.message,
+                [person[-1] for person in question.people],
+                question.question,
+                question not in left,
+            )
+            for question in plan.questions
         ],
         left_out=sorted(left_out),
         mended=[(edit.row, edit.column) for edit in mending.edits],
-        kinds=[*_kinds(to_mend, names), *_kinds(found.filter(~pl.col("is_defect") & (pl.col("row") > 0)), names)],
-        wrong_totals=asked.wrong_totals,
-        totals=_totals(plan, minor_units_of(asked.given.rules)),
-        of_sheet=found.filter((pl.col("row") == 0) & ~pl.col("is_defect") & ~pl.col("code").is_in(QUESTION_CODES))[
+        kinds=[*_kinds(to_mend, names), *_kinds(findings.filter(~pl.col("is_defect") & (pl.col("row") > 0)), names)],
+        wrong_totals=submission.wrong_totals,
+        totals=_totals(plan, minor_units_of(submission.given.rules)),
+        of_sheet=findings.filter((pl.col("row") == 0) & ~pl.col("is_defect") & ~pl.col("code").is_in(QUESTION_CODES))[
             "message"
         ].to_list(),
         notes=list(sheet.notes),
@@ -274,27 +282,17 @@ def _planned(
     )
 
 
-def _found(plan: Plan) -> pl.DataFrame:
-    """Return every defect and warning."""
-    defects = plan.validated.defects.with_columns(is_defect=pl.lit(value=True))
-    warnings = plan.warnings.with_columns(is_defect=pl.lit(value=False))
-    return pl.concat([defects, warnings]).sort("row", maintain_order=True)
-
-
-def _kinds(found: pl.DataFrame, names: Mapping[str, str]) -> Sequence[FoundKind]:
-    """Return each kind of defect or warning with its label and number of rows, most frequent first.
-
-    `names` are the column names.
-    """
-    counts = found.group_by("code", "is_defect").agg(pl.col("row").n_unique()).iter_rows()
+def _kinds(findings: pl.DataFrame, names: Mapping[str, str]) -> Sequence[FoundKind]:
+    """Return the kinds of defects and warnings, most frequent first."""
+    counts = findings.group_by("code", "is_defect").agg(pl.col("row").n_unique()).iter_rows()
     return [
-        FoundKind(code, *_meaning(code, names, is_defect=is_defect), rows, is_defect)
-        for code, is_defect, rows in sorted(counts, key=lambda one: (-one[2], one[0], one[1]))
+        FoundKind(code, *kind_meaning(code, names, is_defect=is_defect), rows, is_defect)
+        for code, is_defect, rows in sorted(counts, key=lambda kind: (-kind[2], kind[0], kind[1]))
     ]
 
 
-def _meaning(code: str, names: Mapping[str, str], *, is_defect: bool) -> tuple[str, str, str]:
-    """Return the label, sentence and suggestion for a kind."""
+def kind_meaning(code: str, names: Mapping[str, str], *, is_defect: bool) -> tuple[str, str, str]:
+    """Return the label, sentence and suggestion of a kind of defect or warning. `names` are those of the columns."""
     try:
         meaning = meaning_of(code, DEFECTS if is_defect else WARNINGS, names)
     except KeyError:
@@ -304,8 +302,8 @@ def _meaning(code: str, names: Mapping[str, str], *, is_defect: bool) -> tuple[s
 
 
 def _totals(plan: Plan, minor_units: Mapping[str, int]) -> Sequence[tuple[str, int, str]]:
-    """Return currency, number of rows and sum of the rows that would be sent."""
-    sent = [one.row for one in plan.sent_before]
+    """Return currency, number and sum of the rows that would be sent."""
+    sent = [row.row for row in plan.sent_before]
     sums: dict[str, tuple[int, int]] = {}
     for part in plan.validated.parts():
         leaving = without_rows(part.instructions, sent).group_by("currency").agg(pl.len(), pl.col("minor").sum())

@@ -141,9 +141,9 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
     section, public, members = settings.console, settings.console.origin, members_of(settings)
     if config is None:
         raise ConfigurationError(say("The pages need a configuration file."), hint=say("Name it with --config."))
-    given = ["--config", str(config.absolute())]
+    options = ["--config", str(config.absolute())]
     if settings.journal.url is None:  # only the configuration names a journal in a database
-        given += ["--journal", str(settings.journal_path())]
+        options += ["--journal", str(settings.journal_path())]
     with journal_for_document(settings, "console", must_be_known=False):  # creates the sandbox's journal
         pass
     kept = KeptSessions(settings.journal_path())
@@ -169,7 +169,7 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
         counts=PayoutCounts(monotonic_s=time.monotonic),
         memories=CheckMemories(),
         templates=page_templates(),
-        program=(sys.executable, "-P", "-m", "paygw_batch", *given),
+        program=(sys.executable, "-P", "-m", "paygw_batch", *options),
         environ=environ,
         now=utc_now,
         origins=frozenset(origins),
@@ -178,7 +178,6 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
 
 
 def console_app(console: Console) -> AsgiApp:
-    """Return the application."""
     settings = console.settings
 
     def most_bytes(path: str) -> int:
@@ -190,10 +189,10 @@ def console_app(console: Console) -> AsgiApp:
         with shown_for(request, ZoneInfo(settings.console.time_zone)):
             return error_page(Visit(console, request, session), PageNotFound())
 
-    pages = {one.path: one.handler for one in ROUTES if one.method == "GET" and not one.is_poll}
+    pages = {route.path: route.handler for route in ROUTES if route.method == "GET" and not route.is_poll}
     app = Starlette(
         routes=[
-            *(Route(one.path, one.endpoint(console, pages), methods=[one.method]) for one in ROUTES),
+            *(Route(route.path, route.endpoint(console, pages), methods=[route.method]) for route in ROUTES),
             Mount("/static", StaticFiles(directory=STATIC, packages=[("paygw_batch.show", "static")])),
         ],
         exception_handlers={HTTPException: missing},
@@ -235,8 +234,8 @@ def serve_console(
             place = say("{socket}, for {origin}", socket=section.socket, origin=section.origin)
 
         def served(settings: Settings) -> AsgiApp:
-            found = console_of(settings, config=config, environ=environ, port=port)
-            return console_app(stack.enter_context(closing(found)))
+            console = console_of(settings, config=config, environ=environ, port=port)
+            return console_app(stack.enter_context(closing(console)))
 
         app = CurrentPages(config, served(settings), lambda: served(read_again()), tell)
         asyncio.run(serve_pages(app, listener, ready=lambda: tell(say("The pages are at {place}.", place=place))))
@@ -256,7 +255,6 @@ class CurrentPages:
         self._building = asyncio.Lock()
 
     async def __call__(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
-        """Answer one request."""
         if self._mark() != self._built_of:
             async with self._building:
                 if (mark := self._mark()) != self._built_of:
@@ -280,8 +278,8 @@ class CurrentPages:
         if self._config is None:
             return None
         with suppress(OSError):
-            found = self._config.stat()
-            return found.st_mtime_ns, found.st_size
+            status = self._config.stat()
+            return status.st_mtime_ns, status.st_size
         return None
 
 

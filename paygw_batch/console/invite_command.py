@@ -60,17 +60,17 @@ def invite_command(invocation: Invocation, *, name: str) -> None:
 
 
 def _member(settings: Settings, name: str) -> Member:
-    """Return the person with a name. Raises `UsageError`, which names the nearest, if the configuration has no such."""
-    members = {plain_name(one.name): one for one in members_of(settings)}
-    if (found := members.get(plain_name(name))) is None:
+    """Return the person with a name. Raises `UsageError`, which gives the nearest name, if there is none."""
+    members = {plain_name(member.name): member for member in members_of(settings)}
+    if (member := members.get(plain_name(name))) is None:
         raise UsageError(
             say(
                 "The configuration has no person called {name}; {nearest}",
                 name=name,
-                nearest=nearest(name, [one.name for one in members.values()]),
+                nearest=nearest(name, [member.name for member in members.values()]),
             ),
             hint=say(
                 "Use one of these names, or add the person to the configuration first: docs/console.md shows how."
             ),
         )
-    return found
+    return member

@@ -27,7 +27,7 @@ def keep_sheet(sheet: Sheet, folder: Path, reading: str) -> None:
         return
     for name in _FRAMES:
         getattr(sheet, name).write_ipc(folder / f"{name}.arrow", compression="lz4")
-    values = {one.name: getattr(sheet, one.name) for one in fields(sheet) if one.name not in _FRAMES}
+    values = {field.name: getattr(sheet, field.name) for field in fields(sheet) if field.name not in _FRAMES}
     write_whole(folder / _VALUES, json.dumps({"reading": reading, "sheet": values}, default=dict).encode())
 
 
@@ -40,12 +40,12 @@ def kept_sheet(folder: Path, reading: str) -> Sheet | None:
 
 
 def kept_values(folder: Path, reading: str) -> dict[str, Any] | None:
-    """Return the values of a kept sheet beside its frames, as `kept_sheet`."""
+    """Return the values of a kept sheet other than its frames; None if it is not kept."""
     try:
-        found: dict[str, Any] = json.loads((folder / _VALUES).read_bytes())
+        kept: dict[str, Any] = json.loads((folder / _VALUES).read_bytes())
     except FileNotFoundError:
         return None
-    return found["sheet"] if found["reading"] == reading else None
+    return kept["sheet"] if kept["reading"] == reading else None
 
 
 MAX_SHEETS = 2

@@ -41,7 +41,8 @@ from paygw_batch.journal.sqlite.connect import connect_beside, fetch, transactio
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
-SECRET_BYTES = 32
+RANDOM_BYTES = 32
+"""The length of secrets, session ids, nonces, and the tokens of invitations."""
 _MAX_SESSIONS = 1_000
 """The maximum number of sessions; a new one ends the oldest."""
 _TABLES = """
@@ -96,7 +97,7 @@ class KeptSessions:
             raise SessionsBroken(error.message) from None
         with self._transaction():
             self._run(
-                "INSERT INTO secret SELECT ? WHERE NOT EXISTS (SELECT 1 FROM secret)", secrets.token_bytes(SECRET_BYTES)
+                "INSERT INTO secret SELECT ? WHERE NOT EXISTS (SELECT 1 FROM secret)", secrets.token_bytes(RANDOM_BYTES)
             )
             self.secret: bytes = self._run("SELECT value FROM secret")[0][0]
 
@@ -111,16 +112,14 @@ class KeptSessions:
         """Return the session whose id has this digest; None if there is none."""
         query = "SELECT person, way, key, credential, started_s, seen_s FROM session WHERE digest = ?"
         with self._transaction():
-            found = self._run(query, digest)
-        return KeptSession(*found[0]) if found else None
+            rows = self._run(query, digest)
+        return KeptSession(*rows[0]) if rows else None
 
     def use(self, digest: bytes, at_s: float) -> None:
-        """Record that a session was used."""
         with self._transaction():
             self._run("UPDATE session SET seen_s = ? WHERE digest = ?", at_s, digest)
 
     def end(self, digest: bytes) -> None:
-        """End a session."""
         with self._transaction():
             self._run("DELETE FROM session WHERE digest = ?", digest)
 
@@ -140,7 +139,6 @@ class KeptSessions:
             return self._connection.changes() == 1
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
     @contextmanager
@@ -156,7 +154,6 @@ class KeptSessions:
         return fetch(self._connection, statement, bindings)
 
 
-_BYTES = 32
 _NOTED_EVERY_S = 15.0
 """A use is recorded at most this often, so that pages opened in quick succession do not wait for a disk."""
 _CLOCK_STEP_S = 60.0
@@ -193,9 +190,9 @@ class WebSession:
     left_s: float = 0
     """The seconds of inactivity after which the session ends."""
 
-    def has_token(self, given: str) -> bool:
+    def has_token(self, token: str) -> bool:
         """Whether a form came from a page of this session. A missing or empty token never counts."""
-        return bool(given) and hmac.compare_digest(given.encode(), self.csrf_token.encode())
+        return bool(token) and hmac.compare_digest(token.encode(), self.csrf_token.encode())
 
 
 class WebSessions:
@@ -222,11 +219,11 @@ class WebSessions:
         self._idle_s = idle_s
         self._at_most_s = at_most_s
         self._now_s = now_s
-        kept.end_all(lambda one: self._is_over(one, now_s()))
+        kept.end_all(lambda session: self._is_over(session, now_s()))
 
     def sign_in(self, member: Member, before: str, way: SignInWay, passkey: SignedInKey | None = None) -> str:
         """Return the id of a new session. The session `before` it in the same browser ends."""
-        session_id, now_s = secrets.token_urlsafe(_BYTES), self._now_s()
+        session_id, now_s = secrets.token_urlsafe(RANDOM_BYTES), self._now_s()
         key, credential = ("", "") if passkey is None else (passkey.key.text, passkey.credential)
         session = KeptSession(member.name, way, key, credential, now_s, now_s)
         self._kept.begin(_digest(session_id), session, instead_of=_digest(before))
@@ -235,42 +232,41 @@ class WebSessions:
     def session(self, session_id: str, *, is_poll: bool = False) -> WebSession | None:
         """Return the session with an id, None if it has ended. A polling page does not prolong it."""
         digest = _digest(session_id)
-        found = self._kept.session(digest) if session_id else None
-        if found is None:
+        session = self._kept.session(digest) if session_id else None
+        if session is None:
             return None
         now_s = self._now_s()
-        if self._is_over(found, now_s):
+        if self._is_over(session, now_s):
             self._kept.end(digest)
             return None
-        if not is_poll and now_s - found.seen_s > _NOTED_EVERY_S:
+        if not is_poll and now_s - session.seen_s > _NOTED_EVERY_S:
             with suppress(SessionsBroken):  # on a full disk people keep reading until the session ends
                 self._kept.use(digest, now_s)
-        key = self._keys.get(found.key)
-        passkey = None if key is None else SignedInKey(key[0], found.credential)
-        idle_s = now_s - found.seen_s if is_poll else 0
-        left_s = min(self._idle_s - idle_s, self._at_most_s - (now_s - found.started_s))
-        return WebSession(self._members[found.person], _token_of(session_id), passkey, max(left_s, 0))
+        key = self._keys.get(session.key)
+        passkey = None if key is None else SignedInKey(key[0], session.credential)
+        idle_s = now_s - session.seen_s if is_poll else 0
+        left_s = min(self._idle_s - idle_s, self._at_most_s - (now_s - session.started_s))
+        return WebSession(self._members[session.person], _token_of(session_id), passkey, max(left_s, 0))
 
     def sign_out(self, session_id: str) -> None:
-        """End a session."""
         self._kept.end(_digest(session_id))
 
     def close(self) -> None:
         """Close the store of sessions; they continue when the pages are served again."""
         self._kept.close()
 
-    def _is_over(self, one: KeptSession, now_s: float) -> bool:
-        idle_s, age_s = now_s - one.seen_s, now_s - one.started_s
+    def _is_over(self, session: KeptSession, now_s: float) -> bool:
+        idle_s, age_s = now_s - session.seen_s, now_s - session.started_s
         if idle_s > self._idle_s or age_s > self._at_most_s or min(idle_s, age_s) < -_CLOCK_STEP_S:
             return True
-        if one.way not in self._ways or one.person not in self._members:
+        if session.way not in self._ways or session.person not in self._members:
             return True
-        owner = self._keys.get(one.key)
-        return one.way == SignInWay.PASSKEY and (owner is None or owner[1].name != one.person)
+        owner = self._keys.get(session.key)
+        return session.way == SignInWay.PASSKEY and (owner is None or owner[1].name != session.person)
 
 
-def _digest(session_id: str) -> bytes:
-    return hashlib.sha256(session_id.encode()).digest()
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _token_of(session_id: str) -> str:
@@ -281,7 +277,7 @@ def _token_of(session_id: str) -> str:
 INVITATION_H = 24
 _PLAIN_TOKEN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 _TOKEN_CHARACTERS = 43
-"""32 bytes in base64url."""
+"""`RANDOM_BYTES` in base64url."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,8 +319,8 @@ class Invitations:
             content = json.loads(self._path(token).read_bytes())
         except FileNotFoundError:
             return None
-        found = Invitation(str(content["name"]), str(content["expires_at"]))
-        return found if timestamp(now) < found.expires_at else None
+        invitation = Invitation(str(content["name"]), str(content["expires_at"]))
+        return invitation if timestamp(now) < invitation.expires_at else None
 
     def use(self, token: str, fingerprint: str, now: datetime) -> UsedInvitation | None:
         """Return the invitation with this token, and use it for the passkey with this fingerprint only.
@@ -332,16 +328,16 @@ class Invitations:
         The same passkey again is a second click on one form. Returns None as `invitation` does.
         """
         with self._lock:
-            found = self.invitation(token, now)
-            if found is None:
+            invitation = self.invitation(token, now)
+            if invitation is None:
                 return self._used_before(token, fingerprint, now)
-            content = {"expires_at": found.expires_at, "fingerprint": fingerprint, "name": found.name}
+            content = {"expires_at": invitation.expires_at, "fingerprint": fingerprint, "name": invitation.name}
             write_whole(self._path(token, "used"), json.dumps(content).encode())
             try:
                 self._path(token).unlink()
             except FileNotFoundError:  # another browser was faster
                 return None
-            return UsedInvitation(found.name, is_first=True)
+            return UsedInvitation(invitation.name, is_first=True)
 
     def _used_before(self, token: str, fingerprint: str, now: datetime) -> UsedInvitation | None:
         try:
@@ -356,11 +352,8 @@ class Invitations:
 
 
 _FLAGS = 32
-
-
 _HAS_KEY = 0x40
-
-
+"""The place of the flags in the authenticator's data, and the flag for a new key (WebAuthn, 6.1)."""
 ALGORITHMS = (-7, -8, -257)
 """ES256, EdDSA and RS256 (RFC 9053, RFC 8812), in order of preference."""
 
@@ -376,27 +369,24 @@ class NewPasskey:
 
 
 def invitation_challenge(token: str) -> str:
-    """Return the challenge for an invitation's passkey."""
     return challenge_of(f"paygw-batch invitation 1\n{token}".encode())
 
 
-def new_passkey(made: NewPasskey, token: str, party: RelyingParty) -> PublicKey | None:
+def new_passkey(passkey: NewPasskey, token: str, party: RelyingParty) -> PublicKey | None:
     """Return the key of a passkey created for an invitation on a page of `party`, with its owner verified; or None."""
-    client_data, said = from_base64url(made.client_data), from_base64url(made.authenticator_data)
-    plain = from_base64url(made.public_key)
-    if client_data is None or said is None or plain is None:
+    client_data, authenticator_data = from_base64url(passkey.client_data), from_base64url(passkey.authenticator_data)
+    plain = from_base64url(passkey.public_key)
+    if client_data is None or authenticator_data is None or plain is None:
         return None
     if not is_client_data(client_data, "webauthn.create", invitation_challenge(token), party):
         return None
-    if not is_of_verified_person(said, party) or not said[_FLAGS] & _HAS_KEY:
+    if not is_of_verified_person(authenticator_data, party) or not authenticator_data[_FLAGS] & _HAS_KEY:
         return None
     return read_public_key(base64.b64encode(plain).decode("ascii"))
 
 
 SIGN_IN_S = 300.0
 """How long a sign-in page may be open before the passkey is used."""
-
-
 _KEPT_S = 24 * 3600.0
 """How long a finished sign-in is remembered: longer than a clock is ever set back."""
 
@@ -414,7 +404,6 @@ class SignInText:
 
     @property
     def challenge(self) -> str:
-        """The challenge for the passkey."""
         return challenge_of(self.text)
 
 
@@ -431,7 +420,6 @@ class OpenSignIns:
         self._new_nonce = new_nonce
 
     def begin(self) -> SignInText:
-        """Return the text of a new sign-in."""
         begun = f"{self._new_nonce()}.{int(self._now_s())}"
         return SignInText(f"{begun}.{self._code(begun)}")
 
@@ -443,8 +431,7 @@ class OpenSignIns:
         now_s = self._now_s()
         if abs(now_s - int(begun.rpartition(".")[2])) > SIGN_IN_S:
             return None
-        digest = hashlib.sha256(nonce.encode()).digest()
-        is_first = self._kept.end_sign_in(digest, now_s, forget_before_s=now_s - _KEPT_S)
+        is_first = self._kept.end_sign_in(_digest(nonce), now_s, forget_before_s=now_s - _KEPT_S)
         return SignInText(nonce) if is_first else None
 
     def _code(self, begun: str) -> str:
@@ -456,9 +443,6 @@ def key_that_signed(
 ) -> PublicKey | None:
     """Return the key among `keys` that signed a sign-in, or None."""
     return next((key for key in keys if has_asserted(key, signature, sign_in.text, party)), None)
-
-
-RANDOM_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,7 +466,6 @@ def passkey_access(settings: Settings, members: tuple[Member, ...], kept: KeptSe
 
 
 def invitation_folder(settings: Settings) -> Path:
-    """Return the folder of invitations."""
     return settings.console_directory() / "invitations"
 
 
@@ -497,21 +480,21 @@ def signature_in(form: Mapping[str, str]) -> PasskeySignature:
 
 def _keys_of(settings: Settings, members: tuple[Member, ...]) -> Mapping[PublicKey, Member]:
     by_name = {plain_name(member.name): member for member in members}
-    found: dict[PublicKey, Member] = {}
+    owners: dict[PublicKey, Member] = {}
     for name, key in _listed_keys(settings):
         member = by_name[plain_name(name)]
-        if found.setdefault(key, member) != member:
+        if owners.setdefault(key, member) != member:
             raise ConfigurationError(
                 say(
                     "One key is listed under two names, {name} and {other} (fingerprint "
                     "{fingerprint}): they would be one person.",
-                    name=found[key].name,
+                    name=owners[key].name,
                     other=member.name,
                     fingerprint=key.fingerprint,
                 ),
                 hint=say("List each key under the name of the one person who holds it."),
             )
-    return found
+    return owners
 
 
 def _listed_keys(settings: Settings) -> Iterator[tuple[str, PublicKey]]:

@@ -12,8 +12,6 @@ from paygw_batch.journal import BatchRecord, JournalReader, StateTally
 
 OLD_S = 1.0
 """A polling tab may be shown a count of this age, because it polls again in two seconds."""
-
-
 WINDOW_S = 30.0
 """The rate covers the last seconds, because a run's speed follows the gateway's."""
 _LEAST_S = 4.0
@@ -41,11 +39,10 @@ class PayoutCounts:
 
         `words` is the tabs' language. While one tab reads the journal, the others read nothing.
         """
-        found = self._seen.get((batch, words))
-        return found[1] if found is not None and self._monotonic_s() - found[0] < OLD_S else None
+        look = self._seen.get((batch, words))
+        return look[1] if look is not None and self._monotonic_s() - look[0] < OLD_S else None
 
     def note_seen(self, batch: str, words: str, seen: str) -> None:
-        """Record the value by which tabs know a payout as it is now."""
         self._seen[batch, words] = (self._monotonic_s(), seen)
 
     def rate(self, batch: str, answered: int) -> float:
@@ -62,11 +59,11 @@ class PayoutCounts:
     def tallies(self, journal: JournalReader, record: BatchRecord, *, is_poll: bool) -> Sequence[StateTally]:
         """Return a payout's counts from the journal, as of now; for a poll, at most a second old."""
         with self._locks[record.batch]:
-            found, now_s = self._found.get(record.batch), self._monotonic_s()
-            if found is not None and is_poll and now_s - found.at_s < OLD_S:
-                return found.tallies
+            count, now_s = self._found.get(record.batch), self._monotonic_s()
+            if count is not None and is_poll and now_s - count.at_s < OLD_S:
+                return count.tallies
             head = journal.head().hash  # before the count, so that later writes cause a new one
-            if found is None or found.head != head:
-                found = _Count(head, self._monotonic_s(), journal.tallies(record.number))
-                self._found[record.batch] = found
-            return found.tallies
+            if count is None or count.head != head:
+                count = _Count(head, self._monotonic_s(), journal.tallies(record.number))
+                self._found[record.batch] = count
+            return count.tallies

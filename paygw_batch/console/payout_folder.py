@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from paygw_batch.approval.plan_document import PlanDocument, read_plan
 from paygw_batch.approval.signed_document import write_document
@@ -79,7 +79,7 @@ class UploadedSheet:
 
     @property
     def choices(self) -> Choices:
-        """What its maker decided about it."""
+        """The decisions of its maker."""
         sums = {name: Decimal(amount) for name, amount in self.stated_sums.items()}
         expected = ControlTotals(self.stated_rows, sums)
         return Choices(skip_invalid=True, answered=self.answered, expected=expected, decided_by=self.by)
@@ -177,14 +177,16 @@ class NamedFolder:
 
     @classmethod
     def all_in(cls, directory: Path) -> Iterator[Self]:
-        """Yield every folder of this kind."""
         with suppress(FileNotFoundError):
             yield from [cls(path) for path in directory.iterdir() if (path / cls.FIRST).exists()]
 
     @property
     def number(self) -> str:
-        """The name of the folder."""
         return self.path.name
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a dataclass as the file `name`."""
+        write_whole(self.path / name, json.dumps(asdict(value), ensure_ascii=False).encode())
 
     def remove(self) -> None:
         """Remove the folder with everything in it, even if another click has begun to."""
@@ -203,7 +205,6 @@ class PayoutFolder(NamedFolder):
 
     @property
     def uploaded(self) -> UploadedSheet:
-        """The sheet as it was uploaded."""
         return UploadedSheet(**json.loads(self._upload_bytes()))
 
     def _upload_bytes(self) -> bytes:
@@ -217,7 +218,6 @@ class PayoutFolder(NamedFolder):
 
     @property
     def mending_file(self) -> Path:
-        """The path of the corrections."""
         return self.path / "mending.json"
 
     @property
@@ -276,7 +276,7 @@ class PayoutFolder(NamedFolder):
         files, without corrections.
         """
         before, name, mending = self.sheet, plain_file_name(name), self.mending
-        left_out = [] if mending is None else sorted(one.row for one in mending.left_out)
+        left_out = [] if mending is None else sorted(row.row for row in mending.left_out)
         self.forget_plan()
         self.forget_check()
         self.note(replace(self.uploaded, look_again=left_out))
@@ -301,24 +301,24 @@ class PayoutFolder(NamedFolder):
     def checked(self) -> CheckedSheet | UnreadableSheet | None:
         """The result of the check; None until the present sheet is checked."""
         try:
-            found = json.loads((self.path / _CHECKED).read_bytes())
+            content = json.loads((self.path / _CHECKED).read_bytes())
         except FileNotFoundError:
             return None
-        guesses = [GuessedHeading(**one) for one in found.pop("guesses")]
-        if "message" in found:
-            return UnreadableSheet(guesses=guesses, **found)
-        kinds, questions = found.pop("kinds"), found.pop("questions")
+        guesses = [GuessedHeading(**guess) for guess in content.pop("guesses")]
+        if "message" in content:
+            return UnreadableSheet(guesses=guesses, **content)
+        kinds, questions = content.pop("kinds"), content.pop("questions")
         return CheckedSheet(
             guesses=guesses,
-            kinds=[FoundKind(**one) for one in kinds],
-            questions=[AskedQuestion(**one) for one in questions],
-            **found,
+            kinds=[FoundKind(**kind) for kind in kinds],
+            questions=[AskedQuestion(**question) for question in questions],
+            **content,
         )
 
     @property
     def headings(self) -> set[str]:
         """The sender's own headings; none of a sheet that could not be read."""
-        return set(found.headings.values()) if isinstance(found := self.checked, CheckedSheet) else set()
+        return set(result.headings.values()) if isinstance(result := self.checked, CheckedSheet) else set()
 
     @property
     def named_by_batch(self) -> tuple[str, UploadedSheet | None]:
@@ -332,9 +332,9 @@ class PayoutFolder(NamedFolder):
         except FileNotFoundError:  # not checked yet, or removed meanwhile
             return "", None
 
-    def write_checked(self, found: CheckedSheet | UnreadableSheet) -> None:
+    def write_checked(self, result: CheckedSheet | UnreadableSheet) -> None:
         """Write the result of the check, after everything that it refers to."""
-        write_whole(self.path / _CHECKED, json.dumps(asdict(found), ensure_ascii=False).encode())
+        self.write_json(_CHECKED, result)
 
     @property
     def draft(self) -> PlanDocument | None:
@@ -342,7 +342,6 @@ class PayoutFolder(NamedFolder):
         return _plan(self.path / "draft.json")
 
     def write_draft(self, document: PlanDocument) -> None:
-        """Write the plan that the maker will check and sign."""
         write_document(document, self.path / "draft.json")
 
     @property
@@ -409,18 +408,18 @@ def plain_file_name(name: str) -> str:
 def all_folders(directory: Path) -> Iterator[PayoutFolder]:
     """Yield all payouts in preparation, and those started from here, newest first."""
     with suppress(FileNotFoundError):  # one may have been removed meanwhile
-        found = PayoutFolder.all_in(directory)
-        yield from sorted(found, key=lambda one: one.path.stat().st_mtime_ns, reverse=True)
+        folders = PayoutFolder.all_in(directory)
+        yield from sorted(folders, key=lambda folder: folder.path.stat().st_mtime_ns, reverse=True)
 
 
 def uploads_by_batch(directory: Path) -> Mapping[str, UploadedSheet]:
     """Return each payout prepared here, as uploaded, by its batch."""
-    found = dict(one.named_by_batch for one in all_folders(directory))
-    return {batch: uploaded for batch, uploaded in found.items() if uploaded is not None and batch}
+    uploads = dict(folder.named_by_batch for folder in all_folders(directory))
+    return {batch: uploaded for batch, uploaded in uploads.items() if uploaded is not None and batch}
 
 
 @lru_cache(maxsize=10_000)
 def _named_by_batch(path: Path, *_versions: tuple[int, int]) -> tuple[str, UploadedSheet]:
-    found = PayoutFolder(path)
-    checked = found.checked
-    return checked.batch if isinstance(checked, CheckedSheet) else "", found.uploaded
+    folder = PayoutFolder(path)
+    checked = folder.checked
+    return checked.batch if isinstance(checked, CheckedSheet) else "", folder.uploaded

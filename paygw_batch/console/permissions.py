@@ -23,7 +23,6 @@ class Role(StrEnum):
 
     @property
     def shown(self) -> str:
-        """The name of the role, for people."""
         return say(self.value)
 
 
@@ -48,7 +47,7 @@ def console_lists(settings: Settings) -> list[tuple[Role, Mapping[str, Keys]]]:
 def members_of(settings: Settings) -> tuple[Member, ...]:
     """Return everyone who may use the pages. Raises `ConfigurationError` if two lists contradict each other."""
     people = listed_people(settings).listed
-    found = {
+    members = {
         plain_name(person.name): Member(
             person.name,
             frozenset(
@@ -59,14 +58,14 @@ def members_of(settings: Settings) -> tuple[Member, ...]:
     }
     for role, names in console_lists(settings):
         for name in names:
-            if found.setdefault(plain_name(name), Member(name.strip(), frozenset({role}))).roles != {role}:
+            if members.setdefault(plain_name(name), Member(name.strip(), frozenset({role}))).roles != {role}:
                 raise ConfigurationError(
                     say("{name} is listed as {role} and in another role.", name=name, role=role),
                     hint=say(
                         "People who prepare or approve payouts can't audit or administer them. Name each person once."
                     ),
                 )
-    return tuple(sorted(found.values(), key=lambda member: member.name.casefold()))
+    return tuple(sorted(members.values(), key=lambda member: member.name.casefold()))
 
 
 class Act(StrEnum):

@@ -18,7 +18,6 @@ from urllib.parse import urlencode
 from jinja2 import Environment
 from starlette.requests import Request
 
-from paygw_batch.approval.approval_keys import plain_name
 from paygw_batch.approval.signed_document import in_groups
 from paygw_batch.core.shown_states import INVALID, recorded, state_words
 from paygw_batch.language import language, languages, mark, mark_all, say, say_count, speaking, thousands_apart_by
@@ -96,16 +95,14 @@ def page_links(name: str, places: Mapping[str, int | None], anchor: str = "", /,
 
 
 def page_templates() -> Environment:
-    """Return the environment of the console's templates."""
-    found = page_environment(TEMPLATES)
-    found.filters.update(when=when, ago=ago, day=day, share=_share, code=in_groups, first_name=_first_name)
-    found.filters["added"] = lambda amounts: f"{sum(map(Decimal, amounts)):f}"
-    found.filters["recorded"] = lambda text: recorded(text, is_for_officers=True) if text else text
-    found.tests["same_person"] = lambda one, other: plain_name(one) == plain_name(other)
-    found.globals.update(column_label=label_of, shown_states=STATES_SHOWN)
-    found.globals.update(state_sign=lambda state: _SHOWN[state][0], state_word=state_word)
-    found.globals.update(state_meaning=lambda state: say(_SHOWN[state][1]))
-    return found
+    environment = page_environment(TEMPLATES)
+    environment.filters.update(when=when, ago=ago, day=day, share=_share, code=in_groups)
+    environment.filters["added"] = lambda amounts: f"{sum(map(Decimal, amounts)):f}"
+    environment.filters["recorded"] = lambda text: recorded(text, is_for_officers=True) if text else text
+    environment.globals.update(column_label=label_of, shown_states=STATES_SHOWN)
+    environment.globals.update(state_sign=lambda state: _SHOWN[state][0], state_word=state_word)
+    environment.globals.update(state_meaning=lambda state: say(_SHOWN[state][1]))
+    return environment
 
 
 _zone: ContextVar[tzinfo] = ContextVar("zone", default=UTC)
@@ -182,13 +179,7 @@ def _share(part: int, whole: int) -> int:
     return part * 100 // whole if whole else 0
 
 
-def _first_name(name: str) -> str:
-    return name.split(maxsplit=1)[0] if name.split() else name
-
-
 LANGUAGE_COOKIE = "language"
-
-
 _OWN_NAME = mark("English")
 """Each catalogue translates this to the name of its language."""
 
@@ -205,8 +196,8 @@ def language_of(request: Request) -> str:
 
 def own_names() -> Mapping[str, str]:
     """Return the name of each language in that language, by code."""
-    found = {}
+    names = {}
     for code in languages():
         with speaking(code):
-            found[code] = say(_OWN_NAME)
-    return found
+            names[code] = say(_OWN_NAME)
+    return names

@@ -55,7 +55,7 @@ def mark_in_process(
 
 
 def run_within_limits(
-    program: str, given: Sequence[str], settings: Settings, *, config: Path, environ: Mapping[str, str]
+    program: str, arguments: Sequence[str], settings: Settings, *, config: Path, environ: Mapping[str, str]
 ) -> bool:
     """Run one of our programs in another process, which limits itself first; return whether it ended by itself."""
     kept = {name: value for name, value in environ.items() if name.startswith("PAYGW_")}
@@ -68,7 +68,7 @@ def run_within_limits(
     command = [sys.executable, "-P", "-c", program, str(config), journal]
     try:
         done = subprocess.run(  # noqa: S603 (our own program)
-            [*command, *given],
+            [*command, *arguments],
             env=environment,
             cwd="/",
             stdin=subprocess.DEVNULL,

@@ -38,7 +38,6 @@ class StartedRun:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process is still running."""
         return _ticks(self.pid) == self.started_ticks
 
 
@@ -47,15 +46,14 @@ def start_run(
 ) -> StartedRun:
     """Start a command for a batch in a new session; if one is already alive, return that one."""
     with _lock:
+        # A second click finds the run of the first. Otherwise a second process would wait for the journal, and send the
+        # rows that are left after somebody has paused the first one.
         before = started_run(directory, batch)
         if before is not None and before.is_alive:
             return before
         make_directory(directory)
         summary = _summary_path(directory, batch)
-        with (
-            summary.open("wb") as out,
-            summary.with_suffix(".log").open("wb") as log,
-        ):
+        with summary.open("wb") as out, summary.with_suffix(".log").open("wb") as log:
             summary.chmod(0o600)
             summary.with_suffix(".log").chmod(0o600)
             process = subprocess.Popen(  # noqa: S603 (our own program)
@@ -94,24 +92,24 @@ def pause_run(directory: Path, batch: str, shown: str) -> StartedRun:
     run, which is a different one if the page is out of date.
     """
     with _lock:
-        found = started_run(directory, batch)
-        if found is None:
+        run = started_run(directory, batch)
+        if run is None:
             raise UsageError(say("No run of this payout was started from these pages."), hint="")
-        if run_shown(found) == shown and found.is_alive and not found.is_pausing:
+        if run_shown(run) == shown and run.is_alive and not run.is_pausing:
             with suppress(ProcessLookupError):
-                os.kill(found.pid, signal.SIGINT)
-            write_whole(directory / f"{batch}.json", json.dumps(asdict(replace(found, is_pausing=True))).encode())
-        return found
+                os.kill(run.pid, signal.SIGINT)
+            write_whole(directory / f"{batch}.json", json.dumps(asdict(replace(run, is_pausing=True))).encode())
+        return run
 
 
 def last_summary(directory: Path, batch: str) -> Mapping[str, object] | None:
     """Return the summary that the last run of a batch wrote at its end; None if it wrote none."""
     try:
         with _summary_path(directory, batch).open("rb") as file:
-            found = json.loads(file.read(_MAX_SUMMARY_BYTES))
+            summary = json.loads(file.read(_MAX_SUMMARY_BYTES))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return summary if isinstance(summary, dict) else None
 
 
 def _summary_path(directory: Path, batch: str) -> Path:
@@ -133,5 +131,5 @@ def _alive_without_proc(pid: int) -> str | None:
     except ProcessLookupError:
         return None
     except PermissionError:
-        return "alive"
+        pass
     return "alive"

@@ -2,10 +2,11 @@
 
 import importlib.util
 import logging
+import shutil
 import tempfile
 import traceback
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
@@ -49,6 +50,7 @@ from paygw_batch.show.remittance import masked
 
 _MAX_ROW_DIGITS = 10
 _SECRETS = frozenset({"token"})
+_AT_ONCE = 1024 * 1024
 
 
 def thing_of(path: Mapping[str, Any], form: Mapping[str, str]) -> str:
@@ -106,7 +108,6 @@ class Console:
     cookie: str
 
     def close(self) -> None:
-        """Close the open files."""
         self.sessions.close()
 
     @property
@@ -172,7 +173,7 @@ class Visit:
 
     @property
     def member(self) -> Member:
-        """The person who asks."""
+        """The person who asks. Raises `ActRefused` if nobody is signed in."""
         if self.session is None:
             raise ActRefused(say("Sign in first."))
         return self.session.member
@@ -196,7 +197,6 @@ class Visit:
         return masked(number) if number and self.member.is_masked else number
 
     def path(self, name: str) -> str:
-        """Return a part of the path."""
         return str(self.request.path_params[name])
 
     def note(self, act: str, thing: str, result: AuditResult, *, said: str = "", who: str | None = None) -> None:
@@ -220,11 +220,9 @@ class Visit:
         return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0  # noqa: PLR2004 (no row number is that long)
 
     def page(self, page: Page, *, status: int = 200) -> Response:
-        """Return a page."""
         console, member = self.console, None if self.session is None else self.session.member
         frame = PageFrame(
             member=member,
-            roles=[] if member is None else sorted(member.roles),
             csrf="" if self.session is None else self.session.csrf_token,
             may=lambda act: member is not None and self.may(Act(act)),
             is_sandbox=console.settings.uses_sandbox,
@@ -241,7 +239,7 @@ class Visit:
             account=self.account,
             writes_workbooks=has_workbooks(),
         )
-        values = {field.name: getattr(one, field.name) for one in (frame, page) for field in fields(one)}
+        values = {field.name: getattr(part, field.name) for part in (frame, page) for field in fields(part)}
         status = _REFUSED if self.refusal is not None and status == _SHOWN else status
         return HTMLResponse(console.templates.get_template(page.template).render(values), status_code=status)
 
@@ -264,7 +262,6 @@ class Visit:
         return {**self.console.environ, "PAYGW_LANG": language()}
 
     def go_to(self, path: str) -> Response:
-        """Redirect the browser to another page after an action."""
         return RedirectResponse(path, status_code=303)
 
 
@@ -273,7 +270,6 @@ class PageFrame:
     """The values that every page has in addition to its own."""
 
     member: Member | None
-    roles: Sequence[Role]
     csrf: str
     may: Callable[[str], bool]
     """Whether the person may do an action at all, by its name."""
@@ -462,7 +458,7 @@ def _with_session(visit: Visit, *, is_poll: bool = False) -> Visit:
 
 
 def _cookie_of(visit: Visit) -> str:
-    return _cookie(visit.console, visit.request)
+    return visit.request.cookies.get(visit.console.cookie, "")
 
 
 def own_path(address: str) -> str | None:
@@ -502,20 +498,16 @@ def _require_own_origin(visit: Visit) -> None:
 async def _with_form(visit: Visit, *, is_signed_in: bool) -> Visit:
     """Return the visit with the values of its form. Raises `ActRefused` if the form is not from this session."""
     try:
-        found = await visit.request.form(max_files=2, max_fields=MAX_FIELDS)
+        body = await visit.request.form(max_files=2, max_fields=MAX_FIELDS)
     except HTTPException:  # too many fields, or not a form
         raise ActRefused(say(_STRANGE)) from None
-    form = {name: value for name, value in found.multi_items() if isinstance(value, str)}
+    form = {name: value for name, value in body.multi_items() if isinstance(value, str)}
     if is_signed_in and (visit.session is None or not visit.session.has_token(form.get("csrf", ""))):
         raise ActRefused(say(_STRANGE))
-    uploads = [(name, value) for name, value in found.multi_items() if isinstance(value, UploadFile)]
+    uploads = [(name, value) for name, value in body.multi_items() if isinstance(value, UploadFile)]
     upload = next((value for name, value in uploads if name != SIGNATURE_FIELD), None)
     signature = next((value for name, value in uploads if name == SIGNATURE_FIELD and value.filename), None)
     return replace(visit, form=form, upload=upload, signature=signature)
-
-
-def _cookie(console: Console, request: Request) -> str:
-    return request.cookies.get(console.cookie, "")
 
 
 def first_page(member: Member) -> str:
@@ -526,15 +518,14 @@ def first_page(member: Member) -> str:
 def signed_in(visit: Visit, member: Member, way: SignInWay, passkey: SignedInKey | None = None) -> Response:
     """Return the response that signs a person in with a new session, and redirects to their first page."""
     console = visit.console
-    session_id = console.sessions.sign_in(member, _cookie(console, visit.request), way, passkey)
+    session_id = console.sessions.sign_in(member, _cookie_of(visit), way, passkey)
     answer = visit.go_to(own_path(visit.form.get("to", "")) or first_page(member))
     answer.set_cookie(console.cookie, session_id, path="/", secure=console.is_secure, httponly=True, samesite="strict")
     return answer
 
 
 def signed_out(visit: Visit) -> Response:
-    """Return the response that ends the session."""
-    visit.console.sessions.sign_out(_cookie(visit.console, visit.request))
+    visit.console.sessions.sign_out(_cookie_of(visit))
     answer = visit.go_to("/sign-in")
     _forget_cookie(visit, answer)
     return answer
@@ -555,10 +546,10 @@ def _bare_trace(error: BaseException) -> str:
 
 def payout_record(journal: JournalReader, batch: str) -> BatchRecord:
     """Return the batch at an address. Raises `PageNotFound` if there is none."""
-    found = journal.batch(batch)
-    if found is None:
+    record = journal.batch(batch)
+    if record is None:
         raise PageNotFound(say("There is no such payout."))
-    return found
+    return record
 
 
 FILE_TYPES = {
@@ -573,6 +564,19 @@ def payout_at(visit: Visit) -> Iterator[tuple[JournalReader, BatchRecord]]:
     """Yield the journal to read, and the batch at the address. Raises `PageNotFound` if there is none."""
     with journal_for_planning(visit.console.settings) as journal:
         yield journal, payout_record(journal, visit.path("batch"))
+
+
+@contextmanager
+def kept_upload(visit: Visit, upload: UploadFile) -> Iterator[Path]:
+    """Yield the temporary path of an uploaded file, which is removed afterwards unless it was moved away."""
+    make_directory(visit.console.directory)
+    with tempfile.NamedTemporaryFile(dir=visit.console.directory, prefix=".upload-", delete=False) as kept:
+        try:
+            shutil.copyfileobj(upload.file, kept, _AT_ONCE)
+            kept.flush()
+            yield Path(kept.name)
+        finally:
+            Path(kept.name).unlink(missing_ok=True)
 
 
 def file_to_take_away(visit: Visit, ending: str, write: Callable[[Path], str]) -> Response:

@@ -50,12 +50,11 @@ class WebGuard:
         self._headers = {**HEADERS, "strict-transport-security": _FOR_A_YEAR} if tls else HEADERS
 
     async def __call__(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
-        """Answer one request."""
         if scope["type"] != "http":
             return
         answered = _with_headers(send, self._headers)
-        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        if len(given) != 1 or given[0].lower() not in self._hosts:
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
             await _refuse(answered, 421, say("These pages are not served at this address."))
             return
         most = self._most_bytes(scope["path"])

@@ -156,17 +156,18 @@ class Agreement(ABC, Generic[Document]):
     @classmethod
     def required(cls, visit: Visit) -> Self:
         """Return the document at an address. Raises as `Visit.gone` says if it is gone."""
-        if (found := cls.find(visit)) is None:
+        if (agreement := cls.find(visit)) is None:
             raise visit.gone(say(cls.gone))
-        return found
+        return agreement
 
     @classmethod
     @contextmanager
     def changing(cls, visit: Visit, act: Act) -> Iterator[Self]:
         """Yield an address's document for an action, one at a time. Raises `ActRefused` unless the person may do it."""
-        it = cls.required(visit)
-        visit.require(act, it.maker, say(cls.only_maker if act is cls.own_act else cls.other_person, name=it.maker))
-        with made_once(it.folder.number):
+        agreement = cls.required(visit)
+        sentence = say(cls.only_maker if act is cls.own_act else cls.other_person, name=agreement.maker)
+        visit.require(act, agreement.maker, sentence)
+        with made_once(agreement.folder.number):
             yield cls.required(visit)
 
     @property
@@ -186,7 +187,6 @@ class Agreement(ABC, Generic[Document]):
 
     @property
     def can_approve(self) -> bool:
-        """Whether the person at the page may approve it."""
         return self.visit.may(self.approving_act, self.maker)
 
 
@@ -211,38 +211,38 @@ class AgreementCard:
 
     @property
     def stage(self) -> Stage:
-        """How far people have come."""
         return self.progress.stage
 
 
-def progress_of(journal: JournalReader, it: Agreement[Any]) -> AgreementProgress:
-    """Return how far a document has come."""
-    document = it.document
-    approvers, void = ((), "") if document is None else _approvers(journal, it, document)
-    if (stage := it.stage_by_itself(journal)) is not None:
+def progress_of(journal: JournalReader, agreement: Agreement[Any]) -> AgreementProgress:
+    document = agreement.document
+    approvers, void = ((), "") if document is None else _approvers(journal, agreement, document)
+    if (stage := agreement.stage_by_itself(journal)) is not None:
         return AgreementProgress(stage, "", approvers)
-    if (outdated := it.outdated(journal)) is not None:
+    if (outdated := agreement.outdated(journal)) is not None:
         return AgreementProgress(Stage.OUTDATED, outdated, approvers)
     if document is None:
         return AgreementProgress(Stage.TO_SIGN)
     if void:
         return AgreementProgress(Stage.VOID, void, approvers)
-    if len(approvers) < it.needed:
+    if len(approvers) < agreement.needed:
         return AgreementProgress(Stage.TO_APPROVE, "", approvers)
-    run = it.run
+    run = agreement.run
     if run is not None and run.is_alive:
         return AgreementProgress(Stage.STARTING, "", approvers)
-    failure = "" if run is None else _failure(it, document, run)
+    failure = "" if run is None else _failure(agreement, document, run)
     return AgreementProgress(Stage.FAILED if failure else Stage.APPROVED, failure, approvers)
 
 
-def _approvers(journal: JournalReader, it: Agreement[Any], document: SignedDocument) -> tuple[Sequence[str], str]:
+def _approvers(
+    journal: JournalReader, agreement: Agreement[Any], document: SignedDocument
+) -> tuple[Sequence[str], str]:
     """Return a document's valid approvers, and why its signature is no longer valid; empty if it is."""
     try:
-        found = signatures_of(document, required_policy(it.visit.console.settings), utc_now())
+        signatures = signatures_of(document, required_policy(agreement.visit.console.settings), utc_now())
     except ApprovalError as error:
-        return (), error.message if it.needed else ""
-    approvers = [person.name for person in found.valid]
+        return (), error.message if agreement.needed else ""
+    approvers = [person.name for person in signatures.valid]
     try:
         require_not_withdrawn(document, journal.withdrawals())
     except DocumentWithdrawn as error:
@@ -250,31 +250,33 @@ def _approvers(journal: JournalReader, it: Agreement[Any], document: SignedDocum
     return approvers, ""
 
 
-def _failure(it: Agreement[Any], document: SignedDocument, run: StartedRun) -> str:
+def _failure(agreement: Agreement[Any], document: SignedDocument, run: StartedRun) -> str:
     """Return why the run for a document did nothing; empty if it did something, or was for another document."""
-    if run.at < max((one.approved_at for one in document.approvals), default=""):
+    if run.at < max((approval.approved_at for approval in document.approvals), default=""):
         return ""
-    told = last_summary(it.visit.console.runs, it.batch)
-    if told is not None and told.get("exit_code") not in _REFUSED:
+    summary = last_summary(agreement.visit.console.runs, agreement.batch)
+    if summary is not None and summary.get("exit_code") not in _REFUSED:
         return ""
-    return str((told or {}).get("message") or say("The run ended before anything was sent."))
+    return str((summary or {}).get("message") or say("The run ended before anything was sent."))
 
 
-def asked_of_person(it: Agreement[Any], progress: AgreementProgress) -> str:
+def asked_of_person(agreement: Agreement[Any], progress: AgreementProgress) -> str:
     """Return a document's request to the person at the page; empty if there is none."""
     stage = progress.stage
     match stage:
         case Stage.TO_APPROVE:
-            is_asked = it.can_approve and it.visit.member.name not in progress.approvers
+            is_asked = agreement.can_approve and agreement.visit.member.name not in progress.approvers
         case Stage.APPROVED | Stage.FAILED:
-            is_asked = it.visit.may(it.starting_act)
+            is_asked = agreement.visit.may(agreement.starting_act)
         case _:
-            is_asked = it.is_own
+            is_asked = agreement.is_own
     if not is_asked:
         return ""
-    if stage in {Stage.DRAFTING, Stage.TO_SIGN, Stage.SENT_BACK} and it.sent_back:
-        return say("Sent back by {who}", who=it.sent_back)
-    return progress.problem if stage is Stage.VOID else say(it.asks.get(stage, ""), by=it.maker, what=it.what)
+    if stage in {Stage.DRAFTING, Stage.TO_SIGN, Stage.SENT_BACK} and agreement.sent_back:
+        return say("Sent back by {who}", who=agreement.sent_back)
+    if stage is Stage.VOID:
+        return progress.problem
+    return say(agreement.asks.get(stage, ""), by=agreement.maker, what=agreement.what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,37 +300,36 @@ class ListedAgreement:
 
 
 def listed(
-    it: Agreement[Any], progress: AgreementProgress, name: str, at: str, rows: Sequence[int] = ()
+    agreement: Agreement[Any], progress: AgreementProgress, name: str, at: str, rows: Sequence[int] = ()
 ) -> ListedAgreement:
     """Return a document drafted at time `at` as a list shows it."""
-    path = it.path if progress.stage is Stage.DRAFTING else it.page
-    needs, then = asked_of_person(it, progress), say(it.next_steps[progress.stage])
-    return ListedAgreement(path, it.folder.number, name, it.what, it.maker, at, then, needs, rows)
+    path = agreement.path if progress.stage is Stage.DRAFTING else agreement.page
+    needs, then = asked_of_person(agreement, progress), say(agreement.next_steps[progress.stage])
+    return ListedAgreement(path, agreement.folder.number, name, agreement.what, agreement.maker, at, then, needs, rows)
 
 
-def shown_document(it: Agreement[Document], stage: Stage) -> Document | None:
+def shown_document(agreement: Agreement[Document], stage: Stage) -> Document | None:
     """Return the document as its page shows it; an unsigned one as the person at the page would sign it."""
-    found = it.document or it.draft()
-    if found is not None and stage is Stage.TO_SIGN and it.is_own:
-        return found.model_copy(update={"maker": signing_key(it.visit).text})
-    return found
+    document = agreement.document or agreement.draft()
+    if document is not None and stage is Stage.TO_SIGN and agreement.is_own:
+        return document.model_copy(update={"maker": signing_key(agreement.visit).text})
+    return document
 
 
-def agreement_card(it: Agreement[Any], document: SignedDocument, progress: AgreementProgress) -> AgreementCard:
-    """Return the part of a page that lets people sign, approve and start `document`."""
-    visit, running = it.visit, running_now(it.visit.console.settings)
-    can_approve = it.can_approve and visit.member.name not in progress.approvers
-    asks_maker = progress.stage is Stage.TO_SIGN and it.is_own
+def agreement_card(agreement: Agreement[Any], document: SignedDocument, progress: AgreementProgress) -> AgreementCard:
+    visit, running = agreement.visit, running_now(agreement.visit.console.settings)
+    can_approve = agreement.can_approve and visit.member.name not in progress.approvers
+    asks_maker = progress.stage is Stage.TO_SIGN and agreement.is_own
     asks_approver = progress.stage is Stage.TO_APPROVE and can_approve
     return AgreementCard(
-        it=it,
+        it=agreement,
         progress=progress,
         document=document,
         digest=document.digest(),
         can_approve=can_approve,
-        can_start=visit.may(it.starting_act),
+        can_start=visit.may(agreement.starting_act),
         passkey=_passkey_form(visit, document, is_maker=asks_maker) if asks_maker or asks_approver else None,
-        run=run_shown(it.run),
+        run=run_shown(agreement.run),
         running_since="" if running is None else running.since,
     )
 
@@ -340,101 +341,105 @@ class AgreementForms:
     kind: type[Agreement[Any]]
 
     def sign(self, visit: Visit) -> Response:
-        """Sign a document as its maker."""
-        with self.kind.changing(visit, self.kind.own_act) as it:
-            if it.document is not None:
-                _same_document(it)
+        with self.kind.changing(visit, self.kind.own_act) as agreement:
+            if agreement.document is not None:
+                _same_document(agreement)
             else:
-                progress = _progress(it, {Stage.TO_SIGN})
-                document = shown_document(it, progress.stage)
+                progress = _progress(agreement, {Stage.TO_SIGN})
+                # The page showed one document, and another may have been drafted since. A person signs only the digest
+                # that they saw: their signature lets exactly these people be paid.
+                document = shown_document(agreement, progress.stage)
                 if document is None or document.digest() != visit.form.get("digest"):
-                    raise it.changed()
-                it.write(_signed_by_maker(visit, document))
-        return visit.go_to(it.page)
+                    raise agreement.changed()
+                agreement.write(_signed_by_maker(visit, document))
+        return visit.go_to(agreement.page)
 
     def approve(self, visit: Visit) -> Response:
-        """Approve a document as another person."""
-        with self.kind.changing(visit, self.kind.approving_act) as it:
-            document = _same_document(it)
-            progress = _progress(it, {Stage.TO_APPROVE, Stage.APPROVED, Stage.FAILED, Stage.STARTING, Stage.DONE})
+        with self.kind.changing(visit, self.kind.approving_act) as agreement:
+            document = _same_document(agreement)
+            progress = _progress(agreement, _WITHDRAWABLE | {Stage.DONE})
             if not _has_approved_so(visit, document, progress):
                 if progress.stage is not Stage.TO_APPROVE:
                     raise PageOutdated(say("Enough people have approved it since this page was opened."))
-                it.write(_approved_by(visit, document))
-        return visit.go_to(it.page)
+                agreement.write(_approved_by(visit, document))
+        return visit.go_to(agreement.page)
 
     def send_back(self, visit: Visit) -> Response:
         """Send a document back to its maker with a reason; its signatures are no longer valid."""
-        with self.kind.changing(visit, self.kind.approving_act) as it:
+        with self.kind.changing(visit, self.kind.approving_act) as agreement:
             reason = required_line(visit.form.get("reason", ""), say("The reason"))
-            told = f"{visit.member.name}: {reason}"
-            if it.document is not None or it.sent_back != told:
-                _withdraw_signed(it, _WITHDRAWABLE | {Stage.VOID})
-                it.draft_again(told)
+            sent_back = f"{visit.member.name}: {reason}"
+            if agreement.document is not None or agreement.sent_back != sent_back:
+                # First the journal, then the folder: if this process dies in between, the signed document is still
+                # here, but no run accepts it.
+                _withdraw_signed(agreement, _WITHDRAWABLE | {Stage.VOID})
+                agreement.draft_again(sent_back)
         return visit.go_to("/")
 
     def withdraw(self, visit: Visit) -> Response:
         """Withdraw a signed document as its maker, who has its draft again. Repeated, it withdraws one."""
-        with self.kind.changing(visit, self.kind.own_act) as it:
-            if it.document is not None:
-                _withdraw_signed(it, _WITHDRAWABLE)
-                it.draft_again()
-        return visit.go_to(it.page)
+        with self.kind.changing(visit, self.kind.own_act) as agreement:
+            if agreement.document is not None:
+                _withdraw_signed(agreement, _WITHDRAWABLE)
+                agreement.draft_again()
+        return visit.go_to(agreement.page)
 
     def sign_again(self, visit: Visit) -> Response:
         """Redraft a document whose signature is no longer valid, for its maker to sign. Repeated, it makes one."""
-        with self.kind.changing(visit, self.kind.own_act) as it:
-            if it.document is not None:
-                _same_document(it)
-                _progress(it, {Stage.VOID})
-                it.draft_again()
-        return visit.go_to(it.page)
+        with self.kind.changing(visit, self.kind.own_act) as agreement:
+            if agreement.document is not None:
+                _same_document(agreement)
+                _progress(agreement, {Stage.VOID})
+                agreement.draft_again()
+        return visit.go_to(agreement.page)
 
     def take_back(self, visit: Visit) -> Response:
         """Remove a document that was not carried out, as its maker. A second click finds it gone."""
         if self.kind.find(visit) is None:
             return visit.go_to("/")
-        with self.kind.changing(visit, self.kind.own_act) as it:
-            stage = _progress(it, set(Stage) - {Stage.DONE, Stage.STARTING}).stage
-            document = shown_document(it, stage)
+        with self.kind.changing(visit, self.kind.own_act) as agreement:
+            stage = _progress(agreement, set(Stage) - {Stage.DONE, Stage.STARTING}).stage
+            document = shown_document(agreement, stage)
             if document is None or (document.digest(), stage) != (visit.form.get("digest"), visit.form.get("stage")):
-                raise it.changed()
-            if it.document is not None:
+                raise agreement.changed()
+            if agreement.document is not None:
                 withdraw(visit, document)
-            it.folder.remove()
+            agreement.folder.remove()
         return visit.go_to("/")
 
     def start(self, visit: Visit) -> Response:
         """Have a sufficiently approved document carried out. Repeating this carries it out once."""
-        with self.kind.changing(visit, self.kind.starting_act) as it:
-            _same_document(it)
-            progress = _progress(it, {Stage.APPROVED, Stage.FAILED, Stage.STARTING, Stage.DONE})
-            is_as_shown = run_shown(it.run) == visit.form.get("run", "")
+        with self.kind.changing(visit, self.kind.starting_act) as agreement:
+            _same_document(agreement)
+            progress = _progress(agreement, {Stage.APPROVED, Stage.FAILED, Stage.STARTING, Stage.DONE})
+            # The form names the last run that its page showed. A late click, from before a run that failed or was
+            # paused, must not start another one: somebody first sees the result.
+            is_as_shown = run_shown(agreement.run) == visit.form.get("run", "")
             if progress.stage in {Stage.APPROVED, Stage.FAILED} and is_as_shown:
-                it.start()
-        return visit.go_to(it.page)
+                agreement.start()
+        return visit.go_to(agreement.page)
 
 
-def _same_document(it: Agreement[Document]) -> Document:
+def _same_document(agreement: Agreement[Document]) -> Document:
     """Return the signed document. Raises `PageOutdated` if the page showed another one."""
-    document = it.document
-    if document is None or document.digest() != it.visit.form.get("digest"):
-        raise it.changed()
+    document = agreement.document
+    if document is None or document.digest() != agreement.visit.form.get("digest"):
+        raise agreement.changed()
     return document
 
 
-def _progress(it: Agreement[Any], allowed: Collection[Stage]) -> AgreementProgress:
+def _progress(agreement: Agreement[Any], allowed: Collection[Stage]) -> AgreementProgress:
     """Return how far a document has come. Raises `PageOutdated` or `ApprovalError` if that is not in `allowed`."""
-    settings, document = it.visit.console.settings, it.document
+    settings, document = agreement.visit.console.settings, agreement.document
     with journal_for_planning(settings) as journal:
-        progress = progress_of(journal, it)
+        progress = progress_of(journal, agreement)
     if progress.stage in allowed:
         return progress
     if progress.stage in {Stage.OUTDATED, Stage.VOID}:
         raise PageOutdated(progress.problem)
     if progress.stage is Stage.TO_APPROVE and document is not None:
         require_signatures(document, required_policy(settings), utc_now())
-    raise it.changed(progress.stage)
+    raise agreement.changed(progress.stage)
 
 
 # Signatures of the person at a page: with the sign-in's passkey or, in the sandbox, with the person's own key.
@@ -446,7 +451,6 @@ def signing_key(visit: Visit) -> PublicKey:
 
 
 def _signed_by_maker(visit: Visit, draft: Document) -> Document:
-    """Return a draft signed by the person at the page."""
     passkey = visit.passkey
     if passkey is None:
         return signed(draft, required_key(visit.console, visit.member))
@@ -455,7 +459,6 @@ def _signed_by_maker(visit: Visit, draft: Document) -> Document:
 
 
 def _approved_by(visit: Visit, document: Document) -> Document:
-    """Return a document approved by the person at the page."""
     policy, now, passkey = required_policy(visit.console.settings), utc_now(), visit.passkey
     if passkey is None:
         return approve(document, required_key(visit.console, visit.member), policy, now)
@@ -477,7 +480,7 @@ def withdraw(visit: Visit, document: SignedDocument | None) -> None:
     settings, now, policy = visit.console.settings, utc_now(), required_policy(visit.console.settings)
     with journal_for_planning(settings) as journal:
         is_of_journal = document.content.journal == journal.head().journal_id
-        is_withdrawn = any(one.sha256 == document.digest() for one in journal.withdrawals())
+        is_withdrawn = any(withdrawal.sha256 == document.digest() for withdrawal in journal.withdrawals())
     if is_of_journal and not is_withdrawn:
         withdrawal = (
             withdrawn_with(document, required_key(visit.console, visit.member), policy.people, now)
@@ -491,21 +494,21 @@ _WITHDRAWABLE = frozenset({Stage.TO_APPROVE, Stage.APPROVED, Stage.FAILED, Stage
 """The stages in which nothing was carried out yet, and the signatures are valid."""
 
 
-def _withdraw_signed(it: Agreement[Document], allowed: Collection[Stage]) -> None:
+def _withdraw_signed(agreement: Agreement[Document], allowed: Collection[Stage]) -> None:
     """Withdraw the signed document that the page showed, and stop its run if that waits for another one."""
-    document = _same_document(it)
-    stage = _progress(it, allowed).stage
-    withdraw(it.visit, document)
+    document = _same_document(agreement)
+    stage = _progress(agreement, allowed).stage
+    withdraw(agreement.visit, document)
     if stage is Stage.STARTING:
-        pause_run(it.visit.console.runs, it.batch, run_shown(it.run))
+        pause_run(agreement.visit.console.runs, agreement.batch, run_shown(agreement.run))
 
 
 def _has_approved_so(visit: Visit, document: SignedDocument, progress: AgreementProgress) -> bool:
     """Whether a document already has the very approval in the form, and it is valid: a second click finds it there."""
     if visit.member.name not in progress.approvers:
         return False
-    given = (visit.form.get("approved_at", ""), signature_in(visit.form))
-    return visit.passkey is None or any((one.approved_at, one.signature) == given for one in document.approvals)
+    approvals = [(approval.approved_at, approval.signature) for approval in document.approvals]
+    return visit.passkey is None or (visit.form.get("approved_at", ""), signature_in(visit.form)) in approvals
 
 
 def _passkey_form(visit: Visit, document: SignedDocument, *, is_maker: bool) -> Mapping[str, str] | None:
@@ -517,8 +520,8 @@ def _passkey_form(visit: Visit, document: SignedDocument, *, is_maker: bool) -> 
     if is_maker:
         return {**form, "challenge": challenge_of(_by_passkey(document, passkey).signed_text())}
     with suppress(ApprovalError):  # a person who may not approve sees why, without a form
-        asked = approval_text(document, passkey.key, required_policy(visit.console.settings), utc_now())
-        return {**form, "challenge": asked.challenge, "approved_at": asked.approved_at}
+        text = approval_text(document, passkey.key, required_policy(visit.console.settings), utc_now())
+        return {**form, "challenge": text.challenge, "approved_at": text.approved_at}
     return None
 
 

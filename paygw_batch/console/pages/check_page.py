@@ -149,38 +149,37 @@ class CheckPage(Page):
 
 
 def check_sheet(visit: Visit) -> Response:
-    """Show the cells to correct, and the rows worth a look."""
-    found = folder(visit)
-    result, uploaded = checked_or_reading(visit, found), found.uploaded
+    payout = folder(visit)
+    result, uploaded = checked_or_reading(visit, payout), payout.uploaded
     if result is None:
-        return reading_page(visit, found)
+        return reading_page(visit, payout)
     can_mend, headings = visit.may(Act.MEND, uploaded.by), result.guesses[:SHOWN_HEADINGS]
     has_worksheets = uploaded.name.lower().endswith(".xlsx")
     if isinstance(result, UnreadableSheet):
         return visit.page(
-            UnreadablePage(uploaded, found.number, found.version, result, can_mend, headings, has_worksheets)
+            UnreadablePage(uploaded, payout.number, payout.version, result, can_mend, headings, has_worksheets)
         )
     batch = opened_batch(visit, result)
-    if batch is not None and found.plan is not None:
+    if batch is not None and payout.plan is not None:
         return visit.go_to(f"/payouts/{batch}")
-    kind, after, change = visit.query("kind"), visit.query_number("after"), _change(visit, found, result)
-    red = _red_cells(found, result)
+    kind, after, change = visit.query("kind"), visit.query_number("after"), _change(visit, payout, result)
+    red = _red_cells(payout, result)
     is_red_again = (
         kind == _MENDED and (visit.query_number("row"), visit.query("column")) in red.select("row", "column").rows()
     )
     if not kind or (change is not None and (is_red_again or not _is_of_kind(result, kind))):
         kind = _first_kind(result)
     focus = _next_cell(red, result, visit, kind) if change is not None or visit.query("row") else None
-    rows = _rows(found, result, kind, after)
-    if focus is not None and focus.row not in [one.number for one in rows[:ROWS_A_PAGE]]:
+    rows = _rows(payout, result, kind, after)
+    if focus is not None and focus.row not in [row.number for row in rows[:ROWS_A_PAGE]]:
         after = focus.row - 1 if focus.row > after else 0
-        rows = _rows(found, result, kind, after)
+        rows = _rows(payout, result, kind, after)
     return visit.page(
         CheckPage(
             uploaded=uploaded,
-            number=found.number,
-            version=found.version,
-            file=mending_of(found).sheet_sha256,
+            number=payout.number,
+            version=payout.version,
+            file=mending_of(payout).sheet_sha256,
             checked=result,
             can_mend=can_mend,
             headings=headings,
@@ -190,10 +189,10 @@ def check_sheet(visit: Visit) -> Response:
             rows=rows[:ROWS_A_PAGE],
             after=after,
             pages=pages_after(after, rows[ROWS_A_PAGE - 1].number if len(rows) > ROWS_A_PAGE else 0, "look", kind=kind),
-            edits=sorted(mending_of(found).edits, key=lambda one: (one.row, one.column)),
+            edits=sorted(mending_of(payout).edits, key=lambda edit: (edit.row, edit.column)),
             mostly=_mostly(result),
-            has_guesses=any(one.column and not one.is_known for one in headings),
-            answered=list(_answered(found, result, kind)),
+            has_guesses=any(heading.column and not heading.is_known for heading in headings),
+            answered=list(_answered(payout, result, kind)),
             change=change,
             focus=focus,
         )
@@ -204,13 +203,13 @@ def _is_of_kind(result: CheckedSheet, kind: str) -> bool:
     """Whether a row is left of the kind that the page is to show."""
     if kind == _TO_MEND:
         return result.rows_to_mend > 0
-    return kind == _MENDED or any(one.code == kind for one in result.kinds)
+    return kind == _MENDED or any(entry.code == kind for entry in result.kinds)
 
 
-def _red_cells(found: PayoutFolder, result: CheckedSheet) -> pl.DataFrame:
+def _red_cells(payout: PayoutFolder, result: CheckedSheet) -> pl.DataFrame:
     """Return the cells to correct as `row, column, code, place` (of the column), in the sheet's order."""
     places = {name: place for place, name in enumerate(result.columns)}
-    cells = _found(found).filter(
+    cells = _findings(payout).filter(
         pl.col("is_defect") & ~pl.col("row").is_in(list(result.left_out)) & pl.col("column").is_in(list(result.columns))
     )
     place = pl.col("column").replace_strict(places, default=0, return_dtype=pl.Int32)
@@ -229,12 +228,12 @@ def _next_cell(red: pl.DataFrame, result: CheckedSheet, visit: Visit, kind: str)
     return None
 
 
-def _change(visit: Visit, found: PayoutFolder, result: CheckedSheet) -> ShownChange | None:
+def _change(visit: Visit, payout: PayoutFolder, result: CheckedSheet) -> ShownChange | None:
     """Return the change that led to this page, in the present sheet; None if there was none, or it is gone."""
-    row, column, mending = visit.query_number("row"), visit.query("column"), mending_of(found)
+    row, column, mending = visit.query_number("row"), visit.query("column"), mending_of(payout)
     match visit.query("did"):
         case "mend" if column in result.columns:
-            edit = next((one for one in mending.edits if (one.row, one.column) == (row, column)), None)
+            edit = next((edit for edit in mending.edits if (edit.row, edit.column) == (row, column)), None)
             heading = result.headings.get(column, column)
             if edit is None:
                 return ShownChange(say("Row {row}, {heading}: restored from your file.", row=row, heading=heading))
@@ -245,7 +244,7 @@ def _change(visit: Visit, found: PayoutFolder, result: CheckedSheet) -> ShownCha
                 {"row": str(row), "column": column, "shown": edit.now or "", "text": edit.was or ""},
             )
         case "leave-out" if row in result.left_out:
-            fields = {"row": str(row), "shown": _digest_of_row(found, row), "out": "no"}
+            fields = {"row": str(row), "shown": _digest_of_row(payout, row), "out": "no"}
             return ShownChange(say("Row {row}: left out.", row=row), "leave-out", fields)
         case "leave-out":
             return ShownChange(say("Row {row}: no longer left out.", row=row))
@@ -255,28 +254,27 @@ def _change(visit: Visit, found: PayoutFolder, result: CheckedSheet) -> ShownCha
             return None
 
 
-def _answered(found: PayoutFolder, result: CheckedSheet, kind: str) -> Iterator[KindAnswered]:
+def _answered(payout: PayoutFolder, result: CheckedSheet, kind: str) -> Iterator[KindAnswered]:
     """Yield the kinds for which several cells have one correction: in all rows to correct, or of the kind shown."""
-    for one in result.kinds:
-        if one.is_defect and kind in {_TO_MEND, one.code}:
-            answers = _answers(found, one.code)
+    for entry in result.kinds:
+        if entry.is_defect and kind in {_TO_MEND, entry.code}:
+            answers = _answers(payout, entry.code)
             if answers.height > 1:
-                yield KindAnswered(one.code, one.label, answers.height, _digest_of_answers(answers))
+                yield KindAnswered(entry.code, entry.label, answers.height, _digest_of_answers(answers))
 
 
 def _mostly(result: CheckedSheet) -> Sequence[FoundKind]:
     """Return the kinds that affect more than half of the rows, so that one sentence covers them all."""
-    return [one for one in result.kinds if one.rows >= _FEW_ROWS and 2 * one.rows > result.rows]
+    return [kind for kind in result.kinds if kind.rows >= _FEW_ROWS and 2 * kind.rows > result.rows]
 
 
 def mend(visit: Visit) -> Response:
-    """Correct one cell, and check the sheet again."""
-    with changing(visit) as found:
-        result = readable(visit, found)
+    with changing(visit) as payout:
+        result = readable(visit, payout)
         row, column = _row(visit), visit.form.get("column", "")
         if column not in result.columns:
             raise PageNotFound(say("The sheet has no such column."))
-        mending, shown = _same_file(visit, found), _cell(found, row, column)
+        mending, shown = _same_file(visit, payout), _cell(payout, row, column)
         text = visit.form.get("text", "")
         if plain_cell(text) == shown:
             return _back(visit, did="mend", row=row, column=column)
@@ -287,89 +285,90 @@ def mend(visit: Visit) -> Response:
                     "Row {row}, {heading}, is {text} now. Reload the page.", row=row, heading=heading, text=shown or "-"
                 )
             )
-        edit = next((one for one in mending.edits if (one.row, one.column) == (row, column)), None)
+        edit = next((edit for edit in mending.edits if (edit.row, edit.column) == (row, column)), None)
         cells = [(row, column, shown if edit is None else edit.was, text)]
-        recheck(visit, found, with_edits(mending, cells, by=visit.member.name, at=timestamp(utc_now())))
+        recheck(visit, payout, with_edits(mending, cells, by=visit.member.name, at=timestamp(utc_now())))
     return _back(visit, did="mend", row=row, column=column)
 
 
 def mend_kind(visit: Visit) -> Response:
     """Correct all cells of one kind that have a single possible correction."""
     code = visit.form.get("kind", "")
-    with changing(visit) as found:
-        readable(visit, found)
-        mending, answered = _same_file(visit, found), _answers(found, code)
+    with changing(visit) as payout:
+        readable(visit, payout)
+        mending, answered = _same_file(visit, payout), _answers(payout, code)
         if answered.is_empty():
             return _back(visit, did="mend-kind")
         if _digest_of_answers(answered) != visit.form.get("answers"):
             raise PageOutdated(say("Some of these cells have been changed. Reload the page and check again."))
         was = {(edit.row, edit.column): edit.was for edit in mending.edits}
-        texts = cell_texts(found, answered["row"].to_list())
+        texts = cell_texts(payout, answered["row"].to_list())
         cells = [
             (row, column, was.get((row, column), texts[row].get(column)), text)
             for row, column, text in answered.select("row", "column", "correction").iter_rows()
         ]
-        recheck(visit, found, with_edits(mending, cells, by=visit.member.name, at=timestamp(utc_now())))
+        recheck(visit, payout, with_edits(mending, cells, by=visit.member.name, at=timestamp(utc_now())))
     return _back(visit, did="mend-kind")
 
 
 def leave_out(visit: Visit) -> Response:
     """Leave a row out or put it back, as the form says."""
-    with changing(visit) as found:
-        result, row, is_out = readable(visit, found), _row(visit), visit.form.get("out") == "yes"
-        _cell(found, row, result.columns[0])
-        mending = _same_file(visit, found)
+    with changing(visit) as payout:
+        result, row, is_out = readable(visit, payout), _row(visit), visit.form.get("out") == "yes"
+        _cell(payout, row, result.columns[0])
+        mending = _same_file(visit, payout)
         if is_out == (row in result.left_out):
             return _back(visit, did="leave-out", row=row)
-        if visit.form.get("shown") != _digest_of_row(found, row):
+        if visit.form.get("shown") != _digest_of_row(payout, row):
             raise PageOutdated(say("Row {row} has been changed. Reload the page and check again.", row=row))
-        recheck(visit, found, with_row_out(mending, row, is_out=is_out, by=visit.member.name, at=timestamp(utc_now())))
+        recheck(visit, payout, with_row_out(mending, row, is_out=is_out, by=visit.member.name, at=timestamp(utc_now())))
     return _back(visit, did="leave-out", row=row)
 
 
 def answer(visit: Visit) -> Response:
     """Record that the answer to a question of the page is yes."""
-    with changing(visit) as found:
+    with changing(visit) as payout:
         key = visit.form.get("question", "")
-        asked = next((one for one in readable(visit, found).questions if one.key == key and one.question), None)
-        if asked is None:
+        questions = (entry for entry in readable(visit, payout).questions if entry.question)
+        question = next((entry for entry in questions if entry.key == key), None)
+        if question is None:
             raise PageOutdated
-        if asked.is_answered:
+        if question.is_answered:
             return _back(visit)
-        require_version(visit, found)
-        recheck(visit, found, mending_of(found), answered=[*found.uploaded.answered, key])
+        require_version(visit, payout)
+        recheck(visit, payout, mending_of(payout), answered=[*payout.uploaded.answered, key])
     return _back(visit)
 
 
 def remove_sheet(visit: Visit) -> Response:
     """Remove a sheet that was not started. A second click finds it gone."""
     if PayoutFolder.named(visit.console.directory, visit.path("sheet")) is not None:
-        with changing(visit) as found:
-            require_version(visit, found)
-            withdraw(visit, found.plan)
-            found.remove()
+        with changing(visit) as payout:
+            require_version(visit, payout)
+            withdraw(visit, payout.plan)
+            payout.remove()
     return visit.go_to("/")
 
 
-def mending_of(found: PayoutFolder) -> Mending:
+def mending_of(payout: PayoutFolder) -> Mending:
     """Return the corrections of a sheet. Raises `PageNotFound` if it could not be read at all."""
-    mending = found.mending
+    mending = payout.mending
     if mending is None:
         raise PageNotFound(say("The sheet could not be read."))
     return mending
 
 
-def _same_file(visit: Visit, found: PayoutFolder) -> Mending:
+def _same_file(visit: Visit, payout: PayoutFolder) -> Mending:
     """Return the corrections of the file shown by the page. Raises `PageOutdated` for another file."""
-    mending = mending_of(found)
+    mending = mending_of(payout)
     if visit.form.get("file") != mending.sheet_sha256:
         raise PageOutdated(say("Another file has been uploaded since this page was opened. Reload the page."))
     return mending
 
 
-def _answers(found: PayoutFolder, code: str) -> pl.DataFrame:
+def _answers(payout: PayoutFolder, code: str) -> pl.DataFrame:
     """Return the cells of a kind that have a single possible correction, as they are now."""
-    return _found(found).filter(pl.col("is_defect") & (pl.col("code") == code) & pl.col("correction").is_not_null())
+    return _findings(payout).filter(pl.col("is_defect") & (pl.col("code") == code) & pl.col("correction").is_not_null())
 
 
 def _digest_of_answers(answered: pl.DataFrame) -> str:
@@ -377,8 +376,8 @@ def _digest_of_answers(answered: pl.DataFrame) -> str:
     return hashlib.sha256(columns.write_csv(quote_style="always").encode()).hexdigest()[:32]
 
 
-def _digest_of_row(found: PayoutFolder, row: int) -> str:
-    return digest_of_texts(cell_texts(found, [row])[row])
+def _digest_of_row(payout: PayoutFolder, row: int) -> str:
+    return digest_of_texts(cell_texts(payout, [row])[row])
 
 
 def digest_of_texts(texts: Mapping[str, Any]) -> str:
@@ -406,30 +405,30 @@ def _back(visit: Visit, *, did: str = "", row: int = 0, column: str = "") -> Res
 def _first_kind(result: CheckedSheet) -> str:
     if result.rows_to_mend:
         return _TO_MEND
-    kinds = [one for one in result.kinds if one not in _mostly(result)] or result.kinds
-    return next((one.code for one in kinds), _MENDED)
+    kinds = [kind for kind in result.kinds if kind not in _mostly(result)] or result.kinds
+    return next((kind.code for kind in kinds), _MENDED)
 
 
-def _found(found: PayoutFolder) -> pl.DataFrame:
-    return pl.read_parquet(found.path / FOUND)
+def _findings(payout: PayoutFolder) -> pl.DataFrame:
+    return pl.read_parquet(payout.path / FOUND)
 
 
-def cell_texts(found: PayoutFolder, rows: Sequence[int]) -> Mapping[int, Mapping[str, str | None]]:
-    """Return the present cells of some rows."""
-    wanted = pl.scan_parquet(found.path / ROWS).filter(pl.col("row").is_in(list(rows))).collect()
+def cell_texts(payout: PayoutFolder, rows: Sequence[int]) -> Mapping[int, Mapping[str, str | None]]:
+    """Return the present cells of some rows, by row and column."""
+    wanted = pl.scan_parquet(payout.path / ROWS).filter(pl.col("row").is_in(list(rows))).collect()
     return {line["row"]: line for line in wanted.iter_rows(named=True)}
 
 
-def _cell(found: PayoutFolder, row: int, column: str) -> str | None:
-    cells = cell_texts(found, [row])
+def _cell(payout: PayoutFolder, row: int, column: str) -> str | None:
+    cells = cell_texts(payout, [row])
     if row not in cells:
         raise PageNotFound(say("The sheet has no such row."))
     return cells[row][column]
 
 
-def _rows(found: PayoutFolder, result: CheckedSheet, kind: str, after: int) -> Sequence[ShownRow]:
+def _rows(payout: PayoutFolder, result: CheckedSheet, kind: str, after: int) -> Sequence[ShownRow]:
     """Return the rows of one kind after a row, one more than fits on a page."""
-    everything, left_out = _found(found), set(result.left_out)
+    everything, left_out = _findings(payout), set(result.left_out)
     is_mended = {(row, column) for row, column in result.mended}
     if kind == _TO_MEND:
         chosen = everything.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(left_out)))["row"]
@@ -438,9 +437,9 @@ def _rows(found: PayoutFolder, result: CheckedSheet, kind: str, after: int) -> S
     else:
         chosen = everything.filter(pl.col("code") == kind)["row"]
     numbers = chosen.filter((chosen > after) & (chosen > 0)).unique().sort().head(ROWS_A_PAGE + 1).to_list()
-    said_once = [one.code for one in _mostly(result) if one.code != kind]
+    said_once = [entry.code for entry in _mostly(result) if entry.code != kind]
     is_shown = pl.col("row").is_in(numbers) & (pl.col("is_defect") | ~pl.col("code").is_in(said_once))
-    cells, about = cell_texts(found, numbers), everything.filter(is_shown).to_dicts()
+    cells, about = cell_texts(payout, numbers), everything.filter(is_shown).to_dicts()
     return [
         ShownRow(
             number,
@@ -448,7 +447,7 @@ def _rows(found: PayoutFolder, result: CheckedSheet, kind: str, after: int) -> S
                 _shown_cell(column, cells[number][column], number, about, is_mended=(number, column) in is_mended)
                 for column in result.columns
             ],
-            [str(one["message"]) for one in about if one["row"] == number and one["column"] not in result.columns],
+            [str(line["message"]) for line in about if line["row"] == number and line["column"] not in result.columns],
             number in left_out,
             digest_of_texts(cells[number]),
         )
@@ -459,14 +458,14 @@ def _rows(found: PayoutFolder, result: CheckedSheet, kind: str, after: int) -> S
 def _shown_cell(
     column: str, text: str | None, row: int, about: Sequence[Mapping[str, Any]], *, is_mended: bool
 ) -> ShownCell:
-    of_cell = [one for one in about if one["row"] == row and one["column"] == column]
-    defects = [one for one in of_cell if one["is_defect"]]
-    correction = next((one["correction"] for one in defects if one["correction"] is not None), None)
+    of_cell = [finding for finding in about if finding["row"] == row and finding["column"] == column]
+    defects = [finding for finding in of_cell if finding["is_defect"]]
+    correction = next((finding["correction"] for finding in defects if finding["correction"] is not None), None)
     return ShownCell(
         column,
         text,
-        [str(one["message"]) for one in defects],
-        [str(one["message"]) for one in of_cell if not one["is_defect"]],
+        [str(finding["message"]) for finding in defects],
+        [str(finding["message"]) for finding in of_cell if not finding["is_defect"]],
         correction,
         is_mended,
     )

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -43,11 +42,11 @@ from paygw_batch.console.visits import (
     Visit,
     file_to_take_away,
     has_workbooks,
+    kept_upload,
     made_once,
 )
 from paygw_batch.core.money import parse_amount
 from paygw_batch.errors import Asked, UsageError
-from paygw_batch.journal import make_directory
 from paygw_batch.language import say
 from paygw_batch.opening.given_sheet import Reading
 from paygw_batch.settings.sections import Names, Numbers
@@ -57,7 +56,6 @@ from paygw_batch.sheet.write.template import write_template
 _MAX_TITLE = 80
 SAMPLE = "payroll-november.csv"
 """The name of the sample sheet that `tooling/demo --console` creates."""
-_AT_ONCE = 1024 * 1024
 _STATED_SUM = re.compile("([A-Z]{3})[ =:]+([0-9.,\u202f\u00a0 ]+)")
 _SEPARATORS = "[,\u202f\u00a0 ]"
 _GROUPED = re.compile(rf"[0-9]{{1,3}}(?:{_SEPARATORS}[0-9]{{3}})+(?:\.[0-9]+)?")
@@ -76,7 +74,6 @@ class NewPayoutPage(Page):
     most_mib: int
     most_rows: int
     countries: Sequence[tuple[str, str]]
-    has_workbooks: bool
     has_sample: bool
     """Whether the page offers a sample sheet: in the demonstration's sandbox."""
 
@@ -88,20 +85,18 @@ def _sample(visit: Visit) -> Path | None:
 
 
 def download_sample(visit: Visit) -> Response:
-    """Return the sample sheet of the sandbox."""
-    found = _sample(visit)
-    if found is None:
+    sample = _sample(visit)
+    if sample is None:
         raise PageNotFound(say("There is no such file."))
 
     def write(path: Path) -> str:
-        shutil.copyfile(found, path)
+        shutil.copyfile(sample, path)
         return SAMPLE
 
     return file_to_take_away(visit, "csv", write)
 
 
 def new_payout(visit: Visit) -> Response:
-    """Show the form."""
     console = visit.console
     countries = sorted((say(rule.name), code) for code, rule in console.rules.items() if rule.form is not None)
     return visit.page(
@@ -110,7 +105,6 @@ def new_payout(visit: Visit) -> Response:
             most_mib=console.settings.console.max_upload_mib,
             most_rows=console.settings.limits.max_rows,
             countries=countries,
-            has_workbooks=has_workbooks(),
             has_sample=_sample(visit) is not None,
         )
     )
@@ -152,49 +146,50 @@ def upload(visit: Visit) -> Response:
             stated_sums=sums,
             title=_title(visit),
         )
-        found = new_folder(visit.console.directory, uploaded, content, number)
-    checked_or_reading(visit, found)
-    return visit.go_to(f"/sheets/{found.number}")
+        payout = new_folder(visit.console.directory, uploaded, content, number)
+    checked_or_reading(visit, payout)
+    return visit.go_to(f"/sheets/{payout.number}")
 
 
 def upload_again(visit: Visit) -> Response:
     """Replace the sheet with a corrected file. It is read in the same way; unchanged rows stay left out."""
-    with changing(visit) as found, _kept(visit) as (name, content):
-        if found.has_sheet(name, content):
-            return visit.go_to(f"/sheets/{found.number}")
-        require_version(visit, found)
-        before = found.mending
+    with changing(visit) as payout, _kept(visit) as (name, content):
+        if payout.has_sheet(name, content):
+            return visit.go_to(f"/sheets/{payout.number}")
+        require_version(visit, payout)
+        before = payout.mending
         left_out = (
-            {} if before is None or not found.was_read else cell_texts(found, [one.row for one in before.left_out])
+            {} if before is None or not payout.was_read else cell_texts(payout, [row.row for row in before.left_out])
         )
-        withdraw(visit, found.plan)
-        found.replace_sheet(name, content)
+        withdraw(visit, payout.plan)
+        payout.replace_sheet(name, content)
         if before is not None:
-            write_mending(Mending(digest_of(found.sheet), headings=before.headings), found.mending_file)
-            _leave_out_again(visit, found, before, left_out)
-        checked_or_reading(visit, found)
-    return visit.go_to(f"/sheets/{found.number}")
+            write_mending(Mending(digest_of(payout.sheet), headings=before.headings), payout.mending_file)
+            _leave_out_again(visit, payout, before, left_out)
+        checked_or_reading(visit, payout)
+    return visit.go_to(f"/sheets/{payout.number}")
 
 
 def choose_reading(visit: Visit) -> Response:
     """Read the sheet in another way: with another worksheet, reference, or meaning of its headings."""
-    with changing(visit) as found:
-        result, uploaded, mending = checked(visit, found), found.uploaded, mending_of(found)
+    with changing(visit) as payout:
+        result, uploaded, mending = checked(visit, payout), payout.uploaded, mending_of(payout)
         worksheet = visit.form.get("worksheet", uploaded.worksheet or "").strip() or None
         encoding, spelling = _encoding(visit, result, uploaded), _spelling(visit, uploaded)
         if (worksheet, encoding) != (uploaded.worksheet, uploaded.encoding):  # the rows or the texts change
             mending = replace(mending, edits=(), left_out=())
         meant = _meant(visit, result)
         reference = visit.form.get("reference", uploaded.reference or "").strip() or None
-        is_read_so = meant == _read_now(result, meant)
+        known = {guess.heading: guess.column for guess in result.guesses if guess.is_known}
+        is_read_so = meant == {heading: known.get(heading, "") for heading in meant}
         reading = Reading(reference=reference, worksheet=worksheet, encoding=encoding, **spelling)
         if is_read_so and reading == uploaded.reading:
-            return visit.go_to(f"/sheets/{found.number}")
-        require_version(visit, found)
+            return visit.go_to(f"/sheets/{payout.number}")
+        require_version(visit, payout)
         if not is_read_so:
             mending = with_headings(mending, meant, by=visit.member.name, at=timestamp(utc_now()))
-        recheck(visit, found, mending, worksheet=worksheet, reference=reference, encoding=encoding, **spelling)
-    return visit.go_to(f"/sheets/{found.number}")
+        recheck(visit, payout, mending, worksheet=worksheet, reference=reference, encoding=encoding, **spelling)
+    return visit.go_to(f"/sheets/{payout.number}")
 
 
 def _title(visit: Visit) -> str:
@@ -217,38 +212,37 @@ def _encoding(visit: Visit, result: Check, uploaded: UploadedSheet) -> str | Non
 def _spelling(visit: Visit, uploaded: UploadedSheet) -> Mapping[str, Any]:
     """Return how amounts and countries are written, from the form. Raises `PageNotFound` for another answer."""
     known = {"numbers": get_args(Numbers), "names": get_args(Names)}
-    said = {name: visit.form.get(name, getattr(uploaded, name) or "") or None for name in known}
-    if any(answer not in {None, *known[name]} for name, answer in said.items()):
+    answers = {name: visit.form.get(name, getattr(uploaded, name) or "") or None for name in known}
+    if any(answer not in {None, *known[name]} for name, answer in answers.items()):
         raise PageNotFound(say("The question has no such answer."))
-    return said
+    return answers
 
 
 def state_totals(visit: Visit) -> Response:
-    """Record the control totals that the maker expects."""
     rows, sums = _stated(visit)
-    with changing(visit) as found:
-        if (rows, dict(sums)) == (found.uploaded.stated_rows, dict(found.uploaded.stated_sums)):
-            return visit.go_to(f"/sheets/{found.number}")
-        require_version(visit, found)
-        recheck(visit, found, mending_of(found), stated_rows=rows, stated_sums=sums)
-    return visit.go_to(f"/sheets/{found.number}")
+    with changing(visit) as payout:
+        if (rows, dict(sums)) == (payout.uploaded.stated_rows, dict(payout.uploaded.stated_sums)):
+            return visit.go_to(f"/sheets/{payout.number}")
+        require_version(visit, payout)
+        recheck(visit, payout, mending_of(payout), stated_rows=rows, stated_sums=sums)
+    return visit.go_to(f"/sheets/{payout.number}")
 
 
 def download_marked(visit: Visit) -> Response:
     """Return the sheet as a workbook, with all corrections made here, and its red cells."""
-    found, console = folder(visit), visit.console
-    readable(visit, found)
+    payout, console = folder(visit), visit.console
+    readable(visit, payout)
 
     def write(path: Path) -> str:
-        mark_in_process(found, console.settings, path, config=console.config, environ=console.environ)
-        return f"{found.sheet.stem.removesuffix('.marked')}.marked.xlsx"
+        mark_in_process(payout, console.settings, path, config=console.config, environ=console.environ)
+        return f"{payout.sheet.stem.removesuffix('.marked')}.marked.xlsx"
 
     return file_to_take_away(visit, "xlsx", write)
 
 
 @contextmanager
 def _kept(visit: Visit) -> Iterator[tuple[str, Path]]:
-    """Yield the uploaded file's name and temporary path; the file is removed unless it was moved away."""
+    """Yield the name and the path (`kept_upload`) of the uploaded sheet. Raises `FieldRefused` if it cannot be one."""
     upload = visit.upload
     if upload is None or not upload.filename:
         raise FieldRefused("sheet", say("No file was chosen."), hint=say("Choose the sheet, and upload it again."))
@@ -256,26 +250,20 @@ def _kept(visit: Visit) -> Iterator[tuple[str, Path]]:
         plain_file_name(upload.filename)
     except UsageError as error:
         raise FieldRefused("sheet", error.message, hint=error.hint) from None
-    make_directory(visit.console.directory)
-    with tempfile.NamedTemporaryFile(dir=visit.console.directory, prefix=".upload-", delete=False) as kept:
-        try:
-            shutil.copyfileobj(upload.file, kept, _AT_ONCE)
-            kept.flush()
-            yield upload.filename, Path(kept.name)
-        finally:
-            Path(kept.name).unlink(missing_ok=True)
+    with kept_upload(visit, upload) as content:
+        yield upload.filename, content
 
 
 def _leave_out_again(
-    visit: Visit, found: PayoutFolder, before: Mending, cells: Mapping[int, Mapping[str, str | None]]
+    visit: Visit, payout: PayoutFolder, before: Mending, cells: Mapping[int, Mapping[str, str | None]]
 ) -> None:
     """Leave out again the rows that were left out of the previous file, if they are the same in this one."""
-    if not cells or isinstance(checked(visit, found), UnreadableSheet):
+    if not cells or isinstance(checked(visit, payout), UnreadableSheet):
         return
-    now = cell_texts(found, list(cells))
+    now = cell_texts(payout, list(cells))
     same = {row for row, texts in cells.items() if now.get(row) == texts}
-    found.mend(replace(mending_of(found), left_out=tuple(one for one in before.left_out if one.row in same)))
-    found.note(replace(found.uploaded, look_again=[row for row in found.uploaded.look_again if row not in same]))
+    payout.mend(replace(mending_of(payout), left_out=tuple(row for row in before.left_out if row.row in same)))
+    payout.note(replace(payout.uploaded, look_again=[row for row in payout.uploaded.look_again if row not in same]))
 
 
 def _meant(visit: Visit, result: Check) -> Mapping[str, str]:
@@ -288,12 +276,6 @@ def _meant(visit: Visit, result: Check) -> Mapping[str, str]:
     return meant
 
 
-def _read_now(result: Check, headings: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the present meaning of these headings."""
-    known = {one.heading: one.column for one in result.guesses if one.is_known}
-    return {heading: known.get(heading, "") for heading in headings}
-
-
 def _stated(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
     """Return a form's control totals: rows, and the sum of each currency. Raises `FieldRefused` for other text."""
     rows = _without_separators(visit.form.get("stated_rows", "").strip())
@@ -303,13 +285,13 @@ def _stated(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
     for line in visit.form.get("stated_sums", "").splitlines():
         if not line.strip():
             continue
-        found = _STATED_SUM.fullmatch(line.strip().upper())
-        amount = "" if found is None else _without_separators(found[2])
-        if found is None or parse_amount(amount, minor_units=_MAX_DECIMALS) is None or found[1] in sums:
+        match = _STATED_SUM.fullmatch(line.strip().upper())
+        amount = "" if match is None else _without_separators(match[2])
+        if match is None or parse_amount(amount, minor_units=_MAX_DECIMALS) is None or match[1] in sums:
             raise FieldRefused(
                 "stated_sums", say("Write each total on its own line, such as KES 125000.50, and each currency once.")
             )
-        sums[found[1]] = amount
+        sums[match[1]] = amount
     return int(rows) if rows else None, sums
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import ClassVar, Self
@@ -77,7 +77,6 @@ class StatementFolder(NamedFolder):
 
     @property
     def uploaded(self) -> UploadedStatement:
-        """The statement as it was uploaded."""
         return UploadedStatement(**json.loads((self.path / "uploaded.json").read_bytes()))
 
     @property
@@ -99,7 +98,7 @@ class StatementFolder(NamedFolder):
 
     def note_used(self, used: UsedStatement) -> None:
         """Record the click that turned the statement into an order, so that a second one leads there."""
-        write_whole(self.path / "used.json", json.dumps(asdict(used), ensure_ascii=False).encode())
+        self.write_json("used.json", used)
 
     def keep_signature(self, signature: bytes) -> None:
         """Keep the file's signature beside it."""
@@ -130,18 +129,19 @@ def new_statement_folder(
     path = new_named_folder(directory, number)
     (path / "file").mkdir(mode=0o700)
     move_in(content, path / "file" / uploaded.name)
-    write_whole(path / "uploaded.json", json.dumps(asdict(uploaded), ensure_ascii=False).encode())
-    return StatementFolder(path)
+    folder = StatementFolder(path)
+    folder.write_json("uploaded.json", uploaded)
+    return folder
 
 
 def statement_folders(directory: Path, batch: str) -> Iterator[StatementFolder]:
     """Yield the statements uploaded for a batch, newest first."""
-    found: list[tuple[UploadedStatement, StatementFolder]] = []
+    uploads: list[tuple[UploadedStatement, StatementFolder]] = []
     for folder in StatementFolder.all_in(directory):
         with suppress(FileNotFoundError):  # another click may have removed it meanwhile
-            found.append((folder.uploaded, folder))
-    found.sort(key=lambda one: one[0].at, reverse=True)
-    yield from (folder for uploaded, folder in found if uploaded.batch == batch)
+            uploads.append((folder.uploaded, folder))
+    uploads.sort(key=lambda upload: upload[0].at, reverse=True)
+    yield from (folder for uploaded, folder in uploads if uploaded.batch == batch)
 
 
 def read_in_process(folder: StatementFolder, settings: Settings, *, config: Path, environ: Mapping[str, str]) -> None:
@@ -189,7 +189,6 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 
 
 def choice_name(act: str) -> str:
-    """Return the name of an outcome or an act on the pages."""
     return say(CHOICES[act][0])
 
 
@@ -215,7 +214,6 @@ class OrderFolder(NamedFolder):
 
     @property
     def drafted(self) -> DraftedOrder:
-        """Who drafted the order, and when."""
         return DraftedOrder(**json.loads((self.path / "drafted.json").read_bytes()))
 
     @property
@@ -241,7 +239,7 @@ class OrderFolder(NamedFolder):
     def draft_again(self, at: str, sent_back: str) -> None:
         """Remove the signatures; `sent_back` says who sent it back and why. Its time makes the new draft distinct."""
         write_document(self.draft.model_copy(update={"made_at": at}), self.path / "draft.json")
-        write_whole(self.path / "drafted.json", _as_json(replace(self.drafted, sent_back=sent_back)))
+        self.write_json("drafted.json", replace(self.drafted, sent_back=sent_back))
         self.order_file.unlink(missing_ok=True)
 
     def put_away(self) -> None:
@@ -255,11 +253,10 @@ class OrderFolder(NamedFolder):
 
 
 def new_order_folder(directory: Path, draft: RowOrder, *, by: str, at: str) -> OrderFolder:
-    """Create a folder for a drafted order."""
-    path = new_named_folder(directory)
-    write_document(draft, path / "draft.json")
-    write_whole(path / "drafted.json", _as_json(DraftedOrder(by, at)))
-    return OrderFolder(path)
+    folder = OrderFolder(new_named_folder(directory))
+    write_document(draft, folder.path / "draft.json")
+    folder.write_json("drafted.json", DraftedOrder(by, at))
+    return folder
 
 
 def order_folder_of(directory: Path, number: str) -> OrderFolder | None:
@@ -269,19 +266,15 @@ def order_folder_of(directory: Path, number: str) -> OrderFolder | None:
 
 def open_order_folders(directory: Path) -> Iterator[OrderFolder]:
     """Yield the open orders, newest first."""
-    found: list[tuple[str, OrderFolder]] = []
-    for path in directory.iterdir() if directory.exists() else ():
-        with suppress(FileNotFoundError):  # not an order, or one being put away
-            found.append((OrderFolder(path).drafted.at, OrderFolder(path)))
-    yield from (one for _, one in sorted(found, key=lambda one: one[0], reverse=True))
+    folders: list[tuple[str, OrderFolder]] = []
+    for folder in OrderFolder.all_in(directory):
+        with suppress(FileNotFoundError):  # it is being put away
+            folders.append((folder.drafted.at, folder))
+    yield from (folder for _, folder in sorted(folders, key=lambda entry: entry[0], reverse=True))
 
 
 def _order(path: Path) -> RowOrder:
     return read_document(path, RowOrder)
-
-
-def _as_json(drafted: DraftedOrder) -> bytes:
-    return json.dumps(asdict(drafted), ensure_ascii=False).encode()
 
 
 class OrderAgreement(Agreement[RowOrder]):
@@ -310,24 +303,22 @@ class OrderAgreement(Agreement[RowOrder]):
         Stage.OUTDATED: mark("A row has changed since you signed. Withdraw it: {what}."),
     }
 
-    def __init__(self, visit: Visit, found: OrderFolder) -> None:
-        drafted = found.drafted
-        self.visit, self.folder, self.drafted, self.signed_file = visit, found, drafted, found.order_file
-        self.path = self.page = f"/orders/{found.number}"
+    def __init__(self, visit: Visit, folder: OrderFolder) -> None:
+        drafted = folder.drafted
+        self.visit, self.folder, self.drafted, self.signed_file = visit, folder, drafted, folder.order_file
+        self.path = self.page = f"/orders/{folder.number}"
         self.maker, self.sent_back = drafted.by, drafted.sent_back
-        self.document = found.order
-        self.shown: RowOrder = self.document or found.draft
+        self.document = folder.order
+        self.shown: RowOrder = self.document or folder.draft
         """The order, signed or not."""
         self.batch, self.what = self.shown.content.batch, what_is_asked(self.shown)
 
     @classmethod
     def find(cls, visit: Visit) -> Self | None:
-        """Return the order at an address, open or carried out; None if it is gone."""
-        found = order_folder_of(orders_directory(visit), visit.path("order"))
-        return None if found is None else cls(visit, found)
+        folder = order_folder_of(orders_directory(visit), visit.path("order"))
+        return None if folder is None else cls(visit, folder)
 
     def draft(self) -> RowOrder:
-        """Return the unsigned order."""
         return self.folder.draft
 
     @property
@@ -343,11 +334,9 @@ class OrderAgreement(Agreement[RowOrder]):
         return Stage.SENT_BACK if self.sent_back else None
 
     def outdated(self, journal: JournalReader) -> str | None:
-        """Return why the rows no longer match the order; None if they do."""
         return order_problem(self.visit.console.settings, journal, self.shown) or None
 
     def changed(self, _stage: Stage | None = None) -> PageOutdated:
-        """Return the error that the order has moved on or back since its page was opened."""
         if self.sent_back:
             return PageOutdated(say("This order was sent back since this page was opened: {who}", who=self.sent_back))
         return PageOutdated(say("This order has changed since this page was opened."))
@@ -377,7 +366,7 @@ class OrderAgreement(Agreement[RowOrder]):
             with run_journal(console.settings, "console", lambda _sentence: None) as journal:
                 folders = _statement_folders(visit, order)
                 carry_out_order(console.settings, journal, order, person(by), folders=folders)
-            self.folder.put_away()
+            self.folder.put_away()  # after the commit: an order that the journal lacks must stay in the list
         return None
 
 
@@ -386,11 +375,10 @@ def _statement_folders(visit: Visit, order: RowOrder) -> Sequence[Path]:
     if not order.claims_the_gateways_word:
         return []
     uploads = statement_folders(visit.console.directory / "statements", order.content.batch)
-    return [one.file.parent for one in uploads]
+    return [folder.file.parent for folder in uploads]
 
 
 def orders_directory(visit: Visit) -> Path:
-    """Return the folder of orders."""
     return visit.console.directory / "orders"
 
 
@@ -401,17 +389,17 @@ def drafted_order(visit: Visit, draft: RowOrder) -> OrderFolder:
     """
     shown = visit.form.get(ORDERS_SHOWN, "").split()
     with _drafting:
-        found = list(open_order_folders(orders_directory(visit)))
-        for one in found:
-            is_own = one.drafted.by == visit.member.name and not one.drafted.sent_back
-            if is_own and one.document.content == draft.content:
-                return one
-        for one in found:
-            content = one.document.content
-            is_about = content.batch == draft.content.batch and set(one.document.numbers) & set(draft.numbers)
-            if is_about and one.number not in shown:
+        folders = list(open_order_folders(orders_directory(visit)))
+        for folder in folders:
+            is_own = folder.drafted.by == visit.member.name and not folder.drafted.sent_back
+            if is_own and folder.document.content == draft.content:
+                return folder
+        for other in folders:
+            content = other.document.content
+            is_about = content.batch == draft.content.batch and set(other.document.numbers) & set(draft.numbers)
+            if is_about and other.number not in shown:
                 raise PageOutdated(
-                    say("{name} asked for an order about these rows since this page was opened.", name=one.drafted.by)
+                    say("{name} asked for an order about these rows since this page was opened.", name=other.drafted.by)
                 )
         at = timestamp(visit.console.now())
         return new_order_folder(orders_directory(visit), draft, by=visit.member.name, at=at)
@@ -424,14 +412,14 @@ def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
         return []
     shown = []
     with journal_for_planning(visit.console.settings) as journal:
-        for found in folders:
+        for folder in folders:
             try:
-                it = OrderAgreement(visit, found)
-                if batch in {"", it.batch} and (progress := progress_of(journal, it)).stage is not Stage.DONE:
-                    content, numbers = it.shown.content, it.shown.numbers
-                    shown.append(listed(it, progress, content.sheet, it.drafted.at, numbers))
+                order = OrderAgreement(visit, folder)
+                if batch in {"", order.batch} and (progress := progress_of(journal, order)).stage is not Stage.DONE:
+                    content, numbers = order.shown.content, order.shown.numbers
+                    shown.append(listed(order, progress, content.sheet, order.drafted.at, numbers))
             except (FileNotFoundError, ApprovalError):
-                if found.path.exists():  # otherwise it was carried out or taken back meanwhile
+                if folder.path.exists():  # otherwise it was carried out or taken back meanwhile
                     raise
     return shown
 

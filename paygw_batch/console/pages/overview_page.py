@@ -53,16 +53,15 @@ class PayeePage(Page):
 
 
 def find_payee(visit: Visit) -> Response:
-    """Show the payments that match a name, a number or an order id."""
     typed = visit.query("text").strip()
-    found = _found(visit, typed)
+    payments = _payments(visit, typed)
     return visit.page(
         PayeePage(
             typed=typed,
             is_asked=len(typed) >= _SHORTEST,
-            has_more=len(found) > SHOWN_PAYMENTS,
-            found=[(payee_of(one.form, one.fields), shown_state(one.state), one) for one in found[:SHOWN_PAYMENTS]],
-            has_advice=bool(_paid_to_one(found)),
+            has_more=len(payments) > SHOWN_PAYMENTS,
+            found=[(payee_of(row.form, row.fields), shown_state(row.state), row) for row in payments[:SHOWN_PAYMENTS]],
+            has_advice=bool(_paid_to_one(payments)),
         )
     )
 
@@ -70,7 +69,7 @@ def find_payee(visit: Visit) -> Response:
 def remittance_advice(visit: Visit) -> Response:
     """Return the remittance advice for the only person that a text matches. It never has other people's payments."""
     typed = visit.query("text").strip()
-    paid = _paid_to_one(_found(visit, typed))
+    paid = _paid_to_one(_payments(visit, typed))
     if not paid:
         raise UsageError(
             say("The text matches no one who was paid, or several people."),
@@ -81,7 +80,7 @@ def remittance_advice(visit: Visit) -> Response:
     return Response(page, media_type="text/html; charset=utf-8", headers=headers)
 
 
-def _found(visit: Visit, typed: str) -> Sequence[FoundPayment]:
+def _payments(visit: Visit, typed: str) -> Sequence[FoundPayment]:
     if len(typed) < _SHORTEST:
         return []
     search = payment_search(typed, [rule.numbers for rule in visit.console.rules.values()])
@@ -89,10 +88,10 @@ def _found(visit: Visit, typed: str) -> Sequence[FoundPayment]:
         return journal.find_payments(search, limit=SHOWN_PAYMENTS + 1)
 
 
-def _paid_to_one(found: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
+def _paid_to_one(payments: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
     """Return the paid payouts to the only person found; none if there are several people."""
-    people = {payee_of(one.form, one.fields).person for one in found}
-    return paid_out(found) if len(people) == 1 else []
+    people = {payee_of(payment.form, payment.fields).person for payment in payments}
+    return paid_out(payments) if len(people) == 1 else []
 
 
 PAYOUTS_A_PAGE = 50
@@ -148,9 +147,9 @@ class Search:
     def has_record(self, record: BatchRecord, uploaded: UploadedSheet | None) -> bool:
         """Whether a payout matches the words and the days; its rows' states are counted later."""
         texts = [record.sheet_name, *([] if uploaded is None else [uploaded.called, uploaded.by])]
-        found = all(any(word in text.casefold() for text in texts) for word in self.words.casefold().split())
+        has_words = all(any(word in text.casefold() for text in texts) for word in self.words.casefold().split())
         day = day_of(record.opened_at)
-        return found and (not self.since or day >= self.since) and (not self.until or day <= self.until)
+        return has_words and (not self.since or day >= self.since) and (not self.until or day <= self.until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,28 +173,33 @@ class OverviewPage(Page):
 
 
 def overview(visit: Visit) -> Response:
-    """Show the payouts that need this person, and the newest ones."""
     with journal_for_planning(visit.console.settings) as journal:
         records = list(journal.batches())
         before = visit.query_number("before") or len(records) + 1
         uploads, search, now = uploads_by_batch(visit.console.directory), Search.of(visit), utc_now()
-        fitting = [one for one in records if one.number < before and search.has_record(one, uploads.get(one.batch))]
-        found = []
-        for record in reversed(fitting):
-            one = listed_batch(journal, record, now)
-            if not search.state or _counts(one).get(search.state):
-                found.append(one)
-            if len(found) == PAYOUTS_A_PAGE:
+        batches = []
+        for record in reversed(records):
+            if record.number >= before or not search.has_record(record, uploads.get(record.batch)):
+                continue
+            batch = listed_batch(journal, record, now)
+            if not search.state or _counts(batch).get(search.state):
+                batches.append(batch)
+            if len(batches) == PAYOUTS_A_PAGE:
                 break
-        shown = [one.record for one in reversed(found)]
+        shown = [batch.record for batch in reversed(batches)]
         notes = journal.notes if hasattr(journal, "notes") else ()
         prepared = list(_prepared(visit, journal, {record.batch for record in records}))
     orders = open_orders(visit)
-    lines = [_line(one, uploads.get(one.record.batch)) for one in found]
-    totals = totals_of(tallies_once(found))
+    lines = [_line(batch, uploads.get(batch.record.batch)) for batch in batches]
+    waiting = [
+        NeededAct(line.path, line.name, [line.needs], line.at, line.people, line.sums)
+        for line in (*prepared, *orders)
+        if line.needs
+    ]
+    totals = totals_of(tallies_once(batches))
     return visit.page(
         OverviewPage(
-            needing=[*_asked([*prepared, *orders]), *_needing(visit, lines)],
+            needing=[*waiting, *_needing(visit, lines)],
             prepared=prepared,
             orders=orders,
             payouts=lines,
@@ -219,33 +223,26 @@ def overview(visit: Visit) -> Response:
     )
 
 
-def _line(one: ListedBatch, uploaded: UploadedSheet | None) -> ListedPayout:
-    name, by = (one.record.sheet_name, "") if uploaded is None else (uploaded.called, uploaded.by)
-    return ListedPayout(one.record, name, by, _counts(one), sums_by_currency(to_be_paid(one.tallies)))
+def _line(batch: ListedBatch, uploaded: UploadedSheet | None) -> ListedPayout:
+    name, by = (batch.record.sheet_name, "") if uploaded is None else (uploaded.called, uploaded.by)
+    return ListedPayout(batch.record, name, by, _counts(batch), sums_by_currency(to_be_paid(batch.tallies)))
 
 
 def _prepared(visit: Visit, journal: JournalReader, opened: Collection[str]) -> Iterator[ListedAgreement]:
     """Yield the payouts in preparation that are not in the journal yet, newest first."""
-    folders = (one for one in all_folders(visit.console.directory) if one.named_by_batch[0] not in opened)
-    for found in islice(folders, PAYOUTS_A_PAGE):
-        it, uploaded = PlanAgreement(visit, found), found.uploaded
-        progress = progress_of(journal, it)
+    folders = (folder for folder in all_folders(visit.console.directory) if folder.named_by_batch[0] not in opened)
+    for folder in islice(folders, PAYOUTS_A_PAGE):
+        agreement, uploaded = PlanAgreement(visit, folder), folder.uploaded
+        progress = progress_of(journal, agreement)
         if progress.stage is not Stage.DONE:  # otherwise it was opened meanwhile
-            line = listed(it, progress, uploaded.called, uploaded.at)
-            content = None if it.document is None else it.document.content
+            line = listed(agreement, progress, uploaded.called, uploaded.at)
+            content = None if agreement.document is None else agreement.document.content
             yield line if content is None else replace(line, people=content.rows, sums=content.totals)
 
 
-def _asked(found: Sequence[ListedAgreement]) -> Iterator[NeededAct]:
-    """Yield the payouts in preparation and the orders that wait for this person."""
-    for one in found:
-        if one.needs:
-            yield NeededAct(one.path, one.name, [one.needs], one.at, one.people, one.sums)
-
-
-def _counts(one: ListedBatch) -> Mapping[str, int]:
+def _counts(batch: ListedBatch) -> Mapping[str, int]:
     """Return the number of rows in each state, in the pages' order."""
-    return {name: one.states[name] for name in STATES_SHOWN if one.states.get(name)}
+    return {name: batch.states[name] for name in STATES_SHOWN if batch.states.get(name)}
 
 
 def _needing(visit: Visit, lines: Sequence[ListedPayout]) -> Iterator[NeededAct]:

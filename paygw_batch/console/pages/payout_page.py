@@ -30,7 +30,7 @@ from paygw_batch.files import write_whole
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, make_directory
 from paygw_batch.language import language, mark, mark_all, say, say_count
 from paygw_batch.opening.given_sheet import minor_units_of
-from paygw_batch.settle.settle_rows import settle_choices
+from paygw_batch.settle.settle_rows import SettleChoice, settle_choices
 from paygw_batch.show.batch_status import (
     FollowedBatch,
     FollowedRow,
@@ -135,7 +135,6 @@ class RowPage(Page):
 
 
 def payout(visit: Visit) -> Response:
-    """Show a payout."""
     with payout_at(visit) as (journal, record):
         followed = _followed(visit, journal, record, is_poll=False)
         shown = _shown(visit, journal, followed)
@@ -162,24 +161,34 @@ def progress(visit: Visit) -> Response:
 
 
 def row(visit: Visit) -> Response:
-    """Show one row of a payout."""
-    with payout_at(visit) as (journal, record):
-        try:
-            story = followed_row(visit.console.settings, journal, record, int(visit.path("row")))
-        except UsageError as error:
-            raise PageNotFound(error.message) from None
-        standing, is_sent = story.followed.standing, story.followed.state != State.IN_FLIGHT
-        choices = settle_choices(visit.console.settings, journal, record, standing) if is_sent else []
+    record, story, choices = row_at(visit)
+    number = story.followed.standing.row
     return visit.page(
         RowPage(
             record=record,
             followed=story.followed,
             advice=None if story.step is None else _shown_step(story.step),
-            happened=sorted(_happened(visit, story), key=lambda one: one.at),
-            orders=[one for one in open_orders(visit, record.batch) if standing.row in one.rows],
+            happened=sorted(_happened(visit, story), key=lambda event: event.at),
+            orders=[order for order in open_orders(visit, record.batch) if number in order.rows],
             can_settle=bool(choices),
         )
     )
+
+
+def row_at(visit: Visit) -> tuple[BatchRecord, FollowedRowHistory, Sequence[SettleChoice]]:
+    """Return the payout and the row at an address, and the outcomes that the row may be settled with.
+
+    Raises `PageNotFound` if there is no such row.
+    """
+    settings = visit.console.settings
+    with payout_at(visit) as (journal, record):
+        try:
+            story = followed_row(settings, journal, record, int(visit.path("row")))
+        except UsageError as error:
+            raise PageNotFound(error.message) from None
+        if story.followed.state == State.IN_FLIGHT:
+            return record, story, []
+        return record, story, settle_choices(settings, journal, record, story.followed.standing)
 
 
 def _followed(visit: Visit, journal: JournalReader, record: BatchRecord, *, is_poll: bool) -> FollowedBatch:
@@ -317,14 +326,14 @@ def _bar(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
 
 def _deed(entry: HistoryEntry) -> Happened:
     """Return a person's action in the words of the pages, without the record's login, plan and batch."""
-    what, at, by = deed_words(entry.kind), entry.at, name_in(entry.by)
-    said = recorded(entry.said, is_for_officers=True)
+    deed, at, by = deed_words(entry.kind), entry.at, name_in(entry.by)
+    words = recorded(entry.said, is_for_officers=True)
     match code_of(entry.said):
         case "prepared" | "approved" as code, [name, signed_at, *_]:
-            what, at, by, said = say(_SIGNED[code]), signed_at, name, ""
+            deed, at, by, words = say(_SIGNED[code]), signed_at, name, ""
         case _:
             pass
-    return Happened(at, what, said, by, entry.row, entry.attempt)
+    return Happened(at, deed, words, by, entry.row, entry.attempt)
 
 
 def _deed_told(entry: HistoryEntry) -> tuple[str, str, str, str]:
@@ -381,7 +390,7 @@ _STEPS: Mapping[RowStep, tuple[str, ...]] = {
 def _shown_step(step: NextStep) -> ShownStep:
     """Return the next step for a row in the words of the pages."""
     row, marked = step.row, step.row.possible_duplicate_of
-    heading, *sentences = (say(one, order=row.sent_orderid or row.client_orderid) for one in _STEPS[step.step])
+    heading, *sentences = (say(text, order=row.sent_orderid or row.client_orderid) for text in _STEPS[step.step])
     is_urgent = step.step not in {RowStep.WAIT_FOR_RUN, RowStep.SEND}
     if step.step is RowStep.SEND and marked is not None:
         sentences.append(say("It may repeat attempt {attempt}. Make sure first.", attempt=marked))
@@ -390,7 +399,6 @@ def _shown_step(step: NextStep) -> ShownStep:
 
 
 def download_reconciliation(visit: Visit) -> Response:
-    """Return the reconciliation of a payout as a file."""
     ending = visit.path("ending")
     if ending not in FILE_TYPES or (ending == "xlsx" and not has_workbooks()):
         raise PageNotFound(say("There is no such file."))

@@ -83,9 +83,9 @@ def workers_page(work: SharedWork, jobs: Sequence[TimetableJob], settings: Setti
     names = {run.batch: run.sheet_name for run in work.runs}
     concurrency = configured.concurrency if gate.concurrency is None else gate.concurrency
     return WorkersPage(
-        workers=[ShownWorker(one, names.get(one.batch or "", ""), _rate(one, now)) for one in work.workers],
+        workers=[ShownWorker(worker, names.get(worker.batch or "", ""), _rate(worker, now)) for worker in work.workers],
         work=work,
-        jobs=[(_job_words(one.name, settings), one) for one in jobs],
+        jobs=[(_job_words(job.name, settings), job) for job in jobs],
         rate_per_s=configured.rate_per_s if gate.rate_per_s is None else gate.rate_per_s,
         in_flight=concurrency,
         stop_reason=why_stopped(gate),
@@ -96,7 +96,7 @@ def _job_words(name: str, settings: Settings) -> str:
     """Describe a job. A folder watched only by another host has no name here."""
     if (known := _JOBS.get(name)) is not None:
         return say(known)
-    folders = {pick_up_name(one.folder): one.folder.name for one in settings.timetable.pick_up}
+    folders = {pick_up_name(entry.folder): entry.folder.name for entry in settings.timetable.pick_up}
     if name in folders:
         return say("Pay the sheets in the folder {folder}", folder=folders[name])
     return say("Pay the sheets in a folder of another machine")
@@ -191,7 +191,6 @@ class PeopleAndHealthPage(Page):
 
 
 def people_and_health(visit: Visit) -> Response:
-    """Show each person's permissions and key fingerprints, and the program's health."""
     console, settings = visit.console, visit.console.settings
     keys: dict[Member, list[str]] = defaultdict(list)
     for key, owner in console.access.keys.items():
@@ -202,13 +201,13 @@ def people_and_health(visit: Visit) -> Response:
         with journal_to_read(settings) as journal:
             head, about = journal.head(), _about(visit, journal)
             health = JournalHealth(head.seq, head.newest_time, None if head.clock is None else head.clock.ahead_s)
-            acts = [_shown_act(one, about) for one in journal.acts(before=before, limit=ENTRIES_A_PAGE)]
+            acts = [_shown_act(entry, about) for entry in journal.acts(before=before, limit=ENTRIES_A_PAGE)]
     except PaygwError as error:
         trouble = error.message
     is_file = database_of(settings) is None
     return visit.page(
         PeopleAndHealthPage(
-            members=[(one, sorted(keys[one])) for one in console.members],
+            members=[(member, sorted(keys[member])) for member in console.members],
             needed=settings.approval.needed,
             expires_h=settings.approval.expires_h,
             endpoint=settings.endpoint(),
@@ -245,17 +244,14 @@ def _own_check(visit: Visit, name: str) -> OwnCheck:
         return OwnCheck(name, about)
     if run.is_alive:
         return OwnCheck(name, about, is_running=True, at=run.at, by=run.by)
-    found = last_summary(directory, name)
-    if found is None:
+    summary = last_summary(directory, name)
+    if summary is None:
         return OwnCheck(name, about, at=run.at, by=run.by, message=say("It ended without a result."))
-    findings = [(str(one["check"]), str(one["found"])) for one in _checks_in(found) if one["state"] != "ok"]
-    message = str(found.get("message", ""))
-    return OwnCheck(name, about, False, run.at, run.by, found.get("exit_code") == 0, message, findings)
-
-
-def _checks_in(summary: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
-    found = summary.get("checks")
-    return found if isinstance(found, list) else []
+    checks = summary.get("checks")
+    failed = [check for check in (checks if isinstance(checks, list) else []) if check["state"] != "ok"]
+    findings = [(str(check["check"]), str(check["found"])) for check in failed]
+    message = str(summary.get("message", ""))
+    return OwnCheck(name, about, False, run.at, run.by, summary.get("exit_code") == 0, message, findings)
 
 
 def _shown_act(entry: AuditEntry, about: Callable[[str], str]) -> ShownAct:
@@ -268,16 +264,16 @@ def _about(visit: Visit, journal: JournalReader) -> Callable[[str], str]:
     called = called_in(visit.console)
 
     def parts(thing: str) -> Iterator[str]:
-        found = parts_of(thing)
-        if (number := found.get("sheet")) is not None:
+        named = parts_of(thing)
+        if (number := named.get("sheet")) is not None:
             folder = PayoutFolder.named(visit.console.directory, number)
             yield say("a sheet that was removed") if folder is None else folder.uploaded.called
-        if (batch := found.get("batch")) is not None:
+        if (batch := named.get("batch")) is not None:
             record = journal.batch(batch)
             yield say("a payout that doesn't exist") if record is None else called(batch, record.sheet_name)
-        if (row := found.get("row")) is not None:
+        if (row := named.get("row")) is not None:
             yield say("row {row}", row=row)
-        if (column := found.get("column")) is not None:
+        if (column := named.get("column")) is not None:
             yield label_of(column)
 
     return lambda thing: ", ".join(parts(thing))

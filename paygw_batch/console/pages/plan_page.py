@@ -23,6 +23,7 @@ from paygw_batch.approval.plan_document import (
     needs_approval,
 )
 from paygw_batch.approval.policy import required_policy
+from paygw_batch.console.check_payout import kind_meaning
 from paygw_batch.console.pages.agreement import (
     Agreement,
     AgreementCard,
@@ -47,7 +48,6 @@ from paygw_batch.console.visits import (
     PageNotFound,
     PageOutdated,
     Visit,
-    called_in,
     file_to_take_away,
 )
 from paygw_batch.core.batch import PAYOUT
@@ -55,7 +55,6 @@ from paygw_batch.core.money import with_separators
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import mark, say
 from paygw_batch.opening.open_journal import journal_for_planning
-from paygw_batch.sheet.check.catalogue import WARNINGS, meaning_of
 from paygw_batch.sheet.check.mending import LEFT_OUT
 from paygw_batch.sheet.columns import columns_of_operation, label_of
 from paygw_batch.sheet.write.table import write_frame
@@ -112,27 +111,26 @@ class PlanAgreement(Agreement[PlanDocument]):
         **dict.fromkeys((Stage.APPROVED, Stage.FAILED), mark("Approved: it can be started.")),
     }
 
-    def __init__(self, visit: Visit, found: PayoutFolder) -> None:
-        uploaded, result = found.uploaded, found.checked
-        self.visit, self.folder, self.signed_file = visit, found, found.plan_file
+    def __init__(self, visit: Visit, payout: PayoutFolder) -> None:
+        uploaded, result = payout.uploaded, payout.checked
+        self.visit, self.folder, self.signed_file = visit, payout, payout.plan_file
         self.checked = result if isinstance(result, CheckedSheet) else None
-        self.path = f"/sheets/{found.number}"
+        self.path = f"/sheets/{payout.number}"
         self.page = f"{self.path}/plan"
         self.maker, self.sent_back = uploaded.by, uploaded.sent_back
         self.batch = "" if self.checked is None else self.checked.batch
-        self.document = found.plan
+        self.document = payout.plan
 
     @classmethod
     def find(cls, visit: Visit) -> Self | None:
         """Return the plan of a sheet after checking it; None if there is no such sheet."""
-        found = PayoutFolder.named(visit.console.directory, visit.path("sheet"))
-        if found is None:
+        payout = PayoutFolder.named(visit.console.directory, visit.path("sheet"))
+        if payout is None:
             return None
-        checked_or_reading(visit, found, to_sign=True)
-        return cls(visit, found)
+        checked_or_reading(visit, payout, to_sign=True)
+        return cls(visit, payout)
 
     def draft(self) -> PlanDocument | None:
-        """Return the unsigned plan; None while the sheet cannot be paid."""
         return self.folder.draft
 
     @property
@@ -143,7 +141,7 @@ class PlanAgreement(Agreement[PlanDocument]):
 
     def stage_by_itself(self, journal: JournalReader) -> Stage | None:
         """Return whether a payout has started, or has nothing to sign yet, as a stage."""
-        if self.document is not None and any(one.batch == self.batch for one in journal.batches()):
+        if self.document is not None and any(record.batch == self.batch for record in journal.batches()):
             return Stage.DONE
         if self.checked is None or not self.checked.is_ready:
             return Stage.DRAFTING
@@ -151,7 +149,6 @@ class PlanAgreement(Agreement[PlanDocument]):
         return Stage.STARTING if is_starting else None
 
     def changed(self, stage: Stage | None = None) -> PageOutdated:
-        """Return the error for a form about another plan than the present one, with the differences."""
         if stage in {Stage.STARTING, Stage.DONE}:
             return PageOutdated(say(STARTED))
         if self.sent_back:
@@ -161,7 +158,6 @@ class PlanAgreement(Agreement[PlanDocument]):
         return PageOutdated(say("This payout was changed and signed again since this page was opened."))
 
     def write(self, document: PlanDocument) -> None:
-        """Store the signed plan."""
         super().write(document)
         console = self.visit.console
         notices = plan_notices(console.settings, document, self.page)
@@ -182,16 +178,15 @@ class PlanAgreement(Agreement[PlanDocument]):
 
     def start(self) -> StartedRun:
         """Start the run that opens and sends the payout, in another process."""
-        console, found, uploaded = self.visit.console, self.folder, self.folder.uploaded
-        command = [*console.program, "--json", "submit", str(found.sheet), "--wait", "--skip-invalid", "--force"]
-        command += ["--plan", str(found.plan_file), "--mended", str(found.mending_file)]
+        console, payout, uploaded = self.visit.console, self.folder, self.folder.uploaded
+        command = [*console.program, "--json", "submit", str(payout.sheet), "--wait", "--skip-invalid", "--force"]
+        command += ["--plan", str(payout.plan_file), "--mended", str(payout.mending_file)]
         command += ["--expect-rows", str(uploaded.stated_rows)] if uploaded.stated_rows is not None else []
         for currency, amount in uploaded.stated_sums.items():
             command += ["--expect-total", f"{currency}={amount}"]
-        command += ["--out", str(found.path / f"{found.sheet.stem}.reconciliation.csv"), "--by", self.visit.member.name]
-        command += uploaded.reading.words
-        runs, by = console.runs, self.visit.member.name
-        return start_run(runs, self.batch, command, by=by, environ=self.visit.environ)
+        by, out = self.visit.member.name, payout.path / f"{payout.sheet.stem}.reconciliation.csv"
+        command += ["--out", str(out), "--by", by, *uploaded.reading.words]
+        return start_run(console.runs, self.batch, command, by=by, environ=self.visit.environ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,17 +198,17 @@ class ShownDifference:
     told: Sequence[str]
 
 
-def page_sentence(one: PlanFinding) -> str:
+def page_sentence(finding: PlanFinding) -> str:
     """Return a finding as a sentence for the pages, with times in their zone and columns in words."""
-    column = label_of(one.column) if one.code == MEANT and one.column else one.column
-    return sentence_of(_as_shown(one).model_copy(update={"column": column}))
+    column = label_of(finding.column) if finding.code == MEANT and finding.column else finding.column
+    return sentence_of(_as_shown(finding).model_copy(update={"column": column}))
 
 
-def _as_shown(one: PlanFinding) -> PlanFinding:
+def _as_shown(finding: PlanFinding) -> PlanFinding:
     """Return a finding with times, days and amounts formatted for the pages."""
-    shown = {"at": when(one.at), "before_at": day(one.before_at), "first_at": day(one.first_at)}
-    shown |= {"before": with_separators(one.before), "first_amount": with_separators(one.first_amount)}
-    return one.model_copy(update=shown)
+    shown = {"at": when(finding.at), "before_at": day(finding.before_at), "first_at": day(finding.first_at)}
+    shown |= {"before": with_separators(finding.before), "first_amount": with_separators(finding.first_amount)}
+    return finding.model_copy(update=shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +223,7 @@ class PlanPage(Page):
     sums: Sequence[tuple[str, int, str]]
     """Currency, people and sum."""
     doubles: Sequence[PlanFinding]
-    """What could pay somebody twice, in full."""
+    """The findings that could pay somebody twice, in full."""
     sent_before: Sequence[PlanFinding]
     """The people who are in an earlier payout, and are not paid again."""
     comparison: str
@@ -254,24 +249,23 @@ class PlanPage(Page):
 
 
 def payout_plan(visit: Visit) -> Response:
-    """Show the payout to the person who prepared it and to the one who approves it."""
-    found = folder(visit)
-    if checked_or_reading(visit, found, to_sign=True) is None:
-        return reading_page(visit, found)
-    it = PlanAgreement.required(visit)
+    payout = folder(visit)
+    if checked_or_reading(visit, payout, to_sign=True) is None:
+        return reading_page(visit, payout)
+    agreement = PlanAgreement.required(visit)
     with journal_for_planning(visit.console.settings) as journal:
-        progress = progress_of(journal, it)
-        document = shown_document(it, progress.stage)
+        progress = progress_of(journal, agreement)
+        document = shown_document(agreement, progress.stage)
     if progress.stage is Stage.DONE:
-        return visit.go_to(f"/payouts/{it.batch}")
-    if it.checked is None or document is None or progress.stage is Stage.DRAFTING:
-        return visit.go_to(it.path)
+        return visit.go_to(f"/payouts/{agreement.batch}")
+    if agreement.checked is None or document is None or progress.stage is Stage.DRAFTING:
+        return visit.go_to(agreement.path)
     listed = payees(document)
-    people = Counter(one.currency for one in listed)  # of what is signed, as the sums are
+    people = Counter(payee.currency for payee in listed)  # of what is signed, as the sums are
     return visit.page(
         PlanPage(
-            card=agreement_card(it, document, progress),
-            uploaded=it.folder.uploaded,
+            card=agreement_card(agreement, document, progress),
+            uploaded=agreement.folder.uploaded,
             document=document,
             sums=[(currency, people[currency], amount) for currency, amount in document.content.totals.items()],
             doubles=double_payments(document),
@@ -281,8 +275,8 @@ def payout_plan(visit: Visit) -> Response:
             ),
             changes=differences(document),
             shown=partial(_shown_difference, visit),
-            corrections=_corrections(document, it.checked.headings.get("amount", "amount")),
-            names={one.row: one.name for one in listed},
+            corrections=_corrections(document, agreement.checked.headings.get("amount", "amount")),
+            names={payee.row: payee.name for payee in listed},
             left_out=document.findings_of(LEFT_OUT),
             left_out_sums=left_out_sums(document),
             people=listed[:PEOPLE_A_PAGE],
@@ -295,15 +289,9 @@ def payout_plan(visit: Visit) -> Response:
 
 def _corrections(document: PlanDocument, money: str) -> Sequence[Sequence[PlanFinding]]:
     alike: dict[tuple[str, str, str], list[PlanFinding]] = {}
-    for one in document.findings_of(MENDED):
-        alike.setdefault((one.column, one.value, one.becomes), []).append(one)
-    return sorted(alike.values(), key=lambda ones: ones[0].column != money)
-
-
-def _called(visit: Visit, journal: JournalReader, batch: str) -> str:
-    """Return a batch's name for people; empty if there is none."""
-    record = journal.batch(batch) if batch else None
-    return batch if record is None else called_in(visit.console)(batch, record.sheet_name)
+    for finding in document.findings_of(MENDED):
+        alike.setdefault((finding.column, finding.value, finding.becomes), []).append(finding)
+    return sorted(alike.values(), key=lambda findings: findings[0].column != money)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,19 +312,18 @@ class PeoplePage(Page):
 
 
 def payout_people(visit: Visit) -> Response:
-    """Show everyone paid by a payout, in pages, with a search by name or account and a choice of order."""
-    found, document = _plan_to_look_at(visit)
+    payout, document = _plan_to_look_at(visit)
     typed, order = visit.query("text").strip(), visit.query("order")
     wanted = plain_name(typed)
     everybody = payees(document)
-    fitting = [one for one in everybody if _fits(one, wanted, is_masked=visit.member.is_masked)]
+    fitting = [payee for payee in everybody if _fits(payee, wanted, is_masked=visit.member.is_masked)]
     if order in _ORDERS:
         fitting.sort(key=_ORDERS[order])
     start = min(visit.query_number("after"), max(len(fitting) - 1, 0))
     return visit.page(
         PeoplePage(
-            uploaded=found.uploaded,
-            number=found.number,
+            uploaded=payout.uploaded,
+            number=payout.number,
             typed=typed,
             order=order if order in _ORDERS else "",
             count=len(everybody),
@@ -352,61 +339,57 @@ def payout_people(visit: Visit) -> Response:
                 order=order,
             ),
             people=fitting[start : start + PEOPLE_A_PAGE],
-            difference=difference_word,
         )
     )
 
 
 def download_people(visit: Visit) -> Response:
-    """Return everyone paid by a payout as a CSV file."""
-    found, document = _plan_to_look_at(visit)
+    payout, document = _plan_to_look_at(visit)
 
     def write(path: Path) -> str:
         write_frame(people_table(document), path)
-        return f"{Path(found.uploaded.name).stem}.people.csv"
+        return f"{Path(payout.uploaded.name).stem}.people.csv"
 
     return file_to_take_away(visit, "csv", write)
 
 
 _ORDERS: Mapping[str, Callable[[ListedPayee], Any]] = {
-    "amount": lambda one: (-Decimal(one.amount), one.row),
-    "smallest": lambda one: (Decimal(one.amount), one.row),
-    "name": lambda one: (plain_name(one.name), one.row),
-    "row": lambda one: one.row,
+    "amount": lambda payee: (-Decimal(payee.amount), payee.row),
+    "smallest": lambda payee: (Decimal(payee.amount), payee.row),
+    "name": lambda payee: (plain_name(payee.name), payee.row),
+    "row": lambda payee: payee.row,
 }
 """The orders in which people can be listed; without one, those with a difference come first."""
 
 
-def _fits(one: ListedPayee, wanted: str, *, is_masked: bool) -> bool:
+def _fits(payee: ListedPayee, wanted: str, *, is_masked: bool) -> bool:
     # Someone who sees masked accounts must not find the hidden digits by searching.
-    account = masked(one.account).lstrip(".") if is_masked else one.account
-    return wanted in plain_name(one.name) or wanted in account.casefold()
+    account = masked(payee.account).lstrip(".") if is_masked else payee.account
+    return wanted in plain_name(payee.name) or wanted in account.casefold()
 
 
 def _plan_to_look_at(visit: Visit) -> tuple[PayoutFolder, PlanDocument]:
     """Return a payout's plan, signed or drafted. Raises `PageNotFound` if the sheet has none."""
-    it = PlanAgreement.required(visit)
-    document = it.document or it.draft()
+    agreement = PlanAgreement.required(visit)
+    document = agreement.document or agreement.draft()
     if document is None:
         raise PageNotFound(say("This sheet cannot be paid yet: it has no list of payments."))
-    return it.folder, document
+    return agreement.folder, document
 
 
-def _shown_difference(visit: Visit, found: PlanFinding) -> ShownDifference:
-    one = _as_shown(found)
-    if one.code == CHANGED_ACCOUNT:
-        pieces: Sequence[Sequence[Piece]] = differing(one.old_account, one.account)
+def _shown_difference(visit: Visit, finding: PlanFinding) -> ShownDifference:
+    shown = _as_shown(finding)
+    if shown.code == CHANGED_ACCOUNT:
+        pieces: Sequence[Sequence[Piece]] = differing(shown.old_account, shown.account)
         if visit.member.is_masked:
-            pieces = [masked_pieces(some) for some in pieces]
-        told = [earlier(one), first_paid(one), shared_with(one)]
+            pieces = [masked_pieces(account) for account in pieces]
+        sentences = [earlier(shown), first_paid(shown), shared_with(shown)]
     else:
-        pieces, told = [[(visit.account(one.account), False)]], [page_sentence(found)]
-    return ShownDifference(one, pieces, [f"{part[:1].upper()}{part[1:]}" for part in told if part])
+        pieces, sentences = [[(visit.account(shown.account), False)]], [page_sentence(finding)]
+    return ShownDifference(shown, pieces, [f"{part[:1].upper()}{part[1:]}" for part in sentences if part])
 
 
 def _meaning(code: str) -> tuple[str, str]:
-    try:
-        meaning = meaning_of(code, WARNINGS, {name: label_of(name) for name in columns_of_operation(PAYOUT)})
-    except KeyError:
-        return code, ""
-    return meaning.label[:1].upper() + meaning.label[1:].replace("_", " "), meaning.suggestion
+    names = {name: label_of(name) for name in columns_of_operation(PAYOUT)}
+    label, _, suggestion = kind_meaning(code, names, is_defect=False)
+    return label, suggestion

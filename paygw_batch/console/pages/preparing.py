@@ -36,116 +36,117 @@ STARTED = mark("This payout has already started, so its sheet can no longer be c
 
 def folder(visit: Visit) -> PayoutFolder:
     """Return the payout in preparation at an address. Raises as `Visit.gone` says if there is none."""
-    found = PayoutFolder.named(visit.console.directory, visit.path("sheet"))
-    if found is None:
+    payout = PayoutFolder.named(visit.console.directory, visit.path("sheet"))
+    if payout is None:
         raise visit.gone(say(NO_SUCH_SHEET))
-    return found
+    return payout
 
 
 @contextmanager
 def changing(visit: Visit) -> Iterator[PayoutFolder]:
     """Yield the payout at an address for one change at a time. Raises `ActRefused` unless the person may make it."""
     with made_once(folder(visit).number):  # a wrong address creates no lock
-        found = folder(visit)
-        visit.require(Act.MEND, found.uploaded.by, say(ONLY_MAKER, name=found.uploaded.by))
-        if found.plan is not None and (result := found.checked) is not None and is_started(visit, result):
+        payout = folder(visit)
+        visit.require(Act.MEND, payout.uploaded.by, say(ONLY_MAKER, name=payout.uploaded.by))
+        if payout.plan is not None and (result := payout.checked) is not None and is_started(visit, result):
             raise PageOutdated(say(STARTED))
-        yield found
+        yield payout
 
 
-def require_version(visit: Visit, found: PayoutFolder) -> None:
+def require_version(visit: Visit, payout: PayoutFolder) -> None:
     """Raise `PageOutdated` unless the form's page showed the present sheet."""
-    if visit.form.get("version") != found.version:
+    if visit.form.get("version") != payout.version:
         raise PageOutdated(say("The sheet has been changed since this page was opened. Reload it and check again."))
 
 
-def checked(visit: Visit, found: PayoutFolder, *, to_sign: bool = False) -> Check:
+def checked(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -> Check:
     """Return the result of checking the present sheet, checking it first if necessary.
 
     An upload is first read in a process with limits. After that, a small sheet is read here. A large one is
     kept as it was read, and read again before its plan is shown (`to_sign`). A sheet that exceeds the
     limits is a result too.
     """
-    with made_once(found.number):
-        found = PayoutFolder(found.path)  # another visit may have changed it meanwhile
-        if (result := _known(found, to_sign=to_sign)) is not None:
+    with made_once(payout.number):
+        payout = PayoutFolder(payout.path)  # another visit may have changed it meanwhile
+        if (result := _known(payout, to_sign=to_sign)) is not None:
             return result
-        key, console = own_key(visit.console, found.uploaded.by), visit.console
-        settings, rules, memory = console.settings, console.rules, console.memories.of(found.number)
-        if found.was_read and _is_small(found):
-            check_payout(found, settings, rules, key)
-        elif found.checked is not None or not check_again(found, settings, rules, memory):
+        key, console = own_key(visit.console, payout.uploaded.by), visit.console
+        settings, rules, memory = console.settings, console.rules, console.memories.of(payout.number)
+        if payout.was_read and _is_small(payout):
+            check_payout(payout, settings, rules, key)
+        elif payout.checked is not None or not check_again(payout, settings, rules, memory):
             try:
-                check_in_process(found, settings, key.text, config=console.config, environ=console.environ)
+                check_in_process(payout, settings, key.text, config=console.config, environ=console.environ)
             except SheetError as error:
-                found.write_checked(unreadable(error))
-            found = PayoutFolder(found.path)  # a first check may take over the answers of an earlier payout
-            if isinstance(result := found.checked, CheckedSheet) and not result.is_ready:
-                remember(found, settings, rules, memory)
-        result = found.checked
+                payout.write_checked(unreadable(error))
+            payout = PayoutFolder(payout.path)  # a first check may take over the answers of an earlier payout
+            if isinstance(result := payout.checked, CheckedSheet) and not result.is_ready:
+                remember(payout, settings, rules, memory)
+        result = payout.checked
     if result is None:
         raise SheetError(say("The sheet could not be checked."), hint=say("Upload it again."))
     return result
 
 
-def _known(found: PayoutFolder, *, to_sign: bool) -> Check | None:
+def _known(payout: PayoutFolder, *, to_sign: bool) -> Check | None:
     """Return the result of an earlier check, unless it is not enough for signing."""
-    result = found.checked
+    result = payout.checked
     is_enough = not to_sign or not isinstance(result, CheckedSheet) or result.is_drafted or not result.is_ready
     return result if is_enough else None
 
 
-def checked_or_reading(visit: Visit, found: PayoutFolder, *, to_sign: bool = False) -> Check | None:
+def checked_or_reading(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -> Check | None:
     """Return the result of the check, or None while a large sheet is being checked in the background."""
-    if (result := _known(found, to_sign=to_sign)) is not None:
+    if (result := _known(payout, to_sign=to_sign)) is not None:
         return result
-    if _is_small(found) or (found.checked is None and is_kept(found)):
-        return checked(visit, found, to_sign=to_sign)
-    own_key(visit.console, found.uploaded.by)  # a person who is no longer a maker gets a sentence, and nothing is begun
+    if _is_small(payout) or (payout.checked is None and is_kept(payout)):
+        return checked(visit, payout, to_sign=to_sign)
+    # A person who is no longer a maker gets a sentence, and nothing is begun.
+    own_key(visit.console, payout.uploaded.by)
     with _starting:
-        running = _checks.get(found.number)
+        running = _checks.get(payout.number)
         if running is None or not running.is_alive():
             speaking = contextvars.copy_context()
-            check = partial(checked, visit, found, to_sign=to_sign)
-            _checks[found.number] = Thread(target=speaking.run, args=(check,), daemon=True)
-            _checks[found.number].start()
+            check = partial(checked, visit, payout, to_sign=to_sign)
+            _checks[payout.number] = Thread(target=speaking.run, args=(check,), daemon=True)
+            _checks[payout.number].start()
     return None
 
 
-def recheck(visit: Visit, found: PayoutFolder, mending: Mending, **said: Any) -> None:
-    """Check a payout again, with other corrections and what its maker `said` about it. Its plan is withdrawn."""
-    withdraw(visit, found.plan)
-    found.mend(mending)
-    if said:
-        found.note(replace(found.uploaded, **said))
-    checked_or_reading(visit, found)
+def recheck(visit: Visit, payout: PayoutFolder, mending: Mending, **answers: Any) -> None:
+    """Check a payout again, with other corrections and its maker's new `answers`. Its plan is withdrawn."""
+    withdraw(visit, payout.plan)
+    payout.mend(mending)
+    if answers:
+        payout.note(replace(payout.uploaded, **answers))
+    checked_or_reading(visit, payout)
 
 
-def readable(visit: Visit, found: PayoutFolder) -> CheckedSheet:
+def readable(visit: Visit, payout: PayoutFolder) -> CheckedSheet:
     """Return the check result of a readable sheet. Raises `PageNotFound` if it could not be read."""
-    result = checked(visit, found)
+    result = checked(visit, payout)
     if isinstance(result, UnreadableSheet):
         raise PageNotFound(say("The sheet could not be read."))
     return result
 
 
-def _is_small(found: PayoutFolder) -> bool:
-    return found.sheet.stat().st_size <= IN_PROCESS_BYTES
+def _is_small(payout: PayoutFolder) -> bool:
+    return payout.sheet.stat().st_size <= IN_PROCESS_BYTES
 
 
-def opened_batch(visit: Visit, found: CheckedSheet) -> str | None:
+def opened_batch(visit: Visit, result: CheckedSheet) -> str | None:
     """Return the batch of a checked sheet if the journal has it by now."""
     with journal_for_planning(visit.console.settings) as journal:
-        opened = journal.batch(found.batch)
+        opened = journal.batch(result.batch)
         return None if opened is None else opened.batch
 
 
-def is_started(visit: Visit, found: Check) -> bool:
+def is_started(visit: Visit, result: Check) -> bool:
     """Whether a payout is in the journal, or a run is about to store it there."""
-    if isinstance(found, UnreadableSheet):
+    if isinstance(result, UnreadableSheet):
         return False
-    run = started_run(visit.console.runs, found.batch)
-    return opened_batch(visit, found) is not None or (run is not None and run.is_alive)
+    run = started_run(visit.console.runs, result.batch)
+    return opened_batch(visit, result) is not None or (run is not None and run.is_alive)
 
 
 def own_key(console: Console, name: str) -> PublicKey:
@@ -153,7 +154,7 @@ def own_key(console: Console, name: str) -> PublicKey:
     if (key := sandbox_key(console.settings, name)) is not None:
         return key.public
     people = listed_people(console.settings).listed
-    keys = next((one.maker_keys for one in people if plain_name(one.name) == plain_name(name)), ())
+    keys = next((person.maker_keys for person in people if plain_name(person.name) == plain_name(name)), ())
     passkeys = [key for key in keys if not key.is_file_key]
     if not (passkeys or keys):
         raise ActRefused(say("{name} can no longer prepare payouts.", name=name))
@@ -174,10 +175,10 @@ class ReadingPage(Page):
     kib: int
 
 
-def reading_page(visit: Visit, found: PayoutFolder) -> Response:
+def reading_page(visit: Visit, payout: PayoutFolder) -> Response:
     """Return the page shown while the sheet is read. A text has about one row a line."""
-    size, rows = found.sheet.stat().st_size, 0
-    if not found.sheet.name.lower().endswith((".xlsx", ".parquet")):
-        with found.sheet.open("rb") as file:
+    size, rows = payout.sheet.stat().st_size, 0
+    if not payout.sheet.name.lower().endswith((".xlsx", ".parquet")):
+        with payout.sheet.open("rb") as file:
             rows = sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK_BYTES), b""))
-    return visit.page(ReadingPage(uploaded=found.uploaded, rows=rows, kib=size // 1024))
+    return visit.page(ReadingPage(uploaded=payout.uploaded, rows=rows, kib=size // 1024))

@@ -31,9 +31,10 @@ from paygw_batch.console.pages.orders import (
     drafted_order,
     open_orders,
 )
+from paygw_batch.console.pages.payout_page import row_at
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import Page, PageLink, pages_after, state_word, when
-from paygw_batch.console.visits import ActRefused, PageNotFound, PageOutdated, Visit, payout_at, payout_record
+from paygw_batch.console.visits import ActRefused, PageOutdated, Visit, payout_at, payout_record
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.shown_states import recorded
 from paygw_batch.engine.quarantine import JournalClock
@@ -43,8 +44,8 @@ from paygw_batch.language import mark, say
 from paygw_batch.opening.open_journal import journal_for_planning, run_journal
 from paygw_batch.settle.resolve import Settlement, standings_of
 from paygw_batch.settle.row_order import Decision, OrderedRow, RowAct, RowOrder
-from paygw_batch.settle.settle_rows import SettleChoice, draft_order, settle_by_word, settle_choices
-from paygw_batch.show.batch_status import FollowedRow, followed_row, running_now, sums_by_currency, with_payees
+from paygw_batch.settle.settle_rows import SettleChoice, draft_order, settle_by_word
+from paygw_batch.show.batch_status import FollowedRow, running_now, sums_by_currency, with_payees
 from paygw_batch.show.remittance import payee_of
 from paygw_batch.submit.submit_sheet import RejectedRows, rejected_rows
 
@@ -68,25 +69,17 @@ class SettlePage(Page):
 
 
 def settle_form(visit: Visit) -> Response:
-    """Show the outcomes that a row may be settled with."""
-    settings, number = visit.console.settings, int(visit.path("row"))
-    with payout_at(visit) as (journal, record):
-        try:
-            followed = followed_row(settings, journal, record, number).followed
-        except UsageError as error:
-            raise PageNotFound(error.message) from None
-        choices = (
-            [] if followed.state == State.IN_FLIGHT else settle_choices(settings, journal, record, followed.standing)
-        )
+    record, story, choices = row_at(visit)
+    number = story.followed.standing.row
     return visit.page(
         SettlePage(
             record=record,
-            followed=followed,
+            followed=story.followed,
             choices=choices,
             meaning=_meaning,
             why_shut=partial(_why_shut, visit),
-            orders=[one for one in open_orders(visit, record.batch) if number in one.rows],
-            is_running=running_now(settings) is not None,
+            orders=[order for order in open_orders(visit, record.batch) if number in order.rows],
+            is_running=running_now(visit.console.settings) is not None,
         )
     )
 
@@ -94,11 +87,12 @@ def settle_form(visit: Visit) -> Response:
 def settle_row(visit: Visit) -> Response:
     """Settle one row as paid, or draft two people's order for any other outcome."""
     batch, row, settings = visit.path("batch"), int(visit.path("row")), visit.console.settings
-    said = next((one for one in Resolution if one.value == visit.form.get("said")), None)
-    if said is None:
+    resolution = next((resolution for resolution in Resolution if resolution.value == visit.form.get("said")), None)
+    if resolution is None:
         raise UsageError(say("Choose what the gateway said."), hint="")
-    settlement = Settlement(row, said, required_line(visit.form.get("evidence", ""), say("How you know it")))
-    if said is Resolution.PAID:
+    settlement = Settlement(row, resolution, required_line(visit.form.get("evidence", ""), say("How you know it")))
+    # Nothing is sent after "paid", so one person's word is enough. Every other outcome lets money leave again.
+    if resolution is Resolution.PAID:
         with run_journal(settings, "console", lambda _sentence: None) as journal:
             if not _is_settled_so(visit, journal, settlement):
                 record = _same_row(visit, journal, row)
@@ -115,8 +109,8 @@ def settle_row(visit: Visit) -> Response:
 def _meaning(choice: SettleChoice) -> str:
     """Return the consequence of an outcome: when the row can be retried, and who must agree."""
     again = when(choice.again_from) if choice.again_from else say("now")
-    told = say(CHOICES[choice.resolution][1], again=again)
-    return f"{told} {say('A second person then approves it.')}" if choice.needs_two else told
+    consequence = say(CHOICES[choice.resolution][1], again=again)
+    return f"{consequence} {say('A second person then approves it.')}" if choice.needs_two else consequence
 
 
 def _why_shut(visit: Visit, choice: SettleChoice) -> str:
@@ -129,12 +123,12 @@ def _is_settled_so(visit: Visit, journal: JournalReader, settlement: Settlement)
     """Whether this person has just settled the row with these words, so that a second click finds it done."""
     record = payout_record(journal, visit.path("batch"))
     row = standings_of(journal, record, [settlement.row]).get(settlement.row)
-    deeds = [one for one in journal.history(record.number) if one.row == settlement.row]
+    deeds = [entry for entry in journal.history(record.number) if entry.row == settlement.row]
     if row is None or row.state is not State.PAID or not deeds:
         return False
     newest, by = deeds[-1], person(visit.member.name)
-    said = (newest.kind, newest.by, newest.said, str(newest.attempt))
-    return said == ("resolved_paid", by, settlement.said, visit.form.get("attempt"))
+    deed = (newest.kind, newest.by, newest.said, str(newest.attempt))
+    return deed == ("resolved_paid", by, settlement.said, visit.form.get("attempt"))
 
 
 def _same_row(visit: Visit, journal: JournalReader, row: int) -> BatchRecord:
@@ -204,18 +198,18 @@ class RetryPage(Page):
 
 
 def rejected_form(visit: Visit) -> Response:
-    """Show the rejected rows of a payout, by reason and by page."""
     settings, wanted, after = visit.console.settings, visit.query("reason"), visit.query_number("after")
     with payout_at(visit) as (journal, record):
-        found = rejected_rows(settings, journal, record, limit=MAX_AT_ONCE)
-        reasons = _reasons(found)
-        listed = [one for one in found.rows if one.row > after and wanted in {"", _key(one)}]
+        rejected = rejected_rows(settings, journal, record, limit=MAX_AT_ONCE)
+        reasons = _reasons(rejected)
+        listed = [row for row in rejected.rows if row.row > after and wanted in {"", _key(row)}]
         rows = with_payees(journal, record, listed[:ROWS_A_PAGE], None)
+    numbers = {row.row for row in rejected.rows}
     return visit.page(
         RetryPage(
             record=record,
-            found=found,
-            shown=_digest(found),
+            found=rejected,
+            shown=_digest(rejected),
             reasons=reasons[:MAX_REASONS],
             other_reasons=max(len(reasons) - MAX_REASONS, 0),
             rows=rows,
@@ -223,7 +217,7 @@ def rejected_form(visit: Visit) -> Response:
             wanted=wanted,
             pages=pages_after(after, rows[-1].standing.row if len(listed) > ROWS_A_PAGE else 0, "rows", reason=wanted),
             most=MAX_AT_ONCE,
-            orders=[one for one in open_orders(visit, record.batch) if set(one.rows) & {row.row for row in found.rows}],
+            orders=[order for order in open_orders(visit, record.batch) if not numbers.isdisjoint(order.rows)],
         )
     )
 
@@ -232,12 +226,14 @@ def choose_rejected(visit: Visit) -> Response:
     """Draft the order to retry the chosen rows: single ones, and all with a chosen reason."""
     settings, form = visit.console.settings, visit.form
     with payout_at(visit) as (journal, record):
-        found = rejected_rows(settings, journal, record, limit=MAX_AT_ONCE)
-        if _digest(found) != form.get("shown"):
+        rejected = rejected_rows(settings, journal, record, limit=MAX_AT_ONCE)
+        if _digest(rejected) != form.get("shown"):
             raise PageOutdated(say("The rejected rows of this payout have changed since this page was opened."))
-        of_reasons = {row for one in _reasons(found) if f"{_REASON}{one.key}" in form for row in one.rows}
-        chosen = sorted(of_reasons.difference(found.opens) | _single_rows(form))
-        if not {row.row for row in found.rows}.issuperset(chosen):
+        of_reasons = {row for reason in _reasons(rejected) if f"{_REASON}{reason.key}" in form for row in reason.rows}
+        texts = [name.removeprefix(_ROW) for name in form if name.startswith(_ROW)]
+        rows = {int(text) for text in texts if text.isascii() and text.isdigit() and len(text) < 12}  # noqa: PLR2004 (no row number is that long)
+        chosen = sorted(of_reasons.difference(rejected.opens) | rows)
+        if not {row.row for row in rejected.rows}.issuperset(chosen):
             raise UsageError(say("One of these rows is no longer rejected. Reload the page and check again."), hint="")
         if not chosen:
             raise UsageError(say("Choose the rows that are to be tried again."), hint="")
@@ -247,33 +243,28 @@ def choose_rejected(visit: Visit) -> Response:
     return visit.go_to(f"/orders/{drafted_order(visit, draft).number}")
 
 
-def _digest(found: RejectedRows) -> str:
+def _digest(rejected: RejectedRows) -> str:
     """Return a value that stays the same while the page would show the same rows with the same choices."""
-    rows = [(one.row, one.attempt, _key(one), one.row in found.opens) for one in found.rows]
-    return hashlib.sha256(repr((rows, found.has_more)).encode()).hexdigest()[:32]
+    rows = [(row.row, row.attempt, _key(row), row.row in rejected.opens) for row in rejected.rows]
+    return hashlib.sha256(repr((rows, rejected.has_more)).encode()).hexdigest()[:32]
 
 
-def _single_rows(form: Mapping[str, str]) -> set[int]:
-    texts = (name.removeprefix(_ROW) for name in form if name.startswith(_ROW))
-    return {int(text) for text in texts if text.isascii() and text.isdigit() and len(text) < 12}  # noqa: PLR2004 (no row number is that long)
-
-
-def _reasons(found: RejectedRows) -> Sequence[RejectedReason]:
+def _reasons(rejected: RejectedRows) -> Sequence[RejectedReason]:
     """Return the rows' reasons, most frequent first."""
     by_key: dict[str, list[RowState]] = {}
-    for one in found.rows:
-        by_key.setdefault(_key(one), []).append(one)
+    for row in rejected.rows:
+        by_key.setdefault(_key(row), []).append(row)
     reasons = [
         RejectedReason(
             key,
             _reason(rows[0]),
-            [one.row for one in rows],
-            sums_by_currency(one for one in rows if one.row not in found.opens),
-            sum(one.row in found.opens for one in rows),
+            [row.row for row in rows],
+            sums_by_currency(row for row in rows if row.row not in rejected.opens),
+            sum(row.row in rejected.opens for row in rows),
         )
         for key, rows in by_key.items()
     ]
-    return sorted(reasons, key=lambda one: -len(one.rows))
+    return sorted(reasons, key=lambda reason: -len(reason.rows))
 
 
 def _reason(row: RowState) -> str:
@@ -304,20 +295,19 @@ class OrderPage(Page):
 
 
 def show_order(visit: Visit) -> Response:
-    """Show an order to its maker, and to the person who agrees to it."""
-    it, settings, after = OrderAgreement.required(visit), visit.console.settings, visit.query_number("after")
+    agreement, settings, after = OrderAgreement.required(visit), visit.console.settings, visit.query_number("after")
     with journal_for_planning(settings) as journal:
-        progress = progress_of(journal, it)
+        progress = progress_of(journal, agreement)
         if progress.stage is Stage.DONE:
-            return visit.go_to(f"/payouts/{it.batch}")
-        document = shown_document(it, progress.stage) or it.shown
-        record = payout_record(journal, it.batch)
-        later = [one for one in document.content.rows if one.row > after]
+            return visit.go_to(f"/payouts/{agreement.batch}")
+        document = shown_document(agreement, progress.stage) or agreement.shown
+        record = payout_record(journal, agreement.batch)
+        later = [row for row in document.content.rows if row.row > after]
         shown = _rows(journal, record, later[:ROWS_A_PAGE], settings.submission.quarantine_h)
-        ready = sum(one.count for one in journal.tallies(record.number) if one.state is State.READY)
+        ready = sum(tally.count for tally in journal.tallies(record.number) if tally.state is State.READY)
     return visit.page(
         OrderPage(
-            card=agreement_card(it, document, progress),
+            card=agreement_card(agreement, document, progress),
             order=document,
             record=record,
             ready=ready,
@@ -331,6 +321,6 @@ def _rows(
     journal: JournalReader, record: BatchRecord, rows: Sequence[OrderedRow], quarantine_h: float
 ) -> Sequence[tuple[OrderedRow, str, str]]:
     quarantine = JournalClock.read(journal, utc_now()).quarantine(quarantine_h)
-    payments = journal.payments(record.number, [one.row for one in rows])
+    payments = journal.payments(record.number, [row.row for row in rows])
     names = {row: payee_of(payment.form, payment.fields).name for row, payment in payments.items()}
-    return [(one, names.get(one.row, ""), one.consequence(quarantine, when)) for one in rows]
+    return [(row, names.get(row.row, ""), row.consequence(quarantine, when)) for row in rows]

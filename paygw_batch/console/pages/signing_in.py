@@ -82,7 +82,6 @@ def session_left(visit: Visit) -> Response:
 
 
 def use_passkey(visit: Visit) -> Response:
-    """Sign in the owner of the passkey that signed."""
     access, form = visit.console.access, visit.form
     nonce, signature, party = form.get("nonce", ""), signature_in(form), access.party
     begun = access.sign_ins.end(nonce)
@@ -100,10 +99,9 @@ def use_passkey(visit: Visit) -> Response:
 
 
 def choose_person(visit: Visit) -> Response:
-    """Sign in the person chosen from the sandbox's list."""
     if not visit.console.settings.uses_sandbox:
         raise ActRefused(say("You can choose a name from a list only in the sandbox."))
-    member = next((one for one in visit.console.members if one.name == visit.form.get("name")), None)
+    member = next((member for member in visit.console.members if member.name == visit.form.get("name")), None)
     if member is None:
         raise ActRefused(say("There is no such person."))
     visit.note(mark("sign in"), "sandbox", AuditResult.DONE, who=member.name)
@@ -111,7 +109,6 @@ def choose_person(visit: Visit) -> Response:
 
 
 def sign_out(visit: Visit) -> Response:
-    """End the session."""
     return signed_out(visit)
 
 
@@ -150,19 +147,18 @@ class InvitationPage(Page):
 
 
 def invited(visit: Visit) -> Response:
-    """Show the page for creating a passkey."""
     token, party = visit.path("token"), _party(visit)
-    found = visit.console.access.invitations.invitation(token, visit.console.now())
-    if found is None:
+    invitation = visit.console.access.invitations.invitation(token, visit.console.now())
+    if invitation is None:
         raise PageNotFound(say("This link was used before, or is older than a day. Ask for another one."))
     passkey = {
         "kind": "create",
         "challenge": invitation_challenge(token),
         "rp_id": party.rp_id,
-        "user_name": found.name,
+        "user_name": invitation.name,
         "user_id": token[:_SHOWN],
     }
-    return visit.page(InvitationPage(passkey=passkey, name=found.name))
+    return visit.page(InvitationPage(passkey=passkey, name=invitation.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,16 +175,16 @@ class NewPasskeyPage(Page):
 def take_invitation(visit: Visit) -> Response:
     """Show the line and fingerprint of the new passkey, once."""
     token, form, console = visit.path("token"), visit.form, visit.console
-    made = NewPasskey(form.get("client_data", ""), form.get("authenticator_data", ""), form.get("public_key", ""))
-    key = new_passkey(made, token, _party(visit))
+    passkey = NewPasskey(form.get("client_data", ""), form.get("authenticator_data", ""), form.get("public_key", ""))
+    key = new_passkey(passkey, token, _party(visit))
     if key is None:
         raise ActRefused(say("The passkey was not made. Open the link again, and make it there."))
-    found = console.access.invitations.use(token, key.fingerprint, console.now())
-    if found is None:
+    used = console.access.invitations.use(token, key.fingerprint, console.now())
+    if used is None:
         raise PageOutdated(say("This link was used before, or is older than a day. Ask for another one."))
-    if found.is_first:
-        visit.note(mark("make a passkey"), key.fingerprint, AuditResult.DONE, who=found.name)
-    return visit.page(NewPasskeyPage(name=found.name, line=key.text, fingerprint=key.fingerprint))
+    if used.is_first:
+        visit.note(mark("make a passkey"), key.fingerprint, AuditResult.DONE, who=used.name)
+    return visit.page(NewPasskeyPage(name=used.name, line=key.text, fingerprint=key.fingerprint))
 
 
 def _party(visit: Visit) -> RelyingParty:

@@ -1,8 +1,7 @@
 """Settles rows from the gateway's statement: questions out, answers in, a preview, then one or two people decide."""
 
 import hashlib
-import shutil
-import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +36,7 @@ from paygw_batch.console.visits import (
     Visit,
     file_to_take_away,
     has_workbooks,
+    kept_upload,
     made_once,
     payout_at,
     payout_record,
@@ -45,7 +45,7 @@ from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import SheetError, UsageError
-from paygw_batch.journal import BatchRecord, JournalReader, make_directory
+from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import say
 from paygw_batch.opening.open_journal import journal_for_planning, run_journal
 from paygw_batch.settle.match_statement import Matched
@@ -67,7 +67,6 @@ from paygw_batch.show.reconcile import questions
 LINES_A_PAGE = 50
 MAX_LISTED = 20
 """The maximum number of a payout's statements listed on its page, newest first."""
-_AT_ONCE = 1024 * 1024
 _MAX_SIGNATURE_BYTES = 16 * 1024
 
 
@@ -83,7 +82,6 @@ class ShownLine:
 
 
 def download_questions(visit: Visit) -> Response:
-    """Return the rows in doubt as questions for the gateway, in a file."""
     ending = visit.path("ending")
     if ending not in {"csv", "xlsx"} or (ending == "xlsx" and not has_workbooks()):
         raise PageNotFound(say("There is no such file."))
@@ -113,7 +111,6 @@ class StatementPage(Page):
 
 
 def statement_form(visit: Visit) -> Response:
-    """Show how to ask the gateway about rows in doubt, and the form for its answers."""
     with payout_at(visit) as (journal, record):
         followed = followed_batch(visit.console.settings, journal, record)
     folders = list(statement_folders(_directory(visit), record.batch))[:MAX_LISTED]
@@ -123,7 +120,7 @@ def statement_form(visit: Visit) -> Response:
             upload=new_folder_name(),
             in_doubt=followed.counts.get("in_doubt", 0),
             takes_signature=visit.console.settings.evidence.statement_key is not None,
-            statements=[(f"/statements/{one.number}", one.uploaded) for one in folders],
+            statements=[(f"/statements/{folder.number}", folder.uploaded) for folder in folders],
             most_mib=visit.console.settings.console.max_upload_mib,
         )
     )
@@ -147,14 +144,8 @@ def upload_statement(visit: Visit) -> Response:
         words=required_line(words, say("How you got it")) if words else "",
         as_of=as_of,
     )
-    make_directory(console.directory)
-    with tempfile.NamedTemporaryFile(dir=console.directory, prefix=".upload-", delete=False) as kept:
-        try:
-            shutil.copyfileobj(upload.file, kept, _AT_ONCE)
-            kept.flush()
-            return visit.go_to(f"/statements/{_read_once(visit, Path(kept.name), uploaded)}")
-        finally:
-            Path(kept.name).unlink(missing_ok=True)
+    with kept_upload(visit, upload) as content:
+        return visit.go_to(f"/statements/{_read_once(visit, content, uploaded)}")
 
 
 def _read_once(visit: Visit, content: Path, uploaded: UploadedStatement) -> str:
@@ -167,13 +158,13 @@ def _read_once(visit: Visit, content: Path, uploaded: UploadedStatement) -> str:
             if not before.has_file(uploaded, content):
                 raise PageOutdated(say("Another file has been uploaded since this page was opened. Reload the page."))
             return number
-        found = new_statement_folder(_directory(visit), content, uploaded, number)
+        folder = new_statement_folder(_directory(visit), content, uploaded, number)
         if visit.signature is not None:
-            found.keep_signature(visit.signature.file.read(_MAX_SIGNATURE_BYTES))
+            folder.keep_signature(visit.signature.file.read(_MAX_SIGNATURE_BYTES))
         try:
-            read_in_process(found, console.settings, config=console.config, environ=console.environ)
+            read_in_process(folder, console.settings, config=console.config, environ=console.environ)
         except SheetError:
-            found.remove()
+            folder.remove()
             raise
     return number
 
@@ -206,26 +197,27 @@ class PreviewPage(Page):
 
 def statement_preview(visit: Visit) -> Response:
     """Show the rows that a statement would settle, and why the other lines do not match. Changes nothing."""
-    found = _required(visit)
-    asked, settings = found.asked(visit.member.name), visit.console.settings
+    folder = _required(visit)
+    asked_statement, settings = folder.asked(visit.member.name), visit.console.settings
     with journal_for_planning(settings) as journal:
-        record = payout_record(journal, found.uploaded.batch)
-        matched = compare_statement(settings, journal, record, asked)
+        record = payout_record(journal, folder.uploaded.batch)
+        matched = compare_statement(settings, journal, record, asked_statement)
+        counts = Counter(settlement.resolution for settlement in matched.settlements)
         wanted = visit.query("show") or ("settles" if matched.settlements else "differs")
         start = visit.query_number("after")
         lines = _shown(journal, record, matched, wanted, start)
         return visit.page(
             PreviewPage(
                 record=record,
-                number=found.number,
-                uploaded=found.uploaded,
+                number=folder.number,
+                uploaded=folder.uploaded,
                 matched=matched,
-                words=_counted(matched),
-                proof=proof_sentence(asked.statement.proof),
+                words=[(choice_name(outcome), counts[outcome]) for outcome in Resolution if counts[outcome]],
+                proof=proof_sentence(asked_statement.statement.proof),
                 needs_two=bool(needs_order(settings, journal, record, matched.settlements)),
                 code=_code(matched),
                 orders=open_orders(visit, record.batch),
-                done=asked.carried_out_before(journal, record),
+                done=asked_statement.carried_out_before(journal, record),
                 notes=JournalClock.read(journal, utc_now()).sentences(),
                 is_running=running_now(settings) is not None,
                 wanted=wanted,
@@ -242,32 +234,35 @@ def use_statement(visit: Visit) -> Response:
 
     If a line says that the gateway has an order that could be sent from here, that order is held at once.
     """
-    found, settings = _required(visit), visit.console.settings
-    asked = found.asked(person(visit.member.name))
+    folder, settings = _required(visit), visit.console.settings
+    asked_statement = folder.asked(person(visit.member.name))
     with run_journal(settings, "console", lambda _sentence: None) as journal:
-        record = payout_record(journal, found.uploaded.batch)
-        if asked.carried_out_before(journal, record):  # a second click
+        record = payout_record(journal, folder.uploaded.batch)
+        if asked_statement.carried_out_before(journal, record):  # a second click
             return visit.go_to(f"/payouts/{record.batch}")
-        matched = compare_statement(settings, journal, record, asked)
-        if (order := _drafted_before(visit, found)) is not None:
+        matched = compare_statement(settings, journal, record, asked_statement)
+        if (order := _drafted_before(visit, folder)) is not None:
             return visit.go_to(f"/orders/{order}")
         _require_code(visit, matched)
         if not needs_order(settings, journal, record, matched.settlements):
-            carry_out_statement(settings, journal, record, asked, lambda _matched, _held: None)
+            carry_out_statement(settings, journal, record, asked_statement, lambda _matched, _held: None)
             return visit.go_to(f"/payouts/{record.batch}")
         if not visit.may(Act.ORDER):
             raise ActRefused(say(FIRST_PERSON))
-        hold_contrary(settings, journal, record, asked, matched)
-        decisions, key = [Decision.of(one) for one in asked.settlements(matched)], signing_key(visit)
-        draft = draft_order(settings, journal, record, decisions, key, statement=asked.statement)
+        # The gateway has these orders, but a run could still send them. They are held now, because two people may need
+        # days to agree on the rest.
+        hold_contrary(settings, journal, record, asked_statement, matched)
+        decisions = [Decision.of(settlement) for settlement in asked_statement.settlements(matched)]
+        key = signing_key(visit)
+        draft = draft_order(settings, journal, record, decisions, key, statement=asked_statement.statement)
         order = drafted_order(visit, draft).number
-        found.note_used(UsedStatement(visit.member.name, _code(matched), order))
+        folder.note_used(UsedStatement(visit.member.name, _code(matched), order))
     return visit.go_to(f"/orders/{order}")
 
 
-def _drafted_before(visit: Visit, found: StatementFolder) -> str | None:
+def _drafted_before(visit: Visit, folder: StatementFolder) -> str | None:
     """Return the order drafted by the first click on this form; None if there was none, or it was taken back."""
-    used = found.used
+    used = folder.used
     if used is None or (used.by, used.code) != (visit.member.name, visit.form.get("code")):
         return None
     return used.order if order_folder_of(orders_directory(visit), used.order) is not None else None
@@ -281,15 +276,15 @@ def _require_code(visit: Visit, matched: Matched) -> None:
 
 def remove_statement(visit: Visit) -> Response:
     """Remove an uploaded statement. Rows that it settled stay settled."""
-    found = StatementFolder.named(_directory(visit), visit.path("statement"))
+    folder = StatementFolder.named(_directory(visit), visit.path("statement"))
     with journal_for_planning(visit.console.settings) as journal:
-        batch = payout_record(journal, visit.form.get("batch", "") if found is None else found.uploaded.batch)
-        if found is not None and found.lines_file.exists():
+        batch = payout_record(journal, visit.form.get("batch", "") if folder is None else folder.uploaded.batch)
+        if folder is not None and folder.lines_file.exists():
             _require_code(
-                visit, compare_statement(visit.console.settings, journal, batch, found.asked(visit.member.name))
+                visit, compare_statement(visit.console.settings, journal, batch, folder.asked(visit.member.name))
             )
-    if found is not None:
-        found.remove()
+    if folder is not None:
+        folder.remove()
     return visit.go_to(f"/payouts/{batch.batch}/statement")
 
 
@@ -298,10 +293,10 @@ def _directory(visit: Visit) -> Path:
 
 
 def _required(visit: Visit) -> StatementFolder:
-    found = StatementFolder.named(_directory(visit), visit.path("statement"))
-    if found is None or not found.lines_file.exists():
+    folder = StatementFolder.named(_directory(visit), visit.path("statement"))
+    if folder is None or not folder.lines_file.exists():
         raise visit.gone(say("There is no such statement. It may have been removed."))
-    return found
+    return folder
 
 
 def _code(matched: Matched) -> str:
@@ -311,28 +306,22 @@ def _code(matched: Matched) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _counted(matched: Matched) -> Sequence[tuple[str, int]]:
-    """Return the number of rows that a statement settles with each outcome."""
-    counts = ((one, sum(settled.resolution is one for settled in matched.settlements)) for one in Resolution)
-    return [(choice_name(one), count) for one, count in counts if count]
-
-
 def _shown(
     journal: JournalReader, record: BatchRecord, matched: Matched, wanted: str, start: int
 ) -> Sequence[ShownLine]:
-    """Return a page of the wanted lines, and the start of the next page, if there is one."""
+    """Return the wanted lines from `start`: a page of them, and one more if there is another page."""
     part = slice(start, start + LINES_A_PAGE + 1)
     match wanted:
         case "settles":
             settled = matched.settlements[part]
-            known = standings_of(journal, record, [one.row for one in settled])
-            followed = with_payees(journal, record, [known[one.row] for one in settled], None)
+            known = standings_of(journal, record, [line.row for line in settled])
+            followed = with_payees(journal, record, [known[line.row] for line in settled], None)
             return [
-                ShownLine(one.row, row.standing.sent_orderid or "", one.said, choice_name(one.resolution), row)
-                for one, row in zip(settled, followed, strict=True)
+                ShownLine(line.row, row.standing.sent_orderid or "", line.said, choice_name(line.resolution), row)
+                for line, row in zip(settled, followed, strict=True)
             ]
         case "differs":
-            return [ShownLine(one.line, one.order_id, one.sentence) for one in matched.differences[part]]
+            return [ShownLine(line.line, line.order_id, line.sentence) for line in matched.differences[part]]
         case "silent":
             why = say("The statement doesn't settle it.")
             followed = with_payees(journal, record, matched.silent[part], None)
