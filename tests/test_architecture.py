@@ -75,7 +75,7 @@ FLOORS = {
         *("file_place database_place", "adopt"),
     ),
     "console": (
-        "permissions web_sessions passkey_access web_guard payout_counts kept_sheet payout_folder start_run",
+        "permissions passkey_access web_guard payout_counts kept_sheet payout_folder start_run",
         "rendering visits check_payout sheet_process",
         "pages",
         "console_app",

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -407,9 +408,11 @@ def plain_file_name(name: str) -> str:
 
 def all_folders(directory: Path) -> Iterator[PayoutFolder]:
     """Yield all payouts in preparation, and those started from here, newest first."""
-    with suppress(FileNotFoundError):  # one may have been removed meanwhile
-        folders = PayoutFolder.all_in(directory)
-        yield from sorted(folders, key=lambda folder: folder.path.stat().st_mtime_ns, reverse=True)
+    folders = list[tuple[int, PayoutFolder]]()
+    for folder in PayoutFolder.all_in(directory):
+        with suppress(FileNotFoundError):  # this one may have been removed meanwhile
+            folders.append((folder.path.stat().st_mtime_ns, folder))
+    yield from (folder for _, folder in sorted(folders, key=itemgetter(0), reverse=True))
 
 
 def uploads_by_batch(directory: Path) -> Mapping[str, UploadedSheet]:
