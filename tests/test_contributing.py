@@ -98,7 +98,7 @@ def lets_a_treasurer_look(tree: Tree) -> None:
         "(role, people), *_ = console_lists(load_settings(Path('config/sandbox.toml'), environ={}))[1:]\n"
         "print(*people, *(act for act in Act if may(Member('Mary Njeri', frozenset({role})), act)))",
     )
-    assert found == "Mary Njeri look administer check\n"
+    assert found == "Mary Njeri look stay check\n"
 
 
 USES: list[tuple[str, str, Callable[[Tree], None]]] = [

@@ -91,6 +91,8 @@ class Act(StrEnum):
     """Agree to an order that another person signed, or send it back."""
     DOWNLOAD = "download"
     """Download files that name payees with their accounts."""
+    STAY = "stay"
+    """Stay signed in, and sign out."""
     ADMINISTER = "administer"
     """See people, keys and the health of the program."""
     CHECK = "check"
@@ -117,6 +119,7 @@ _ROLES: Mapping[Act, frozenset[Role]] = MappingProxyType(
         Act.AGREE: frozenset({Role.APPROVER}),
         Act.DOWNLOAD: frozenset({Role.MAKER, Role.APPROVER}),
         Act.CHECK: frozenset({Role.MAKER, Role.APPROVER, Role.ADMINISTRATOR}),
+        Act.STAY: frozenset(Role),
         Act.ADMINISTER: frozenset({Role.MAKER, Role.APPROVER, Role.AUDITOR, Role.ADMINISTRATOR}),
     }
 )

@@ -21,7 +21,8 @@ ALLOWED = {
     Act.AGREE: {Role.APPROVER},
     Act.DOWNLOAD: {Role.MAKER, Role.APPROVER},
     Act.CHECK: {Role.MAKER, Role.APPROVER, Role.ADMINISTRATOR},
-    Act.ADMINISTER: set(Role),
+    Act.STAY: set(Role),
+    Act.ADMINISTER: {Role.MAKER, Role.APPROVER, Role.AUDITOR, Role.ADMINISTRATOR},
 }
 """The design's table of who may do what, written down a second time."""
 GUARDED = [one for one in ROUTES if one.act is not None]
