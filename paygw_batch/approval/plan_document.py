@@ -355,15 +355,13 @@ def check_findings(document: PlanDocument, again: Sequence[PlanFinding], *, aske
     planned, actual = (Counter(finding.values for finding in findings) for findings in (document.findings, again))
     raise ApprovalError(
         say(
-            "The plan does not show what its approver must see: {missing:,} findings are missing, and {foreign:,} "
-            "should not be there.",
+            "The plan does not show what its approver must see, perhaps because payments were made since: {missing:,} "
+            "findings are missing, and {foreign:,} should not be there. Make a new plan of this sheet, and have it "
+            "approved.",
             missing=(actual - planned).total(),
             foreign=(planned - actual).total(),
         ),
-        hint=say(
-            "Nothing was sent. Payments made since can change the findings, and so can the plan's maker. Make a new "
-            "plan of this sheet, and have it approved."
-        ),
+        hint=say("Nothing was sent."),
     )
 
 

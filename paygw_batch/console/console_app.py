@@ -56,9 +56,9 @@ ROUTES = (
     WebRoute("/language", signing_in.choose_language, None, "choose language", "POST"),
     WebRoute("/invitation/{token}", signing_in.invited, None, "open invitation"),
     WebRoute("/invitation/{token}", signing_in.take_invitation, None, "take invitation", "POST", form=""),
-    WebRoute("/session", signing_in.session_left, Act.ADMINISTER, "ask for time left", is_poll=True),
-    WebRoute("/session/stay", signing_in.session_left, Act.ADMINISTER, "ask for time left"),
-    WebRoute("/sign-out", signing_in.sign_out, Act.ADMINISTER, "sign out", "POST"),
+    WebRoute("/session", signing_in.session_left, Act.STAY, "ask for time left", is_poll=True),
+    WebRoute("/session/stay", signing_in.session_left, Act.STAY, "ask for time left"),
+    WebRoute("/sign-out", signing_in.sign_out, Act.STAY, "sign out", "POST"),
     WebRoute("/", overview_page.overview, Act.LOOK, "open overview"),
     WebRoute("/new", new_payout_page.new_payout, Act.PREPARE, "open new payout"),
     WebRoute("/new", new_payout_page.upload, Act.PREPARE, "upload", "POST", form=""),
@@ -187,7 +187,7 @@ def console_app(console: Console) -> AsgiApp:
     async def missing(request: Request, _error: Exception) -> Response:
         session = await run_in_threadpool(console.sessions.session, request.cookies.get(console.cookie, ""))
         with shown_for(request, ZoneInfo(settings.console.time_zone)):
-            return error_page(Visit(console, request, session), PageNotFound())
+            return error_page(Visit(console, request, session), PageNotFound(say("Check the address.")))
 
     pages = {route.path: route.handler for route in ROUTES if route.method == "GET" and not route.is_poll}
     app = Starlette(

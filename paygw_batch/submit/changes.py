@@ -141,7 +141,9 @@ def compare_with_past(
             for change in sheet.gone(_paid_rows(journal, batch, here, homonyms), batch, moved)
         ),
     ]
-    overlap = None if base is None else Overlap(base, past.overlap_of(base), past.touched["unit"].n_unique())
+    # Where nobody was paid before, the newest batch says nothing: a plan must not fail because another sheet was paid.
+    paid_before = past.touched["unit"].n_unique()
+    overlap = None if base is None or not paid_before else Overlap(base, past.overlap_of(base), paid_before)
     return Comparison(_by_danger(_each_once(lines), sheet.usual()), people, overlap, sheet.known_since(now))
 
 

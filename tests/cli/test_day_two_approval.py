@@ -259,6 +259,17 @@ def test_plan_tells_differences_from_last_run(careful: Program) -> None:
     ]
 
 
+def test_plan_survives_payment_of_other_people(careful: Program) -> None:
+    row = "KE,{name},1.00,KES,{name} Otieno,25471277{n},+25471277{n}"
+    first, later = (
+        careful.sheet([row.format(name=name, n=n)], f"{name}.csv") for name, n in (("FIRST", 7771), ("LATER", 7772))
+    )
+    assert careful.json("submit", first)["exit_code"] == 0
+    sheet = prepared(careful, "ben")
+    assert careful.json("submit", later)["exit_code"] == 0
+    assert careful.json("submit", sheet)["states"] == {"paid": 3}
+
+
 def test_plan_never_overwrites_sheet(careful: Program) -> None:
     sheet = careful.sheet(kenyan_rows(2))
     before = sheet.read_bytes()

@@ -63,7 +63,7 @@ def test_reconcile_writes_advice_for_each_paid_person(mixed: Program) -> None:
     command = ("reconcile", mixed.home / "payroll.csv", "--out", mixed.home / "again.csv", "--advices", advices)
     mixed.json(*command)
     people = advices.read_text().split("<section")[1:]
-    orders = [re.findall(r"<td>((?:PAY|NO|LOST|LATER)-\d)</td>", text) for text in people]
+    orders = [re.findall(r"<td class=\"mono\">((?:PAY|NO|LOST|LATER)-\d)</td>", text) for text in people]
     assert orders == [["PAY-1"], ["PAY-2"], ["PAY-3"], ["PAY-4"]]
     assert stat.S_IMODE(advices.stat().st_mode) == 0o600
     mixed.json(*command)  # its own files may be replaced
