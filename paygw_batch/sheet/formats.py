@@ -30,7 +30,7 @@ _FOOTER_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class TableFormat:
-    """A format of tables: `write` gets a frame in pieces, `recognise` tells a file by the names of its first columns.
+    """A format of tables. `write` gets a frame in pieces; `recognise` knows our own files by their first columns.
 
     `is_readable`: sheets have it too, so that a person can send the file back. `is_guarded`: a spreadsheet would take
     some of its texts for formulas.
