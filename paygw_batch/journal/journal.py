@@ -24,7 +24,7 @@ from paygw_batch.journal.evidence import EvidenceLog, evidence_of
 from paygw_batch.journal.facts import PeopleFact, history_of
 from paygw_batch.journal.forget import forget_heard, forget_payees, forgettable
 from paygw_batch.journal.lost import hold_lost_orders
-from paygw_batch.journal.new_batch import BatchPart, OpeningDigests, record_of
+from paygw_batch.journal.new_batch import BatchPart, OpeningDigests
 from paygw_batch.journal.port import EngineJournal, Gate, RowBeingSent, RunOfWorkers, VerifyProgress, unwatched
 from paygw_batch.journal.states import (
     NO_LIMIT,
@@ -435,7 +435,8 @@ class Journal(JournalReader):
             ((newest, highest_batch, highest),) = self._tables.run("highest_numbers")
             at = max(at, newest or "")
             digests = OpeningDigests(batch, (highest or 0) + 1)
-            record = record_of(batch, (highest_batch or 0) + 1, at)
+            sheet = (batch.sheet_name, batch.sheet_sha256, batch.rows, batch.defects, at, batch.sheet_path)
+            record = BatchRecord((highest_batch or 0) + 1, batch.batch, batch.operation, *sheet)
             record = self._store_batch(record, batch.plan_sha256, digests, parts, known, replaced)
             # From here to the commit nobody can withdraw the plan: a withdrawal that came in time always stops it.
             self._evidence.require_in_force(batch.plan_sha256)

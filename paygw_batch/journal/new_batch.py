@@ -4,12 +4,11 @@ A batch's digest is over the canonical text of its instructions: a test compares
 each row.
 """
 
-import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import chain, islice
 from os import urandom
 from typing import Any, Protocol, TypeVar
@@ -17,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from paygw_batch.core.batch import BILLION, NAMES_A_PAYEE, InstructionTotals
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.facts import SALT_BYTES
-from paygw_batch.journal.values import BatchOpened, BatchRecord, Known, NewBatch, NewInstruction
+from paygw_batch.journal.values import BatchOpened, Known, NewBatch, NewInstruction
 
 _Part = TypeVar("_Part")
 
@@ -32,11 +31,6 @@ def new_salts(count: int) -> list[bytes]:
 
 def new_salt() -> bytes:
     return urandom(SALT_BYTES)
-
-
-def record_of(batch: NewBatch, number: int, opened_at: str) -> BatchRecord:
-    sheet = (batch.sheet_name, batch.sheet_sha256, batch.rows, batch.defects, opened_at, batch.sheet_path)
-    return BatchRecord(number, batch.batch, batch.operation, *sheet)
 
 
 def payee_texts(fields: str) -> list[str]:
@@ -93,7 +87,11 @@ class InstructionRows(tuple[NewInstruction, ...]):
 
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
         for number, new in enumerate(self, start=first):
-            yield _canonical_text(number, new, replaced.get(new.row)).encode()
+            row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
+            yield (
+                f"{number}\0{row}\0{client_orderid}\0{country}\0{currency}\0{minor}\0{replaced.get(row)}\0{amount}\0"
+                f"{form}\0{fields}\0{payee}\0{content}"
+            ).encode()
 
     def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
         totals: dict[tuple[str, str], list[int]] = {}
@@ -124,18 +122,14 @@ class BatchPart:
     instructions: NewInstructions = field(default_factory=InstructionRows)
 
 
-@contextmanager
-def one_ahead(parts: Iterable[_Part]) -> Iterator[Iterator[_Part]]:
-    """Yield the parts; while one is stored, another thread makes the next one."""
+def one_ahead(parts: Iterable[_Part]) -> Generator[_Part]:
+    """Yield the parts; while one is stored, another thread makes the next one, until this is closed."""
+    remaining = iter(parts)
     with ThreadPoolExecutor(1) as beside:
-        yield _one_ahead(iter(parts), beside)
-
-
-def _one_ahead(parts: Iterator[_Part], beside: Executor) -> Iterator[_Part]:
-    coming = beside.submit(next, parts, None)
-    while (part := coming.result()) is not None:
-        coming = beside.submit(next, parts, None)
-        yield part
+        coming = beside.submit(next, remaining, None)
+        while (part := coming.result()) is not None:
+            coming = beside.submit(next, remaining, None)
+            yield part
 
 
 def _shortened(new: NewInstruction, mark: str) -> str | None:
@@ -144,74 +138,9 @@ def _shortened(new: NewInstruction, mark: str) -> str | None:
     return f"{mark}{new.content.removesuffix(new.fields)}" if new.content.endswith(new.fields) else new.content
 
 
-def _canonical_text(number: int, new: NewInstruction, replaces: int | None) -> str:
-    """Return an instruction's text for the digest of its batch: its values, with NUL between them."""
-    row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
-    return (
-        f"{number}\0{row}\0{client_orderid}\0{country}\0{currency}\0{minor}\0{replaces}\0{amount}\0{form}\0{fields}\0"
-        f"{payee}\0{content}"
-    )
-
-
 _ROWS_AT_ONCE = 1_000
 _VALUES_OF_PEOPLE = 3
 """The last values of a canonical text say who is paid: fields, payee, content."""
-
-
-class RowDigest:
-    """SHA-256 over rows of values in order, in hex.
-
-    Each value is hashed as text followed by NUL, and none may contain NUL, so different rows never have the same bytes.
-    Rows are hashed in groups: a batch can have a million.
-    """
-
-    def __init__(self, values: int) -> None:
-        self.count = 0
-        self._values = values
-        self._waiting: list[str] = []
-        self._sha256 = hashlib.sha256()
-
-    def add(self, row: str) -> None:
-        """Add one row: its values as text, NUL between them.
-
-        Raises `InternalError`, now or at a later row, if a value contains NUL: validated text never does.
-        """
-        self.count += 1
-        self._waiting.append(row)
-        if len(self._waiting) == _ROWS_AT_ONCE:
-            self._hash()
-
-    def hexdigest(self) -> str:
-        """Return the digest of all rows so far. Raises `InternalError` when a value holds NUL."""
-        self._hash()
-        return self._sha256.hexdigest()
-
-    def _hash(self) -> None:
-        text = "".join([f"{row}\0" for row in self._waiting])
-        if text.count("\0") != len(self._waiting) * self._values:
-            raise InternalError("a validated value holds a NUL character")
-        self._sha256.update(text.encode())
-        self._waiting.clear()
-
-
-class InstructionDigest:
-    """SHA-256 over instructions in order, in hex: it stays the same when payees are forgotten.
-
-    The values that say who is paid enter it as a salted digest. Forgetting also removes the salt, and without the salt
-    nobody can guess a payee from the digest.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._sha256 = hashlib.sha256()
-
-    def add(self, kept: Sequence[bytes], people: Sequence[bytes]) -> None:
-        """Add instructions: the parts that stay (`kept_of`), and the digests of the others (`people_of`)."""
-        self._sha256.update(b"".join(chain.from_iterable(zip(kept, people, strict=True))))
-        self.count += len(kept)
-
-    def hexdigest(self) -> str:
-        return self._sha256.hexdigest()
 
 
 def kept_of(texts: Iterable[bytes]) -> list[bytes]:
@@ -224,50 +153,30 @@ def kept_of(texts: Iterable[bytes]) -> list[bytes]:
 
 def people_of(texts: Iterable[bytes], kept: Iterable[bytes], salts: Iterable[bytes]) -> list[bytes]:
     """Return SHA-256 over the salt and the last values of each canonical text: those that say who is paid."""
-    return [
-        hashlib.sha256(salt + text[len(own) :]).digest() for text, own, salt in zip(texts, kept, salts, strict=True)
-    ]
-
-
-class PageDigest:
-    """SHA-256 over pages in order, each preceded by its length, in hex."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._sha256 = hashlib.sha256()
-
-    def add(self, page: bytes) -> None:
-        self.count += 1
-        self._sha256.update(len(page).to_bytes(8, "big"))
-        self._sha256.update(page)
-
-    def hexdigest(self) -> str:
-        return self._sha256.hexdigest()
+    return [sha256(salt + text[len(own) :]).digest() for text, own, salt in zip(texts, kept, salts, strict=True)]
 
 
 class OpeningDigests:
-    """Accumulates the digests and totals of a batch while it is stored."""
+    """Accumulates the digests (SHA-256) and totals of a batch while it is stored.
+
+    The digest of the instructions stays the same when payees are forgotten: the values that say who is paid enter it as
+    a salted digest. Forgetting also removes the salt, and without the salt nobody can guess a payee from the digest.
+    """
 
     def __init__(self, batch: NewBatch, first_instruction: int) -> None:
         self._batch = batch
-        self.first_instruction = first_instruction
-        self._pages = PageDigest()
-        self._instructions = InstructionDigest()
-        self._known = RowDigest(values=2)
+        self.first_instruction = self.next_instruction = first_instruction
+        self.pages = self._known = 0
+        """The number of pages and of known rows so far."""
+        self._pages_sha256, self._instructions_sha256, self._known_sha256 = sha256(), sha256(), sha256()
         self.counted: dict[tuple[str, str], InstructionTotals] = {}
         """The totals of new instructions, by country and currency."""
 
-    @property
-    def pages(self) -> int:
-        """The number of pages read so far."""
-        return self._pages.count
-
-    @property
-    def next_instruction(self) -> int:
-        return self.first_instruction + self._instructions.count
-
     def page(self, page: bytes) -> None:
-        self._pages.add(page)
+        """Add the next page, preceded by its length."""
+        self.pages += 1
+        self._pages_sha256.update(len(page).to_bytes(8, "big"))
+        self._pages_sha256.update(page)
 
     def instructions(
         self, new: NewInstructions, replaced: Mapping[int, int], salts: Sequence[bytes]
@@ -281,7 +190,8 @@ class OpeningDigests:
 
     def _add(self, new: NewInstructions, kept: Sequence[bytes], people: Sequence[bytes]) -> None:
         first = self.next_instruction
-        self._instructions.add(kept, people)
+        self._instructions_sha256.update(b"".join(chain.from_iterable(zip(kept, people, strict=True))))
+        self.next_instruction += len(kept)
         for kind, total in new.totals().items():
             later, before = total.numbered_from(first), self.counted.get(kind)
             self.counted[kind] = later if before is None else before.and_later(later)
@@ -308,7 +218,8 @@ class OpeningDigests:
 
     def known(self, known: Known) -> None:
         """Add the next row that another batch already has."""
-        self._known.add(f"{known.row}\0{known.instruction}")
+        self._known += 1
+        self._known_sha256.update(f"{known.row}\0{known.instruction}\0".encode())
 
     def opened(self) -> BatchOpened:
         """Return the opening of the batch, with the digests and totals of everything added."""
@@ -326,12 +237,12 @@ class OpeningDigests:
             rows=batch.rows,
             defects=batch.defects,
             first_instruction=self.first_instruction,
-            instructions=self._instructions.count,
-            instructions_sha256=self._instructions.hexdigest(),
-            known=self._known.count,
-            known_sha256=self._known.hexdigest(),
-            pages=self._pages.count,
-            pages_sha256=self._pages.hexdigest(),
+            instructions=self.next_instruction - self.first_instruction,
+            instructions_sha256=self._instructions_sha256.hexdigest(),
+            known=self._known,
+            known_sha256=self._known_sha256.hexdigest(),
+            pages=self.pages,
+            pages_sha256=self._pages_sha256.hexdigest(),
             totals=totals,
             by=batch.by,
             approvals=batch.approvals,

@@ -1,6 +1,7 @@
 """Writes a new batch by COPY, and a whole journal that was kept in a file: its facts as the first process's."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Protocol
@@ -35,7 +36,7 @@ def copy_batch(
     """Write a whole batch; return the reference that its order ids were derived from, or none."""
     number = record.number
     first = digests.first_instruction
-    with one_ahead(parts) as coming:
+    with closing(one_ahead(parts)) as coming:
         for part in coming:
             for page in part.pages:
                 fetch(connection, "INSERT INTO page VALUES (%s, %s, %s)", (number, digests.pages, page))

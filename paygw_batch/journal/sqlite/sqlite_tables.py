@@ -116,7 +116,7 @@ def store_batch(
     with (
         _sorted_once(connection, _BY_PAYEE, before=digests.first_instruction - 1, rows=record.rows),
         _sorted_once(connection, _COUNTED, before=digests.first_instruction - 1, rows=record.rows),
-        one_ahead(_stored_parts(parts, digests, replaced)) as stored,
+        closing(one_ahead(_stored_parts(parts, digests, replaced))) as stored,
     ):
         for part in stored:
             pages = enumerate(part.pages, start=part.first_page)
