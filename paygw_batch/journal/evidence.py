@@ -6,6 +6,7 @@ enquiry caused by a notification is stored in the same way, with a separate sour
 
 import base64
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -45,6 +46,7 @@ from paygw_batch.journal.values import (
     Identity,
     Messages,
     Named,
+    Note,
     NotedBeside,
     Remark,
     TakenIn,
@@ -132,14 +134,137 @@ Record = Callable[[Sequence[Entry | Remark]], Sequence[tuple[int, str, bool]]]
 """Appends facts inside the open transaction; for each, returns its number, its time, and whether it moved its row."""
 
 
-class EvidenceLog:
-    """The evidence and the notes of one journal; `JournalReader` describes the queries that it passes on.
+class EvidenceQueries(ABC):
+    """What the evidence and the notes of one journal say."""
 
-    The writing methods are called inside the open transaction.
-    """
+    @abstractmethod
+    def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement, and return all it finds."""
+
+    def messages(self, batch: int | None = None) -> Messages:
+        """Return the messages of the gateway about the rows of one batch, or of all, that a person must look at."""
+        return Messages(
+            [
+                Contradiction(number, batch_id, row, order_id, STATES[state], kind, attempt, at)
+                for number, batch_id, row, order_id, state, kind, attempt, at in self._run(
+                    "contradictions", batch=batch
+                )
+            ],
+            [
+                WaitingEvidence(
+                    number, batch_id, row, order_id, STATES[state], Finding(finding), means, EvidenceSource(source), at
+                )
+                for number, batch_id, row, order_id, state, finding, means, source, at in self._run(
+                    "waiting", batch=batch
+                )
+            ],
+        )
+
+    def message_counts(self, batch: int | None = None) -> Mapping[str, int]:
+        """Return the number of messages of each finding, about the rows of one batch or of all."""
+        return dict(self._run("counts") if batch is None else self._run("counts_of_batch", batch=batch))
+
+    def carried_out(self, batch: str) -> Sequence[CarriedOut]:
+        """Return the statements that were carried out for a batch, oldest first."""
+        notes = self._notes(NoteKind.CARRIED_OUT)
+        return [note for note in notes if isinstance(note, CarriedOut) and note.batch == batch]
+
+    def holds(self, batch: int) -> Mapping[int, Hold]:
+        """Return the evidence that holds ready rows of a batch, by row: no run sends them."""
+        by_row: dict[int, Hold] = {}
+        for row, number, source, means, at in self._run("holds", batch=batch):
+            left_at = at if source == EvidenceSource.WITNESS.value else ""
+            if row in by_row:
+                left_at = left_at or by_row[row].left_at
+            by_row[row] = Hold(number, EvidenceSource(source), means, at, left_at)
+        return by_row
+
+    def first_reading(self, sha256: str) -> FirstReading:
+        """Return when the file of a statement with this digest was first read, for any batch."""
+        first_at, attempts = "", dict[int, int]()
+        for details, at in self._run("readings", sha256=sha256):
+            first_at = first_at or at
+            for number, attempts_then in json.loads(details)["attempts"]:
+                attempts.setdefault(number, attempts_then)
+        return FirstReading(first_at, attempts)
+
+    def withdrawals(self) -> Sequence[Withdrawal]:
+        """Return the signed plans and orders that were withdrawn, oldest first."""
+        return [note for note in self._notes(NoteKind.WITHDRAWN) if isinstance(note, Withdrawal)]
+
+    def signed_orders(self, batch: str = "") -> Sequence[str]:
+        """Return the documents of the signed orders carried out for a batch (empty: to forget people), oldest first."""
+        orders = (order for order in self._notes(NoteKind.ORDER) if isinstance(order, SignedOrder))
+        return [order.document for order in orders if order.batch == batch]
+
+    def names(self, identity: Identity) -> tuple[EndpointIdentity, ...]:
+        """Return the endpoints of the journal's merchant by every name that was noted, oldest first."""
+        return (identity.name, *(note.endpoint for note in self._notes(NoteKind.NAMED) if isinstance(note, Named)))
+
+    def clock(self) -> tuple[str, ClockSeen | None]:
+        """Return the journal's newest time, and the last note about our clock and the gateway's."""
+        ((newest,),) = self._run("newest_time")
+        lines = self._run("newest_notes", kind=NoteKind.CLOCK.value, limit=1)
+        notes = (note_of(NoteKind.CLOCK, *columns) for columns in lines)
+        return newest or "", next((note for note in notes if isinstance(note, ClockSeen)), None)
+
+    def taken_in(self) -> int:
+        """Return the fact by which the last judged notification arrived; 0 if none was judged."""
+        ((number,),) = self._run("taken_in")
+        return int(number)
+
+    def arrivals(self, limit: int) -> list[tuple[int, str]]:
+        """Return up to `limit` notifications that wait to be judged, oldest first, each with its fact."""
+        return self._run("arrivals", limit=limit)
+
+    def contested(self, numbers: Iterable[int]) -> frozenset[int]:
+        """Return the given instructions that evidence holds."""
+        wanted = sorted(set(numbers))
+        return frozenset(number for (number,) in self._run("contested", numbers=wanted)) if wanted else frozenset()
+
+    def orders(self, order_id: str) -> Sequence[Candidate]:
+        """Return the instructions of every operation that use, or used, an order id.
+
+        An unknown id may have the form of a later attempt's: then return the instructions that use, or used, the id of
+        its first attempt, each with `is_attempt_unknown`.
+        """
+        known = self._known_as(order_id)
+        if not known and (first := first_order_id(order_id)) is not None:
+            return later_attempt_of(first, self._known_as(first))
+        return known
+
+    def _notes(self, kind: NoteKind) -> list[Note]:
+        """Return the notes of one kind, oldest first."""
+        return [note_of(kind, *columns) for columns in self._run("notes", kind=kind.value)]
+
+    def _known_as(self, order_id: str) -> list[Candidate]:
+        if "\0" in order_id or order_id.encode(errors="replace").decode() != order_id:
+            return []  # half a surrogate pair, or NUL: not an order id of ours, and the database cannot look it up
+        known = self._run("known_as", order_id=order_id)
+        return [
+            Candidate(
+                number,
+                own_id,
+                amount,
+                currency,
+                Standing(STATES[state], *standing),
+                sent_id,
+                bool(is_first),
+                at,
+                endpoint,
+            )
+            for number, own_id, amount, currency, state, *standing, sent_id, is_first, at, endpoint in known
+        ]
+
+
+class EvidenceLog(EvidenceQueries):
+    """The evidence and the notes of one journal, also to write: all of that inside the open transaction."""
 
     def __init__(self, tables: Tables) -> None:
-        self._tables, self._run = tables, tables.run
+        self._tables = tables
+
+    def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+        return self._tables.run(name, **values)
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], record: Record, at: str
@@ -199,121 +324,12 @@ class EvidenceLog:
             if self._run("withdrawn", sha256=sha256):
                 raise DocumentWithdrawn
 
-    def messages(self, batch: int | None) -> Messages:
-        return Messages(
-            [
-                Contradiction(number, batch_id, row, order_id, STATES[state], kind, attempt, at)
-                for number, batch_id, row, order_id, state, kind, attempt, at in self._run(
-                    "contradictions", batch=batch
-                )
-            ],
-            [
-                WaitingEvidence(
-                    number, batch_id, row, order_id, STATES[state], Finding(finding), means, EvidenceSource(source), at
-                )
-                for number, batch_id, row, order_id, state, finding, means, source, at in self._run(
-                    "waiting", batch=batch
-                )
-            ],
-        )
-
-    def message_counts(self, batch: int | None) -> Mapping[str, int]:
-        return dict(self._run("counts") if batch is None else self._run("counts_of_batch", batch=batch))
-
-    def carried_out(self, batch: str) -> list[CarriedOut]:
-        notes = self._notes(NoteKind.CARRIED_OUT)
-        return [note for note in notes if isinstance(note, CarriedOut) and note.batch == batch]
-
-    def holds(self, batch: int) -> Mapping[int, Hold]:
-        by_row: dict[int, Hold] = {}
-        for row, number, source, means, at in self._run("holds", batch=batch):
-            left_at = at if source == EvidenceSource.WITNESS.value else ""
-            if row in by_row:
-                left_at = left_at or by_row[row].left_at
-            by_row[row] = Hold(number, EvidenceSource(source), means, at, left_at)
-        return by_row
-
-    def first_reading(self, sha256: str) -> FirstReading:
-        first_at, attempts = "", dict[int, int]()
-        for details, at in self._run("readings", sha256=sha256):
-            first_at = first_at or at
-            for number, attempts_then in json.loads(details)["attempts"]:
-                attempts.setdefault(number, attempts_then)
-        return FirstReading(first_at, attempts)
-
-    def withdrawals(self) -> list[Withdrawal]:
-        return [note for note in self._notes(NoteKind.WITHDRAWN) if isinstance(note, Withdrawal)]
-
-    def signed_orders(self, batch: str) -> list[str]:
-        """Return the documents of the signed orders about a batch; for "", those about the whole journal."""
-        orders = (order for order in self._notes(NoteKind.ORDER) if isinstance(order, SignedOrder))
-        return [order.document for order in orders if order.batch == batch]
-
-    def names(self, identity: Identity) -> tuple[EndpointIdentity, ...]:
-        """Return the endpoints of the journal's merchant by every name that was noted, oldest first."""
-        return (identity.name, *(note.endpoint for note in self._notes(NoteKind.NAMED) if isinstance(note, Named)))
-
-    def clock(self) -> ClockSeen | None:
-        return next((note for note in self._notes(NoteKind.CLOCK, newest=1) if isinstance(note, ClockSeen)), None)
-
-    def taken_in(self) -> int:
-        """Return the fact by which the last judged notification arrived; 0 if none was judged."""
-        ((number,),) = self._run("taken_in")
-        return int(number)
-
-    def arrivals(self, limit: int) -> list[tuple[int, str]]:
-        """Return up to `limit` notifications that wait to be judged, oldest first, each with its fact."""
-        return self._run("arrivals", limit=limit)
-
-    def newest_time(self) -> str:
-        ((newest,),) = self._run("newest_time")
-        return newest or ""
-
-    def contested(self, numbers: Iterable[int]) -> frozenset[int]:
-        """Return the given instructions that evidence holds."""
-        wanted = sorted(set(numbers))
-        return frozenset(number for (number,) in self._run("contested", numbers=wanted)) if wanted else frozenset()
-
-    def candidates(self, order_id: str) -> list[Candidate]:
-        known = self._known_as(order_id)
-        if not known and (first := first_order_id(order_id)) is not None:
-            return later_attempt_of(first, self._known_as(first))
-        return known
-
-    def _notes(self, kind: NoteKind, newest: int | None = None) -> list[Any]:
-        """Return the notes of one kind, oldest first; with `newest`, that many, newest first."""
-        lines = (
-            self._run("notes", kind=kind.value)
-            if newest is None
-            else self._run("newest_notes", kind=kind.value, limit=newest)
-        )
-        return [note_of(kind, *columns) for columns in lines]
-
-    def _locked_candidates(self, order_id: str | None) -> list[Candidate]:
+    def _locked_candidates(self, order_id: str | None) -> Sequence[Candidate]:
         """Return the instructions with an order id, and lock them against sending until the evidence is kept."""
-        known = [] if order_id is None else self.candidates(order_id)
+        known = [] if order_id is None else self.orders(order_id)
         if order_id is None or not known or not self._tables.lock_rows([row.number for row in known]):
             return known
-        return self.candidates(order_id)
-
-    def _known_as(self, order_id: str) -> list[Candidate]:
-        if "\0" in order_id or order_id.encode(errors="replace").decode() != order_id:
-            return []  # half a surrogate pair, or NUL: not an order id of ours, and the database cannot look it up
-        known = self._run("known_as", order_id=order_id)
-        return [
-            Candidate(
-                number,
-                own_id,
-                amount,
-                currency,
-                Standing(STATES[state], *standing),
-                sent_id,
-                bool(is_first),
-                at,
-                endpoint,
-            )
-            for number, own_id, amount, currency, state, *standing, sent_id, is_first, at, endpoint in known
-        ]
+        return self.orders(order_id)
 
 
 def _facts_of(evidence: Evidence, ruling: Ruling, at: str) -> list[Entry | Remark]:

@@ -5,7 +5,7 @@ runs on all three. A journal has one writer, and is called from one thread at a 
 """
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,13 +14,13 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from paygw_batch.core.evidence import Candidate, Evidence, Finding, SignedOrder
+from paygw_batch.core.evidence import Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Released, Replaced, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.text import differ_by_damage_alone, spelled_alike
 from paygw_batch.errors import InternalError, RowsMoved
 from paygw_batch.journal.audit import AuditEntry
-from paygw_batch.journal.evidence import EvidenceLog, evidence_of
+from paygw_batch.journal.evidence import EvidenceLog, EvidenceQueries, evidence_of
 from paygw_batch.journal.facts import PeopleFact, history_of
 from paygw_batch.journal.forget import forget_heard, forget_payees, forgettable
 from paygw_batch.journal.lost import hold_lost_orders
@@ -49,12 +49,10 @@ from paygw_batch.journal.values import (
     ClockSeen,
     Due,
     Entry,
-    FirstReading,
     Forgettable,
     FoundPayment,
     Head,
     HistoryEntry,
-    Hold,
     KeptReply,
     Known,
     LookAlike,
@@ -69,7 +67,6 @@ from paygw_batch.journal.values import (
     StateTally,
     TallyKind,
     UsedSpelling,
-    WantedRows,
     Withdrawal,
     is_in_quarantine,
 )
@@ -84,7 +81,7 @@ _OVER = frozenset({State.PAID, State.RETURNED, State.REPLACED, State.REJECTED})
 """The states of rows in a batch that is over."""
 
 
-class JournalReader(ABC):
+class JournalReader(EvidenceQueries):
     """The journal of one endpoint, opened for reading: one snapshot of it, even while a run writes it.
 
     Every method raises `JournalCorrupt` for damage, and `JournalError` for a read that fails.
@@ -100,14 +97,8 @@ class JournalReader(ABC):
         """Return the journal's identity, and its newest state."""
         with self._snapshot():
             facts, digest = self._chain_end()
-            evidence = self._evidence
-            marks = evidence.newest_time(), evidence.taken_in(), evidence.clock()
-            return Head(self._tables.identity.journal_id, facts, digest, *marks)
-
-    def clock(self) -> tuple[str, ClockSeen | None]:
-        """Return the journal's newest time, and the last note about our clock and the gateway's."""
-        with self._translating_errors():
-            return self._evidence.newest_time(), self._evidence.clock()
+            newest_time, clock = self.clock()
+            return Head(self._tables.identity.journal_id, facts, digest, newest_time, self.taken_in(), clock)
 
     def batches(self, *, plan_sha256: str = "") -> Sequence[BatchRecord]:
         """Return all batches, or the one that the plan with this digest opened, oldest first."""
@@ -213,7 +204,15 @@ class JournalReader(ABC):
         with the batch. With `accepted_until`, accepted rows count only if their latest intent is not after that time.
         """
         with self._translating_errors():
-            yield from find_rows(self._tables, batch, WantedRows(states, numbers, accepted_until, after, limit))
+            yield from find_rows(
+                self._tables,
+                batch,
+                states=states,
+                numbers=numbers,
+                accepted_until=accepted_until,
+                after=after,
+                limit=limit,
+            )
 
     def standing_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
         """Yield all rows of a batch as plain lines of `LINE_COLUMNS`, in groups, at a fraction of the cost of `rows`.
@@ -253,48 +252,9 @@ class JournalReader(ABC):
         return ()
 
     def messages(self, batch: int | None = None) -> Messages:
-        """Return the messages of the gateway about the rows of one batch, or of all, that a person must look at."""
+        """Return the messages as `EvidenceQueries` does, all of one moment."""
         with self._snapshot():
-            return self._evidence.messages(batch)
-
-    def message_counts(self, batch: int | None = None) -> Mapping[str, int]:
-        """Return the number of messages of each finding, about the rows of one batch or of all."""
-        with self._translating_errors():
-            return self._evidence.message_counts(batch)
-
-    def carried_out(self, batch: str) -> Sequence[CarriedOut]:
-        """Return the statements that were carried out for a batch, oldest first."""
-        with self._translating_errors():
-            return self._evidence.carried_out(batch)
-
-    def signed_orders(self, batch: str = "") -> Sequence[str]:
-        """Return the documents of the signed orders carried out for a batch (empty: to forget people), oldest first."""
-        with self._translating_errors():
-            return self._evidence.signed_orders(batch)
-
-    def holds(self, batch: int) -> Mapping[int, Hold]:
-        """Return the evidence that holds ready rows of a batch, by row: no run sends them."""
-        with self._translating_errors():
-            return self._evidence.holds(batch)
-
-    def first_reading(self, sha256: str) -> FirstReading:
-        """Return when the file of a statement with this digest was first read, for any batch."""
-        with self._translating_errors():
-            return self._evidence.first_reading(sha256)
-
-    def withdrawals(self) -> Sequence[Withdrawal]:
-        """Return the signed plans and orders that were withdrawn, oldest first."""
-        with self._translating_errors():
-            return self._evidence.withdrawals()
-
-    def orders(self, order_id: str) -> Sequence[Candidate]:
-        """Return the instructions of every operation that use, or used, an order id.
-
-        An unknown id may have the form of a later attempt's: then return the instructions that use, or used, the id of
-        its first attempt, each with `is_attempt_unknown`.
-        """
-        with self._translating_errors():
-            return self._evidence.candidates(order_id)
+            return super().messages(batch)
 
     def history(self, batch: int) -> Sequence[HistoryEntry]:
         """Return the acts of people on a batch and on the rows it covers, oldest first."""
@@ -350,7 +310,7 @@ class JournalReader(ABC):
         if any(tally.state not in _OVER for tally in tallies(self._tables, batch, TallyKind.ALL, None)):
             return False
         messages = self._evidence.messages(batch)
-        rejected = find_rows(self._tables, batch, WantedRows({State.REJECTED}))
+        rejected = find_rows(self._tables, batch, states={State.REJECTED})
         return not (messages.contradictions or messages.waiting) and not any(
             is_in_quarantine(row.quarantined_since, cutoff) for row in rejected
         )
@@ -374,8 +334,7 @@ class JournalReader(ABC):
 
     def has_arrivals(self) -> bool:
         """Whether notifications wait to be judged."""
-        with self._translating_errors():
-            return bool(self._evidence.arrivals(1))
+        return bool(self.arrivals(1))
 
     @abstractmethod
     def close(self) -> None:
@@ -475,9 +434,7 @@ class Journal(JournalReader):
         """
         findings: Counter[Finding] = Counter()
         while at_most is None or findings.total() < at_most:
-            with self._translating_errors():
-                waiting = self._evidence.arrivals(_NOTIFICATIONS_AT_ONCE)
-            if not waiting:
+            if not (waiting := self.arrivals(_NOTIFICATIONS_AT_ONCE)):
                 break
             judged = self.record_evidence([evidence_of(*arrival) for arrival in waiting], words, at=at)
             findings.update(judged)
@@ -552,7 +509,7 @@ class Journal(JournalReader):
         released, digest = 0, "" if order is None else order.sha256
         with self._writing():
             ((operation,),) = self._tables.run("operation_of", batch=batch)
-            rejected_rows = find_rows(self._tables, batch, WantedRows({State.REJECTED}, rows))
+            rejected_rows = find_rows(self._tables, batch, states={State.REJECTED}, numbers=rows)
             rejected = iter(array("q", (row.instruction for row in rejected_rows)))
             while group := list(islice(rejected, _AT_ONCE)):
                 standings = self._standings(group)

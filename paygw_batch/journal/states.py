@@ -11,7 +11,7 @@ from paygw_batch.core.batch import BILLION, Instruction, attempt_order_id
 from paygw_batch.core.lifecycle import LEADS_TO, FactKind, Standing, State
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.tables import Tables
-from paygw_batch.journal.values import Due, RowState, StateTally, TallyKind, WantedRows
+from paygw_batch.journal.values import Due, RowState, StateTally, TallyKind
 from paygw_batch.language import say
 
 PROVEN_STATEMENT = "proven_statement"
@@ -100,19 +100,28 @@ def _tallies(lines: Iterable[Sequence[Any]]) -> list[StateTally]:
     ]
 
 
-def find_rows(tables: Tables, batch: int, wanted: WantedRows) -> Iterator[RowState]:
+def find_rows(
+    tables: Tables,
+    batch: int,
+    *,
+    states: Collection[State] | None = None,
+    numbers: Collection[int] | None = None,
+    accepted_until: str | None = None,
+    after: int = 0,
+    limit: int | None = None,
+) -> Iterator[RowState]:
     """Yield the wanted rows of a batch in the sheet's order (see `JournalReader.rows`)."""
-    states, after = wanted.states, wanted.after
-    if wanted.numbers is not None:
-        standings = described(tables, _numbered(tables, batch, wanted.numbers, after))
+    if numbers is not None:
+        standings = described(tables, _numbered(tables, batch, numbers, after))
         if states is not None:
             named = set(states)
-            standings = (row for row in standings if row.state in named and _is_old_enough(row, wanted.accepted_until))
-        yield from islice(standings, wanted.limit)
+            standings = (row for row in standings if row.state in named and _is_old_enough(row, accepted_until))
+        yield from islice(standings, limit)
     elif states is None:
-        yield from described(tables, islice(_walked(tables, batch, after, wanted.limit), wanted.limit))
-    else:
-        yield from described(tables, _in_states(tables, batch, states, wanted))
+        yield from described(tables, islice(_walked(tables, batch, after, limit), limit))
+    elif states:
+        about = {"batch": batch, "states": [state.value for state in states], "until": accepted_until}
+        yield from described(tables, _in_states(tables, about, after, limit))
 
 
 def described(tables: Tables, pairs: Iterable[tuple[int, int]]) -> Iterator[RowState]:
@@ -135,8 +144,8 @@ def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[Due]:
         rows += due
         if not due:  # very many rows may have ended already
             at_once = _AT_ONCE
-            if not are_many(tables, batch, {State.READY}):
-                ready = [State.READY.value]
+            ready = [State.READY.value]
+            if not are_many(tables, batch, ready):
                 found_row = tables.run("rows_in", batch=batch, states=ready, after=after, until=None, limit=1)
                 if not found_row:
                     break
@@ -186,30 +195,24 @@ def _numbered(tables: Tables, batch: int, numbers: Collection[int], after: int) 
         yield from tables.run("numbered", batch=batch, rows=ordered[start : start + _AT_ONCE])
 
 
-def _in_states(tables: Tables, batch: int, states: Collection[State], wanted: WantedRows) -> Iterator[tuple[int, int]]:
-    """Yield row and instruction of the wanted rows of a batch that are in `states`."""
-    if not states:
+def _in_states(tables: Tables, about: Mapping[str, Any], after: int, limit: int | None) -> Iterator[tuple[int, int]]:
+    """Yield row and instruction of the rows after `after` that are as `about` says."""
+    if limit is not None and are_many(tables, about["batch"], about["states"]):
+        at_once, left = max(limit, _WALKED_AT_ONCE), limit
+        while left > 0 and (lines := tables.run("rows_walked", **about, after=after, limit=at_once)):
+            wanted = [(row, instruction) for row, instruction, is_wanted in lines if is_wanted]
+            yield from wanted[:left]
+            left, after = left - len(wanted), lines[-1][0]
         return
-    about = {"batch": batch, "states": [state.value for state in states], "until": wanted.accepted_until}
-    if wanted.limit is not None and are_many(tables, batch, states):
-        yield from islice(_walked_in(tables, wanted.after, max(wanted.limit, _WALKED_AT_ONCE), about), wanted.limit)
-        return
-    limit = NO_LIMIT if wanted.limit is None else wanted.limit
     # Read them all at once: the caller may write to the journal between two rows.
     found_rows, instructions = array("q"), array("q")
-    for row, instruction in tables.stream("rows_in", **about, after=wanted.after, limit=limit):
+    most = NO_LIMIT if limit is None else limit
+    for row, instruction in tables.stream("rows_in", **about, after=after, limit=most):
         found_rows.append(row)
         instructions.append(instruction)
     yield from zip(found_rows, instructions, strict=True)
 
 
-def are_many(tables: Tables, batch: int, states: Collection[State]) -> bool:
+def are_many(tables: Tables, batch: int, states: list[str]) -> bool:
     """Whether many rows of a batch are in some states: reading the whole batch is then cheaper than sorting them."""
-    counted = tables.run("many_in", batch=batch, states=[state.value for state in states], limit=_COMMON_ROWS)
-    return counted == [(_COMMON_ROWS,)]
-
-
-def _walked_in(tables: Tables, after: int, at_once: int, about: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    while lines := tables.run("rows_walked", **about, after=after, limit=at_once):
-        yield from ((row, instruction) for row, instruction, is_wanted in lines if is_wanted)
-        after = lines[-1][0]
+    return tables.run("many_in", batch=batch, states=states, limit=_COMMON_ROWS) == [(_COMMON_ROWS,)]

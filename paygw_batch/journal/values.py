@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum, StrEnum
 from typing import Any, NamedTuple
@@ -343,17 +343,6 @@ class OldPages(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class WantedRows:
-    """The rows of a batch to read: see `JournalReader.rows`. None: all."""
-
-    states: Collection[State] | None = None
-    numbers: Collection[int] | None = None
-    accepted_until: str | None = None
-    after: int = 0
-    limit: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class StateTally:
     """The count and sum of a batch's instructions in `state`, for one country and currency."""
 
@@ -519,7 +508,7 @@ class BatchOpened:
     """The details of the fact that opens a batch, with digests that reveal any later change to its rows.
 
     `totals` maps a currency to the count and the sum, in minor units, of the rows that are new. Digests are SHA-256 in
-    hex, over the canonical bytes of the rows in order (see `digest.py`).
+    hex, over the canonical bytes of the rows in order (see `new_batch.py`).
     """
 
     batch: str

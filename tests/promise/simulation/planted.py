@@ -38,7 +38,7 @@ from paygw_batch.gateway.message import (
     TransportFault,
 )
 from paygw_batch.journal import journal as journal_of_all
-from paygw_batch.journal.evidence import EvidenceLog
+from paygw_batch.journal.evidence import EvidenceLog, EvidenceQueries
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows, NewInstructions
 from paygw_batch.journal.sqlite import sqlite_journal, sqlite_tables
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
@@ -284,8 +284,8 @@ Arrivals = list[tuple[int, str]]
 
 
 def _reading(look: Callable[[Arrivals], Arrivals]) -> Callable[[SimWorld], None]:
-    arrivals = EvidenceLog.arrivals
-    return patched(EvidenceLog, "arrivals", lambda self, limit: look(arrivals(self, limit)))
+    arrivals = EvidenceQueries.arrivals
+    return patched(EvidenceQueries, "arrivals", lambda self, limit: look(arrivals(self, limit)))
 
 
 def first_is_skipped(found: Arrivals) -> Arrivals:
