@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from paygw_batch.core.evidence import Finding
@@ -298,3 +299,54 @@ class JournalThread:
     def close(self) -> None:
         """End the thread."""
         self._thread.shutdown()
+
+
+class SendingJournal(Protocol):
+    """The calls of a journal that an engine's journal makes."""
+
+    def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        """Make facts durable in one transaction."""
+        ...
+
+    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+        """Return the next rows of a batch that may be sent."""
+        ...
+
+    def judge_arrivals(
+        self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
+    ) -> Counter[Finding]:
+        """Judge the notifications that wait."""
+        ...
+
+
+class CallsInTurn:
+    """Makes the calls that an engine's journal has in common, each in its turn."""
+
+    def __init__(self, journal: SendingJournal) -> None:
+        self._journal = journal
+        self._thread = JournalThread()
+        self._turn = asyncio.Lock()
+        self._last_row: dict[int, int] = {}
+
+    async def call(self, call: Callable[[], T]) -> T:
+        """Make a call to the journal in its turn."""
+        async with self._turn:
+            return await self._thread.call(call)
+
+    async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
+        """Return the next rows, as `EngineJournal` does."""
+        return await self.call(partial(self._next, batch, limit))
+
+    async def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+        """Judge some notifications, as `EngineJournal` does."""
+        return await self.call(partial(self._journal.judge_arrivals, words, at=at, at_most=JUDGED_AT_ONCE))
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.close()
+
+    def _next(self, batch: int, limit: int) -> Sequence[Due]:
+        page = self._journal.due(batch, after_row=self._last_row.get(batch, 0), limit=limit)
+        if page:
+            self._last_row[batch] = page[-1].row
+        return page

@@ -5,14 +5,13 @@ send (`ClaimedRows`). Either may meet another process at a row: the database let
 other is skipped.
 """
 
-import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import Connection, IsolationLevel
@@ -27,10 +26,10 @@ from paygw_batch.journal.journal import Journal, JournalReader
 from paygw_batch.journal.new_batch import BatchPart, OpeningDigests
 from paygw_batch.journal.outbox import OUTBOX_PARTS, Outbox
 from paygw_batch.journal.port import (
-    JUDGED_AT_ONCE,
-    JournalThread,
+    CallsInTurn,
     RowBeingSent,
     RunNow,
+    SendingJournal,
     SharedRun,
     VerifyProgress,
     WorkerLife,
@@ -85,54 +84,15 @@ from paygw_batch.journal.values import (
 T = TypeVar("T")
 
 
-class SendingJournal(Protocol):
-    """The calls of a `PostgresJournal` that an engine's journal makes."""
-
-    def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Make facts durable in one transaction."""
-        ...
-
-    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
-        """Return the next rows of a batch that may be sent."""
-        ...
-
-    def judge_arrivals(
-        self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
-    ) -> Counter[Finding]:
-        """Judge the notifications that wait."""
-        ...
-
-
-class OwnRun:
+class OwnRun(CallsInTurn):
     """Implements `EngineJournal` on a journal in PostgreSQL, for one run."""
 
     def __init__(self, journal: SendingJournal, may_leave: Callable[[float], bool]) -> None:
-        self._journal = journal
+        super().__init__(journal)
         self.may_leave = may_leave
-        self._thread = JournalThread()
-        self._turn = asyncio.Lock()
-        self._last_row: dict[int, int] = {}
-
-    async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
-        async with self._turn:
-            return await self._thread.call(partial(self._next, batch, limit))
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        async with self._turn:
-            return await self._thread.call(partial(self._appended, entries))
-
-    async def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        async with self._turn:
-            return await self._thread.call(partial(self._journal.judge_arrivals, words, at=at, at_most=JUDGED_AT_ONCE))
-
-    def close(self) -> None:
-        self._thread.close()
-
-    def _next(self, batch: int, limit: int) -> Sequence[Due]:
-        page = self._journal.due(batch, after_row=self._last_row.get(batch, 0), limit=limit)
-        if page:
-            self._last_row[batch] = page[-1].row
-        return page
+        return await self.call(partial(self._appended, entries))
 
     def _appended(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Append facts; an intent is held if another process or a person moved its row after it was read as due."""
@@ -157,11 +117,6 @@ class ClaimedRows(OwnRun):
         self._claim = claim
         self.rows = rows
         """The number of rows that this worker has sent."""
-
-    async def ask(self, call: Callable[[], T]) -> T:
-        """Make another call to the journal in its turn."""
-        async with self._turn:
-            return await self._thread.call(call)
 
     def _next(self, batch: int, limit: int) -> Sequence[Due]:
         while page := super()._next(batch, limit):
@@ -490,7 +445,7 @@ class WorkerJournal(PostgresJournal):
         if self._given is None or self.run is None:
             return False
         ask = partial(is_overtaken, run=self.run)
-        return await self._given.ask(lambda: self.writer.ask(ask))
+        return await self._given.call(lambda: self.writer.ask(ask))
 
     def stop_run(self, run: SharedRun, reason: str) -> None:
         self.writer.ask(partial(stop_run, number=run.number, reason=reason))

@@ -9,10 +9,8 @@ more than it saves. A fast disk is awaited in the event loop too: getting the in
 longer than the disk takes (docs/decisions/0051).
 """
 
-import asyncio
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from datetime import datetime
@@ -33,7 +31,7 @@ from paygw_batch.journal.left import LeftWriter, Noted, noted_of, noting_failed
 from paygw_batch.journal.lock import LockHolder, WriteLock, journal_holder
 from paygw_batch.journal.new_batch import BatchPart, OpeningDigests
 from paygw_batch.journal.outbox import OUTBOX_PARTS, Outbox
-from paygw_batch.journal.port import JUDGED_AT_ONCE, JournalThread, RowBeingSent, VerifyProgress
+from paygw_batch.journal.port import CallsInTurn, RowBeingSent, VerifyProgress
 from paygw_batch.journal.sqlite import connect
 from paygw_batch.journal.sqlite.connect import (
     conflicting,
@@ -58,7 +56,6 @@ from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.journal.tables import ON_SQLITE, named_sql
 from paygw_batch.journal.values import (
     BatchRecord,
-    Due,
     Entry,
     Forgettable,
     KeptNotice,
@@ -491,23 +488,15 @@ _FIRST_AVERAGE_S = 2 * QUICK_S
 """A run starts with commits in the thread; about twelve fast ones bring the average below `QUICK_S`."""
 
 
-class SqliteEngineJournal:
+class SqliteEngineJournal(CallsInTurn):
     """Implements `EngineJournal` for one run, on a journal in a file, without blocking the event loop."""
 
+    _journal: SqliteJournal
+
     def __init__(self, journal: SqliteJournal, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._journal = journal
+        super().__init__(journal)
         self._clock = clock
         self._commit_s = _FIRST_AVERAGE_S
-        self._thread = JournalThread()
-        self._turn = asyncio.Lock()
-        self._last_row: dict[int, int] = {}
-
-    async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
-        after = self._last_row.get(batch, 0)
-        async with self._turn:
-            page = await self._thread.call(partial(self._journal.due, batch, after_row=after, limit=limit))
-        self._last_row[batch] = page[-1].row if page else after
-        return page
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Stage facts now; commit them here if the disk is fast, otherwise in the thread."""
@@ -521,13 +510,6 @@ class SqliteEngineJournal:
     def may_leave(self, age_s: float) -> bool:  # noqa: ARG002 (the port's)
         """Whether no write has failed. This process keeps the lock as long as it lives, even while it is frozen."""
         return self._journal.can_write()
-
-    async def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        async with self._turn:
-            return await self._thread.call(partial(self._journal.judge_arrivals, words, at=at, at_most=JUDGED_AT_ONCE))
-
-    def close(self) -> None:
-        self._thread.close()
 
     def _timed(self, commit: Callable[[], T]) -> T:
         """Run a commit and note how long it took. Only one runs at a time."""
