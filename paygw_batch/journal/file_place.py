@@ -194,14 +194,8 @@ def in_memory_journal(
     connection = apsw.Connection(_NAME)
     connection.deserialize("main", database_of(identity))
     configure(connection)
-    return SqliteJournal(
-        connection,
-        Path(_NAME),
-        end=identity.start,
-        left=NothingLeft(),
-        lock=_NoLock(),
-        notes=notes,
-    )
+    no_lock = ExitStack()  # no other process can reach the journal
+    return SqliteJournal(connection, Path(_NAME), end=identity.start, left=NothingLeft(), lock=no_lock, notes=notes)
 
 
 @cache
@@ -215,13 +209,6 @@ def database_of(identity: Identity) -> bytes:
         return connection.serialize("main")
     finally:
         connection.close()
-
-
-class _NoLock:
-    """Keeps no one out: no other process can reach the journal."""
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
 
 
 _MAX_TIME_BYTES = 100

@@ -27,7 +27,7 @@ from paygw_batch.core.choices import Choices
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import ApprovalError, InternalError, PaygwError
-from paygw_batch.journal.file_place import _NoLock, database_of
+from paygw_batch.journal.file_place import database_of
 from paygw_batch.journal.left import NothingLeft
 from paygw_batch.journal.sqlite.connect import configure
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
@@ -197,7 +197,7 @@ def _opened(image: bytes, end: Link) -> SqliteJournal:
         Path(":memory:"),
         end=end,
         left=NothingLeft(),
-        lock=_NoLock(),
+        lock=ExitStack(),
         notes=(),
     )
 
