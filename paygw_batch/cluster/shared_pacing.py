@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.engine.pacing import LocalPacing, Pace, stop_sentence
@@ -21,14 +20,6 @@ STALE_S = 10.0
 """Without an answer from the gate for this long, no row starts."""
 GIVE_UP_S = 60.0
 """Without an answer from the gate for this long, the run stops."""
-
-
-@dataclass(frozen=True, slots=True)
-class _EngineCalls:
-    """The callbacks that an engine gives its pacing at the start of a run."""
-
-    changed: Callable[[], None]
-    stop: Callable[[str], None]
 
 
 class SharedPacing(LocalPacing):
@@ -49,18 +40,20 @@ class SharedPacing(LocalPacing):
         self._first_answer_s: float | None = None
         self._wake = asyncio.Event()
         self._asking: asyncio.Task[None] | None = None
-        self._told: _EngineCalls | None = None
+        self._has_ended = False
+        self._changed: Callable[[], None]
+        self._stop_run: Callable[[str], None]
 
     def begin(self, changed: Callable[[], None], stop: Callable[[str], None]) -> None:
-        self._told = _EngineCalls(changed, stop)
+        self._changed, self._stop_run = changed, stop
         self._answered_s = asyncio.get_running_loop().time()
-        self._asking = asyncio.create_task(self._ask_on(self._told))
+        self._asking = asyncio.create_task(self._ask_on())
 
     async def end(self) -> None:
         """Report the last outcomes, and leave the share to others."""
         if self._asking is not None:
             self._wake.set()
-            self._told = None
+            self._has_ended = True
             with suppress(asyncio.CancelledError):
                 await self._asking
 
@@ -91,15 +84,14 @@ class SharedPacing(LocalPacing):
         self._stop = self._stop or reason
         self._wake.set()
 
-    async def _ask_on(self, engine: _EngineCalls) -> None:
+    async def _ask_on(self) -> None:
         """Call the gate until the run ends; the last call reports the rest."""
-        loop = asyncio.get_running_loop()
         thread = ThreadPoolExecutor(1, thread_name_prefix="gate")
         try:
             while True:
                 self._wake.clear()
-                has_ended = self._told is None
-                await self._ask(engine, loop, thread)
+                has_ended = self._has_ended
+                await self._ask(thread)
                 if has_ended:
                     break
                 await asyncio.sleep(MIN_ASK_INTERVAL_S)
@@ -108,13 +100,14 @@ class SharedPacing(LocalPacing):
                         await self._wake.wait()
         except Exception as error:
             self._window.limit = 0
-            engine.stop(_unreadable(type(error).__name__))
+            self._stop_run(_unreadable(type(error).__name__))
             raise
         finally:
-            await loop.run_in_executor(thread, self._gate.close)
+            await asyncio.get_running_loop().run_in_executor(thread, self._gate.close)
             thread.shutdown()
 
-    async def _ask(self, engine: _EngineCalls, loop: asyncio.AbstractEventLoop, thread: ThreadPoolExecutor) -> None:
+    async def _ask(self, thread: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
         # Report a pause once: repeated with every call, it would grow by the duration of the call.
         rest_told_s, self._rest_to_tell_s = self._rest_to_tell_s, 0.0
         sent, self._outcomes = self._outcomes, []
@@ -125,14 +118,14 @@ class SharedPacing(LocalPacing):
         except JournalError as error:
             self._outcomes[:0] = sent
             self._rest_to_tell_s = max(rest_told_s, self._rest_to_tell_s)
-            self._not_answered(engine, loop.time(), error)
+            self._not_answered(loop.time(), error)
             return
         self._answered_s = loop.time()
         self._apply(share, self._answered_s)
         if share.stop is not None:  # also at the end: intents may have been refused before the first call
-            engine.stop(stop_sentence(share.stop))
-        if self._told is not None:
-            engine.changed()
+            self._stop_run(stop_sentence(share.stop))
+        if not self._has_ended:
+            self._changed()
 
     def _apply(self, share: GateShare, now_s: float) -> None:
         concurrency = self._pace.concurrency if share.concurrency is None else share.concurrency
@@ -146,12 +139,12 @@ class SharedPacing(LocalPacing):
         self._rhythm.rate_per_s = rate_per_s / share.senders
         super().pause(now_s, share.rest_s)
 
-    def _not_answered(self, engine: _EngineCalls, now_s: float, error: PaygwError) -> None:
+    def _not_answered(self, now_s: float, error: PaygwError) -> None:
         """Start no row under outdated limits, and stop the run if no new ones arrive."""
         if now_s - self._answered_s > STALE_S:
             self._window.limit = 0
-        if now_s - self._answered_s > GIVE_UP_S and self._told is not None:
-            engine.stop(_unreadable(error.message.removesuffix(".")))
+        if now_s - self._answered_s > GIVE_UP_S and not self._has_ended:
+            self._stop_run(_unreadable(error.message.removesuffix(".")))
 
 
 def _unreadable(reason: str) -> str:

@@ -18,7 +18,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Concluded, Fact, Intended
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.engine.pacing import TRIES, GroupLimit, LocalPacing, Pace, wait_before_try
-from paygw_batch.engine.ports import Gateway, Pacing, Prepare, Progress, World
+from paygw_batch.engine.ports import Gateway, Prepare, Progress, World
 from paygw_batch.errors import InternalError, SigningFailed
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal import Due, EngineJournal, Entry, KeptReply, MoveResult
@@ -198,7 +198,7 @@ class Engine:
         world: World,
         progress: Progress,
         departs_within_s: float,
-        pacing: Pacing | None = None,
+        pacing: LocalPacing | None = None,
         signed_ahead: int | None = None,
     ) -> None:
         """Prepare a run. A request leaves at most `departs_within_s` after its intent was submitted, or not at all.
@@ -212,7 +212,7 @@ class Engine:
         self._judge = judge
         self._world = world
         self._progress = progress
-        self._pacing: Pacing = pacing or LocalPacing(pace)
+        self._pacing = pacing or LocalPacing(pace)
         self._group_limit = GroupLimit(pace.concurrency)
         self._first = pace.first
         self._departs_within_s = departs_within_s

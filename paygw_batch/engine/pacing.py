@@ -127,7 +127,10 @@ def rejection_sentence(counted: int, reason: str) -> str:
 
 
 class LocalPacing:
-    """Paces a run that has its endpoint to itself. Implements `Pacing`."""
+    """Decides how many rows of a run are in flight, when the next one starts, and when the run must stop.
+
+    As if it had its endpoint to itself. Times are those of the event loop. No call waits.
+    """
 
     def __init__(self, pace: Pace) -> None:
         self._window = Window(pace.concurrency)
@@ -138,15 +141,20 @@ class LocalPacing:
         self.start = self._rhythm.start
 
     def begin(self, changed: Callable[[], None], stop: Callable[[str], None]) -> None:
-        """Do nothing: these limits depend on `learn` alone."""
+        """Begin a run, inside its event loop. `changed` is called when another row may start.
+
+        `stop` takes a reason to stop the run that does not follow from its own outcomes.
+        """
 
     async def end(self) -> None:
-        """Do nothing."""
+        """End the run; nothing is in flight now."""
 
     def has_place(self, in_flight: int) -> bool:
+        """Whether one more row may be in flight beside `in_flight`."""
         return in_flight < min(self._window.size, self._window.limit)
 
     def learn(self, outcome: Outcome) -> str | None:
+        """Note the outcome of an attempt; return why the run must stop, or None."""
         kind = outcome.kind
         self._window.learn(kind)
         is_doubtful = self._breaker.learn(kind)
@@ -155,10 +163,11 @@ class LocalPacing:
         return doubt_sentence(self._breaker.in_a_row) if is_doubtful else None
 
     def pause(self, now_s: float, pause_s: float) -> None:
+        """Note that the gateway asked for a pause."""
         self._rhythm.pause(now_s, pause_s)
 
     def stopped(self, reason: str) -> None:
-        """Do nothing: there is no other worker."""
+        """Note that the gateway's answer stopped the run: no worker can go on."""
 
 
 SMALLEST_GROUP_FACTS = 16

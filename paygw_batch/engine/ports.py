@@ -1,4 +1,4 @@
-"""The ports of the engine: transport, clock, progress, pacing. Tests and the simulation replace each of them."""
+"""The ports of the engine: transport, clock, progress. Tests and the simulation replace each of them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -42,48 +42,6 @@ class Progress(Protocol):
 
     def note(self, sentence: str) -> None:
         """Tell a person something at once."""
-        ...
-
-
-class Pacing(Protocol):
-    """Decides the number of rows in flight, the time of the next start, and when a run must stop.
-
-    Times are those of the event loop. No call waits.
-    """
-
-    def begin(self, changed: Callable[[], None], stop: Callable[[str], None]) -> None:
-        """Begin a run, inside its event loop. `changed` is called when another row may start.
-
-        `stop` takes a reason to stop the run that does not follow from its own outcomes.
-        """
-        ...
-
-    async def end(self) -> None:
-        """End the run; nothing is in flight now."""
-        ...
-
-    def has_place(self, in_flight: int) -> bool:
-        """Whether one more row may be in flight beside `in_flight`."""
-        ...
-
-    def wait_s(self, now_s: float) -> float:
-        """Return how long to wait before the next start."""
-        ...
-
-    def start(self, now_s: float) -> None:
-        """Record that a row starts now."""
-        ...
-
-    def learn(self, outcome: Outcome) -> str | None:
-        """Note the outcome of an attempt; return why the run must stop, or None."""
-        ...
-
-    def pause(self, now_s: float, pause_s: float) -> None:
-        """Record that the gateway asked for a pause."""
-        ...
-
-    def stopped(self, reason: str) -> None:
-        """Record that the gateway's answer stopped the run: no worker can go on."""
         ...
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paygw_batch.cluster.shared_pacing import SETTLING_S, SharedPacing, _EngineCalls
+from paygw_batch.cluster.shared_pacing import SETTLING_S, SharedPacing
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.engine.pacing import Pace, Rhythm
@@ -128,12 +128,13 @@ def test_unanswered_outcomes_are_reported_again() -> None:
 
     gate = ScriptedGate(fails_at_first)
     pacing = SharedPacing(gate, Pace(concurrency=1))
+    pacing._has_ended = True
 
     async def ask_twice() -> None:
         with ThreadPoolExecutor(1) as thread:
             for _ in range(2):
                 pacing.learn(Outcome(OutcomeKind.REJECTED, error_code="51"))
-                await pacing._ask(_EngineCalls(lambda: None, pytest.fail), asyncio.get_running_loop(), thread)
+                await pacing._ask(thread)
 
     asyncio.run(ask_twice())
     assert [[one.times for one in report.outcomes] for report in gate.reports] == [[1], [2]]

@@ -12,8 +12,8 @@ from benchmarks.silent_progress import Silent
 from paygw_batch.clock import ElapsedS
 from paygw_batch.core.outcome import Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.engine.engine import Engine, RunEnd
-from paygw_batch.engine.pacing import Pace
-from paygw_batch.engine.ports import Pacing, World
+from paygw_batch.engine.pacing import LocalPacing, Pace
+from paygw_batch.engine.ports import World
 from paygw_batch.gateway.message import (
     Attempt,
     Expected,
@@ -166,7 +166,7 @@ def an_engine(
     gateway: ScriptedGateway,
     pace: Pace | None = None,
     given: EngineJournal | None = None,
-    pacing: Pacing | None = None,
+    pacing: LocalPacing | None = None,
     elapsed_s: ElapsedS = lambda: asyncio.get_running_loop().time(),
     signed_ahead: int | None = None,
 ) -> Engine:
