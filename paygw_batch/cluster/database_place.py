@@ -48,7 +48,6 @@ try:
         write_accepted,
         write_retired,
     )
-    from paygw_batch.journal.postgres.copy import check_moved
     from paygw_batch.journal.postgres.fact_writer import BesideWriter, FactWriter, take_desk
     from paygw_batch.journal.postgres.guarded_session import GuardedSession
     from paygw_batch.journal.postgres.hosts import (
@@ -73,6 +72,7 @@ try:
     from paygw_batch.journal.postgres.schema import (
         JournalRole,
         check_jobs,
+        check_moved,
         check_version,
         give_rights,
         has_rights,

@@ -8,53 +8,96 @@ interrupted move.
 
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import apsw
+from psycopg import Connection, sql
 
 from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import InternalError, JournalError, JournalMissing
 from paygw_batch.journal.audit import AuditEntry
-from paygw_batch.journal.facts import BATCH_FORGOTTEN, Line
+from paygw_batch.journal.facts import BATCH_FORGOTTEN, Line, SaidLine
 from paygw_batch.journal.file_place import FilePlace, check_place
 from paygw_batch.journal.known_journals import KnownJournal
 from paygw_batch.journal.lock import RunLock, lock_path
-from paygw_batch.journal.postgres.copy import copy_journal, finish_move
-from paygw_batch.journal.postgres.session import Session, text_of, translating_errors
+from paygw_batch.journal.port import unwatched
+from paygw_batch.journal.postgres.schema import COPIED, DONE, fill_tables, move_step, version_in
+from paygw_batch.journal.postgres.session import (
+    SCHEMA,
+    Row,
+    Session,
+    fetch,
+    payee_words_of,
+    text_of,
+    translating_errors,
+)
+from paygw_batch.journal.postgres.verify import MOVED_HERE, verify_journal
 from paygw_batch.journal.postgres.workers import machine
-from paygw_batch.journal.sqlite.connect import connect, end_of, fetch, identity_of, moved_to
+from paygw_batch.journal.sqlite.connect import connect, end_of, identity_of, moved_to
 from paygw_batch.journal.sqlite.sqlite_tables import CONTENT
-from paygw_batch.journal.values import Identity
+from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say
 
 _COMMAND = "journal move"
 _FORGETS = f"kind = '{BATCH_FORGOTTEN}'"
-_QUERIES = {
-    "batch": """SELECT b.number, b.batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at, sheet_path,
+
+
+def _alike(table: str, columns: str, order: str) -> tuple[str, str]:
+    """Return columns, and the query for the lines of a table that both stores have alike."""
+    return columns, f"SELECT {columns} FROM {table} ORDER BY {order}"  # noqa: S608 - constants of ours
+
+
+_TABLES = {
+    "batch": (
+        """number, batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at, sheet_path, plan_sha256,
+        reference""",
+        """SELECT b.number, b.batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at, sheet_path,
             coalesce(json_extract(f.details, '$.plan_sha256'), ''), coalesce(r.reference, '')
         FROM batch b JOIN fact f ON f.batch = b.number AND f.kind = 'batch_opened'
         LEFT JOIN batch_reference r ON r.batch = b.number ORDER BY 1""",
-    "page": "SELECT batch, number, content FROM page ORDER BY 1, 2",
-    "instruction": f"""SELECT number, batch, row, client_orderid, country, currency, minor, replaces, amount, form,
+    ),
+    "page": _alike("page", "batch, number, content", "1, 2"),
+    "instruction": (
+        """number, batch, row, client_orderid, country, currency, minor, replaces, amount, form, fields, payee, content,
+        salt, people_sha256""",
+        f"""SELECT number, batch, row, client_orderid, country, currency, minor, replaces, amount, form,
         fields, payee, {CONTENT}, salt, people_sha256 FROM instruction ORDER BY 1""",  # noqa: S608 - a constant of ours
-    "known": "SELECT batch, row, instruction FROM known ORDER BY 1, 2",
-    "order_id": "SELECT operation, order_id, instruction FROM order_id ORDER BY 1, 2",
-    "payee_words": "SELECT number, fields FROM instruction ORDER BY 1",
-    "state": "SELECT instruction, batch, country, currency, minor FROM state ORDER BY 1",
-    "fact": f"SELECT number, {', '.join(Line._fields[1:])} FROM fact ORDER BY number",  # noqa: S608 - constants of ours
-    "said": "SELECT fact, salt, text, customer_url, reply_sha256 FROM said ORDER BY 1",
-    "reply": "SELECT fact, instruction, head, body FROM reply ORDER BY fact",
-    "notice": """SELECT id, occasion, subject, batch, recipient, written_at, content, process, tries, tried_at, next_at,
-        sent_at, problem FROM notice ORDER BY number""",
-    "audit": f"SELECT {', '.join(AuditEntry._fields)} FROM audit ORDER BY number",  # noqa: S608 - constants of ours
-    "forgetting": f"SELECT batch, number - 1 FROM fact WHERE {_FORGETS} ORDER BY number",  # noqa: S608 - a constant of ours
+    ),
+    "known": _alike("known", "batch, row, instruction", "1, 2"),
+    "order_id": (
+        "operation, order_id, instruction, spelling",
+        "SELECT operation, order_id, instruction FROM order_id ORDER BY 1, 2",
+    ),
+    "payee_words": ("instruction, words", "SELECT number, fields FROM instruction ORDER BY 1"),
+    "state": _alike("state", "instruction, batch, country, currency, minor", "1"),
+    "fact": (
+        f"process, seq, number, {', '.join(Line._fields[1:])}",
+        f"SELECT number, {', '.join(Line._fields[1:])} FROM fact ORDER BY number",  # noqa: S608 - constants of ours
+    ),
+    "said": _alike("said", ", ".join(("fact", *SaidLine._fields[1:])), "1"),
+    "reply": _alike("reply", "fact, instruction, head, body", "fact"),
+    "notice": _alike(
+        "notice",
+        "id, occasion, subject, batch, recipient, written_at, content, process, tries, tried_at, next_at, sent_at, "
+        "problem",
+        "number",
+    ),
+    "audit": _alike("audit", ", ".join(AuditEntry._fields), "number"),
+    "forgetting": (
+        "batch, after",
+        f"SELECT batch, number - 1 FROM fact WHERE {_FORGETS} ORDER BY number",  # noqa: S608 - a constant of ours
+    ),
 }
-"""The lines of each table, as a journal in PostgreSQL has them."""
+"""The tables that are copied, in this order: their columns, and the query for their lines in the file.
+
+Facts move the rows here as they did there. `notice`: process 1, of those of runs, is here the one whose chain is that
+of the file, and it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +107,6 @@ class Move:
     identity: Identity
     facts: int
     counts: Mapping[str, int]
-
-
-class _File:
-    """The journal in a file, as it is copied."""
-
-    def __init__(self, connection: apsw.Connection) -> None:
-        self._connection = connection
-        self.identity, self.end = identity_of(connection), end_of(connection)
-
-    def lines(self, table: str) -> Iterator[Sequence[Any]]:
-        """Yield the lines of one table, in the form of the other store."""
-        for line in self._connection.execute(_QUERIES[table]):
-            yield [text_of(value) if isinstance(value, str) else value for value in line]
 
 
 def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str, OutcomeKind], by: str) -> Move:
@@ -150,16 +180,82 @@ def _copied(
         journal.mark_interrupted(now)
         journal.judge_arrivals(words, at=now)
         with journal.moving(place.server.place), closing(connect(file_place.path, write=False)) as file:
-            fetch(file, "BEGIN")
+            file.execute("BEGIN")
             counts = journal.verify()
             process = (socket.gethostname(), machine(), os.getpid(), _COMMAND, "run", place.intent_lives_s)
-            whole = _File(file)
-            copied = copy_journal(session.connection, whole, process, at=now, by=by)
+            copied = copy_journal(session.connection, file, process, at=now, by=by)
             if {name: counts[name] for name in counts.keys() & copied.keys()} != {
                 name: copied[name] for name in counts.keys() & copied.keys()
             }:
                 raise InternalError("the copy of a journal counts otherwise than the file")
     return copied
+
+
+def copy_journal(
+    connection: Connection[Row], file: apsw.Connection, process: Sequence[Any], *, at: str, by: str
+) -> dict[str, int]:
+    """Copy a journal in one transaction, replay the copy, and return its counts. Nothing is paid from it yet.
+
+    A copy that was made before and never came into use is replaced. Raises `JournalError` if another journal is in
+    the database.
+    """
+    identity, end = identity_of(file), end_of(file)
+    with connection.transaction():
+        fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # as `make_tables` does
+        if version_in(connection):
+            step = move_step(connection)
+            ((ours,),) = fetch(connection, "SELECT journal_id FROM identity")
+            if step is None or step.step != COPIED or ours != identity.journal_id:
+                raise JournalError(
+                    say("There is already a journal in the database: {ours}. Nothing was moved.", ours=ours),
+                    hint=say("A database holds one journal. Name an empty one in [journal] url."),
+                )
+            connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(SCHEMA)))
+        fill_tables(connection, identity)
+        query = """INSERT INTO process (host, boot, pid, command, kind, intent_lives_s, ended_at, nonce, head_seq,
+            head_hash, head_at) VALUES (%s, %s, %s, %s, %s, %s, now(), %s, %s, %s, %s)"""
+        fetch(connection, query, (*process, bytes(16), end.seq, end.hash, end.at))
+        for table, (columns, stored) in _TABLES.items():
+            with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN".encode()) as copy:
+                for line in _lines(table, file.execute(stored)):
+                    copy.write_row(line)
+        fetch(connection, "SELECT setval('fact_number_seq', greatest(1, (SELECT max(number) FROM fact)))")
+        moved_here = (COPIED, at, by, identity.home, end.seq, end.hash)
+        fetch(connection, "INSERT INTO moved_here VALUES (%s, %s, %s, %s, %s, %s)", moved_here)
+        connection.execute("ANALYZE")
+        return dict(verify_journal(connection, identity, unwatched))
+
+
+def _lines(table: str, stored: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+    """Yield the lines of a table of the file as the table in the database has them."""
+    for columns in stored:
+        line: list[Any] = [text_of(value) if isinstance(value, str) else value for value in columns]
+        match table:
+            case "order_id":
+                yield *line, spelled_alike(line[1])
+            case "payee_words":
+                if words := payee_words_of(line[1]):
+                    yield line[0], " ".join(f"'{word}'" for word in words)
+            case "fact":
+                yield MOVED_HERE, line[0], *line
+            case _:
+                yield line
+
+
+def finish_move(connection: Connection[Row], journal_id: str, end: Link, *, at: str, by: str) -> bool:
+    """Let the copy come into use, once the file can pay nothing any more; return whether it is in use."""
+    if not version_in(connection):
+        return False
+    step = move_step(connection)
+    if step is None or fetch(connection, "SELECT journal_id FROM identity") != [(journal_id,)]:
+        return False
+    if (step.facts, step.hash) != (end.seq, end.hash):
+        return False
+    if step.step == COPIED:
+        query = """INSERT INTO moved_here SELECT %s, %s, %s, home, facts, hash FROM moved_here WHERE step = %s
+            ON CONFLICT DO NOTHING"""
+        fetch(connection, query, (DONE, at, by, COPIED))
+    return True
 
 
 def _remember(place: DatabasePlace, identity: Identity, now: str) -> None:

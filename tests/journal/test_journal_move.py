@@ -177,7 +177,15 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-STEPS = ("Session", "FilePlace.open_to_write", "copy_journal", "_File", "finish_move", "_remember", "KnownJournal")
+STEPS = (
+    "Session",
+    "FilePlace.open_to_write",
+    "copy_journal",
+    "identity_of",
+    "finish_move",
+    "_remember",
+    "KnownJournal",
+)
 
 
 @pytest.mark.parametrize("step", [*STEPS, "SqliteJournal.moving"])

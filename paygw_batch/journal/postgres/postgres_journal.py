@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import psycopg
@@ -18,12 +19,14 @@ from psycopg import Connection, IsolationLevel
 from psycopg.pq import TransactionStatus
 
 from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.core.batch import reference_of
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.lifecycle import Concluded, Intended, Released, Replaced
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.journal import Journal, JournalReader
-from paygw_batch.journal.new_batch import BatchPart, OpeningDigests
+from paygw_batch.journal.new_batch import BatchPart, OpeningDigests, new_salts, one_ahead
 from paygw_batch.journal.outbox import OUTBOX_PARTS, Outbox
 from paygw_batch.journal.port import (
     CallsInTurn,
@@ -34,7 +37,6 @@ from paygw_batch.journal.port import (
     VerifyProgress,
     WorkerLife,
 )
-from paygw_batch.journal.postgres.copy import copy_batch
 from paygw_batch.journal.postgres.fact_writer import FactWriter
 from paygw_batch.journal.postgres.session import (
     PostgresTables,
@@ -42,6 +44,7 @@ from paygw_batch.journal.postgres.session import (
     Session,
     conflicting_lines,
     fetch,
+    payee_words_of,
     translating_errors,
     words_of,
 )
@@ -274,8 +277,73 @@ class PostgresReader(JournalReader):
                     connection.isolation_level, connection.read_only = None, None
 
 
-_AT_ONCE = 10_000
-_NOTIFICATIONS_AT_ONCE = 200
+_INSTRUCTIONS = """COPY instruction (number, batch, row, client_orderid, country, currency, minor, replaces, amount,
+    form, fields, payee, content, salt, people_sha256) FROM STDIN"""
+
+
+def copy_batch(
+    connection: Connection[Row],
+    record: BatchRecord,
+    plan_sha256: str,
+    digests: OpeningDigests,
+    parts: Iterable[BatchPart],
+    known: Iterable[Known],
+    replaced: Mapping[int, int],
+) -> str:
+    """Write a whole batch; return the reference that its order ids were derived from, or none."""
+    number = record.number
+    first = digests.first_instruction
+    with closing(one_ahead(parts)) as coming:
+        for part in coming:
+            for page in part.pages:
+                fetch(connection, "INSERT INTO page VALUES (%s, %s, %s)", (number, digests.pages, page))
+                digests.page(page)
+            start = digests.next_instruction
+            salts = new_salts(len(part.instructions))
+            people = digests.instructions(part.instructions, replaced, salts)
+            with connection.cursor() as cursor, cursor.copy(_INSTRUCTIONS) as copy:
+                for place, (new, *own) in enumerate(zip(part.instructions, salts, people, strict=True), start=start):
+                    row, client_orderid, country, currency, amount, minor, *paid = new
+                    kept = (row, client_orderid, country, currency, minor, replaced.get(row), amount, *paid)
+                    copy.write_row((place, number, *kept, *own))
+    last = first
+    reference = ""
+    query = (
+        "SELECT number, client_orderid, fields, content, replaces FROM instruction WHERE number >= %s AND number < %s"
+    )
+    while lines := fetch(connection, f"{query} ORDER BY number", (last, last + 10_000)):
+        if last == first:
+            reference = reference_of(lines[0][1]) or ""
+        _copy_ids(connection, record.operation, lines)
+        last = lines[-1][0] + 1
+    with connection.cursor() as cursor, cursor.copy("COPY known FROM STDIN") as copy:
+        for known_row in sorted(known, key=attrgetter("row")):
+            digests.known(known_row)
+            copy.write_row((number, known_row.row, known_row.instruction))
+    line = (number, record.batch, record.operation, record.sheet_name, record.sheet_sha256, record.rows, record.defects)
+    more = (record.opened_at, record.sheet_path, plan_sha256, reference)
+    fetch(connection, f"INSERT INTO batch VALUES ({', '.join(['%s'] * 11)})", (*line, *more))  # noqa: S608 - places alone
+    query = """INSERT INTO state (instruction, batch, country, currency, minor)
+        SELECT number, batch, country, currency, minor FROM instruction WHERE number >= %s AND number < %s ORDER BY 1"""
+    fetch(connection, query, (first, last))
+    twice = "SELECT FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = %s LIMIT 1"
+    if fetch(connection, twice, (number,)):
+        raise InternalError("a row of a batch is both new and known")
+    return reference
+
+
+def _copy_ids(connection: Connection[Row], operation: str, lines: list[Row]) -> None:
+    """Write the order ids of new instructions, and the words of their payees."""
+    own = sorted((client_orderid, number) for number, client_orderid, _, _, replaces in lines if replaces is None)
+    with connection.cursor() as cursor, cursor.copy("COPY order_id FROM STDIN") as copy:
+        for client_orderid, number in own:
+            copy.write_row((operation, client_orderid, number, spelled_alike(client_orderid)))
+    numbers = [line[0] for line in lines]
+    words = [" ".join(payee_words_of(line[2])) for line in lines]
+    query = """INSERT INTO payee_words
+        SELECT number, array_to_tsvector(string_to_array(nullif(words, ''), ' ')) FROM unnest(%s::bigint[], %s::text[])
+        u(number, words) WHERE words <> ''"""
+    fetch(connection, query, (numbers, words))
 
 
 class PostgresJournal(PostgresReader, Journal):

@@ -9,6 +9,7 @@ and sets limits, NAME_reader looks. Logins are members of them. The owner of the
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib import resources
@@ -303,3 +304,35 @@ def identity_in(connection: Connection[Row], server: Server) -> Identity:
         raise JournalCorrupt(say("The journal does not have an id."))
     ((journal_id, endpoint, created_at, key),) = lines
     return Identity(journal_id, endpoint, created_at, server.place, key)
+
+
+COPIED, DONE = "copied", "done"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveStep:
+    """How far a move has come. `facts` and `hash` are the end of the chain that was copied."""
+
+    step: str
+    home: str
+    facts: int
+    hash: bytes
+
+
+def move_step(connection: Connection[Row]) -> MoveStep | None:
+    """Return how far the move of this journal has come; None if it was made here."""
+    steps = fetch(connection, "SELECT step, home, facts, hash FROM moved_here ORDER BY step = %s DESC LIMIT 1", (DONE,))
+    return MoveStep(*steps[0]) if steps else None
+
+
+def check_moved(connection: Connection[Row]) -> None:
+    """Raise `JournalError` for a copy of a file that is not in use yet."""
+    step = move_step(connection)
+    if step is not None and step.step == COPIED:
+        raise JournalError(
+            say(
+                "The move of the journal {home} to this database was interrupted: nothing is paid from it yet.",
+                home=step.home,
+            ),
+            hint=say("Run `paygw-batch journal move {home}` again, on the machine where that file is.", home=step.home),
+        )
