@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import (
     ConfigurationError,
     HolderKind,
@@ -28,12 +27,11 @@ from paygw_batch.errors import (
 from paygw_batch.extras import install_command
 from paygw_batch.files import create_once
 from paygw_batch.journal.known_journals import KnownJournal, check_beside
-from paygw_batch.journal.left import BESIDE, NothingLeft, note_accepted, note_beside, noting_failed, writers
+from paygw_batch.journal.left import BESIDE, NothingLeft, note_accepted, note_beside, noting_failed, unwritable, writers
 from paygw_batch.journal.lock import LockHolder, check_directory, check_endpoint, make_directory
 from paygw_batch.journal.lost import find_loss
 from paygw_batch.journal.place import JournalPlace, KeepBeside
 from paygw_batch.journal.port import GateState, LimitChange, SharedRun, SharedWork, TimetableJob, WorkerLife
-from paygw_batch.journal.sqlite.connect import unwritable
 from paygw_batch.journal.values import AcceptedRows, Identity, KeptPlan, Named, NewNotice, NotedBeside, Remark
 from paygw_batch.language import say
 
@@ -472,7 +470,10 @@ class DatabasePlace(JournalPlace):
                 if is_new and not is_worker:
                     with writer.at_desk():
                         writer.record([Remark(Named(self.endpoint, ""), now)])
-            self._remember(identity, (*names, self.endpoint), now)
+            # So that no one creates a second one for its merchant by mistake.
+            every_name = tuple(dict.fromkeys((*names, self.endpoint)))
+            entry = KnownJournal(identity.journal_id, every_name, identity.home, identity.created_at)
+            self.known.remember(entry, now)
             undo.pop_all()
         return journal(session, identity, writer)
 
@@ -542,14 +543,6 @@ class DatabasePlace(JournalPlace):
         except (JournalMissing, psycopg.Error):
             ours = ""
         return list(self.known.paying((self.endpoint,), but=ours))
-
-    def _remember(self, identity: Identity, names: Sequence[EndpointIdentity], now: str) -> None:
-        """Make the journal known to this user, so that no one creates a second one for its merchant by mistake."""
-        names = tuple(dict.fromkeys(names))
-        journal = KnownJournal(identity.journal_id, names, identity.home, identity.created_at)
-        if self.known.entry(identity.journal_id) != journal:
-            with self.known.held(now):
-                self.known.write(journal)
 
 
 class WaitingRuns:

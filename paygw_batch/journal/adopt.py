@@ -85,16 +85,12 @@ class Adoption:
                 names = tuple(dict.fromkeys((*names, *(() if before is None else before.names))))
                 known.take(KnownJournal(identity.journal_id, names, str(self.path), identity.created_at))
                 folder = known.folder(identity.journal_id)
-                note_accepted(folder, {RUN, *writers(folder)}, self._end)
+                note_accepted(folder, {RUN, *writers(folder)}, lambda: end_of(self._connection).noted)
             except (apsw.Error, OSError) as error:
                 raise JournalError(
                     say("The journal {path} cannot be written: {error}.", path=self.path, error=error)
                 ) from None
         return rows
-
-    def _end(self) -> tuple[int, str, str]:
-        end = end_of(self._connection)
-        return end.seq, end.hash.hex(), end.at
 
     def _recorded(self, by: str, at: str) -> tuple[AcceptedRows, tuple[EndpointIdentity, ...]]:
         """Commit the facts; return the fate of the rows, and the names that the journal then has."""

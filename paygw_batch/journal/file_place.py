@@ -37,6 +37,7 @@ from paygw_batch.journal.left import (
     note_beside,
     noting_failed,
     require_not_older,
+    unwritable,
 )
 from paygw_batch.journal.lock import (
     LockHolder,
@@ -63,7 +64,6 @@ from paygw_batch.journal.sqlite.connect import (
     migrate,
     migrations,
     reason_of,
-    unwritable,
     version_of,
     written_beside,
 )
@@ -88,11 +88,6 @@ class Found:
     end: Link
     names: tuple[EndpointIdentity, ...]
     """The endpoints of its merchant by every name that it knows, oldest first."""
-
-    @property
-    def noted(self) -> tuple[int, str, str]:
-        """The end of its chain, as a line about what left has it."""
-        return self.end.seq, self.end.hash.hex(), self.end.at
 
 
 def check_place(path: Path) -> bool:
@@ -321,7 +316,7 @@ class FilePlace(JournalPlace):
                     with written_beside(connection, self.path):
                         evidence_in(connection).keep(partial(record_last, connection), *notes)
                         end = end_of(connection)
-                    note_beside(folder, end.seq, end.hash.hex(), end.at)
+                    note_beside(folder, *end.noted)
 
             yield keep
 
@@ -452,14 +447,14 @@ class FilePlace(JournalPlace):
         if home != str(path):
             notes.append(say("The journal was moved here from {home}.", home=home))
         try:
-            left = Left(folder, RUN, examined.noted)
+            left = Left(folder, RUN, examined.end.noted)
             undo.callback(left.close)
             self._migrate(connection, examined, now)
             if (end := end_of(connection)) != examined.end:
                 # The upgrade is a commit like any other. Without its line, a copy from before it would pass as the
                 # newest.
                 examined = replace(examined, end=end, names=evidence_in(connection).names(examined.identity))
-                left.note(*examined.noted)
+                left.note(*end.noted)
             _remember(self.known, path, examined, now)
         except (apsw.Error, OSError) as error:
             leave_untouched(connection)
@@ -480,12 +475,12 @@ class FilePlace(JournalPlace):
 
     def _make(self, identity: Identity) -> None:
         """Create the file, and everything by which it is known."""
-        journal_id, start = identity.journal_id, identity.start
+        journal_id = identity.journal_id
         entry = KnownJournal(journal_id, (self.endpoint,), str(self.path), identity.created_at, is_intended=True)
         # The entry and the first line come before the file. A crash in between leaves an intention, which the next
         # command settles; the other way round there would be a journal of which nobody knows what left.
         self.known.take(entry)
-        Left(self.known.folder(journal_id), RUN, (0, start.hash.hex(), start.at)).close()
+        Left(self.known.folder(journal_id), RUN, identity.start.noted).close()
         _make_file(self.path, identity)
         self.known.write(replace(entry, is_intended=False))
 
@@ -502,10 +497,7 @@ def _remember(known: KnownJournals, path: Path, examined: Found, now: str) -> No
     before = known.entry(identity.journal_id)
     # Keep what the entry knew: the journal may be an older copy that a person adopted.
     names = tuple(dict.fromkeys((*examined.names, *(() if before is None else before.names))))
-    wanted = KnownJournal(identity.journal_id, names, str(path), identity.created_at)
-    if before != wanted:
-        with known.held(now):
-            known.write(wanted)
+    known.remember(KnownJournal(identity.journal_id, names, str(path), identity.created_at), now)
 
 
 def _settle_intentions(known: KnownJournals) -> None:
@@ -525,22 +517,18 @@ def _make_file(path: Path, identity: Identity) -> None:
     """Create a journal without facts for its owner alone, under another name first: no crash leaves half of one."""
     temporary = unfinished(path)
     try:
-        _fill(temporary, identity)
+        with closing(connect(temporary, write=True)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            make_tables(connection, identity)
+            connection.execute("COMMIT")
+            busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
+            if busy:
+                raise JournalError(say("The journal {home} cannot be created: its log is in use.", home=identity.home))
         temporary.rename(path)
         sync_directory(path.parent)
     finally:
         for ending in ("", "-wal", "-shm", "-journal"):
             temporary.with_name(temporary.name + ending).unlink(missing_ok=True)
-
-
-def _fill(path: Path, identity: Identity) -> None:
-    with closing(connect(path, write=True)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        make_tables(connection, identity)
-        connection.execute("COMMIT")
-        busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
-        if busy:
-            raise JournalError(say("The journal {home} cannot be created: its log is in use.", home=identity.home))
 
 
 def _check_no_log(path: Path) -> None:

@@ -19,10 +19,10 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, PaygwError
 from paygw_batch.files import replacing, sync_directory
 from paygw_batch.journal.left import LeftLine, newest_lines
-from paygw_batch.journal.lock import LockWait, RunLock, check_directory, check_file, make_directory
+from paygw_batch.journal.lock import LockWait, RunLock, check_directory, check_file, make_directory, refusing
 from paygw_batch.journal.sqlite.connect import connect, identity_of
 from paygw_batch.journal.sqlite.sqlite_tables import evidence_in
-from paygw_batch.language import say, say_count
+from paygw_batch.language import mark, say, say_count
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _ABOUT = "journal.json"
@@ -78,15 +78,12 @@ class KnownJournals:
 
     def entries(self) -> Sequence[KnownJournal]:
         """Return every known journal, oldest first. Raises `JournalError` for a damaged entry."""
-        try:
-            files = [path / _ABOUT for path in self._directory.iterdir() if _ID.fullmatch(path.name)]
+        with refusing(mark("{directory} cannot be read: {reason}."), directory=self._directory):
+            try:
+                files = [path / _ABOUT for path in self._directory.iterdir() if _ID.fullmatch(path.name)]
+            except FileNotFoundError:
+                return []
             files = [path for path in files if check_file(path)]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise JournalError(
-                say("{directory} cannot be read: {reason}.", directory=self._directory, reason=say(str(error.strerror)))
-            ) from None
         return sorted((_read(path) for path in files), key=lambda entry: (entry.created_at, entry.journal_id))
 
     def entry(self, journal_id: str) -> KnownJournal | None:
@@ -104,14 +101,15 @@ class KnownJournals:
         """Write an entry durably, replacing any earlier one. The caller holds the lock."""
         path = self._path(entry.journal_id)
         make_directory(path.parent)
-        try:
-            with replacing(path) as file:
-                file.write((json.dumps(asdict(entry), indent=1) + "\n").encode())
-        except OSError as error:
-            raise JournalError(
-                say("{path} cannot be written: {reason}.", path=path, reason=say(str(error.strerror))),
-                hint=say("Free some disk space, then run again."),
-            ) from None
+        hint = say("Free some disk space, then run again.")
+        with refusing(mark("{path} cannot be written: {reason}."), hint=hint, path=path), replacing(path) as file:
+            file.write((json.dumps(asdict(entry), indent=1) + "\n").encode())
+
+    def remember(self, entry: KnownJournal, now: str) -> None:
+        """Write an entry unless it is the same already."""
+        if self.entry(entry.journal_id) != entry:
+            with self.held(now):
+                self.write(entry)
 
     def take(self, entry: KnownJournal) -> None:
         """Write the entry of a journal that a person made or adopted: any other in its place is lost."""
@@ -139,8 +137,10 @@ class KnownJournals:
 
 def _read(path: Path) -> KnownJournal:
     check_file(path)
+    with refusing(mark("{path} cannot be read: {reason}."), path=path):
+        text = path.read_bytes()
     try:
-        fields = json.loads(path.read_bytes())
+        fields = json.loads(text)
         names = tuple(EndpointIdentity(**name) for name in fields.pop("names"))
         return KnownJournal(names=names, **fields)
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -150,10 +150,6 @@ def _read(path: Path) -> KnownJournal:
                 "Put the file back from a backup. If there is none, move it away and run the "
                 "next command with that journal: it is then written again."
             ),
-        ) from None
-    except OSError as error:
-        raise JournalError(
-            say("{path} cannot be read: {reason}.", path=path, reason=say(str(error.strerror)))
         ) from None
 
 

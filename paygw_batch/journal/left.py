@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -88,7 +89,7 @@ class Left:
         if newest(folder, name) is None:
             with replacing(_files(folder, name)[0]) as file:
                 file.write(_written(LeftLine(1, *end)))
-        last = max(_ends(folder, name), key=_count)
+        last = max(_ends(folder, name), key=attrgetter("line.count"))
         self.newest = last.line
         self._path, self._fd, self._at, self._size = last.path, open_private(last.path), last.after, last.size
         if last.is_torn:
@@ -193,7 +194,7 @@ def writers(folder: Path) -> list[str]:
 def newest(folder: Path, name: str) -> LeftLine | None:
     """Return the newest line of a writer; None if there is no file. Raises `LeftDamaged`."""
     ends = _ends(folder, name)
-    return max(ends, key=_count).line if ends else None
+    return max(ends, key=attrgetter("line.count")).line if ends else None
 
 
 def newest_lines(folder: Path) -> list[LeftLine]:
@@ -204,7 +205,7 @@ def newest_lines(folder: Path) -> list[LeftLine]:
 def lines(folder: Path, name: str) -> Iterator[LeftLine]:
     """Yield the lines of a writer, newest first. Raises `LeftDamaged` after those that are there and whole."""
     expected = 0
-    for end in sorted(_ends(folder, name), key=_count, reverse=True):
+    for end in sorted(_ends(folder, name), key=attrgetter("line.count"), reverse=True):
         for text in reversed(end.path.read_bytes()[: end.after].split(b"\n")[:-1]):
             line = _read(text)
             if line is None or line.count != (expected or line.count):
@@ -240,6 +241,12 @@ def require_not_older(seen: Sequence[LeftLine], end: Link, hash_at: Callable[[in
             )
 
 
+def unwritable(path: Path | str, reason: str) -> str:
+    return say(
+        "The journal {path} can no longer be written ({reason}); nothing more was sent.", path=path, reason=reason
+    )
+
+
 def noting_failed(error: OSError) -> str:
     """Return the reason, in words for a person, that nothing could be noted."""
     return say("the record of what left: {reason}", reason=say(str(error.strerror)))
@@ -257,10 +264,6 @@ class _End(NamedTuple):
 
 def _files(folder: Path, name: str) -> tuple[Path, Path]:
     return folder / f"{name}.1", folder / f"{name}.2"
-
-
-def _count(end: _End) -> int:
-    return end.line.count
 
 
 def _ends(folder: Path, name: str) -> list[_End]:

@@ -15,7 +15,8 @@ import socket
 import stat
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +24,7 @@ from typing import Protocol
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.files import sync_directory
-from paygw_batch.language import say
+from paygw_batch.language import mark, say
 
 _NETWORK = frozenset(
     {
@@ -34,6 +35,15 @@ _NETWORK = frozenset(
 _LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs"})
 _OTHERS_READ = 0o077
 _OTHERS_WRITE = 0o022
+
+
+@contextmanager
+def refusing(sentence: str, *, hint: str | None = None, **named: object) -> Iterator[None]:
+    """Turn an error of the system in the block into a `JournalError` with this marked sentence, and the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise JournalError(say(sentence, **named, reason=say(str(error.strerror))), hint=hint) from None
 
 
 def canonical_path(path: Path) -> Path:
@@ -59,29 +69,16 @@ def make_directory(directory: Path) -> None:
         missing.append(directory)
         directory = directory.parent
     for part in reversed(missing):
-        try:
+        failed = mark("The directory {part} cannot be created: {reason}.")
+        with refusing(failed, part=part), suppress(FileExistsError):  # another run made it just now
             part.mkdir(mode=0o700)
             sync_directory(part.parent)
-        except FileExistsError:
-            continue  # another run made it just now
-        except OSError as error:
-            raise JournalError(
-                say("The directory {part} cannot be created: {reason}.", part=part, reason=say(str(error.strerror)))
-            ) from None
 
 
 def check_directory(directory: Path) -> None:
     """Raise `JournalError` unless `directory` is on this machine and only its owner can write to it."""
-    try:
+    with refusing(mark("The directory {directory} cannot be used: {reason}."), directory=directory):
         status = directory.stat()
-    except OSError as error:
-        raise JournalError(
-            say(
-                "The directory {directory} cannot be used: {reason}.",
-                directory=directory,
-                reason=say(str(error.strerror)),
-            )
-        ) from None
     if not stat.S_ISDIR(status.st_mode):
         raise JournalError(say("{directory} is not a directory.", directory=directory))
     if status.st_mode & _OTHERS_WRITE:
@@ -111,14 +108,11 @@ def copied_path(journal: Path) -> Path:
 
 def check_file(path: Path) -> bool:
     """Return whether `path` exists. Raises `JournalError` unless it is a plain, private file."""
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise JournalError(
-            say("{path} cannot be used: {reason}.", path=path, reason=say(str(error.strerror)))
-        ) from None
+    with refusing(mark("{path} cannot be used: {reason}."), path=path):
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            return False
     if stat.S_ISLNK(status.st_mode):
         raise JournalError(say("{path} is a symbolic link.", path=path), hint=say("Name the file itself."))
     if not stat.S_ISREG(status.st_mode):
@@ -139,12 +133,8 @@ def check_file(path: Path) -> bool:
 def open_private(path: Path) -> int:
     """Open a private file to read and write, never through a link; create it if missing. No child inherits it."""
     check_file(path)
-    try:
+    with refusing(mark("{path} cannot be opened: {reason}."), path=path):
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise JournalError(
-            say("{path} cannot be opened: {reason}.", path=path, reason=say(str(error.strerror)))
-        ) from None
 
 
 def _file_system(directory: Path) -> str:
@@ -306,19 +296,17 @@ class LockHolder:
 
     def has_ended(self) -> bool:
         """Whether the process that took the lock is known to be dead: only a process that it started can have it."""
-        if self.pid <= 0 or self.host != socket.gethostname():
-            return False
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except OSError:  # it lives, and belongs to someone else
-            return False
-        return _is_zombie(self.pid)
+        return self.pid > 0 and self.host == socket.gethostname() and has_ended(self.pid)
 
 
-def _is_zombie(pid: int) -> bool:
-    """Whether a process is a zombie: it has ended, and has no file open, but its parent has not waited for it."""
+def has_ended(pid: int) -> bool:
+    """Whether a process of this machine has ended: also as a zombie, for which its parent has not waited."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it lives, and belongs to someone else
+        return False
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

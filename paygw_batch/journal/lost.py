@@ -126,6 +126,7 @@ class LostRows:
             if row is None or not of_row:
                 continue
             lost, is_only = of_row[-1], len(of_row) == 1  # of several, a word of the gateway can be about either
+            is_next = row.standing.state is State.READY and row.order_id == lost.order_id
             if (number, canonical(lost.name)) in before:
                 self.rows.held += 1
             elif (number, lost.name) in before:
@@ -138,9 +139,10 @@ class LostRows:
                 self.rows.in_doubt += 1
             # The row is as it was when this attempt left. Written again, the attempt is in doubt, so nothing sends the
             # row before the gateway or a person has said what happened to it.
-            elif is_only and _is_next(row, lost) and number not in known:
+            elif is_only and is_next and number not in known:
                 self.rows.in_doubt += 1
-                sent += _again(row, lost)
+                attempt, intended = row.standing.attempt + 1, Intended(lost.order_id, lost.name, 0, None)
+                sent += [Entry(number, attempt, fact, lost.at) for fact in (intended, Interrupted())]
             else:
                 self.rows.held += 1
                 held.append(Remark(_held_by(lost, self._by), self._at, number))
@@ -154,17 +156,6 @@ class LostRows:
         if pages:
             record([Remark(evidence, self._at) for evidence in heard])
         _hold(self._tables, record, self.rows.unknown_orders, 0)
-
-
-def _again(row: RowStanding, lost: LostIntent) -> list[Entry]:
-    """Return the facts that write a lost attempt again, as the row's next one."""
-    attempt, intended = row.standing.attempt + 1, Intended(lost.order_id, lost.name, 0, None)
-    return [Entry(row.number, attempt, fact, lost.at) for fact in (intended, Interrupted())]
-
-
-def _is_next(row: RowStanding, lost: LostIntent) -> bool:
-    """Whether a lost attempt is the one that the journal would make next of a row."""
-    return row.standing.state is State.READY and row.order_id == lost.order_id
 
 
 def _is_of(row: RowStanding, order_id: str) -> bool:

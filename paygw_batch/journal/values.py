@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import Any, NamedTuple
 
@@ -115,7 +115,7 @@ class BatchRecord:
 
     def to_dict(self) -> dict[str, object]:
         """Return the values by name, for JSON."""
-        return {column.name: getattr(self, column.name) for column in fields(self)}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -616,7 +616,7 @@ class FoundPayment:
 
     def to_dict(self) -> dict[str, object]:
         """Return the values by name, for JSON, including the payee's."""
-        return {column.name: getattr(self, column.name) for column in fields(self)} | {"fields": dict(self.fields)}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -688,6 +688,11 @@ class Link(NamedTuple):
     seq: int
     hash: bytes
     at: str = ""
+
+    @property
+    def noted(self) -> tuple[int, str, str]:
+        """The end as a line about what left has it."""
+        return self.seq, self.hash.hex(), self.at
 
 
 @dataclass(slots=True)

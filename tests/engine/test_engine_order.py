@@ -242,7 +242,7 @@ def test_unapproved_reply_is_kept_with_fact() -> None:
     run(
         an_engine(journal, ScriptedGateway(lambda order_id, _: APPROVED if order_id == "PAY-2" else reply("no"))), batch
     )
-    assert journal._fetch("SELECT instruction, body FROM reply") == [(2, b'{"status": "no"}')]
+    assert list(journal._connection.execute("SELECT instruction, body FROM reply")) == [(2, b'{"status": "no"}')]
 
 
 def test_rejections_without_reason_count_as_equal() -> None:

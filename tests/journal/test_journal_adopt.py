@@ -659,8 +659,9 @@ def test_journal_list_sentence_is_empty_or_singular() -> None:
 def test_unwritable_registry_folder_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = place / "journals"
     kept.write_text("a file")
-    message, _ = said_of(lambda: known(place).entries())
+    message, hint = said_of(lambda: known(place).entries())
     assert message == f"{kept} cannot be read: Not a directory."
+    assert hint.startswith("Nothing was sent. `paygw-batch doctor` shows")
     kept.unlink()
     kept.mkdir(mode=0o700)
     entry = KnownJournal(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT)

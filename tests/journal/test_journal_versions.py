@@ -10,8 +10,7 @@ import pytest
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError
 from paygw_batch.journal import file_place
-from paygw_batch.journal import file_place as opening
-from paygw_batch.journal.sqlite import connect
+from paygw_batch.journal.sqlite import connect, verify
 from tests.support.journal_rows import journal_path, open_at, open_sheet, read_at, send
 
 MADE_UP = "CREATE TABLE remark (number INTEGER PRIMARY KEY, said TEXT NOT NULL) STRICT;"
@@ -22,7 +21,7 @@ MADE_UP = "CREATE TABLE remark (number INTEGER PRIMARY KEY, said TEXT NOT NULL) 
 def newer_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Let the program be of a later version until the patch is undone."""
     scripts = (*connect.migrations(), MADE_UP)
-    for module in (connect, file_place, opening):
+    for module in (connect, file_place, verify):
         monkeypatch.setattr(module, "migrations", lambda: scripts)
     connect._expected.cache_clear()
     yield monkeypatch

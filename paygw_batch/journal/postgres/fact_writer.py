@@ -391,7 +391,7 @@ class BesideWriter:
         """Record notes in one transaction; return number, hash and time of the last one."""
         with self._connection.transaction():
             self._evidence.keep(self._record, *notes)
-        return self._number, self.end.hash.hex(), self.end.at
+        return self._number, *self.end.noted[1:]
 
     def close(self) -> None:
         with suppress(psycopg.Error):  # it falls silent

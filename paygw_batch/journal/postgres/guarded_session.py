@@ -11,7 +11,7 @@ import psycopg
 from psycopg import Connection
 
 from paygw_batch.errors import InternalError, JournalError, JournalUnwritable, RollCallOpen
-from paygw_batch.journal.left import LeftWriter, Noted, noting_failed
+from paygw_batch.journal.left import LeftWriter, Noted, noting_failed, unwritable
 from paygw_batch.journal.postgres.hosts import LifeOver, RollCall
 from paygw_batch.journal.postgres.schema import identity_in
 from paygw_batch.journal.postgres.session import Row, Session, fetch, limited, reason_of_failure
@@ -131,7 +131,7 @@ class GuardedSession:
     def note(self, number: int, end: Link, noted: Sequence[Noted] = ()) -> None:
         """Note a commit by the number of its newest fact, the `end` of that fact's chain, and what may leave."""
         self._noted = number, end
-        line = number, end.hash.hex(), end.at, noted
+        line = number, *end.noted[1:], noted
         try:
             try:
                 self._left.note(*line)
@@ -154,11 +154,7 @@ class GuardedSession:
     def give_up(self, reason: str) -> JournalUnwritable:
         """Bar this process from writing the journal again, and return the error for it."""
         if self._failure is None:
-            self._failure = say(
-                "The journal {path} can no longer be written ({reason}); nothing more was sent.",
-                path=self.session.server.place,
-                reason=reason,
-            )
+            self._failure = unwritable(self.session.server.place, reason)
         return JournalUnwritable(self._failure, hint=say(_HINT))
 
     def require_writable(self) -> None:

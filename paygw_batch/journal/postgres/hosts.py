@@ -24,7 +24,7 @@ from psycopg import Connection
 from paygw_batch.errors import JournalError, JournalHeld, JournalWentBack, RollCallOpen
 from paygw_batch.files import replacing
 from paygw_batch.journal.left import Left, LeftLine, Noted, alone_in, newest, newest_lines, writers
-from paygw_batch.journal.lock import LockWait, RunLock, check_file, open_private
+from paygw_batch.journal.lock import LockWait, RunLock, check_file, open_private, refusing
 from paygw_batch.journal.postgres.session import Row, Server, fetch
 from paygw_batch.language import mark, say
 
@@ -140,15 +140,11 @@ def host_id_in(folder: Path) -> str:
     Raises `JournalError`. It is durable before anything is sent: a host without its files is another host.
     """
     path = folder / "host"
-    try:
-        with alone_in(folder):  # of two processes at the same moment, one creates it
-            if not check_file(path):
-                with replacing(path) as file:
-                    file.write(secrets.token_hex(16).encode())
-    except OSError as error:
-        raise JournalError(
-            say("{path} cannot be written: {reason}.", path=path, reason=say(str(error.strerror)))
-        ) from None
+    # Of two processes at the same moment, one creates it.
+    with refusing(mark("{path} cannot be written: {reason}."), path=path), alone_in(folder):
+        if not check_file(path):
+            with replacing(path) as file:
+                file.write(secrets.token_hex(16).encode())
     host_id = path.read_text(encoding="ascii", errors="replace")
     if re.fullmatch("[0-9a-f]{32}", host_id) is None:
         raise JournalError(

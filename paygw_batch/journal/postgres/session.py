@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import psycopg
@@ -357,22 +358,6 @@ def payee_words_of(fields: str | None) -> list[str]:
     return words_of(payee_texts(fields or "{}"))
 
 
-def pieces(items: Iterable[Sequence[Any]], at_once: int) -> Iterator[list[Sequence[Any]]]:
-    group: list[Sequence[Any]] = []
-    for item in items:
-        group.append(item)
-        if len(group) == at_once:
-            yield group
-            group = []
-    if group:
-        yield group
-
-
-def arrays(lines: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
-    """Return lines as one array for each of their columns."""
-    return [list(column) for column in zip(*lines, strict=True)] if lines else [[] for _ in range(width)]
-
-
 QUERIES = named_sql(__package__, FILES, PARTS, ON_POSTGRES, is_psycopg=True)
 _ROWS_AT_ONCE = 10_000
 
@@ -394,8 +379,10 @@ class PostgresTables:
             yield from streamed(connection, QUERIES[name], values)
 
     def each(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any) -> Iterator[Row]:
-        for group in pieces(rows, _ROWS_AT_ONCE):
-            yield from self.run(name, **dict(zip(columns, arrays(group, len(columns)), strict=True)), **values)
+        remaining = iter(rows)
+        while group := list(islice(remaining, _ROWS_AT_ONCE)):
+            arrays = zip(columns, map(list, zip(*group, strict=True)), strict=True)
+            yield from self.run(name, **dict(arrays), **values)
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
         line = {"operation": operation, "order_id": order_id, "instruction": instruction}

@@ -18,7 +18,7 @@ import psycopg
 from psycopg import Connection
 
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
-from paygw_batch.journal.lock import LockHolder
+from paygw_batch.journal.lock import LockHolder, has_ended
 from paygw_batch.journal.port import (
     GateReport,
     GateShare,
@@ -75,21 +75,7 @@ def dead_processes(connection: Connection[Row]) -> list[int]:
     """Return the processes of this machine that ended without signing off."""
     query = "SELECT number, pid FROM process WHERE ended_at IS NULL AND boot = %s AND host = %s"
     processes = fetch(connection, query, (machine(), socket.gethostname()))
-    return [number for number, pid in processes if not _is_running(pid)]
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it lives, and belongs to someone else
-        return True
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return True
-    return stat.rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"])
+    return [number for number, pid in processes if has_ended(pid)]
 
 
 def rows_being_sent(connection: Connection[Row], batch: int) -> list[RowBeingSent]:

@@ -13,10 +13,10 @@ import apsw
 
 from paygw_batch.errors import InternalError, JournalCorrupt, JournalError
 from paygw_batch.files import create_once
-from paygw_batch.journal.lock import check_file
+from paygw_batch.journal.lock import check_file, refusing
 from paygw_batch.journal.tables import MOVE_LINES, with_triggers
 from paygw_batch.journal.values import Identity, Link
-from paygw_batch.language import say
+from paygw_batch.language import mark, say
 
 OLDEST_SQLITE = (3, 51, 3)
 """In older versions, two writing connections can corrupt the write-ahead log (the "WAL-reset" bug)."""
@@ -55,16 +55,12 @@ def connect(path: Path, *, write: bool) -> apsw.Connection:
 
 def connect_beside(path: Path, tables: str) -> apsw.Connection:
     """Open a private database beside a journal, made with these tables if it is missing. Raises `JournalError`."""
-    try:
+    with refusing(mark("{path} cannot be used: {reason}."), path=path):
         if not check_file(path):
             create_once(path, b"")
-        connection = connect(path, write=True)
-        with transaction(connection):
-            connection.execute(tables)
-    except OSError as error:
-        raise JournalError(
-            say("{path} cannot be used: {reason}.", path=path, reason=say(str(error.strerror)))
-        ) from None
+    connection = connect(path, write=True)
+    with transaction(connection):
+        connection.execute(tables)
     return connection
 
 
@@ -72,12 +68,20 @@ def connect_beside(path: Path, tables: str) -> apsw.Connection:
 def transaction(connection: apsw.Connection) -> Iterator[None]:
     """Run the block in one durable transaction, or roll it back. Raises `JournalError`."""
     try:
-        connection.execute("BEGIN IMMEDIATE")
-        yield
-        connection.execute("COMMIT")
+        with _whole(connection):
+            yield
     except apsw.Error as error:
         path = connection.filename
         raise JournalError(say("{path} cannot be used: {reason}.", path=path, reason=reason_of(error))) from None
+
+
+@contextmanager
+def _whole(connection: apsw.Connection) -> Iterator[None]:
+    """Run the block in one durable transaction, or roll it back."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
             with suppress(apsw.Error):
@@ -179,12 +183,6 @@ def conflicting(message: str, kind: int | None = None) -> Iterator[None]:
         raise InternalError(message) from None
 
 
-def unwritable(path: Path | str, reason: str) -> str:
-    return say(
-        "The journal {path} can no longer be written ({reason}); nothing more was sent.", path=path, reason=reason
-    )
-
-
 TABLES_OF_SQLITE = frozenset({"payment_words_data", "payment_words_idx", "payment_words_config"})
 """The tables in which SQLite keeps the full-text index; their layout is SQLite's business."""
 
@@ -199,10 +197,6 @@ MOVED = 1_000_000
 def migrations() -> tuple[str, ...]:
     """Return the scripts that migrate each version to the next; the first creates version 1 in an empty file."""
     return (with_triggers(resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")),)
-
-
-def versions() -> list[int]:
-    return list(range(1, len(migrations()) + 1))
 
 
 def version_of(connection: apsw.Connection, path: Path) -> int:
@@ -259,35 +253,21 @@ def moved_to(connection: apsw.Connection) -> str:
 @contextmanager
 def moving(connection: apsw.Connection, place: str) -> Iterator[None]:
     """Let nobody else write while the block copies the journal to `place`; then retire the file for good."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _whole(connection):
         yield
         # One commit retires the file, once its copy is complete. Until then the file alone pays, and afterwards nothing
         # does before the copy comes into use: never both.
         connection.execute("UPDATE identity SET home = ?", (place,))
         connection.pragma("user_version", MOVED)
-        connection.execute("COMMIT")
-    finally:
-        _roll_back(connection)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 @contextmanager
 def written_beside(connection: apsw.Connection, path: Path) -> Iterator[None]:
     """Write in one durable transaction beside the holder. Raises `JournalError` if the journal was moved away."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _whole(connection):
         version_of(connection, path)  # inside the transaction: the journal cannot move away before the commit
         yield
-        connection.execute("COMMIT")
-    finally:
-        _roll_back(connection)
-
-
-def _roll_back(connection: apsw.Connection) -> None:
-    if connection.in_transaction:
-        with suppress(apsw.Error):
-            connection.execute("ROLLBACK")
 
 
 def check_tables(connection: apsw.Connection, path: Path) -> None:

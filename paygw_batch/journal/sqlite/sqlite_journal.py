@@ -27,7 +27,7 @@ from paygw_batch.errors import HolderKind, InternalError, JournalCorrupt, Journa
 from paygw_batch.files import sync_directory, unfinished
 from paygw_batch.journal.facts import KINDS_BESIDE
 from paygw_batch.journal.journal import Journal, JournalReader
-from paygw_batch.journal.left import LeftWriter, Noted, noted_of, noting_failed
+from paygw_batch.journal.left import LeftWriter, Noted, noted_of, noting_failed, unwritable
 from paygw_batch.journal.lock import LockHolder, WriteLock, journal_holder
 from paygw_batch.journal.new_batch import BatchPart, OpeningDigests
 from paygw_batch.journal.outbox import OUTBOX_PARTS, Outbox
@@ -39,7 +39,6 @@ from paygw_batch.journal.sqlite.connect import (
     fetch,
     leave_untouched,
     reason_of,
-    unwritable,
     written_beside,
 )
 from paygw_batch.journal.sqlite.sqlite_tables import (
@@ -178,10 +177,6 @@ class SqliteReader(JournalReader):
 
     def _verify(self, progress: VerifyProgress) -> Mapping[str, int]:
         return verify(self._connection, self.path, in_parallel=True, progress=progress)
-
-    def _fetch(self, query: str, bindings: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self._translating_errors():
-            return fetch(self._connection, query, bindings)
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
@@ -435,7 +430,7 @@ class SqliteJournal(SqliteReader, Journal):
         if end == self._noted:
             return
         try:
-            self._left.note(end.seq, end.hash.hex(), end.at, self._leaving)
+            self._left.note(*end.noted, self._leaving)
         except OSError as error:
             raise self._give_up(noting_failed(error)) from None
         self._noted, self._leaving = end, []

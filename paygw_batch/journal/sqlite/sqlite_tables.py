@@ -66,11 +66,6 @@ def scrub(connection: apsw.Connection, path: Path) -> bool:
         connection.execute("VACUUM")
     finally:
         connection.pragma("temp_store", 2)
-    return is_log_empty(connection)
-
-
-def is_log_empty(connection: apsw.Connection) -> bool:
-    """Empty the log of a file. Return False if another program is reading the file."""
     ((busy, *_),) = fetch(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
     return not busy
 
@@ -91,13 +86,6 @@ ADD_WORDS = "INSERT INTO payment_words (rowid, words) VALUES (?, ?)"
 """Adds the texts that name the payee of an instruction to the payee index."""
 CONTENT = f"iif(substr(content, 1, 1) = char({ord(_WITH_FIELDS)}), substr(content, 2) || fields, content)"
 """SQL for an instruction's content."""
-
-
-def known_lines(batch: int, known: Iterable[Known], digests: OpeningDigests) -> Iterator[tuple[Any, ...]]:
-    """Yield a batch's known rows as they are stored, counting them in `digests`."""
-    for line in sorted(known, key=attrgetter("row")):
-        digests.known(line)
-        yield batch, line.row, line.instruction
 
 
 def store_batch(
@@ -121,7 +109,9 @@ def store_batch(
         for part in stored:
             pages = enumerate(part.pages, start=part.first_page)
             connection.executemany("INSERT INTO page VALUES (?, ?, ?)", ((number, *page) for page in pages))
-            _add_instructions(connection, number, part.instructions, replaced)
+            replaces = "?13" if replaced else "NULL"
+            news = ((*new, replaced.get(new[0])) for new in part.instructions) if replaced else part.instructions
+            connection.executemany(_ADD_INSTRUCTION.format(batch=number, replaces=replaces), news)
             connection.execute(_ADD_STATES, (part.first, part.after))
             connection.executemany(ADD_WORDS, enumerate(part.payee_words, start=part.first))
             if _seem_sorted(connection, without_ids, part.after):
@@ -131,7 +121,10 @@ def store_batch(
     ((highest,),) = fetch(connection, "SELECT max(number) FROM instruction")
     if (highest or 0) != digests.next_instruction - 1:
         raise InternalError("the instructions of a batch have other numbers than they were digested with")
-    connection.executemany("INSERT INTO known VALUES (?, ?, ?)", known_lines(number, known, digests))
+    known = sorted(known, key=attrgetter("row"))
+    for line in known:
+        digests.known(line)
+    connection.executemany("INSERT INTO known VALUES (?, ?, ?)", ((number, one.row, one.instruction) for one in known))
     _add_order_ids(connection, record.operation, without_ids, digests.next_instruction)
     twice = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
     if fetch(connection, twice, (number,)):
@@ -168,16 +161,6 @@ def _stored_parts(
         lines = ((*line, *own) for line, *own in zip(new.shortened(_WITH_FIELDS), salts, people, strict=True))
         columns = (new.have_ascii_ids(), lines, new.payee_words())
         yield _StoredPart(first_page, part.pages, first, digests.next_instruction, *columns)
-
-
-def _add_instructions(
-    connection: apsw.Connection, batch: int, instructions: Iterable[tuple[Any, ...]], replaced: Mapping[int, int]
-) -> None:
-    if not replaced:
-        connection.executemany(_ADD_INSTRUCTION.format(batch=batch, replaces="NULL"), instructions)
-        return
-    lines = ((*new, replaced.get(new[0])) for new in instructions)
-    connection.executemany(_ADD_INSTRUCTION.format(batch=batch, replaces="?13"), lines)
 
 
 @contextmanager
@@ -321,11 +304,10 @@ def _in_places(name: str, columns: tuple[str, ...]) -> str:
 
 def _bound(values: dict[str, Any]) -> dict[str, Any]:
     """Return values as SQLite takes them, with lists of numbers or of texts as `carray`."""
-    return {name: apsw.carray(_array(value)) if isinstance(value, list) else value for name, value in values.items()}
-
-
-def _array(values: list[Any]) -> Any:
-    return tuple(values) if isinstance(values[0], str) else array("q", values)
+    for name, value in values.items():
+        if isinstance(value, list):
+            values[name] = apsw.carray(tuple(value) if isinstance(value[0], str) else array("q", value))
+    return values
 
 
 _NOT_ASCII = "*[^\x01-\x7f]*"

@@ -20,7 +20,7 @@ from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.facts import HEARD, followed
 from paygw_batch.journal.port import VerifyProgress, unwatched
 from paygw_batch.journal.replay import RowReplay, check_batches, check_moves, check_said, check_trail
-from paygw_batch.journal.sqlite.connect import check_tables, connect, end_of, fetch, hash_at, identity_of, versions
+from paygw_batch.journal.sqlite.connect import check_tables, connect, end_of, fetch, hash_at, identity_of, migrations
 from paygw_batch.journal.sqlite.sqlite_tables import SqliteTables, check_spellings, check_words
 from paygw_batch.journal.values import Link
 from paygw_batch.language import say
@@ -151,7 +151,8 @@ def _check_database(connection: apsw.Connection, path: Path) -> None:
     applied = fetch(connection, "SELECT version, applied_at FROM migration ORDER BY version")
     if not applied or applied[0] != (1, created_at):
         raise JournalCorrupt(say("The journal {path} has no valid time of its creation.", path=path))
-    if not all(_TIME.fullmatch(when) for _, when in applied) or [version for version, _ in applied] != versions():
+    versions = [version for version, _ in applied]
+    if not all(_TIME.fullmatch(when) for _, when in applied) or versions != list(range(1, len(migrations()) + 1)):
         raise JournalCorrupt(say("The journal {path} has no valid times of its upgrades.", path=path))
     if broken := fetch(connection, "PRAGMA foreign_key_check"):
         raise JournalCorrupt(

@@ -369,7 +369,9 @@ def look_at_journal(machine: Machine, sent: set[str], when: str) -> None:
         raise Broken(f"{when}: the journal does not open: {error.message}") from None
     try:
         journal.mark_interrupted("2026-11-21T12:00:00.000Z")
-        for order_id, number in journal._fetch("SELECT order_id, number FROM fact WHERE kind = 'intended'"):
+        for order_id, number in journal._connection.execute(
+            "SELECT order_id, number FROM fact WHERE kind = 'intended'"
+        ):
             if order_id in sent and known < number:
                 raise Broken(f"{when}: {order_id} had begun to leave, and it is noted up to fact {known}, not {number}")
         batches = journal.batches()

@@ -125,10 +125,9 @@ class PlayedSystem:
         actor = actor_here()
         return os.getpid() if actor is None else self.FIRST + self._stage.actors.index(actor)
 
-    def kill(self, pid: int, _signal: int) -> None:
-        """Raise `ProcessLookupError` for an actor that died."""
-        if self._stage.actors[pid - self.FIRST].is_dead:
-            raise ProcessLookupError
+    def has_ended(self, pid: int) -> bool:
+        """Whether an actor died."""
+        return self._stage.actors[pid - self.FIRST].is_dead
 
 
 def _host_here() -> str:
@@ -433,7 +432,9 @@ def play(server: PostgresServer, template: str, seed: int, bug: ProtocolBug = NO
             _plant(server.url(name), bug, patching)  # one that cannot be planted any more is not found
             try:
                 world = World(server.url(name), Path(directory), seed)
-                patching.setattr(workers, "os", PlayedSystem(world.stage))
+                system = PlayedSystem(world.stage)
+                patching.setattr(workers, "os", system)
+                patching.setattr(workers, "has_ended", system.has_ended)
                 world.trouble()
                 world.calm()
                 world.judge()

@@ -174,7 +174,7 @@ class Disk:
         if self.left is None and self.asks_whether_known:
             raise JournalNotAdopted
         left = SimLeft(self, process)
-        left.note(*found.noted)
+        left.note(*found.end.noted)
         return process.world.journal_type(
             connection,
             _PATH,

@@ -41,6 +41,7 @@ from paygw_batch.journal import journal as journal_of_all
 from paygw_batch.journal.evidence import EvidenceLog, EvidenceQueries
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows, NewInstructions
 from paygw_batch.journal.sqlite import sqlite_journal, sqlite_tables
+from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import (
     Due,
@@ -126,7 +127,7 @@ class SendsInFlightAgain(SqliteJournal):
     """Takes what was in flight at a crash for unsent."""
 
     def mark_interrupted(self, at: str) -> int:
-        found = self._fetch("SELECT instruction, attempt FROM state WHERE state = 'in_flight'")
+        found = fetch(self._connection, "SELECT instruction, attempt FROM state WHERE state = 'in_flight'")
         self.append([Entry(number, attempt, Concluded(Outcome(OutcomeKind.NOT_SENT)), at) for number, attempt in found])
         return len(found)
 

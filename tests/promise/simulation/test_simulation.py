@@ -91,10 +91,12 @@ def test_worlds_cover_every_event_of_run() -> None:
     for world in worlds:
         with closing(reader_of(world.disk.image)) as reader:
             two_batches += len(reader.batches()) > 1
-            adoptions += len(reader._fetch("SELECT number FROM fact WHERE kind = 'adopted'"))
+            adoptions += len(list(reader._connection.execute("SELECT number FROM fact WHERE kind = 'adopted'")))
             operations |= {record.operation for record in reader.batches()}
-            kinds |= {word for (word,) in reader._fetch("SELECT kind FROM fact")}
-            for finding, source in reader._fetch("SELECT finding, source FROM fact WHERE finding IS NOT NULL"):
+            kinds |= {word for (word,) in reader._connection.execute("SELECT kind FROM fact")}
+            for finding, source in reader._connection.execute(
+                "SELECT finding, source FROM fact WHERE finding IS NOT NULL"
+            ):
                 findings.add(finding)
                 sources.add(source)
     assert two_batches
