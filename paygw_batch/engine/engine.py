@@ -267,8 +267,6 @@ class Engine:
                     await self._wait_for_room(signing)
                     signing.add(asyncio.create_task(self._sign(page[start : start + self._sign_at_once])))
             await asyncio.gather(*signing)
-        except SigningFailed as failed:
-            self._stop(" ".join(filter(None, (failed.message, failed.hint))))
         except Exception as error:  # noqa: BLE001 (any error ends the run, in order)
             self._give_up(error)
         finally:
@@ -338,8 +336,6 @@ class Engine:
     async def _deliver(self, row: _Row) -> None:
         try:
             await self._try(row)
-        except SigningFailed as failed:
-            self._stop(" ".join(filter(None, (failed.message, failed.hint))))
         except Exception as error:  # noqa: BLE001 (any error ends the run, in order)
             self._give_up(error)
         finally:
@@ -450,7 +446,9 @@ class Engine:
         self._halt()
 
     def _give_up(self, error: Exception) -> None:
-        if self._tally.failure is None:
+        if isinstance(error, SigningFailed):
+            self._stop(" ".join(filter(None, (error.message, error.hint))))
+        elif self._tally.failure is None:
             self._tally.failure = error
         self._halt()
 
