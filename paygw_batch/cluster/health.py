@@ -11,7 +11,7 @@ from paygw_batch.show.health import Health, HealthCheck
 from paygw_batch.show.summary import ExitCode
 
 if TYPE_CHECKING:
-    from paygw_batch.cluster.database_place import DatabaseCopies, DatabasePlace
+    from paygw_batch.cluster.database_place import DatabaseCopies
 
 _RIGHTS = {
     "owner": mark("owner: can do everything, including creating the tables"),
@@ -23,14 +23,6 @@ _RIGHTS = {
 """The permissions of the database role in [journal] url, for people."""
 _REPLICATION = mark("replication")
 _JOBS = mark("jobs of workers")
-
-
-def _jobs(database: "DatabasePlace") -> HealthCheck:
-    try:
-        sentence = say("procrastinate tables, {version}", version=database.check_jobs())
-    except PaygwError as error:
-        return HealthCheck.failed(_JOBS, error, ExitCode.JOURNAL)
-    return HealthCheck(_JOBS, Health.GOOD, sentence)
 
 
 def _replication(copies: "DatabaseCopies", configured: str | None) -> Iterator[HealthCheck]:
@@ -62,4 +54,7 @@ def checks(settings: Settings) -> Iterator[HealthCheck]:
     database = require_workers(settings)
     yield from _replication(database.copies(), settings.journal.replication)
     yield HealthCheck(mark("database role"), Health.GOOD, say(_RIGHTS[database.role() or "none"]))
-    yield _jobs(database)
+    try:
+        yield HealthCheck(_JOBS, Health.GOOD, say("procrastinate tables, {version}", version=database.check_jobs()))
+    except PaygwError as error:
+        yield HealthCheck.failed(_JOBS, error, ExitCode.JOURNAL)

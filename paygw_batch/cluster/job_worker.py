@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import psycopg
 from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy
@@ -35,15 +35,7 @@ if TYPE_CHECKING:
     from procrastinate.app import WorkerOptions
     from typing_extensions import Unpack
 
-
-class Tend(Protocol):
-    """Looks after the runs in the journal, and returns those that wait for a worker."""
-
-    def __call__(self) -> Sequence[SharedRun]:
-        """Return the runs that wait."""
-
-    def close(self) -> None:
-        """Close the connection."""
+    from paygw_batch.cluster.database_place import WaitingRuns
 
 
 TEND_EVERY_S = 2.0
@@ -76,11 +68,16 @@ class CommandFailed(Exception):
 class JobWorker:
     """The worker of this process for jobs. `program` are the words that start the program with its configuration.
 
-    `tend` is closed with it.
+    `tend` looks after the runs in the journal, and is closed with it.
     """
 
     def __init__(
-        self, url: str, silent_s: float, scheduled: Sequence[ScheduledCommand], program: Sequence[str], tend: Tend
+        self,
+        url: str,
+        silent_s: float,
+        scheduled: Sequence[ScheduledCommand],
+        program: Sequence[str],
+        tend: "WaitingRuns",
     ) -> None:
         self._silent_s, self._program, self._tend = silent_s, list(program), tend
         self._by_queue = {entry.name: entry for entry in scheduled}
@@ -156,15 +153,13 @@ class JobWorker:
             began_s = time.monotonic()
             try:
                 async with self._shares.open_async():
-                    shares = self._kept(self._shares, queues=[SHARE], concurrency=1)
-                    await asyncio.gather(shares, self._kept_scheduled(), self._tended(), self._end_children())
+                    kept = [self._kept(self._shares, queues=[SHARE], concurrency=1)]
+                    if queues := list(self._by_queue):
+                        how: WorkerOptions = {"queues": queues, "concurrency": len(queues), "listen_notify": False}
+                        kept.append(self._kept(self._scheduled, **how))
+                    await asyncio.gather(*kept, self._tended(), self._end_children())
             except psycopg.Error as error:
                 await self._pause(error, began_s)
-
-    async def _kept_scheduled(self) -> None:
-        if self._by_queue:
-            queues = list(self._by_queue)
-            await self._kept(self._scheduled, queues=queues, concurrency=len(queues), listen_notify=False)
 
     async def _kept(self, app: App, **options: "Unpack[WorkerOptions]") -> None:
         """Run a worker until this process is to end. If its tables were emptied, it registers again."""

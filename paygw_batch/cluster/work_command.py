@@ -228,7 +228,7 @@ class BatchServer:
                 end = send_rows(task, due_rows, progress, watch, dates)
         finally:
             self._engine = None
-            self._heed(self._take_note)  # the engine's results are recorded first
+            self._heed(lambda *_: self.drain())  # the engine's results are recorded first
         return end, dates
 
     async def _give_way(self, journal: "WorkerJournal", engine: Drained) -> None:
@@ -262,9 +262,6 @@ class BatchServer:
         if self._calling is not None:
             self._calling.wake()
 
-    def _take_note(self, _signal: int, _frame: FrameType | None) -> None:
-        self.drain()
-
 
 def _record(journal: "WorkerJournal", number: int) -> BatchRecord:
     return next(record for record in journal.batches() if record.number == number)
@@ -274,11 +271,7 @@ def _record(journal: "WorkerJournal", number: int) -> BatchRecord:
 @click.argument("batch", required=False, shell_complete=complete_batches)
 @click.option("--once", is_flag=True, help="Stop when nothing is left to send.")
 @click.option(
-    "--for",
-    "seconds",
-    type=Number(0, min_open=True),
-    metavar="SECONDS",
-    help="With --once: stop after this time.",
+    "--for", "seconds", type=Number(0, min_open=True), metavar="SECONDS", help="With --once: stop after this time."
 )
 @click.pass_obj
 def work_command(invocation: Invocation, *, batch: str | None, once: bool, seconds: float | None) -> None:
