@@ -25,32 +25,28 @@ _ROWS_A_STEP = 1_000
 """The number of rows between two reports of a replay's progress."""
 
 
-class Opening(NamedTuple):
-    """A batch as the fact that opened it says, and the time of that fact."""
-
-    opened: BatchOpened
-    at: str
-
-
 def check_batches(tables: Tables) -> Mapping[str, int]:
     """Check every batch, with its pages, instructions and known rows, against the facts about it; return counts.
 
     Raises `JournalCorrupt` also if other people were forgotten, or other things about them, than these facts say.
     """
-    openings: dict[int, Opening] = {}
+    openings: dict[int, tuple[BatchOpened, str]] = {}
     forgotten: list[tuple[int, BatchForgotten]] = []
     for batch, at, kind, details in tables.run("facts_of_batches"):
         if kind == BATCH_OPENED:
-            openings[batch] = Opening(decode_batch(details), at)
+            openings[batch] = decode_batch(details), at
         else:
             forgotten.append((batch, decode_forgotten(details)))
     _check_openings(tables, openings, {batch for batch, _ in forgotten})
     check_forgotten(tables, forgotten)
     check_heard(tables, [fact for _, fact in forgotten])
-    return {"batches": len(openings), "pages": sum(opening.opened.pages for opening in openings.values())}
+    return {"batches": len(openings), "pages": sum(opened.pages for opened, _ in openings.values())}
 
 
-def _check_openings(tables: Tables, openings: Mapping[int, Opening], forgotten: Collection[int]) -> None:
+def _check_openings(
+    tables: Tables, openings: Mapping[int, tuple[BatchOpened, str]], forgotten: Collection[int]
+) -> None:
+    """Check batches against the facts that opened them, each with its time."""
     if [number for number, *_ in tables.run("batch_ids")] != sorted(openings):
         raise JournalCorrupt(say("The batches of the journal do not match the facts that opened them."))
     for number, (opened, at) in openings.items():
@@ -87,10 +83,6 @@ def _digested(tables: Tables, number: int, digests: OpeningDigests) -> BatchOpen
         return digests.opened()
     except InternalError:
         raise JournalCorrupt(say("An instruction of batch number {batch} was changed.", batch=number)) from None
-
-
-def no_counts() -> Counter[str]:
-    return Counter(dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0))
 
 
 KINDS: Mapping[str, FactKind] = {kind.value: kind for kind in FactKind}
@@ -187,7 +179,11 @@ class RowReplay:
 
     tables: Tables
     progress: VerifyProgress
-    counts: Counter[str] = field(default_factory=no_counts)
+    counts: Counter[str] = field(
+        default_factory=lambda: Counter(
+            dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0)
+        )
+    )
     _left_to: dict[int, tuple[_Row, set[str]]] = field(default_factory=dict)
     """What replaced instructions left to their successors: where they were, and their order ids."""
 
