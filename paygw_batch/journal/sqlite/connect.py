@@ -98,13 +98,7 @@ def configure(connection: apsw.Connection) -> None:
     # Payees' data must not reach a temporary file, and a failing page must not become a signal.
     _set(
         connection,
-        {
-            "temp_store": 2,
-            "cell_size_check": 1,
-            "foreign_keys": 1,
-            "recursive_triggers": 1,
-            "cache_size": -_CACHE_KIB,
-        },
+        {"temp_store": 2, "cell_size_check": 1, "foreign_keys": 1, "recursive_triggers": 1, "cache_size": -_CACHE_KIB},
     )
 
 

@@ -33,24 +33,8 @@ from paygw_batch.journal.new_batch import BatchPart, OpeningDigests
 from paygw_batch.journal.outbox import OUTBOX_PARTS, Outbox
 from paygw_batch.journal.port import CallsInTurn, RowBeingSent, VerifyProgress
 from paygw_batch.journal.sqlite import connect
-from paygw_batch.journal.sqlite.connect import (
-    conflicting,
-    end_of,
-    fetch,
-    leave_untouched,
-    reason_of,
-    written_beside,
-)
-from paygw_batch.journal.sqlite.sqlite_tables import (
-    SqliteTables,
-    add_facts,
-    add_spellings,
-    index_again,
-    scrub,
-    search_expression,
-    store_batch,
-    unguarded,
-)
+from paygw_batch.journal.sqlite.connect import conflicting, end_of, fetch, leave_untouched, reason_of, written_beside
+from paygw_batch.journal.sqlite.sqlite_tables import SqliteTables, add_facts, index_again, scrub, store_batch, unguarded
 from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.journal.tables import ON_SQLITE, named_sql
 from paygw_batch.journal.values import (
@@ -80,10 +64,7 @@ class FileOutbox(Outbox):
     """
 
     def __init__(
-        self,
-        connection: apsw.Connection,
-        path: Path,
-        writing: Callable[[], AbstractContextManager[None]] | None = None,
+        self, connection: apsw.Connection, path: Path, writing: Callable[[], AbstractContextManager[None]] | None = None
     ) -> None:
         self._connection, self._path = connection, path
         self._transaction = writing or partial(written_beside, connection, path)
@@ -173,7 +154,9 @@ class SqliteReader(JournalReader):
         return end.seq, end.hash.hex()
 
     def _search_expression(self, search: PaymentSearch) -> str:
-        return search_expression(search)
+        """Return a search as a full-text expression, with every word quoted so that none acts as an operator."""
+        groups = (" OR ".join(_quoted(word) for word in alternatives) for alternatives in search.words)
+        return " AND ".join(f"({group})" for group in groups)
 
     def _verify(self, progress: VerifyProgress) -> Mapping[str, int]:
         return verify(self._connection, self.path, in_parallel=True, progress=progress)
@@ -202,14 +185,16 @@ class SqliteReader(JournalReader):
             ) from None
 
 
+def _quoted(word: str) -> str:
+    text = word.removesuffix("*").replace('"', '""')
+    return f'"{text}"{"*" if word.endswith("*") else ""}'
+
+
 def _copy(source: apsw.Connection, path: Path) -> None:
-    target = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
-    try:
-        with target.backup("main", source, "main") as backup:
-            while not backup.done:
-                backup.step()
-    finally:
-        target.close()
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
+    with closing(apsw.Connection(str(path), flags=flags)) as target, target.backup("main", source, "main") as backup:
+        while not backup.done:
+            backup.step()
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -358,9 +343,7 @@ class SqliteJournal(SqliteReader, Journal):
         replaced: Mapping[int, int],
     ) -> BatchRecord:
         with conflicting(f"batch {record.batch} is already open, or a row or an order id of it is taken"):
-            are_ascii = store_batch(self._connection, record, digests, parts, known, replaced)
-            first = digests.first_instruction
-            add_spellings(self._tables, record.operation, record.number, first, are_ascii)
+            store_batch(self._connection, record, digests, parts, known, replaced)
         return record
 
     @contextmanager
@@ -395,10 +378,7 @@ class SqliteJournal(SqliteReader, Journal):
             self._connection.execute("BEGIN IMMEDIATE")
         if fetch(self._connection, "SELECT max(number) FROM fact") == [(self._end.seq or None,)]:
             return
-        end, others = (
-            connect.end_of(self._connection),
-            "SELECT 1 FROM fact WHERE number > ? AND kind NOT IN (?, ?) LIMIT 1",
-        )
+        end, others = end_of(self._connection), "SELECT 1 FROM fact WHERE number > ? AND kind NOT IN (?, ?) LIMIT 1"
         if end.seq < self._end.seq or fetch(self._connection, others, (self._end.seq, *KINDS_BESIDE)):
             self._roll_back()
             raise self._give_up(say("another process has written to it"))

@@ -25,7 +25,7 @@ from paygw_batch.journal.facts import Line, chained, text_in_sql
 from paygw_batch.journal.new_batch import BatchPart, OpeningDigests, new_salt, new_salts, one_ahead
 from paygw_batch.journal.sqlite.connect import end_of, fetch, identity_of
 from paygw_batch.journal.tables import FILES, ON_SQLITE, VALUE, Tables, named_sql
-from paygw_batch.journal.values import BatchRecord, Entry, Identity, Known, Link, PaymentSearch, Remark
+from paygw_batch.journal.values import BatchRecord, Entry, Identity, Known, Link, Remark
 from paygw_batch.language import say
 
 _GUARDED = ("said", "instruction", "page", "reply")
@@ -95,8 +95,8 @@ def store_batch(
     parts: Iterable[BatchPart],
     known: Iterable[Known],
     replaced: Mapping[int, int],
-) -> bool:
-    """Write a whole batch in the open transaction. Return whether all order ids are ASCII."""
+) -> None:
+    """Write a whole batch in the open transaction."""
     number, are_ascii = record.number, True
     without_ids = digests.first_instruction
     """The first instruction whose order id is not written yet."""
@@ -129,7 +129,7 @@ def store_batch(
     twice = "SELECT i.row FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = ? LIMIT 1"
     if fetch(connection, twice, (number,)):
         raise InternalError("a row of a batch is both new and known")
-    return are_ascii
+    _add_spellings(SqliteTables(connection), record, digests.first_instruction, are_ascii=are_ascii)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +315,7 @@ _NOT_ASCII = "*[^\x01-\x7f]*"
 _INDEX = "payment_words"
 
 
-def add_spellings(tables: Tables, operation: str, batch: int, first: int, are_ascii: bool) -> None:
+def _add_spellings(tables: Tables, record: BatchRecord, first: int, *, are_ascii: bool) -> None:
     """Record the spellings and the reference of a batch whose instructions, from `first`, were just written.
 
     With `are_ascii`, none of their order ids needs a spelling.
@@ -323,9 +323,10 @@ def add_spellings(tables: Tables, operation: str, batch: int, first: int, are_as
     odd = [] if are_ascii else tables.run("odd_ids_from", first=first, odd=_NOT_ASCII)
     for (order_id,) in odd:
         if not order_id.isascii():
-            tables.run("add_spelling", operation=operation, spelling=spelled_alike(order_id), order_id=order_id)
-    for _, reference in _references(tables, batch):
-        tables.run("add_reference", batch=batch, reference=reference)
+            spelling = spelled_alike(order_id)
+            tables.run("add_spelling", operation=record.operation, spelling=spelling, order_id=order_id)
+    for _, reference in _references(tables, record.number):
+        tables.run("add_reference", batch=record.number, reference=reference)
 
 
 def check_spellings(tables: Tables) -> None:
@@ -361,14 +362,3 @@ def check_words(connection: apsw.Connection) -> None:
         for actual, wanted in zip_longest(connection.execute(words), again.execute(words)):
             if actual != wanted:
                 raise JournalCorrupt(say("The index of payees does not match the instructions."))
-
-
-def search_expression(search: PaymentSearch) -> str:
-    """Return a search as a full-text expression, with every word quoted so that none acts as an operator."""
-    groups = (" OR ".join(_quoted(word) for word in alternatives) for alternatives in search.words)
-    return " AND ".join(f"({group})" for group in groups)
-
-
-def _quoted(word: str) -> str:
-    text = word.removesuffix("*").replace('"', '""')
-    return f'"{text}"{"*" if word.endswith("*") else ""}'

@@ -36,11 +36,7 @@ _WORTH_A_PROCESS = 100_000
 
 
 def verify(
-    connection: apsw.Connection,
-    path: Path,
-    *,
-    in_parallel: bool = False,
-    progress: VerifyProgress = unwatched,
+    connection: apsw.Connection, path: Path, *, in_parallel: bool = False, progress: VerifyProgress = unwatched
 ) -> Mapping[str, int]:
     """Replay the whole journal and return counts of facts, batches, pages, order ids and states.
 
