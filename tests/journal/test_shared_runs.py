@@ -19,13 +19,20 @@ from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalHeld, RowsMoved
 from paygw_batch.journal.port import EngineJournal
-from paygw_batch.journal.postgres.postgres_journal import WorkerJournal
+from paygw_batch.journal.postgres.postgres_journal import OfferedRun, WorkerJournal
 from paygw_batch.journal.postgres.session import Server, fetch
-from paygw_batch.journal.postgres.workers import OfferedRun
 from paygw_batch.journal.values import Due, Known, Link, MoveResult
 from tests.support.journal_rows import AT, intent, new_instruction, open_sheet, outcome_of, resolved
 from tests.support.patience import PATIENCE_S, until
-from tests.support.postgres_rows import fall_silent, open_postgres, paid_rows, postgres_place, read_postgres, work
+from tests.support.postgres_rows import (
+    by_hand,
+    fall_silent,
+    open_postgres,
+    paid_rows,
+    postgres_place,
+    read_postgres,
+    work,
+)
 from tests.support.postgres_server import PostgresServer
 from tests.support.wire_proxy import Trouble, wire_proxy
 
@@ -46,19 +53,32 @@ def worker(at: DatabasePlace) -> Iterator[WorkerJournal]:
         yield journal
 
 
+@contextmanager
+def joined(at: DatabasePlace) -> Iterator[tuple[WorkerJournal, EngineJournal]]:
+    """Let a worker join a run; yield its journal, and the one that its engine has."""
+    with worker(at) as journal:
+        assert journal.join_run() is not None
+        with journal.for_engine() as engine:
+            yield journal, engine
+
+
+async def claimed(engine: EngineJournal, limit: int) -> list[int]:
+    return [due.row for due in await engine.due(1, limit=limit)]
+
+
+async def send_off(engine: EngineJournal, limit: int = 1) -> list[Due]:
+    """Let rows be in flight; return them."""
+    due = [*await engine.due(1, limit=limit)]
+    await engine.append([intent(one) for one in due])
+    return due
+
+
 def handed_over(at: DatabasePlace, rows: int = 7, *, batch: str = "b1", after: int = 1) -> int:
     """Open a batch and hand it over; return its number."""
     with closing(open_postgres(at)) as desk:
         record = open_sheet(desk, batch, [new_instruction(row) for row in range(after + 1, after + 1 + rows)])
         assert desk.start_shared_run(record.number, waits=True) is not None
     return record.number
-
-
-def by_hand(at: DatabasePlace, statement: str) -> list[tuple[object, ...]]:
-    with psycopg.connect(at.server.url, autocommit=True) as connection:
-        connection.execute("SET search_path = paygw")
-        cursor = connection.execute(statement.encode())
-        return cursor.fetchall() if cursor.description else []
 
 
 def change_line(at: DatabasePlace, journal: WorkerJournal, change: str) -> None:
@@ -124,16 +144,14 @@ def test_two_workers_claim_different_rows_of_batch(at_database: DatabasePlace) -
 
 def test_thawed_worker_gets_no_row_twice(at_database: DatabasePlace) -> None:
     handed_over(at_database)
-    with worker(at_database) as journal:
-        assert journal.join_run() is not None
+    with joined(at_database) as (journal, engine):
 
-        async def send(engine: EngineJournal) -> tuple[list[int], list[int]]:
-            first = [due.row for due in await engine.due(1, limit=3)]
+        async def by_pages() -> tuple[list[int], list[int]]:
+            first = await claimed(engine, 3)
             change_line(at_database, journal, "seen_at = seen_at - interval '1 hour'")
-            return first, [due.row for due in await engine.due(1, limit=3)]
+            return first, await claimed(engine, 3)
 
-        with journal.for_engine() as engine:
-            assert asyncio.run(send(engine)) == ([2, 3, 4], [5, 6, 7])
+        assert asyncio.run(by_pages()) == ([2, 3, 4], [5, 6, 7])
 
 
 def test_second_start_joins_current_run(at_database: DatabasePlace) -> None:
@@ -171,10 +189,6 @@ def test_returning_worker_sends_remaining_rows(at_database: DatabasePlace) -> No
         assert journal.runs() == []
 
 
-async def claimed(engine: EngineJournal, limit: int) -> list[int]:
-    return [due.row for due in await engine.due(1, limit=limit)]
-
-
 @pytest.mark.parametrize("end", ["leaves", "signs off", "falls silent", "is gone"])
 def test_claims_end_with_worker(at_database: DatabasePlace, end: str) -> None:
     handed_over(at_database)
@@ -198,10 +212,8 @@ def test_claims_end_with_worker(at_database: DatabasePlace, end: str) -> None:
 
 def test_own_claims_of_before_are_free(at_database: DatabasePlace) -> None:
     handed_over(at_database)
-    with worker(at_database) as journal:
-        assert journal.join_run() is not None
-        with journal.for_engine() as engine:
-            assert asyncio.run(claimed(engine, 5)) == [2, 3, 4, 5, 6]
+    with joined(at_database) as (journal, engine):
+        assert asyncio.run(claimed(engine, 5)) == [2, 3, 4, 5, 6]
         journal.leave_run()
         assert work(journal) == [2, 3, 4, 5, 6, 7, 8]
 
@@ -226,12 +238,7 @@ def test_claim_keeps_no_worker_from_sending(at_database: DatabasePlace) -> None:
         assert one.join_run() is not None
         assert other.join_run() is not None
         with one.for_engine() as first:
-
-            async def claims() -> Due:
-                (due,) = await first.due(batch, limit=1)
-                return due
-
-            due = asyncio.run(claims())
+            (due,) = asyncio.run(first.due(batch, limit=1))
             assert [*other.append([intent(due)])] == [MoveResult.MOVED]
 
             async def sends() -> list[MoveResult]:
@@ -299,16 +306,9 @@ def test_process_without_desk_changes_no_run(at_database: DatabasePlace) -> None
 
 
 def test_rows_of_dead_worker_come_into_doubt(at_database: DatabasePlace) -> None:
-    batch = handed_over(at_database)
-    with worker(at_database) as dying:
-        assert dying.join_run() is not None
-
-        async def leave_in_flight(engine: EngineJournal) -> None:
-            found = [due for _ in range(2) for due in await engine.due(batch, limit=1)]
-            await engine.append([intent(due) for due in found])
-
-        with dying.for_engine() as engine:
-            asyncio.run(leave_in_flight(engine))
+    handed_over(at_database)
+    with joined(at_database) as (dying, engine):
+        asyncio.run(send_off(engine, 2))
         with worker(at_database) as other:
             assert work(other) == [4, 5, 6, 7, 8], "what a living worker has is left alone"
             assert other.join_run() is None
@@ -337,15 +337,9 @@ AGES = {
 @pytest.mark.parametrize("about", AGES)
 def test_only_rows_of_stopped_worker_become_doubtful(at_database: DatabasePlace, about: str) -> None:
     change, state = AGES[about]
-    batch = handed_over(at_database, 1)
-    with worker(at_database) as journal:
-        assert journal.join_run() is not None
-
-        async def send_off(engine: EngineJournal) -> None:
-            await engine.append([intent(due) for due in await engine.due(batch, limit=1)])
-
-        with journal.for_engine() as engine:
-            asyncio.run(send_off(engine))
+    handed_over(at_database, 1)
+    with joined(at_database) as (journal, engine):
+        asyncio.run(send_off(engine))
         change_number(at_database, journal, change)
         with closing(open_postgres(at_database)) as desk:
             assert desk.mark_interrupted(AT) == (state is State.IN_DOUBT)
@@ -355,30 +349,22 @@ def test_only_rows_of_stopped_worker_become_doubtful(at_database: DatabasePlace,
 def test_each_commit_is_a_sign_of_life(at_database: DatabasePlace) -> None:
     """After a failover the signs shown in between may be lost: a young intent must not look old for that."""
     batch = handed_over(at_database, 2)
-    with worker(at_database) as journal:
-        assert journal.join_run() is not None
+    with joined(at_database) as (journal, engine):
 
-        async def send_off(engine: EngineJournal) -> None:
+        async def send_both() -> None:
             for due in await engine.due(batch, limit=2):
                 change_line(at_database, journal, "seen_at = now() - interval '1 h'")
                 await engine.append([intent(due)])
                 age = "SELECT now() - seen_at < interval '10 s' FROM process WHERE kind = 'worker'"
                 assert by_hand(at_database, age) == [(True,)]
 
-        with journal.for_engine() as engine:
-            asyncio.run(send_off(engine))
+        asyncio.run(send_both())
 
 
 def test_row_of_ended_worker_comes_into_doubt(at_database: DatabasePlace) -> None:
-    batch = handed_over(at_database, 3)
-    with worker(at_database) as journal:
-        assert journal.join_run() is not None
-
-        async def send_off(engine: EngineJournal) -> None:
-            await engine.append([intent(due) for due in await engine.due(batch, limit=1)])
-
-        with journal.for_engine() as engine:
-            asyncio.run(send_off(engine))
+    handed_over(at_database, 3)
+    with joined(at_database) as (journal, engine):
+        asyncio.run(send_off(engine))
         journal.leave_run()
     with worker(at_database) as after:
         assert work(after) == [3, 4]
@@ -387,17 +373,14 @@ def test_row_of_ended_worker_comes_into_doubt(at_database: DatabasePlace) -> Non
 
 def test_row_settled_meanwhile_is_left_out(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database, 2)
-    with worker(at_database) as journal:
-        assert journal.join_run() is not None
-        with journal.for_engine() as engine:
+    with joined(at_database) as (_, engine):
 
-            async def settled_meanwhile() -> list[Due]:
-                found = [*await engine.due(batch, limit=2)]
-                by_hand(at_database, "UPDATE state SET state = 'paid' WHERE instruction = 1")
-                assert [*await engine.append([intent(due) for due in found])] == [MoveResult.HELD, MoveResult.MOVED]
-                return found
+        async def settled_meanwhile() -> None:
+            found = [*await engine.due(batch, limit=2)]
+            by_hand(at_database, "UPDATE state SET state = 'paid' WHERE instruction = 1")
+            assert [*await engine.append([intent(due) for due in found])] == [MoveResult.HELD, MoveResult.MOVED]
 
-            asyncio.run(settled_meanwhile())
+        asyncio.run(settled_meanwhile())
 
 
 # Stops.
@@ -448,11 +431,9 @@ def test_follower_sees_end_of_run_without_workers(at_database: DatabasePlace) ->
 
 def test_worker_sends_nothing_for_ended_run(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database)
-    with worker(at_database) as late:
-        assert late.join_run() is not None
+    with joined(at_database) as (_, engine):
         by_hand(at_database, "UPDATE run SET ended_at = now()")
-        with late.for_engine() as engine:
-            assert asyncio.run(paid_rows(engine, batch)) == []
+        assert asyncio.run(paid_rows(engine, batch)) == []
     assert set(states(at_database)) == {State.READY}
 
 
@@ -481,30 +462,23 @@ def test_worker_notes_clock_only_at_free_desk(at_database: DatabasePlace) -> Non
             open_sheet(desk)
 
 
-def test_evidence_during_intake_holds_row_being_sent(
-    at_database: DatabasePlace,
-) -> None:
+def test_evidence_during_intake_holds_row_being_sent(at_database: DatabasePlace) -> None:
     """It could be about a row of either operation. While it is written down, a worker commits the intent of one."""
     batch = handed_over(at_database, 1)
-    with worker(at_database) as journal:
-        assert journal.join_run() is not None
-        with journal.for_engine() as engine:
+    with joined(at_database) as (journal, engine):
 
-            async def rejected() -> None:
-                (due,) = await engine.due(batch, limit=1)
-                await engine.append([intent(due)])
-                await engine.append([outcome_of(due.number, 1, OutcomeKind.REJECTED, http_status=200)])
+        async def rejected() -> None:
+            (due,) = await send_off(engine)
+            await engine.append([outcome_of(due.number, 1, OutcomeKind.REJECTED, http_status=200)])
 
-            asyncio.run(rejected())
+        asyncio.run(rejected())
         journal.leave_run()
     with ExitStack() as stack:
         desk = stack.enter_context(closing(open_postgres(at_database)))
         assert desk.release(batch, None, suffix=False, by="amina", at=AT) == 1
         open_sheet(desk, "p1", 1, operation="payin")
         assert desk.start_shared_run(batch, waits=True) is not None
-        journal = stack.enter_context(worker(at_database))
-        assert journal.join_run() is not None
-        engine = stack.enter_context(journal.for_engine())
+        _, engine = stack.enter_context(joined(at_database))
         words = {"approved": OutcomeKind.PAID}
         claim = Claim("ORD-2", "1500.50", "KES", "approved", proof=Proof.PROVEN)
         said = Evidence(EvidenceSource.NOTIFICATION, claim, "{}")

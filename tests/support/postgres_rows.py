@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -35,6 +36,13 @@ def make_postgres(place: DatabasePlace) -> None:
 
 def read_postgres(place: DatabasePlace) -> PostgresReader:
     return place.open_to_read()
+
+
+def by_hand(at: DatabasePlace, *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements as the owner of the tables; return the lines that the last one finds."""
+    with psycopg.connect(at.server.url, autocommit=True, options="-c search_path=paygw") as owner:
+        *_, cursor = [owner.execute(statement.encode()) for statement in statements]
+        return cursor.fetchall() if cursor.description else []
 
 
 def fall_silent(url: str) -> None:

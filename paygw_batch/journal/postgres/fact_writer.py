@@ -107,21 +107,10 @@ class FactWriter:
         """From now on, wait only briefly for a server that does not answer."""
         self._guarded.hurry()
 
-    def ask(self, call: Callable[[Connection[Row]], T]) -> T:
+    def ask(self, call: Callable[[Connection[Row]], T], *, is_long: bool = False) -> T:
         """Make a call that can be repeated; on a new connection if the old one is lost."""
         with self._guarded.failing():
-            return self._guarded.again(lambda: call(self._guarded.connection))
-
-    def ask_at_length(self, call: Callable[[Connection[Row]], T]) -> T:
-        """Make a call as `ask` does, without its time limit: it may read a whole batch."""
-        with self._guarded.failing():
-            try:
-                return call(self._guarded.connection)
-            except psycopg.Error as error:
-                if not self._guarded.is_lost(error):
-                    raise
-                self._guarded.reconnect()
-                return call(self._guarded.connection)
+            return self._guarded.again(lambda: call(self._guarded.connection), is_long=is_long)
 
     def conclude(self, at: str) -> int:
         """Put in doubt the rows in flight that nobody sends any more, and return their number.
@@ -129,8 +118,9 @@ class FactWriter:
         Not called while this process sends. The rows of another living process are not touched.
         """
         self._guarded.require_writable()
-        in_flight = self.ask_at_length(
-            lambda connection: self._tables.run("left_in_flight", dead=[self.process, *dead_processes(connection)])
+        in_flight = self.ask(
+            lambda connection: self._tables.run("left_in_flight", dead=[self.process, *dead_processes(connection)]),
+            is_long=True,
         )
         entries = [Entry(number, attempt, Interrupted(), max(at, sent_at)) for number, attempt, sent_at in in_flight]
         results = [

@@ -98,16 +98,20 @@ class GuardedSession:
             else:
                 return
 
-    def again(self, call: Callable[[], T]) -> T:
-        """Make a call that can be repeated: on a new connection if the old one is lost or silent."""
+    def again(self, call: Callable[[], T], *, is_long: bool = False) -> T:
+        """Make a call that can be repeated: on a new connection if the old one is lost or silent.
+
+        A call that `is_long` may read a whole batch: it has no time limit.
+        """
+        limit_s = None if is_long else self.session.server.commit_limit_s
         try:
-            with limited(self.connection, self.session.server.commit_limit_s):
+            with limited(self.connection, limit_s):
                 return call()
         except psycopg.Error as error:
             if not self.is_lost(error):
                 raise
             self.reconnect()
-            with limited(self.connection, self.session.server.commit_limit_s):
+            with limited(self.connection, limit_s):
                 return call()
 
     @contextmanager

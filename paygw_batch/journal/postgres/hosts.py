@@ -235,7 +235,7 @@ class RollCall:
                     "checked that its rows are there. Missing: {names}.",
                     place=self._server.place,
                     names=names,
-                ),
+                )
             )
 
     def missing(self, connection: Connection[Row]) -> Sequence[MissingHost]:

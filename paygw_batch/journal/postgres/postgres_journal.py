@@ -9,7 +9,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -50,14 +50,15 @@ from paygw_batch.journal.postgres.session import (
 )
 from paygw_batch.journal.postgres.verify import verify_journal
 from paygw_batch.journal.postgres.workers import (
-    OfferedRun,
     PostgresGate,
     claim_rows,
     is_overtaken,
     join_run,
     rows_being_sent,
+    run_now,
     start_run,
     stop_run,
+    tend_run,
     unfinished_runs,
     waiting_runs,
     waits,
@@ -202,12 +203,7 @@ class PostgresReader(JournalReader):
     A reader alone sees one snapshot of it; the writer sees each call's own.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        identity: Identity,
-        notes: tuple[str, ...] = (),
-    ) -> None:
+    def __init__(self, session: Session, identity: Identity, notes: tuple[str, ...] = ()) -> None:
         super().__init__(PostgresTables(lambda: session.connection, identity), notes)
         self._session = session
         self._identity = identity
@@ -222,12 +218,12 @@ class PostgresReader(JournalReader):
         with self._snapshot() as connection:
             runs = unfinished_runs(connection)
         records = {record.number: record for record in self.batches()} if runs else {}
-        return [self._run_now(run, records[run.batch]) for run in runs]
-
-    def _run_now(self, run: SharedRun, record: BatchRecord) -> RunNow:
-        due = self.tallies(run.batch, kind=TallyKind.DUE)
-        is_stopped = run.stop_reason is not None
-        return RunNow(record.batch, record.sheet_name, sum(tally.count for tally in due), run.is_urgent, is_stopped)
+        found = []
+        for run in runs:
+            record, due = records[run.batch], self.tallies(run.batch, kind=TallyKind.DUE)
+            left, is_stopped = sum(tally.count for tally in due), run.stop_reason is not None
+            found.append(RunNow(record.batch, record.sheet_name, left, run.is_urgent, is_stopped))
+        return found
 
     def close(self) -> None:
         self._session.close()
@@ -346,16 +342,36 @@ def _copy_ids(connection: Connection[Row], operation: str, lines: list[Row]) -> 
     fetch(connection, query, (numbers, words))
 
 
+@dataclass(frozen=True, slots=True)
+class OfferedRun:
+    """A run that was handed over to workers, as the command that did so sees it (see `RunOfWorkers`)."""
+
+    number: int
+    writer: FactWriter
+
+    def look(self) -> SharedRun:
+        """Return the current state of the run. If it was stopped and no worker is at it, end it here."""
+
+        def looked(connection: Connection[Row]) -> SharedRun:
+            run = run_now(connection, self.number)
+            if run.stop_reason is None or run.is_over:
+                return run
+            tend_run(connection, self.number)
+            return run_now(connection, self.number)
+
+        return self.writer.ask(looked)
+
+    def has_workers(self) -> bool:
+        return self.writer.ask(lambda connection: any(worker.is_alive for worker in workers_in(connection)))
+
+    def stop(self, reason: str) -> None:
+        self.writer.ask(lambda connection: stop_run(connection, self.number, reason))
+
+
 class PostgresJournal(PostgresReader, Journal):
     """A journal in PostgreSQL, held by a run. Called from one thread at a time."""
 
-    def __init__(
-        self,
-        session: Session,
-        identity: Identity,
-        writer: FactWriter,
-        notes: tuple[str, ...] = (),
-    ) -> None:
+    def __init__(self, session: Session, identity: Identity, writer: FactWriter, notes: tuple[str, ...] = ()) -> None:
         super().__init__(session, identity, notes)
         self.writer = writer
 
@@ -393,9 +409,9 @@ class PostgresJournal(PostgresReader, Journal):
             self.writer.ask(partial(withdraw_run, batch=batch, process=self.writer.process))
             return None
         start = partial(start_run, batch=batch, process=self.writer.process, is_urgent=is_urgent)
-        run = self.writer.ask_at_length(start)
+        run = self.writer.ask(start, is_long=True)
         self.writer.leave_desk()
-        return OfferedRun(run.number, self.writer.ask)
+        return OfferedRun(run.number, self.writer)
 
     def expect_end(self, notices: Sequence[NewNotice], at: str) -> None:
         self.writer.ask(lambda connection: PostgresOutbox(connection).add_for_run(notices, at, self.writer.process))
@@ -471,7 +487,7 @@ class WorkerJournal(PostgresJournal):
         Rows left in flight come into doubt first. Runs with nothing left are ended here.
         """
         for run in self.runs() if runs is None else runs:
-            if self.writer.ask_at_length(partial(waits, run=run)):
+            if self.writer.ask(partial(waits, run=run), is_long=True):
                 self.writer.ask(partial(join_run, process=self.writer.process, run=run.number))
                 self.writer.conclude(timestamp(utc_now()))
                 self.writer.is_stopped = False
@@ -485,7 +501,7 @@ class WorkerJournal(PostgresJournal):
 
     def waiting_runs(self) -> Sequence[SharedRun]:
         """Return the runs that wait for a worker, urgent ones first. Runs with nothing left are ended here."""
-        return self.writer.ask_at_length(waiting_runs)
+        return self.writer.ask(waiting_runs, is_long=True)
 
     def due(self, batch: int, *, after_row: int = 0, limit: int) -> Sequence[Due]:
         """Return due rows as every journal does, but none once the run is over: they would not be sent."""

@@ -21,7 +21,7 @@ from psycopg import Connection, sql
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalMissing, JournalOutdated
 from paygw_batch.journal.facts import text_in_sql
 from paygw_batch.journal.port import JOBS_SCHEMA, TimetableJob
-from paygw_batch.journal.postgres.session import SCHEMA, Row, Server, fetch, limited
+from paygw_batch.journal.postgres.session import SCHEMA, TIME, Row, Server, fetch, limited
 from paygw_batch.journal.tables import MOVE_LINES, with_triggers
 from paygw_batch.journal.values import Identity
 from paygw_batch.language import say
@@ -123,10 +123,9 @@ def _name(connection: Connection[Row], role: JournalRole) -> str:
 
 _RESULTS = """CREATE TABLE paygw_result (job text PRIMARY KEY, host text, began_at timestamptz, ended_at timestamptz,
     exit_code integer, missed_at timestamptz)"""
-_TIME = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
 _TIMETABLE = f"""SELECT coalesce(r.job, j.queue_name), coalesce(j.status = 'doing', false), coalesce(j.attempts, 0),
-        {_TIME.format("j.scheduled_at")}, r.host, {_TIME.format("r.began_at")}, {_TIME.format("r.ended_at")},
-        r.exit_code, {_TIME.format("r.missed_at")}
+        {TIME.format("j.scheduled_at")}, r.host, {TIME.format("r.began_at")}, {TIME.format("r.ended_at")},
+        r.exit_code, {TIME.format("r.missed_at")}
     FROM {JOBS_SCHEMA}.paygw_result r FULL JOIN (
         SELECT DISTINCT ON (queue_name) queue_name, status, attempts, scheduled_at
         FROM {JOBS_SCHEMA}.procrastinate_jobs WHERE queue_name <> 'share' AND status IN ('todo', 'doing')

@@ -52,6 +52,8 @@ _ABOUT = """SELECT current_setting('server_version_num')::integer, current_setti
     extract(epoch FROM clock_timestamp())::double precision, current_setting('server_encoding')"""
 
 Row = tuple[Any, ...]
+TIME = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
+"""SQL for a time as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,9 @@ def check_url(url: str) -> None:
     try:
         about = conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
-        raise ConfigurationError(say("journal.url cannot be read: {reason}.", reason=_sentence(error))) from None
+        raise ConfigurationError(
+            say("journal.url cannot be read: {reason}.", reason=reason_of_failure(error))
+        ) from None
     if about.get("password"):
         raise ConfigurationError(
             say("journal.url holds a password."),
@@ -128,7 +132,7 @@ def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Con
             say(
                 "The database of the journal, {place}, cannot be reached: {reason}.",
                 place=server.place,
-                reason=_sentence(error),
+                reason=reason_of_failure(error),
             ),
             hint=say(_HINT),
         ) from None
@@ -138,7 +142,7 @@ def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Con
     except psycopg.Error as error:
         connection.close()
         raise JournalError(
-            say("The database {place} cannot be used: {reason}.", place=server.place, reason=_sentence(error)),
+            say("The database {place} cannot be used: {reason}.", place=server.place, reason=reason_of_failure(error)),
             hint=say(_HINT),
         ) from None
     except BaseException:
@@ -186,7 +190,7 @@ class _LimitedConnection(Connection[Row]):
 
 
 @contextmanager
-def limited(connection: Connection[Row], limit_s: float) -> Iterator[None]:
+def limited(connection: Connection[Row], limit_s: float | None) -> Iterator[None]:
     """Limit the time of each statement in the block; after it the connection is lost and its fate unknown."""
     assert isinstance(connection, _LimitedConnection)  # noqa: S101 - `connect` makes no other
     before, connection.limit_s = connection.limit_s, limit_s
@@ -302,20 +306,24 @@ def translating_errors(server: Server) -> Iterator[None]:
     try:
         yield
     except psycopg.errors.DataCorrupted as error:
-        sentence = say("The database {place} is damaged: {reason}.", place=server.place, reason=_sentence(error))
+        sentence = say(
+            "The database {place} is damaged: {reason}.", place=server.place, reason=reason_of_failure(error)
+        )
         raise JournalCorrupt(sentence) from None
     except psycopg.errors.InsufficientPrivilege as error:
         raise JournalError(
             say(
                 "The role of [journal] url is not allowed to do this in {place}: {reason}.",
                 place=server.place,
-                reason=_sentence(error),
+                reason=reason_of_failure(error),
             ),
             hint=say("Nothing was sent. `paygw-batch doctor` shows that role's permissions."),
         ) from None
     except psycopg.Error as error:
         raise JournalError(
-            say("The journal in {place} cannot be used: {reason}.", place=server.place, reason=_sentence(error)),
+            say(
+                "The journal in {place} cannot be used: {reason}.", place=server.place, reason=reason_of_failure(error)
+            ),
             hint=say(_HINT),
         ) from None
 
@@ -329,13 +337,10 @@ def conflicting_lines(message: str) -> Iterator[None]:
         raise InternalError(message) from None
 
 
-def _sentence(error: psycopg.Error) -> str:
+def reason_of_failure(error: psycopg.Error) -> str:
     """Return the first line of an error of the database, without values of rows (those are in DETAIL)."""
     text = error.diag.message_primary or str(error)
     return text.strip().partition("\n")[0].removesuffix(".") or type(error).__name__
-
-
-reason_of_failure = _sentence
 
 
 _WORD = re.compile(r"[^\W_]+")

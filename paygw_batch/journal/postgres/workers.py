@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import psycopg
 from psycopg import Connection
@@ -32,7 +32,7 @@ from paygw_batch.journal.port import (
     WorkerLife,
 )
 from paygw_batch.journal.postgres.schema import newest_version
-from paygw_batch.journal.postgres.session import Row, Server, connect, fetch, limited, translating_errors
+from paygw_batch.journal.postgres.session import TIME, Row, Server, connect, fetch, limited, translating_errors
 from paygw_batch.journal.values import Link
 from paygw_batch.language import say
 
@@ -116,8 +116,7 @@ def desk_taken(connection: Connection[Row]) -> JournalHeld:
     return refusal
 
 
-_HOLDER = """SELECT w.pid, w.host, to_char(w.since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), w.command, w.kind
-    FROM process w"""
+_HOLDER = f"SELECT w.pid, w.host, {TIME.format('w.since')}, w.command, w.kind FROM process w"  # noqa: S608 - ours
 
 
 def _holder_of(line: Row) -> LockHolder:
@@ -162,13 +161,11 @@ class SignsOfLife:
 T = TypeVar("T")
 
 _ASK = "SELECT * FROM ask_gate(%s, %s, %s, %s, %s, %s::text[], %s::text[], %s::integer[])"
-_UTC = """'YYYY-MM-DD"T"HH24:MI:SS"Z"'"""
 _STATE = f"""SELECT g.rate_per_s, g.concurrency, g.in_doubt, g.rejected, g.stop_kind, g.stop_count, g.stop_text,
-        coalesce(to_char(g.stopped_at AT TIME ZONE 'UTC', {_UTC}), ''),
-        CASE WHEN g.rest_until > clock_timestamp() THEN to_char(g.rest_until AT TIME ZONE 'UTC', {_UTC}) ELSE '' END
+        coalesce({TIME.format("g.stopped_at")}, ''),
+        CASE WHEN g.rest_until > clock_timestamp() THEN {TIME.format("g.rest_until")} ELSE '' END
     FROM gate g"""  # noqa: S608 - constants of ours
-_LATEST = f"""SELECT by, to_char(at AT TIME ZONE 'UTC', {_UTC}) FROM limit_change
-    ORDER BY number DESC LIMIT 1"""  # noqa: S608 - constants of ours
+_LATEST = f"SELECT by, {TIME.format('at')} FROM limit_change ORDER BY number DESC LIMIT 1"  # noqa: S608 - ours
 _SENDERS = """SELECT w.number, w.host, w.pid, w.command, (
         SELECT count(*) FROM batch b JOIN state s ON s.batch = b.number AND s.state = 'in_flight'
         JOIN fact f ON f.number = s.intent WHERE f.process = w.number)
@@ -264,7 +261,6 @@ _HAS = """SELECT 1 FROM run r JOIN state s ON s.batch = r.batch AND s.state IN (
     WHERE r.number = %(run)s AND s.state IN ('ready', 'in_flight')
         AND CASE s.state WHEN 'ready' THEN {ready} ELSE {in_flight} END LIMIT 1"""
 """One statement: of two, a row that comes back from in flight to ready meanwhile would be in neither."""
-_TIME = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
 _AT_WORK = "SELECT FROM process w WHERE w.run = %s AND is_alive(w.number) AND w.number <> ALL (%s) LIMIT 1"
 
 
@@ -391,41 +387,11 @@ def _workers(connection: Connection[Row], wanted: str, *values: str) -> list[tup
     query = f"""SELECT w.number, EXISTS (
             SELECT FROM batch o JOIN state s ON s.batch = o.number AND s.state = 'in_flight'
             JOIN fact f ON f.number = s.intent WHERE f.process = w.number),
-            w.host, w.pid, {_TIME.format("w.since")}, {_TIME.format("w.seen_at")}, is_alive(w.number), b.batch, w.rows
+            w.host, w.pid, {TIME.format("w.since")}, {TIME.format("w.seen_at")}, is_alive(w.number), b.batch, w.rows
         FROM process w LEFT JOIN run r ON r.number = w.run LEFT JOIN batch b ON b.number = r.batch
         WHERE w.kind = %s AND w.ended_at IS NULL AND {wanted}"""  # noqa: S608 - constants of ours
     lines = fetch(connection, query, (HolderKind.WORKER.value, *values))
     return [(number, has_left, WorkerLife(*life)) for number, has_left, *life in lines]
-
-
-class _Ask(Protocol):
-    def __call__(self, call: Callable[[Connection[Row]], T]) -> T: ...
-
-
-@dataclass(frozen=True, slots=True)
-class OfferedRun:
-    """A run that was handed over to workers, as the command that did so sees it (see `RunOfWorkers`)."""
-
-    number: int
-    ask: _Ask
-
-    def look(self) -> SharedRun:
-        """Return the current state of the run. If it was stopped and no worker is at it, end it here."""
-
-        def looked(connection: Connection[Row]) -> SharedRun:
-            run = run_now(connection, self.number)
-            if run.stop_reason is None or run.is_over:
-                return run
-            tend_run(connection, self.number)
-            return run_now(connection, self.number)
-
-        return self.ask(looked)
-
-    def has_workers(self) -> bool:
-        return self.ask(lambda connection: any(worker.is_alive for worker in workers_in(connection)))
-
-    def stop(self, reason: str) -> None:
-        self.ask(lambda connection: stop_run(connection, self.number, reason))
 
 
 def _is_at_work(connection: Connection[Row], run: int) -> bool:
