@@ -85,13 +85,7 @@ class AsyncAnswered(AsyncConnection[Any]):
 
 def pool_of(url: str, prepare: Any, kind: type[Connection[Any] | AsyncConnection[Any]]) -> dict[str, Any]:
     about = {"application_name": "paygw-batch jobs", "connect_timeout": int(_TIMEOUT_S)}
-    return {
-        "conninfo": url,
-        "connection_class": kind,
-        "kwargs": about,
-        "configure": prepare,
-        "timeout": _TIMEOUT_S,
-    }
+    return {"conninfo": url, "connection_class": kind, "kwargs": about, "configure": prepare, "timeout": _TIMEOUT_S}
 
 
 def _prepare(connection: Connection[Any]) -> None:

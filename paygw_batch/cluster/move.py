@@ -125,10 +125,7 @@ def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str
     with closing(Session(place.server, write=True)) as session, translating_errors(place.server):
         if not _moved_place(path):
             counts = _copied(file_place, place, session, words, now=now, by=by)
-        with (
-            closing(RunLock(lock_path(path), now=now, command=_COMMAND)),
-            closing(connect(path, write=False)) as file,
-        ):
+        with closing(RunLock(lock_path(path), now=now, command=_COMMAND)), closing(connect(path, write=False)) as file:
             identity, end, moved_place = identity_of(file), end_of(file), moved_to(file)
             if moved_place != place.server.place:
                 raise JournalError(

@@ -473,11 +473,7 @@ class Journal(JournalReader):
         return None
 
     def settle(
-        self,
-        entries: Sequence[Entry],
-        *,
-        note: CarriedOut | ClockSeen | None = None,
-        order: SignedOrder | None = None,
+        self, entries: Sequence[Entry], *, note: CarriedOut | ClockSeen | None = None, order: SignedOrder | None = None
     ) -> None:
         """Record people's decisions about rows in one transaction; for a held row, this lifts its hold.
 
