@@ -8,12 +8,7 @@ import pytest
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import Advice, GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
-from paygw_batch.engine.quarantine import (
-    DateWatch,
-    JournalClock,
-    Quarantine,
-    latest_start,
-)
+from paygw_batch.engine.quarantine import DateWatch, JournalClock, Quarantine, latest_start
 from paygw_batch.errors import UsageError
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from paygw_batch.journal.file_place import in_memory_journal

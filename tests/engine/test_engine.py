@@ -3,7 +3,7 @@
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -41,6 +41,18 @@ T = TypeVar("T")
 
 def states(journal: SqliteJournal, batch: BatchRecord) -> Counter[State]:
     return Counter({tally.state: tally.count for tally in journal.tallies(batch.number)})
+
+
+def watch(journal: SqliteJournal, seen: Callable[[Sequence[Entry]], object]) -> None:
+    """Call `seen` with the facts of each commit, once it was made."""
+    append = journal.append
+
+    def watched(entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        moved = append(entries)
+        seen(entries)
+        return moved
+
+    journal.append = watched  # type: ignore[method-assign]
 
 
 def test_each_due_row_is_sent_once_with_outcome() -> None:
@@ -81,14 +93,9 @@ def test_the_intent_is_durable_before_anything_leaves() -> None:
     journal, batch = a_journal(rows=40)
     gateway = ScriptedGateway()
     intended: set[str] = set()
-    append = journal.append
-
-    def watched(entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        moved = append(entries)
-        intended.update(entry.fact.order_id for entry in entries if isinstance(entry.fact, Intended))
-        return moved
-
-    journal.append = watched  # type: ignore[method-assign]
+    watch(
+        journal, lambda entries: intended.update(one.fact.order_id for one in entries if isinstance(one.fact, Intended))
+    )
     gateway.script = lambda order_id, _times: APPROVED if order_id in intended else pytest.fail("sent before intent")
     run(an_engine(journal, gateway), batch)
     assert len(intended) == 40
@@ -97,14 +104,8 @@ def test_the_intent_is_durable_before_anything_leaves() -> None:
 def test_commits_keep_rows_in_flight_within_places() -> None:
     journal, batch = a_journal(rows=100)
     gateway = ScriptedGateway(latency=0.01)
-    append, in_flight = journal.append, []
-
-    def watched(entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        moved = append(entries)
-        in_flight.append(states(journal, batch)[State.IN_FLIGHT])
-        return moved
-
-    journal.append = watched  # type: ignore[method-assign]
+    in_flight: list[int] = []
+    watch(journal, lambda _: in_flight.append(states(journal, batch)[State.IN_FLIGHT]))
     run(an_engine(journal, gateway, Pace(concurrency=7)), batch)
     assert max(in_flight) == 7
     assert in_flight[-1] == 0
@@ -115,16 +116,11 @@ def test_stale_request_leaves_by_new_intent() -> None:
     journal, batch = a_journal(rows=3)
     clock_s = [0.0]
     nonces: list[str] = []
-    append = journal.append
-
-    def watched(entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        nonces.extend(entry.fact.nonce for entry in entries if isinstance(entry.fact, Intended))
-        return append(entries)
+    watch(journal, lambda entries: nonces.extend(one.fact.nonce for one in entries if isinstance(one.fact, Intended)))
 
     def frozen(order_id: str) -> None:
         clock_s[0] += DEPARTS_WITHIN_S if (order_id, len(nonces)) == ("PAY-3", 2) else 1.0
 
-    journal.append = watched  # type: ignore[method-assign]
     gateway = ScriptedGateway(before_departure=frozen)
     end = run(an_engine(journal, gateway, Pace(1), elapsed_s=lambda: clock_s[0]), batch)
     assert gateway.arrived == ["PAY-2", "PAY-3", "PAY-4"]
@@ -179,14 +175,8 @@ class WaitsForDisk(InlineJournal):
 @pytest.mark.parametrize(("commit_s", "answer_s", "is_large"), [(60.0, 1.0, True), (1.0, 3600.0, False)])
 def test_commit_size_follows_wait_for_journal(commit_s: float, answer_s: float, is_large: bool) -> None:
     journal, batch = a_journal(rows=1500)
-    append, in_flight = journal.append, []
-
-    def watched(entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        moved = append(entries)
-        in_flight.append(states(journal, batch)[State.IN_FLIGHT])
-        return moved
-
-    journal.append = watched  # type: ignore[method-assign]
+    in_flight: list[int] = []
+    watch(journal, lambda _: in_flight.append(states(journal, batch)[State.IN_FLIGHT]))
     given = WaitsForDisk(journal, commit_s)
     end = run(an_engine(journal, ScriptedGateway(latency=answer_s), Pace(concurrency=64), given), batch)
     assert end.sent == 1500
@@ -198,13 +188,8 @@ def test_commit_size_follows_wait_for_journal(commit_s: float, answer_s: float, 
 
 def test_outcome_shares_commit_with_next_intent() -> None:
     journal, batch = a_journal(rows=10)
-    append, commits = journal.append, []
-
-    def watched(entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        commits.append([type(entry.fact) for entry in entries])
-        return append(entries)
-
-    journal.append = watched  # type: ignore[method-assign]
+    commits: list[list[type]] = []
+    watch(journal, lambda entries: commits.append([type(entry.fact) for entry in entries]))
     run(an_engine(journal, ScriptedGateway(latency=0.01), Pace(concurrency=1)), batch)
     assert commits == [[Intended], *[[Concluded, Intended]] * 9, [Concluded]]
 
@@ -223,13 +208,8 @@ class AnswersOnTheHour(ScriptedGateway):
 
 def test_simultaneous_outcomes_share_commit_with_following_intents() -> None:
     journal, batch = a_journal(rows=27)
-    append, commits = journal.append, []
-
-    def watched(entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        commits.append([type(entry.fact) for entry in entries])
-        return append(entries)
-
-    journal.append = watched  # type: ignore[method-assign]
+    commits: list[list[type]] = []
+    watch(journal, lambda entries: commits.append([type(entry.fact) for entry in entries]))
     run(an_engine(journal, AnswersOnTheHour(), Pace(concurrency=8)), batch)
     # One row, then two; their answers let the window grow to its limit, and from there on all go in step.
     assert commits == [

@@ -16,16 +16,7 @@ from paygw_batch.errors import InternalError, SigningFailed
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.values import Due, Entry, MoveResult
 from tests.support.inline_journal import InlineJournal, SlowJournal, entry
-from tests.support.scripted_world import (
-    APPROVED,
-    REFUSED,
-    ScriptedGateway,
-    a_journal,
-    an_engine,
-    prepare,
-    reply,
-    run,
-)
+from tests.support.scripted_world import APPROVED, REFUSED, ScriptedGateway, a_journal, an_engine, prepare, reply, run
 
 
 class Said:

@@ -29,16 +29,11 @@ def test_window_doubles_from_single_row_to_limit() -> None:
     assert sizes == [1, 2, 4, 8, 10, 10]
 
 
-def test_unknown_outcome_shrinks_window_to_single_row() -> None:
-    window = Window(limit=16, size=16)
-    window.learn(OutcomeKind.UNKNOWN)
-    assert window.size == 1
-
-
-def test_unsent_row_leaves_window_unchanged() -> None:
+@pytest.mark.parametrize(("kind", "size"), [(OutcomeKind.UNKNOWN, 1), (OutcomeKind.NOT_SENT, 4)])
+def test_window_shrinks_after_unknown_outcome_alone(kind: OutcomeKind, size: int) -> None:
     window = Window(limit=16, size=4)
-    window.learn(OutcomeKind.NOT_SENT)
-    assert window.size == 4
+    window.learn(kind)
+    assert window.size == size
 
 
 @given(limit=st.integers(1, 1024), outcomes=st.lists(st.sampled_from(OutcomeKind)))
@@ -49,27 +44,22 @@ def test_window_stays_within_limits(limit: int, outcomes: list[OutcomeKind]) -> 
         assert 1 <= window.size <= limit
 
 
-def test_breaker_trips_at_limit_of_sequential_doubts() -> None:
-    breaker = Breaker(3)
-    assert [breaker.learn(OutcomeKind.UNKNOWN) for _ in range(3)] == [False, False, True]
+UNKNOWN, NOT_SENT = OutcomeKind.UNKNOWN, OutcomeKind.NOT_SENT
 
 
-@pytest.mark.parametrize("answer", ANSWERS)
-def test_any_answer_starts_the_breakers_count_again(answer: OutcomeKind) -> None:
-    breaker = Breaker(2)
-    tripped = [breaker.learn(kind) for kind in (OutcomeKind.UNKNOWN, answer, OutcomeKind.UNKNOWN)]
-    assert not any(tripped)
-
-
-def test_unsent_row_neither_trips_nor_resets_breaker() -> None:
-    breaker = Breaker(2)
-    kinds = (OutcomeKind.UNKNOWN, OutcomeKind.NOT_SENT, OutcomeKind.UNKNOWN)
-    assert [breaker.learn(kind) for kind in kinds] == [False, False, True]
-
-
-def test_a_breaker_of_zero_never_trips() -> None:
-    breaker = Breaker(0)
-    assert not any(breaker.learn(OutcomeKind.UNKNOWN) for _ in range(1000))
+@pytest.mark.parametrize(
+    ("limit", "kinds", "trips"),
+    [
+        (3, [UNKNOWN] * 3, True),
+        (2, [UNKNOWN, NOT_SENT, UNKNOWN], True),
+        *((2, [UNKNOWN, answer, UNKNOWN], False) for answer in ANSWERS),
+        (0, [UNKNOWN] * 1000, False),
+    ],
+)
+def test_breaker_trips_at_limit_of_doubts_alone(limit: int, kinds: list[OutcomeKind], trips: bool) -> None:
+    breaker = Breaker(limit)
+    *before, last = [breaker.learn(kind) for kind in kinds]
+    assert (any(before), last) == (False, trips)
 
 
 def rejected(code: str | None = None, message: str | None = None) -> Outcome:
@@ -87,19 +77,16 @@ def test_equal_rejections_trip_by_code_message_word() -> None:
 
 
 @pytest.mark.parametrize(
-    "between", [rejected("14"), rejected("14", "No funds"), Outcome(OutcomeKind.PAID), Outcome(OutcomeKind.ACCEPTED)]
+    ("between", "trips"),
+    [
+        *((other, False) for other in (rejected("14"), rejected("14", "No funds"))),
+        *((Outcome(kind), False) for kind in (OutcomeKind.PAID, OutcomeKind.ACCEPTED)),
+        *((Outcome(kind), True) for kind in (UNKNOWN, NOT_SENT)),
+    ],
 )
-def test_other_reason_or_success_restarts_rejection_count(between: Outcome) -> None:
+def test_other_reason_or_success_restarts_rejection_count(between: Outcome, trips: bool) -> None:
     breaker = RejectionBreaker(2)
-    assert not any(breaker.learn(outcome) for outcome in (rejected("51"), between, rejected("51")))
-
-
-@pytest.mark.parametrize("between", [OutcomeKind.UNKNOWN, OutcomeKind.NOT_SENT])
-def test_non_answer_leaves_rejection_count(between: OutcomeKind) -> None:
-    breaker = RejectionBreaker(2)
-    assert breaker.learn(rejected("51")) is False
-    assert breaker.learn(Outcome(between)) is False
-    assert breaker.learn(rejected("51")) is True
+    assert [breaker.learn(outcome) for outcome in (rejected("51"), between, rejected("51"))] == [False, False, trips]
 
 
 def test_a_rejection_breaker_of_zero_never_trips() -> None:
@@ -123,14 +110,10 @@ def test_idle_time_is_not_saved_for_burst() -> None:
     assert rhythm.wait_s(100.0) == 1.0
 
 
-def test_no_rate_limit_means_no_wait() -> None:
+def test_without_rate_only_longest_pause_delays() -> None:
     rhythm = Rhythm(rate_per_s=0)
     rhythm.start(5.0)
     assert rhythm.wait_s(5.0) == 0.0
-
-
-def test_pause_asked_by_gateway_delays_start() -> None:
-    rhythm = Rhythm(rate_per_s=0)
     rhythm.pause(5.0, 60.0)
     rhythm.pause(6.0, 10.0)
     assert rhythm.wait_s(6.0) == 59.0

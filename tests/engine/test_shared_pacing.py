@@ -164,10 +164,7 @@ def test_own_error_ends_run_and_is_shown() -> None:
     ("stop", "sentence"),
     [
         (GateStop(GateStopKind.IN_DOUBT, 5, ""), "5 rows in a row ended in doubt."),
-        (
-            GateStop(GateStopKind.REJECTED, 10, "51"),
-            "10 rows in a row were rejected for the same reason: 51.",
-        ),
+        (GateStop(GateStopKind.REJECTED, 10, "51"), "10 rows in a row were rejected for the same reason: 51."),
         (GateStop(GateStopKind.REQUESTED, 0, "Credentials were refused."), "Credentials were refused."),
     ],
 )
