@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.journal_rows import memory, open_at
+from paygw_batch.cluster.database_place import DatabasePlace
+from paygw_batch.journal.place import JournalPlace
+from tests.support.journal_rows import file_place, make_at, memory, open_at
 from tests.support.postgres_rows import make_postgres, open_postgres, postgres_place
 from tests.support.postgres_server import PostgresServer
 from tests.support.tested_journal import Journal
+from tests.support.wire_proxy import WireProxy, wire_proxy
 
 
 @pytest.fixture
@@ -34,6 +37,26 @@ def database(postgres_server: PostgresServer, postgres_template: str) -> Iterato
     name = postgres_server.new_database(postgres_template)
     yield postgres_server.url(name)
     postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def at_database(database: str, place: Path) -> DatabasePlace:
+    return postgres_place(database, place)
+
+
+@pytest.fixture
+def proxy(postgres_server: PostgresServer) -> Iterator[WireProxy]:
+    with wire_proxy(postgres_server.port) as relay:
+        yield relay
+
+
+@pytest.fixture(params=["file", "postgres"])
+def journal_place(request: pytest.FixtureRequest, place: Path) -> JournalPlace:
+    """The place of an empty journal, in each store."""
+    if request.param == "postgres":
+        return postgres_place(request.getfixturevalue("database"), place)
+    make_at(place)
+    return file_place(place)
 
 
 @pytest.fixture(params=["disk", "memory", "postgres"])

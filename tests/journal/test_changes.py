@@ -71,12 +71,7 @@ class Past:
         return batch
 
     def beside(
-        self,
-        rows: Iterable[Row],
-        *,
-        against: BatchRecord | None = None,
-        country: str = "KE",
-        staff: Sequence[str] = (),
+        self, rows: Iterable[Row], *, against: BatchRecord | None = None, country: str = "KE", staff: Sequence[str] = ()
     ) -> Comparison:
         return compare_with_past(
             frame(rows, country, staff),

@@ -2,8 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from paygw_batch.journal.adopt import Adoption
 from paygw_batch.journal.file_place import journal_exists
 from paygw_batch.journal.known_journals import KnownJournal, KnownJournals, journal_list_sentence
 from paygw_batch.journal.left import RUN, newest
+from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Amendment, Withdrawal
 from tests.support.journal_rows import (
     AT,
@@ -37,6 +38,7 @@ from tests.support.journal_rows import (
     outcome_of,
     resolved,
     send,
+    tampered,
 )
 
 RENAMED = EndpointIdentity.of("pay.example", "1234", "merchant")
@@ -251,6 +253,15 @@ def put_back(place: Path, copy: Path) -> None:
     shutil.copytree(copy, journal_path(place).parent)
 
 
+@contextmanager
+def lost(place: Path) -> Iterator[SqliteJournal]:
+    """Open the journal; what the block writes is lost, because a copy from before it is put back."""
+    copy = copied(place)
+    with closing(open_at(place)) as journal:
+        yield journal
+    put_back(place, copy)
+
+
 def relapsed(place: Path) -> AcceptedRows:
     """Adopt an older copy in the place of the journal, which is lost for good."""
     with pytest.raises(JournalWentBack):
@@ -270,14 +281,12 @@ def test_adopted_copy_puts_exactly_sent_rows_in_doubt(place: Path) -> None:
         open_sheet(journal, new=6)
         first, second, third, fourth, *_ = all_due(journal, 1)
         journal.append([intent(first, at(1))])
-    copy = copied(place)
-    with closing(open_at(place)) as journal:
+    with lost(place) as journal:
         journal.append([outcome_of(first.number, 1, OutcomeKind.PAID, at(2))])
         for due in (second, third, fourth):
             journal.append([intent(due, at(3))])
         journal.append([outcome_of(second.number, 1, OutcomeKind.PAID, at(4))])
         journal.append([outcome_of(third.number, 1, OutcomeKind.NOT_SENT, at(4))])
-    put_back(place, copy)
     rows = relapsed(place)
     assert (rows.in_doubt, rows.held, rows.unknown_orders, rows.contradictions) == (2, 0, [], [])
     with closing(open_at(place)) as journal:
@@ -297,13 +306,11 @@ def test_row_with_lost_decision_is_held(place: Path) -> None:
         journal.append([intent(first, at(1)), intent(second, at(1))])
         journal.append([outcome_of(first.number, 1, OutcomeKind.REJECTED, at(2))])
         journal.append([outcome_of(second.number, 1, OutcomeKind.UNKNOWN, at(2))])
-    copy = copied(place)
-    with closing(open_at(place)) as journal:
+    with lost(place) as journal:
         journal.settle([resolved(second.number, 1, Resolution.NOT_RECEIVED, at(3))])
         journal.release(1, None, suffix=True, by="amina", at=at(3))
         for due in all_due(journal, 1):
             journal.append([intent(due, at(4))])
-    put_back(place, copy)
     rows = relapsed(place)
     assert (rows.in_doubt, rows.held) == (0, 2)
     with closing(open_at(place)) as journal:
@@ -383,25 +390,16 @@ def test_an_answered_hold_is_made_again(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.REJECTED, at(1))
-    first = copied(place)
-    with closing(open_at(place)) as journal:
+    with lost(place) as journal:
         journal.release(1, None, suffix=True, by="amina", at=at(2))
         send(journal, 1, OutcomeKind.PAID, at(2))
-    put_back(place, first)
     assert relapsed(place).held == 1
     with closing(open_at(place)) as journal:
         journal.release(1, None, suffix=False, by="amina", at=at(10))
         journal.settle([resolved(1, 1, Resolution.REJECTED, at(10))])
-    second = copied(place)
-    with closing(open_at(place)) as journal:
-        open_sheet(
-            journal,
-            "b2",
-            new=[new_instruction(2, amount="9.00")],
-            amendments=[Amendment(2, 1)],
-        )
+    with lost(place) as journal:
+        open_sheet(journal, "b2", new=[new_instruction(2, amount="9.00")], amendments=[Amendment(2, 1)])
         send(journal, 2, OutcomeKind.PAID, at(11))
-    put_back(place, second)
     relapsed(place)
     with closing(open_at(place)) as journal:
         journal.release(1, None, suffix=True, by="amina", at=at(12))
@@ -465,12 +463,10 @@ def test_another_known_journal_in_its_place_is_refused(place: Path) -> None:
 
 def test_an_order_of_a_lost_batch_is_held(place: Path) -> None:
     open_at(place).close()
-    copy = copied(place)
-    with closing(open_at(place)) as journal:
+    with lost(place) as journal:
         open_sheet(journal, new=[new_instruction(2, "Órd-2"), new_instruction(3), new_instruction(4)])
         for due in all_due(journal, 1)[:2]:
             journal.append([intent(due, at(1))])
-    put_back(place, copy)
     rows = relapsed(place)
     assert rows.unknown_orders == ["ORD-3", "Órd-2"]
     with closing(open_at(place)) as journal:
@@ -504,11 +500,9 @@ def test_a_row_paid_by_another_attempt_is_named(place: Path) -> None:
 def test_interrupted_adoption_is_repeated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=3)
-    copy = copied(place)
-    with closing(open_at(place)) as journal:
+    with lost(place) as journal:
         for due in all_due(journal, 1)[:2]:
             journal.append([intent(due, at(1))])
-    put_back(place, copy)
 
     class Killed(BaseException):
         pass
@@ -544,11 +538,9 @@ def test_an_adopted_copy_opens_without_a_lost_withdrawal(place: Path) -> None:
 def test_no_older_copy_is_adopted_without_all_lines(place: Path, spoil: Callable[[Path], object]) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=3)
-    copy = copied(place)
-    with closing(open_at(place)) as journal:
+    with lost(place) as journal:
         for due in all_due(journal, 1):
             journal.append([intent(due, at(1))])
-    put_back(place, copy)
     (path,) = (place / "journals").glob(f"*/{RUN}.1")
     spoil(path)
     said_of(lambda: adoption(place), LeftDamaged)
@@ -570,10 +562,7 @@ def test_no_copy_of_a_moved_journal_is_adopted(place: Path) -> None:
 
 def test_a_damaged_journal_is_not_adopted(place: Path) -> None:
     unknown(place)
-    with closing(apsw.Connection(str(journal_path(place)))) as connection:
-        for (trigger,) in list(connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")):
-            connection.execute(f"DROP TRIGGER {trigger}")
-        connection.execute("UPDATE fact SET hash = zeroblob(32) WHERE number = 2")
+    tampered(journal_path(place), "UPDATE fact SET hash = zeroblob(32) WHERE number = 2").close()
     with pytest.raises(JournalCorrupt):
         adoption(place)
 
@@ -697,10 +686,7 @@ def test_foreign_file_at_default_place_is_ignored(place: Path) -> None:
     shutil.rmtree(place / "journals")
     (found,) = known(place).paying((ENDPOINT,))
     assert (found.journal_id, found.path, found.is_intended) == (entry.journal_id, str(path), False)
-    with closing(apsw.Connection(str(path))) as connection:
-        for (trigger,) in list(connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")):
-            connection.execute(f"DROP TRIGGER {trigger}")
-        connection.execute("DELETE FROM identity")
+    tampered(path, "DELETE FROM identity").close()
     assert list(known(place).paying((ENDPOINT,))) == []
     path.write_text("no journal")
     assert list(known(place).paying((ENDPOINT,))) == []

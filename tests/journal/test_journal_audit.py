@@ -19,7 +19,17 @@ from paygw_batch.journal.place import JournalPlace
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.sqlite import connect
 from tests.support.journal_disk import failing_disk
-from tests.support.journal_rows import all_due, file_place, intent, journal_path, make_at, open_at, open_sheet, send
+from tests.support.journal_rows import (
+    all_due,
+    file_place,
+    intent,
+    journal_path,
+    make_at,
+    open_at,
+    open_sheet,
+    send,
+    tampered,
+)
 from tests.support.postgres_rows import postgres_place
 from tests.support.postgres_server import PostgresServer
 
@@ -28,15 +38,6 @@ AT = "2026-11-22T08:00:00.000Z"
 
 def note(act: str, *, who: str = "Ben Okello", said: str = "") -> AuditNote:
     return AuditNote(who, act, "batch 0123456789abcdef", AuditResult.DONE, said)
-
-
-@pytest.fixture(params=["file", "postgres"])
-def journal_place(request: pytest.FixtureRequest, place: Path) -> JournalPlace:
-    """The place of an empty journal, in each store."""
-    if request.param == "postgres":
-        return postgres_place(request.getfixturevalue("database"), place)
-    make_at(place)
-    return file_place(place)
 
 
 def note_all(place: JournalPlace, *acts: str) -> None:
@@ -61,14 +62,7 @@ def change(place: JournalPlace, statement: str) -> None:
             owner.execute("ALTER TABLE audit ENABLE ALWAYS TRIGGER never_changed")
         return
     assert isinstance(place, FilePlace)
-    with closing(sqlite3.connect(place.path)) as database:
-        guards = database.execute("SELECT name, sql FROM sqlite_schema WHERE name LIKE 'audit_is_never_%'").fetchall()
-        for name, _ in guards:
-            database.execute(f"DROP TRIGGER {name}")
-        database.execute(statement)
-        for _, sql in guards:
-            database.execute(sql)
-        database.commit()
+    tampered(place.path, statement).close()
 
 
 def test_acts_are_read_newest_first_by_pages(journal_place: JournalPlace) -> None:

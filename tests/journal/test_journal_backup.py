@@ -14,17 +14,7 @@ from paygw_batch.errors import JournalWentBack, OutputError
 from paygw_batch.journal.sqlite import sqlite_journal
 from paygw_batch.journal.values import Arrived, MoveResult, NewNotice, Occasion
 from tests.support.journal_disk import failing_disk
-from tests.support.journal_rows import (
-    AT,
-    all_due,
-    file_place,
-    intent,
-    journal_path,
-    open_at,
-    open_sheet,
-    read_at,
-    send,
-)
+from tests.support.journal_rows import AT, all_due, file_place, intent, journal_path, open_at, open_sheet, read_at, send
 
 
 def test_copy_during_run_is_whole_private_and_verifies(place: Path) -> None:

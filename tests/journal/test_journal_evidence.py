@@ -5,7 +5,6 @@ from contextlib import closing
 from dataclasses import astuple, replace
 from pathlib import Path
 
-import apsw
 import pytest
 
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
@@ -19,6 +18,7 @@ from tests.support.journal_rows import (
     all_due,
     at,
     intent,
+    journal_path,
     new_instruction,
     open_at,
     open_sheet,
@@ -27,6 +27,7 @@ from tests.support.journal_rows import (
     row_of,
     says,
     send,
+    tampered,
 )
 from tests.support.tested_journal import Journal
 
@@ -292,15 +293,7 @@ def test_changed_evidence_is_found(place: Path, change: str, match: str) -> None
     accepted(journal)
     journal.record_evidence([says(1), says(2)], WORDS, at=at(5))
     journal.close()
-    with apsw.Connection(str(next(place.rglob("*.sqlite3")))) as other:
-        triggers = [sql for (sql,) in other.execute("SELECT sql FROM sqlite_schema WHERE type = 'trigger'")]
-        for table in ("fact", "said"):
-            other.execute(f"DROP TRIGGER {table}_is_never_changed; DROP TRIGGER {table}_is_never_removed")
-        other.execute(change)
-        for sql in triggers:
-            if "fact_is_never" in sql or "said_is_never" in sql:
-                other.execute(sql)
-    other.close()
+    tampered(journal_path(place), change).close()
     with pytest.raises(JournalCorrupt, match=match), closing(open_at(place)) as again:
         again.verify()
 

@@ -10,12 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.journal.two_stores import IDS, Pair, go_through, moves
-from tests.support.journal_rows import (
-    AT,
-    all_due,
-    intent,
-    open_at,
-)
+from tests.support.journal_rows import AT, all_due, intent, open_at
 from tests.support.long_part import share_of
 
 
@@ -31,9 +26,7 @@ def pair() -> Iterator[Pair]:
 
 @settings(max_examples=share_of(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_journal_agrees_with_model_in_any_history(
-    data: st.DataObject,
-) -> None:
+def test_journal_agrees_with_model_in_any_history(data: st.DataObject) -> None:
     with pair() as both:
         go_through(both, data, steps=25)
 

@@ -1,9 +1,7 @@
 """Both stores: what a person calls rejected waits, files are carried out once, and times never go back."""
 
-from contextlib import closing
 from pathlib import Path
 
-import apsw
 import pytest
 
 from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, State
@@ -22,6 +20,7 @@ from tests.support.journal_rows import (
     open_sheet,
     outcome_of,
     send,
+    tampered,
 )
 from tests.support.tested_journal import Journal
 
@@ -130,12 +129,7 @@ def test_verify_finds_changed_carried_out_statement(place: Path) -> None:
     open_sheet(journal)
     journal.settle([], note=DONE)
     journal.close()
-    with closing(apsw.Connection(str(journal_path(place)))) as connection:
-        found = "SELECT sql FROM sqlite_schema WHERE name = 'said_is_never_changed'"
-        ((trigger,),) = connection.execute(found).fetchall()
-        connection.execute("DROP TRIGGER said_is_never_changed")
-        connection.execute("UPDATE said SET text = replace(text, 'answers', 'another')")
-        connection.execute(str(trigger))
+    tampered(journal_path(place), "UPDATE said SET text = replace(text, 'answers', 'another')").close()
     changed = open_at(place)
     with pytest.raises(JournalCorrupt, match="What fact 2 says of people was changed"):
         changed.verify()

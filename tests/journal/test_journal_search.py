@@ -10,15 +10,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Amendment, FoundPayment, Known, NewInstruction, PaymentSearch
-from tests.support.journal_rows import (
-    AT,
-    all_due,
-    intent,
-    new_instruction,
-    open_sheet,
-    outcome_of,
-    send,
-)
+from tests.support.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of, send
 from tests.support.tested_journal import Journal
 
 

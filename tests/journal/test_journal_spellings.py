@@ -3,7 +3,6 @@
 from contextlib import closing
 from pathlib import Path
 
-import apsw
 import pytest
 
 from paygw_batch.core.batch import payee_mark
@@ -21,6 +20,7 @@ from tests.support.journal_rows import (
     open_at,
     open_sheet,
     send,
+    tampered,
 )
 from tests.support.tested_journal import Journal
 
@@ -139,17 +139,7 @@ def test_changed_spellings_and_references_are_found(place: Path, change: str) ->
         open_sheet(journal, "b1", [new_instruction(2, "José-1")])
         open_sheet(journal, "b2", [derived(3, "Payroll-2026-11")])
         assert used(journal, "JOSÉ-1") == [("JOSÉ-1", "José-1")]
-    with closing(apsw.Connection(str(journal_path(place)))) as other:
-        table = change.split()[2] if not change.startswith("UPDATE") else change.split()[1]
-        triggers = other.execute(
-            "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?", (table,)
-        )
-        kept = triggers.fetchall()
-        for name, _ in kept:
-            other.execute(f"DROP TRIGGER {name}")
-        other.execute(change)
-        for _, sql in kept:
-            other.execute(str(sql))
+    tampered(journal_path(place), change).close()
     with closing(open_at(place)) as journal, pytest.raises(JournalCorrupt, match="do not match"):
         journal.verify()
 

@@ -37,12 +37,7 @@ Commit = Sequence[Noted]
 Read = list[tuple[int, list[Noted]]]
 START = (0, "0" * 64, "")
 
-noted = st.builds(
-    Noted,
-    st.integers(1, 2**62),
-    st.integers(1, 2**31),
-    st.one_of(st.none(), st.text(max_size=40)),
-)
+noted = st.builds(Noted, st.integers(1, 2**62), st.integers(1, 2**31), st.one_of(st.none(), st.text(max_size=40)))
 commits = st.lists(st.lists(noted, max_size=5), min_size=1, max_size=8)
 
 

@@ -1,7 +1,6 @@
 """Jobs whose answers a network swallows: none keeps its lock for as long as its worker lives."""
 
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from unittest.mock import Mock
@@ -13,18 +12,11 @@ from paygw_batch.cluster import calling
 from paygw_batch.cluster.job_worker import JobWorker
 from paygw_batch.cluster.timetable import ScheduledCommand
 from tests.support.patience import until
-from tests.support.postgres_server import PostgresServer
-from tests.support.wire_proxy import Trouble, WireProxy, wire_proxy
+from tests.support.wire_proxy import Trouble, WireProxy
 
 NEVER = "0 0 29 2 1"
 DEFER = """INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args)
     SELECT 'verify', 'verify', 'verify', 'verify', jsonb_build_object('timestamp', extract(epoch FROM now())::bigint)"""
-
-
-@pytest.fixture
-def proxy(postgres_server: PostgresServer) -> Iterator[WireProxy]:
-    with wire_proxy(postgres_server.port) as found:
-        yield found
 
 
 def defer(url: str) -> None:

@@ -1,9 +1,7 @@
 """While a host is missing in the roll-call, the database keeps no intent, and nothing that is written at the desk."""
 
 from contextlib import closing
-from pathlib import Path
 
-import psycopg
 import pytest
 
 from paygw_batch.cluster.database_place import DatabasePlace
@@ -13,21 +11,9 @@ from paygw_batch.errors import JournalUnwritable, RollCallOpen
 from paygw_batch.journal.postgres.accepted_loss import put_undone_in_doubt
 from paygw_batch.journal.values import MoveResult, Withdrawal
 from tests.support.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of
-from tests.support.postgres_rows import open_postgres, postgres_place, read_postgres
+from tests.support.postgres_rows import by_hand, open_postgres, read_postgres
 
 GHOST = "f" * 32
-
-
-@pytest.fixture
-def at_database(database: str, place: Path) -> DatabasePlace:
-    return postgres_place(database, place)
-
-
-def by_hand(at: DatabasePlace, *statements: str) -> None:
-    with psycopg.connect(at.server.url, autocommit=True) as connection:
-        connection.execute("SET search_path = paygw")
-        for statement in statements:
-            connection.execute(statement.encode())
 
 
 def call_for_ghost(at: DatabasePlace) -> None:

@@ -41,15 +41,6 @@ NOTICE = NewNotice(Occasion.PLAN_WAITS, "a plan", "b1", ["ada@example.com"], {"s
 RUN = NewNotice(Occasion.RUN_ENDED, "a run", "b1", ["ada@example.com"])
 
 
-@pytest.fixture(params=["file", "postgres"])
-def journal_place(request: pytest.FixtureRequest, place: Path) -> JournalPlace:
-    """The place of an empty journal, in each store."""
-    if request.param == "postgres":
-        return postgres_place(request.getfixturevalue("database"), place)
-    make_at(place)
-    return file_place(place)
-
-
 @pytest.fixture
 def outbox(journal_place: JournalPlace) -> Iterator[Outbox]:
     with journal_place.outbox(write=True) as opened:

@@ -58,25 +58,11 @@ MAY_WRITE: Mapping[str, Mapping[str, frozenset[str]]] = {
         ),
     },
     "order_id": {"INSERT": DESK, "UPDATE (instruction)": DESK},
-    "run": {
-        "INSERT": DESK,
-        "UPDATE (is_urgent)": DESK,
-        "UPDATE (stop_reason)": SENDERS,
-        "UPDATE (ended_at)": SENDERS,
-    },
+    "run": {"INSERT": DESK, "UPDATE (is_urgent)": DESK, "UPDATE (stop_reason)": SENDERS, "UPDATE (ended_at)": SENDERS},
     **{key: {} for key in ("migration", "identity", "process", "desk", "fact", "said", "reply")},
     **{
         key: {}
-        for key in (
-            "contradiction",
-            "move",
-            "moved_here",
-            "gate",
-            "limit_change",
-            "host",
-            "roll_call",
-            "roll_answer",
-        )
+        for key in ("contradiction", "move", "moved_here", "gate", "limit_change", "host", "roll_call", "roll_answer")
     },
     **{key: {} for key in ("covered", "unanswered", "newest_call", "missing_host")},
     "forgetting": {},

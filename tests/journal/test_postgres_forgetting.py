@@ -32,33 +32,20 @@ from tests.support.journal_rows import (
     row_of,
     send,
 )
-from tests.support.postgres_rows import make_postgres, open_postgres, postgres_place, read_postgres
+from tests.support.postgres_rows import by_hand, make_postgres, open_postgres, postgres_place, read_postgres
 from tests.support.postgres_server import PostgresServer, own_server
 
 PLAN = '{"document": "plan", "content": {"operation": "payout", "batch": "%s", "names": ["Zephyrine Quillfeather"]}}'
 
 
 @pytest.fixture
-def place_in(database: str, place: Path) -> DatabasePlace:
-    return postgres_place(database, place)
-
-
-@pytest.fixture
-def journal(place_in: DatabasePlace) -> Iterator[PostgresJournal]:
+def journal(at_database: DatabasePlace) -> Iterator[PostgresJournal]:
     """A journal in PostgreSQL with an old batch, one that is paid, and a new one."""
-    opened = open_postgres(place_in)
+    opened = open_postgres(at_database)
     of_january(opened)
     yield opened
     with suppress(OSError):  # some tests close it
         opened.close()
-
-
-def ran(place: DatabasePlace, *statements: str) -> None:
-    """Run statements as the owner of the tables, past their guards."""
-    with psycopg.connect(place.server.url, autocommit=True) as owner:
-        owner.execute(b"SET search_path = paygw")
-        for statement in statements:
-            owner.execute(statement.encode())
 
 
 # What is left in the files.
@@ -85,7 +72,7 @@ def test_forgetting_leaves_no_byte_in_tables(place: Path) -> None:
             opened.settle([], order=SignedOrder("old", json.dumps({"content": {"rows": [{"row": 2}]}}), at(6)))
             for code in ("old", "never-submitted"):
                 assert shared.keep_plan(code, PLAN % code)
-            ran(shared, "ANALYZE", "CHECKPOINT")
+            by_hand(shared, "ANALYZE", "CHECKPOINT")
             assert found_in(server) == list(SECRETS)
             chosen = opened.forgettable(before="2999-01-01", cutoff=WHEN)
             assert opened.forget(chosen, by="amina", at=WHEN) is OldPages.IN_DATABASE
@@ -95,19 +82,19 @@ def test_forgetting_leaves_no_byte_in_tables(place: Path) -> None:
                 None,
                 None,
             )
-        ran(shared, "ANALYZE", "VACUUM FULL", "CHECKPOINT")
+        by_hand(shared, "ANALYZE", "VACUUM FULL", "CHECKPOINT")
         assert found_in(server) == []
         with closing(read_postgres(shared)) as reader:
             assert reader.verify()["evidence"] > 0
 
 
-def test_plans_of_others_stay(journal: PostgresJournal, place_in: DatabasePlace) -> None:
+def test_plans_of_others_stay(journal: PostgresJournal, at_database: DatabasePlace) -> None:
     for code in ("old", "new", "never-submitted"):
-        assert place_in.keep_plan(code, PLAN % code)
+        assert at_database.keep_plan(code, PLAN % code)
     forgotten(journal, before="2026-11-22")
-    assert place_in.newest_plan("old") is None
-    assert place_in.newest_plan("new") is not None
-    assert place_in.newest_plan("never-submitted") is not None  # made today
+    assert at_database.newest_plan("old") is None
+    assert at_database.newest_plan("new") is not None
+    assert at_database.newest_plan("never-submitted") is not None  # made today
 
 
 # What `verify` finds.
@@ -144,7 +131,7 @@ FORGERIES = [
 @pytest.mark.share(4)
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_change_after_the_forgetting_is_found(
-    journal: PostgresJournal, place_in: DatabasePlace, forgery: str
+    journal: PostgresJournal, at_database: DatabasePlace, forgery: str
 ) -> None:
     forgotten(journal)
     (due,) = all_due(journal, 3)
@@ -152,11 +139,11 @@ def test_a_change_after_the_forgetting_is_found(
     journal.append([outcome_of(due.number, 1, OutcomeKind.PAID, LATER, message="of nobody who is forgotten")])
     journal.close()
     table = forgery.split()[2 if forgery.startswith(("INSERT", "DELETE")) else 1]
-    ran(place_in, f"ALTER TABLE {table} DISABLE TRIGGER USER", forgery)
+    by_hand(at_database, f"ALTER TABLE {table} DISABLE TRIGGER USER", forgery)
     more = {"forgetting": ["forgetting_is_told"], "fact": ["fact_moves", "fact_hands_over"]}
     enabled = ["never_changed", "never_emptied", *more.get(table, [])]
-    ran(place_in, *(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {one}" for one in enabled))
-    with pytest.raises((JournalCorrupt, JournalWentBack)) as found, closing(read_postgres(place_in)) as reader:
+    by_hand(at_database, *(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {one}" for one in enabled))
+    with pytest.raises((JournalCorrupt, JournalWentBack)) as found, closing(read_postgres(at_database)) as reader:
         reader.verify()
     assert "triggers" not in found.value.message
 
@@ -232,12 +219,12 @@ def is_refused(place: DatabasePlace, statements: Sequence[str]) -> bool:
     return False
 
 
-def test_the_tables_refuse_all_but_forgetting(journal: PostgresJournal, place_in: DatabasePlace) -> None:
+def test_the_tables_refuse_all_but_forgetting(journal: PostgresJournal, at_database: DatabasePlace) -> None:
     told(journal, "B-1")
     journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))
-    assert place_in.keep_plan("new", PLAN % "new")
-    assert [statements for statements in REFUSED if not is_refused(place_in, statements)] == []
-    assert not is_refused(place_in, [BEGIN, left_in(1), said_of(1), "DELETE FROM page WHERE batch = 1"])
+    assert at_database.keep_plan("new", PLAN % "new")
+    assert [statements for statements in REFUSED if not is_refused(at_database, statements)] == []
+    assert not is_refused(at_database, [BEGIN, left_in(1), said_of(1), "DELETE FROM page WHERE batch = 1"])
     assert journal.verify()["instructions"] == 5
 
 
@@ -263,29 +250,29 @@ TAKEN_AWAY: Sequence[tuple[str, str, str]] = [
 ]
 
 
-def test_removed_forgetting_guard_is_missed(journal: PostgresJournal, place_in: DatabasePlace) -> None:
+def test_removed_forgetting_guard_is_missed(journal: PostgresJournal, at_database: DatabasePlace) -> None:
     """Planted bugs of the database: without any one guard something goes through."""
     told(journal, "B-1")
     journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))
-    assert place_in.keep_plan("new", PLAN % "new")
+    assert at_database.keep_plan("new", PLAN % "new")
     missed = []
-    with psycopg.connect(place_in.server.url, autocommit=True) as owner:
+    with psycopg.connect(at_database.server.url, autocommit=True) as owner:
         for function, right, wrong in TAKEN_AWAY:
             found = owner.execute("SELECT pg_get_functiondef(('paygw.' || %s)::regproc)", (function,)).fetchone()
             assert found is not None
             (text,) = found
             assert right in text, f"{function} has no {right!r} any more: nothing was planted"
             owner.execute(text.replace(right, wrong).encode())
-            if not all(is_refused(place_in, statements) for statements in REFUSED):
+            if not all(is_refused(at_database, statements) for statements in REFUSED):
                 missed.append((function, right, wrong))
             owner.execute(text.encode())
     assert missed == list(TAKEN_AWAY)
 
 
-def test_forgotten_row_cannot_be_forgotten_differently(journal: PostgresJournal, place_in: DatabasePlace) -> None:
+def test_forgotten_row_cannot_be_forgotten_differently(journal: PostgresJournal, at_database: DatabasePlace) -> None:
     forgotten(journal)
     with pytest.raises(psycopg.Error, match="never changed"):
-        ran(place_in, "BEGIN", BEGIN, left_in(1, ("fields = NULL", "fields = '{}'")))
+        by_hand(at_database, "BEGIN", BEGIN, left_in(1, ("fields = NULL", "fields = '{}'")))
 
 
 # Who may.
@@ -293,13 +280,13 @@ def test_forgotten_row_cannot_be_forgotten_differently(journal: PostgresJournal,
 
 @pytest.mark.parametrize("role", ["desk", "worker", "reader"])
 def test_only_deciding_role_forgets_people(
-    journal: PostgresJournal, place_in: DatabasePlace, postgres_server: PostgresServer, role: str
+    journal: PostgresJournal, at_database: DatabasePlace, postgres_server: PostgresServer, role: str
 ) -> None:
     journal.close()
-    place_in.give_rights()
-    name = place_in.server.url.rpartition("/")[2]
+    at_database.give_rights()
+    name = at_database.server.url.rpartition("/")[2]
     postgres_server.execute(f"CREATE ROLE {name}_{role}_login LOGIN IN ROLE {name}_{role}")
-    theirs = replace(place_in, server=Server(postgres_server.url(name, user=f"{name}_{role}_login")))
+    theirs = replace(at_database, server=Server(postgres_server.url(name, user=f"{name}_{role}_login")))
     if role == "desk":
         with closing(open_postgres(theirs)) as desk:
             forgotten(desk)
@@ -322,15 +309,15 @@ def test_batch_changed_meanwhile_is_not_forgotten(journal: PostgresJournal) -> N
     assert journal.verify()["instructions"] == 5
 
 
-def test_moved_journal_keeps_forgetting(place_in: DatabasePlace, place: Path) -> None:
-    ran(place_in, "DROP SCHEMA paygw CASCADE")
+def test_moved_journal_keeps_forgetting(at_database: DatabasePlace, place: Path) -> None:
+    by_hand(at_database, "DROP SCHEMA paygw CASCADE")
     with closing(open_at(place)) as kept:
         of_january(kept)
         forgotten(kept)
         open_sheet(kept, "again", [new_instruction(2, "E-1")], opened_at=LATER)
         send(kept, 4, OutcomeKind.PAID, LATER)
         counts = kept.verify()
-    elsewhere = replace(place_in, known_dir=place / "other" / "journals")
+    elsewhere = replace(at_database, known_dir=place / "other" / "journals")
     moved = move_journal(file_place(place), elsewhere, {}, "amina")
     assert {**moved.counts, "notifications_waiting": 0} == counts
     paid = secret_row(2, "B-1")

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -22,29 +21,17 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.engine.pacing import Breaker, Pace, RejectionBreaker
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.gateway.message import MayLeave
-from paygw_batch.journal.port import (
-    CountedKind,
-    CountedOutcomes,
-    GateReport,
-    GateStop,
-    GateStopKind,
-    LimitChange,
-)
+from paygw_batch.journal.port import CountedKind, CountedOutcomes, GateReport, GateStop, GateStopKind, LimitChange
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.values import MoveResult
 from tests.support.journal_rows import all_due, intent, new_instruction, open_sheet
 from tests.support.long_part import share_of
-from tests.support.postgres_rows import open_postgres, postgres_place, read_postgres
+from tests.support.postgres_rows import by_hand, open_postgres, read_postgres
 from tests.support.scripted_world import APPROVED, LOST, Answer, ScriptedGateway, an_engine
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 SHARE = ("senders", "before", "rate_per_s", "concurrency", "rest_s", "stop_kind", "stop_count", "stop_text")
 Told = Sequence[tuple[str, str, int]]
-
-
-@pytest.fixture
-def at_database(database: str, place: Path) -> DatabasePlace:
-    return postgres_place(database, place)
 
 
 @dataclass
@@ -58,14 +45,7 @@ class Workers:
         return int(self.fetch(query, [secrets.token_bytes(16)])[0][0])
 
     def ask(
-        self,
-        worker: int,
-        *,
-        in_doubt: int = 5,
-        rejected: int = 10,
-        rest_s: float = 0,
-        stop: str = "",
-        told: Told = (),
+        self, worker: int, *, in_doubt: int = 5, rejected: int = 10, rest_s: float = 0, stop: str = "", told: Told = ()
     ) -> dict[str, Any]:
         columns = [[one[column] for one in told] for column in range(3)]
         query = "SELECT * FROM ask_gate(%s, %s, %s, %s, %s, %s::text[], %s::text[], %s::integer[])"
@@ -83,12 +63,6 @@ def workers(database: str) -> Iterator[Workers]:
         connection.execute("SET search_path = paygw")
         connection.execute("SET synchronous_commit = off")
         yield Workers(connection)
-
-
-def by_hand(url: str, statement: str) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("SET search_path = paygw")
-        connection.execute(statement.encode())
 
 
 # Shares.
@@ -254,7 +228,7 @@ async def by_two(at: DatabasePlace, counting: Counting, pace: Pace) -> list[str 
         one, two = first.runs()
         assert (first.join_run([one]), second.join_run([two])) == (one, two)
         # Each knows of the other before it sends.
-        by_hand(at.server.url, "UPDATE process SET is_sending = true WHERE ended_at IS NULL")
+        by_hand(at, "UPDATE process SET is_sending = true WHERE ended_at IS NULL")
         return list(await asyncio.gather(sent(first, 1, counting, pace), sent(second, 2, counting, pace)))
 
 
@@ -297,9 +271,9 @@ def test_limit_changes_name_person_and_stay_unchanged(at_database: DatabasePlace
     state = at_database.change_limits(LimitChange("chidi", is_as_configured=True))
     assert (state.rate_per_s, state.concurrency) == (None, None)
     with pytest.raises(psycopg.errors.RaiseException, match="never changed"):
-        by_hand(at_database.server.url, "UPDATE limit_change SET by = 'nobody'")
+        by_hand(at_database, "UPDATE limit_change SET by = 'nobody'")
     with closing(read_postgres(at_database)) as journal:
         journal.verify()
-    by_hand(at_database.server.url, "UPDATE gate SET rate_per_s = 1000")
+    by_hand(at_database, "UPDATE gate SET rate_per_s = 1000")
     with closing(read_postgres(at_database)) as journal, pytest.raises(JournalCorrupt, match="limits"):
         journal.verify()

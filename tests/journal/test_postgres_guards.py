@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
@@ -36,32 +36,22 @@ from paygw_batch.journal.values import Amendment, Arrived, Entry, Link, MoveResu
 from paygw_batch.opening.gateway_access import real_world
 from tests.support.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of, send
 from tests.support.patience import PATIENCE_S, until
-from tests.support.postgres_rows import fall_silent, make_postgres, open_postgres, postgres_place, read_postgres
+from tests.support.postgres_rows import (
+    by_hand,
+    fall_silent,
+    make_postgres,
+    open_postgres,
+    postgres_place,
+    read_postgres,
+)
 from tests.support.postgres_server import PostgresServer, own_server
-from tests.support.wire_proxy import Trouble, WireProxy, wire_proxy
+from tests.support.wire_proxy import Trouble, WireProxy
 
 WORDS = {"approved": OutcomeKind.PAID}
 
 
-@pytest.fixture
-def at_database(database: str, place: Path) -> DatabasePlace:
-    return postgres_place(database, place)
-
-
-@pytest.fixture
-def proxy(postgres_server: PostgresServer) -> Iterator[WireProxy]:
-    with wire_proxy(postgres_server.port) as relay:
-        yield relay
-
-
 def states(journal: PostgresJournal, batch: int = 1) -> list[State]:
     return [row.state for row in journal.rows(batch)]
-
-
-def by_hand(url: str, statement: str) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("SET search_path = paygw")
-        connection.execute(statement.encode())
 
 
 def is_waited_for(url: str) -> bool:
@@ -162,7 +152,7 @@ def test_table_refuses_second_intent_of_attempt(at_database: DatabasePlace) -> N
         SELECT process, seq + 1, at, kind, instruction, attempt, order_id, nonce, timestamp_s, hash FROM fact
         WHERE kind = 'intended'"""
     with pytest.raises(psycopg.errors.UniqueViolation, match="fact_one_intent"):
-        by_hand(at_database.server.url, copied)
+        by_hand(at_database, copied)
 
 
 def test_living_process_keeps_own_rows(at_database: DatabasePlace) -> None:
@@ -356,7 +346,7 @@ def test_signs_of_life_are_shown_until_the_end(at_database: DatabasePlace) -> No
     seen = "SELECT extract(epoch FROM now() - seen_at) < 2 FROM process WHERE number = %s"
     with closing(open_postgres(replace(at_database, intent_lives_s=0.6))) as journal:
         number = journal.writer.process
-        by_hand(at_database.server.url, "UPDATE process SET seen_at = now() - interval '1 h'")
+        by_hand(at_database, "UPDATE process SET seen_at = now() - interval '1 h'")
         until(lambda: session.fetch(journal._session.connection, seen, (number,)) == [(True,)])
     with closing(read_postgres(at_database)) as reader:
         ended = "SELECT ended_at IS NOT NULL FROM process WHERE number = %s"
@@ -498,9 +488,9 @@ def test_next_commit_finds_database_put_back(at_database: DatabasePlace) -> None
         first, second = all_due(journal, 1)
         journal.append([intent(first)])
         for statement in ("DISABLE TRIGGER end_is_final", "ENABLE ALWAYS TRIGGER end_is_final"):
-            by_hand(at_database.server.url, f"ALTER TABLE process {statement}")
+            by_hand(at_database, f"ALTER TABLE process {statement}")
             if "DISABLE" in statement:
-                by_hand(at_database.server.url, "UPDATE process SET head_seq = 0")
+                by_hand(at_database, "UPDATE process SET head_seq = 0")
         with pytest.raises(JournalWentBack):
             journal.append([intent(second)])
         with pytest.raises(JournalUnwritable):
@@ -594,18 +584,15 @@ def test_unguarded_change_of_owner_is_found(at_database: DatabasePlace, statemen
         journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, message="a late word")])
     table = statement.split()[1 if statement.startswith("UPDATE") else 2]
     off, on = "DISABLE TRIGGER USER", "ENABLE ALWAYS TRIGGER"
-    more = {
-        "process": ["end_is_final"],
-        "fact": ["fact_moves", "fact_hands_over"],
-    }
+    more = {"process": ["end_is_final"], "fact": ["fact_moves", "fact_hands_over"]}
     guards = ["never_changed", "never_emptied", *more.get(table, [])]
-    by_hand(at_database.server.url, f"ALTER TABLE {table} {off}")
-    by_hand(at_database.server.url, statement)
+    by_hand(at_database, f"ALTER TABLE {table} {off}")
+    by_hand(at_database, statement)
     elsewhere = replace(at_database, known_dir=at_database.known_dir / "of another host")
     with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match="triggers of its tables"):
         journal.verify()
     for guard in guards:
-        by_hand(at_database.server.url, f"ALTER TABLE {table} {on} {guard}")
+        by_hand(at_database, f"ALTER TABLE {table} {on} {guard}")
     with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match=found):
         journal.verify()
 
@@ -614,7 +601,7 @@ def test_a_chain_under_another_number_is_found(at_database: DatabasePlace) -> No
     at_database.withdraw(withdrawal())
     facts = "INSERT INTO fact (process, seq, at, kind, details, hash) SELECT 99, seq, at, kind, details, hash FROM fact"
     for copied in (COPIED, facts):
-        by_hand(at_database.server.url, copied)
+        by_hand(at_database, copied)
     with closing(read_postgres(at_database)) as journal, pytest.raises(JournalCorrupt, match=r"Process 99: .* changed"):
         journal.verify()
 
@@ -691,17 +678,16 @@ def test_facts_of_a_chain_do_not_change_places(at_database: DatabasePlace) -> No
             for kind in ("paid", "rejected")
         )
     tables = {"fact": ("fact_moves", "fact_hands_over"), "contradiction": (), "state": ()}
-    url = at_database.server.url
     for table in tables:
-        by_hand(url, f"ALTER TABLE {table} DISABLE TRIGGER USER")
-    by_hand(url, "ALTER TABLE fact ALTER number DROP IDENTITY")
+        by_hand(at_database, f"ALTER TABLE {table} DISABLE TRIGGER USER")
+    by_hand(at_database, "ALTER TABLE fact ALTER number DROP IDENTITY")
     for number, other in ((paid, 99), (late, paid), (99, late)):
-        by_hand(url, f"UPDATE fact SET number = {other} WHERE number = {number}")  # noqa: S608 - numbers
-    by_hand(url, "UPDATE contradiction SET state = 'rejected'")
-    by_hand(url, "UPDATE state SET state = 'rejected'")
+        by_hand(at_database, f"UPDATE fact SET number = {other} WHERE number = {number}")  # noqa: S608 - numbers
+    by_hand(at_database, "UPDATE contradiction SET state = 'rejected'")
+    by_hand(at_database, "UPDATE state SET state = 'rejected'")
     for table, guards in tables.items():
         for guard in ("never_changed", "never_emptied", *guards):
-            by_hand(url, f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {guard}")
+            by_hand(at_database, f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {guard}")
     elsewhere = replace(at_database, known_dir=at_database.known_dir / "of another host")
     with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match="Fact 4 is missing"):
         journal.verify()

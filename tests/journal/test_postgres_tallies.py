@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from paygw_batch.cluster.database_place import DatabasePlace
@@ -27,7 +26,7 @@ from tests.support.journal_rows import (
     row_of,
     says,
 )
-from tests.support.postgres_rows import open_postgres, postgres_place, read_postgres
+from tests.support.postgres_rows import by_hand, open_postgres, postgres_place, read_postgres
 
 READ = """SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0) FROM pg_stat_xact_user_tables
     WHERE relname = ANY (%s)"""
@@ -51,12 +50,6 @@ def at_database(database: str, place: Path) -> DatabasePlace:
 def reader(at_database: DatabasePlace) -> Iterator[PostgresReader]:
     with closing(read_postgres(at_database)) as journal:
         yield journal
-
-
-def by_hand(url: str, statement: str) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("SET search_path = paygw")
-        connection.execute(statement.encode())
 
 
 def counted(journal: PostgresReader, batch: int = 1, kind: TallyKind = TallyKind.ALL) -> dict[State, tuple[int, int]]:
@@ -141,7 +134,7 @@ def long_done(database: str, place: Path) -> Iterator[PostgresJournal]:
             says(number, "declined", order_id=f"ORD-{number + 1}", proof=Proof.UNPROVEN) for number in range(11, 21)
         ]
         journal.record_evidence(told, WORDS, at=at(2))
-        by_hand(journal._session.server.url, "ANALYZE")
+        journal._session.connection.execute("ANALYZE")
         yield journal
 
 
@@ -173,7 +166,7 @@ def test_rows_of_other_batches_are_not_read(long_done: PostgresJournal) -> None:
     known = [Known(2, 1, State.PAID), Known(3, 11, State.PAID)]
     open_sheet(long_done, "b2", [new_instruction(row, f"B-{row}") for row in range(4, 14)], known=known)
     long_done.record_evidence([says(61, order_id="B-5")], WORDS, at=at(3))
-    by_hand(long_done._session.server.url, "ANALYZE")
+    long_done._session.connection.execute("ANALYZE")
     with at_most_read(long_done, 300):
         found, counts = long_done.messages(2), long_done.message_counts(2)
     assert counted(long_done, 2, TallyKind.DUE) == {State.READY: (9, 1_350_450)}
@@ -202,7 +195,7 @@ def test_due_rows_are_the_same_page_by_page(long_done: PostgresJournal) -> None:
 
 @pytest.mark.parametrize("wrong", ["minor = minor + 1", "currency = 'UGX'", "country = 'UG'", "batch = 2"])
 def test_verify_finds_wrongly_counted_row(at_database: DatabasePlace, wrong: str) -> None:
-    by_hand(at_database.server.url, f"UPDATE state SET {wrong} WHERE instruction = 4")  # noqa: S608 - written above
+    by_hand(at_database, f"UPDATE state SET {wrong} WHERE instruction = 4")  # noqa: S608 - written above
     with (
         closing(read_postgres(at_database)) as journal,
         pytest.raises(JournalCorrupt, match=r"Instruction 4 .* does not"),
@@ -220,7 +213,7 @@ def test_verify_finds_wrongly_counted_row(at_database: DatabasePlace, wrong: str
     ],
 )
 def test_verify_finds_orphaned_line(at_database: DatabasePlace, line: str) -> None:
-    by_hand(at_database.server.url, f"INSERT INTO {line}")
+    by_hand(at_database, f"INSERT INTO {line}")
     table = line.partition(" ")[0]
     with closing(read_postgres(at_database)) as journal, pytest.raises(JournalCorrupt, match=f"of table {table}"):
         journal.verify()

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import apsw
+
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof
 from paygw_batch.core.lifecycle import Basis, Concluded, Intended, Resolution, Resolved
@@ -145,6 +147,20 @@ def adopt_at(place: Path, path: Path | None = None) -> None:
 
 def read_at(place: Path) -> SqliteReader:
     return file_place(place).open_to_read()
+
+
+def tampered(path: Path, change: str) -> apsw.Connection:
+    """Change a journal in a file in a way that leaves its tables and triggers as they were."""
+    connection = apsw.Connection(str(path))
+    triggers = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    for name, _ in triggers:
+        connection.execute(f"DROP TRIGGER {name}")
+    before = connection.total_changes()
+    connection.execute(change)
+    assert connection.total_changes() > before
+    for _, statement in triggers:
+        connection.execute(str(statement))
+    return connection
 
 
 def memory() -> SqliteJournal:
