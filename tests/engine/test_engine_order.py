@@ -11,7 +11,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.shown_states import recorded
 from paygw_batch.engine import engine as engines
 from paygw_batch.engine.engine import SIGNED_AHEAD, GroupCommit
-from paygw_batch.engine.pacing import FIRST_WAIT_S, TRIES, Pace, RejectionBreaker, wait_before_try
+from paygw_batch.engine.pacing import FIRST_WAIT_S, TRIES, Pace, wait_before_try
 from paygw_batch.errors import InternalError, SigningFailed
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.values import Due, Entry, MoveResult
@@ -234,13 +234,6 @@ def test_unapproved_reply_is_kept_with_fact() -> None:
         an_engine(journal, ScriptedGateway(lambda order_id, _: APPROVED if order_id == "PAY-2" else reply("no"))), batch
     )
     assert list(journal._connection.execute("SELECT instruction, body FROM reply")) == [(2, b'{"status": "no"}')]
-
-
-def test_rejections_without_reason_count_as_equal() -> None:
-    breaker = RejectionBreaker(2)
-    without = Outcome(OutcomeKind.REJECTED)
-    assert [breaker.learn(one) for one in (without, Outcome(OutcomeKind.PAID), without)] == [False] * 3
-    assert breaker.learn(without)
 
 
 def test_waiting_entries_share_commit_without_pressure() -> None:

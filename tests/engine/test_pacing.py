@@ -71,6 +71,7 @@ def test_equal_rejections_trip_by_code_message_word() -> None:
         (rejected("51", "No funds for Jane"), rejected("51", "No funds for Ann")),
         (rejected(None, "No funds"), rejected(None, "No funds")),
         (rejected(), rejected()),
+        (Outcome(OutcomeKind.REJECTED), Outcome(OutcomeKind.REJECTED)),
     ]:
         breaker = RejectionBreaker(2)
         assert [breaker.learn(outcome) for outcome in (first, second)] == [False, True]

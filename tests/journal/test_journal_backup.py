@@ -10,11 +10,11 @@ import pytest
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalWentBack, OutputError
+from paygw_batch.errors import OutputError
 from paygw_batch.journal.sqlite import sqlite_journal
 from paygw_batch.journal.values import Arrived, MoveResult, NewNotice, Occasion
 from tests.support.journal_disk import failing_disk
-from tests.support.journal_rows import AT, all_due, file_place, intent, journal_path, open_at, open_sheet, read_at, send
+from tests.support.journal_rows import AT, all_due, file_place, intent, open_at, open_sheet, read_at, send
 
 
 def test_copy_during_run_is_whole_private_and_verifies(place: Path) -> None:
@@ -86,16 +86,6 @@ def test_unwritable_copy_leaves_no_file(place: Path) -> None:
     assert sorted(path.name for path in place.iterdir()) == ["journals", "state"]
     with closing(read_at(place)) as reader, pytest.raises(OutputError, match="cannot be written"):
         reader.backup(place / "nowhere" / "copy.sqlite3")
-
-
-def test_sending_from_a_copy_is_refused(place: Path) -> None:
-    copy = place / "copy.sqlite3"
-    with closing(open_at(place)) as journal:
-        open_sheet(journal)
-        journal.backup(copy)
-    with pytest.raises(JournalWentBack, match="copy of the journal"):
-        file_place(place, copy).open_to_write("a test")
-    assert journal_path(place).exists()
 
 
 def test_copy_carries_outbox_without_repeat_or_loss(place: Path) -> None:

@@ -20,11 +20,13 @@ from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import Identity
 from tests.support.journal_disk import failing_disk
 from tests.support.journal_rows import AT, ENDPOINT, file_place, journal_path, open_sheet
-from tests.support.long_part import share
+from tests.support.long_part import long, share
 
 STEPS = ("open", "write", "pwrite", "fsync", "rename", "unlink", "mkdir")
 """What Python does to files. What SQLite does is to the journal's temporary file alone, before its rename."""
 KILLED = 9
+moments = pytest.mark.parametrize("every", [3, long(1)])
+"""Every check tries the first moment and each third after it."""
 
 
 def make(place: Path, name: str = "journal.sqlite3", *, beside: str | None = None, **changes: Any) -> Identity | None:
@@ -65,9 +67,9 @@ def killed_at(number: int, work: Callable[[], object]) -> bool:
     return code == KILLED
 
 
-def kills(place: Path, work: Callable[[], object]) -> Iterator[int]:
+def kills(place: Path, work: Callable[[], object], every: int = 1) -> Iterator[int]:
     """Yield after each moment that `work` was killed at, always from an empty place."""
-    for number in itertools.count(1):
+    for number in itertools.count(1, every):
         for part in ("state", "journals"):
             shutil.rmtree(place / part, ignore_errors=True)
         if not killed_at(number, work):
@@ -76,8 +78,9 @@ def kills(place: Path, work: Callable[[], object]) -> Iterator[int]:
         yield number
 
 
-def test_killed_creation_is_repeatable_at_same_place(place: Path) -> None:
-    for number in kills(place, lambda: make(place)):
+@moments
+def test_killed_creation_is_repeatable_at_same_place(place: Path, every: int) -> None:
+    for number in kills(place, lambda: make(place), every):
         made = make(place)
         with closing(opened(place)) as journal:
             assert made is None or journal.head().journal_id == made.journal_id, number
@@ -90,9 +93,10 @@ def test_killed_creation_is_repeatable_at_same_place(place: Path) -> None:
             )
 
 
-def test_killed_creation_leaves_single_usable_journal(place: Path) -> None:
+@moments
+def test_killed_creation_leaves_single_usable_journal(place: Path, every: int) -> None:
     was_made = set()
-    for number in kills(place, lambda: make(place)):
+    for number in kills(place, lambda: make(place), every):
         if journal_path(place).exists():
             with closing(opened(place)) as journal, pytest.raises(JournalError, match=journal.head().journal_id):
                 make(place, "second.sqlite3")
@@ -109,10 +113,11 @@ def test_killed_creation_leaves_single_usable_journal(place: Path) -> None:
     assert was_made
 
 
-def test_run_after_killed_creation_remembers_journal(place: Path) -> None:
+@moments
+def test_run_after_killed_creation_remembers_journal(place: Path, every: int) -> None:
     """Between the journal's rename and the last word of the registry: the intention is all that is known."""
     found = 0
-    for _ in kills(place, lambda: make(place)):
+    for _ in kills(place, lambda: make(place), every):
         try:
             opened(place).close()
         except JournalMissing:
@@ -140,13 +145,14 @@ def test_journal_with_abandoned_intention_needs_adoption(place: Path) -> None:
     assert found > 0
 
 
-def test_killed_replacement_of_lost_journal_is_repeatable(place: Path) -> None:
+@moments
+def test_killed_replacement_of_lost_journal_is_repeatable(place: Path, every: int) -> None:
     lost: list[str] = []
 
     def prepared() -> None:
         make(place, beside=lost[-1])
 
-    for number in itertools.count(1):
+    for number in itertools.count(1, every):
         for part in ("state", "journals"):
             shutil.rmtree(place / part, ignore_errors=True)
         make(place)
@@ -168,9 +174,10 @@ def test_killed_replacement_of_lost_journal_is_repeatable(place: Path) -> None:
     assert number > 15
 
 
+@moments
 @pytest.mark.parametrize("stays", share([True, False], every=2))
-def test_failing_disk_leaves_no_journal_or_obstacle(place: Path, *, stays: bool) -> None:
-    for ordinal in itertools.count(1):
+def test_failing_disk_leaves_no_journal_or_obstacle(place: Path, every: int, *, stays: bool) -> None:
+    for ordinal in itertools.count(1, every):
         for part in ("state", "journals"):
             shutil.rmtree(place / part, ignore_errors=True)
         with failing_disk() as disk:

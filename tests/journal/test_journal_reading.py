@@ -10,7 +10,6 @@ import pytest
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof, SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalError
 from paygw_batch.journal import states
 from paygw_batch.journal.evidence import Notification, encode_notification
 from paygw_batch.journal.values import (
@@ -194,12 +193,3 @@ def test_unknown_batch_has_no_content() -> None:
     journal = memory()
     assert (list(journal.rows(1)), list(journal.tallies(1)), list(journal.pages(1))) == ([], [], [])
     assert list(journal.rows(1, states={State.PAID})) == []
-
-
-def test_moved_journal_names_place_and_stays_closed(place: Path) -> None:
-    with closing(open_at(place)) as journal:
-        open_sheet(journal, new=1)
-        with journal.moving("the database of another machine"):
-            pass
-    with pytest.raises(JournalError, match="the database of another machine"):
-        open_at(place)

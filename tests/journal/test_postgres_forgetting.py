@@ -32,6 +32,7 @@ from tests.support.journal_rows import (
     row_of,
     send,
 )
+from tests.support.long_part import long
 from tests.support.postgres_rows import by_hand, make_postgres, open_postgres, postgres_place, read_postgres
 from tests.support.postgres_server import PostgresServer, own_server
 
@@ -250,14 +251,15 @@ TAKEN_AWAY: Sequence[tuple[str, str, str]] = [
 ]
 
 
-def test_removed_forgetting_guard_is_missed(journal: PostgresJournal, at_database: DatabasePlace) -> None:
+@pytest.mark.parametrize("every", [4, long(1)])
+def test_removed_forgetting_guard_is_missed(journal: PostgresJournal, at_database: DatabasePlace, every: int) -> None:
     """Planted bugs of the database: without any one guard something goes through."""
     told(journal, "B-1")
     journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))
     assert at_database.keep_plan("new", PLAN % "new")
     missed = []
     with psycopg.connect(at_database.server.url, autocommit=True) as owner:
-        for function, right, wrong in TAKEN_AWAY:
+        for function, right, wrong in TAKEN_AWAY[::every]:
             found = owner.execute("SELECT pg_get_functiondef(('paygw.' || %s)::regproc)", (function,)).fetchone()
             assert found is not None
             (text,) = found
@@ -266,7 +268,7 @@ def test_removed_forgetting_guard_is_missed(journal: PostgresJournal, at_databas
             if not all(is_refused(at_database, statements) for statements in REFUSED):
                 missed.append((function, right, wrong))
             owner.execute(text.encode())
-    assert missed == list(TAKEN_AWAY)
+    assert missed == list(TAKEN_AWAY[::every])
 
 
 def test_forgotten_row_cannot_be_forgotten_differently(journal: PostgresJournal, at_database: DatabasePlace) -> None:

@@ -201,20 +201,14 @@ def test_an_unknown_journal_without_a_fact_is_refused(place: Path) -> None:
 
 def test_unadopted_journal_can_be_read_with_note(place: Path) -> None:
     begun(place)
-    left_of(place).unlink()
+    left = left_of(place)
+    left.unlink()
     with closing(read_at(place)) as reader:
         (note,) = reader.notes
     assert "has never seen the journal" in note
+    assert not left.exists(), "reading makes no journal known"
     with pytest.raises(JournalNotAdopted):
         file_place(place).open_to_read(must_be_known=True)
-
-
-def test_reading_makes_no_journal_known(place: Path) -> None:
-    begun(place)
-    left = left_of(place)
-    left.unlink()
-    read_at(place).close()
-    assert not left.exists()
 
 
 def test_lagging_lines_are_brought_up(place: Path) -> None:
