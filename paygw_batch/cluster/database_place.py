@@ -40,6 +40,7 @@ __all__ = ["DatabaseCopies", "MissingHost", "Server", "WorkerJournal"]
 try:
     import psycopg
 
+    from paygw_batch.journal.postgres import schema, workers
     from paygw_batch.journal.postgres.accepted_loss import (
         LossWriter,
         put_undone_in_doubt,
@@ -67,21 +68,6 @@ try:
         newest_plan,
         plans_of_payments,
     )
-    from paygw_batch.journal.postgres.schema import (
-        JournalRole,
-        check_jobs,
-        check_moved,
-        check_version,
-        give_rights,
-        has_rights,
-        identity_in,
-        jobs_version_in,
-        make_tables,
-        newest_version,
-        role_of,
-        timetable_jobs,
-        upgrade_tables,
-    )
     from paygw_batch.journal.postgres.session import (
         IDLE_LIMIT,
         SCHEMA,
@@ -96,16 +82,6 @@ try:
         limited,
         tables_on,
         translating_errors,
-    )
-    from paygw_batch.journal.postgres.workers import (
-        SignsOfLife,
-        desk_taken,
-        died_since,
-        enrol,
-        holder_now,
-        read_gate,
-        set_limits,
-        waiting_runs,
     )
 except ModuleNotFoundError as error:
     if error.name not in {"psycopg", "procrastinate"}:
@@ -153,8 +129,8 @@ class DatabasePlace(JournalPlace):
             session = held.enter_context(self._session(write=True))
             key = self.endpoint.consumer_key_sha256
             identity = Identity(secrets.token_hex(16), self.endpoint.name, now, self.server.place, key)
-            if not make_tables(session.connection, identity):
-                check_version(session.connection, self.server)
+            if not schema.make_tables(session.connection, identity):
+                schema.check_version(session.connection, self.server)
                 self._of_merchant(session)
                 return None
             known.take(KnownJournal(identity.journal_id, (self.endpoint,), identity.home, now))
@@ -169,9 +145,9 @@ class DatabasePlace(JournalPlace):
         """
         with self._session(write=True) as session:
             with suppress(JournalOutdated):
-                check_version(session.connection, self.server)
+                schema.check_version(session.connection, self.server)
             self._of_merchant(session)
-            if role_of(session.connection) is not JournalRole.OWNER:
+            if schema.role_of(session.connection) is not schema.JournalRole.OWNER:
                 raise JournalError(
                     say(
                         "The role of [journal] url does not own the tables in {place}, so it cannot upgrade them.",
@@ -182,11 +158,11 @@ class DatabasePlace(JournalPlace):
                         "in a separate configuration (--config)."
                     ),
                 )
-            jobs = jobs_version_in(session.connection)
-            before = upgrade_tables(session.connection, self.server, self.now())
-            if has_rights(session.connection):
-                give_rights(session.connection)
-            return before, newest_version(), jobs_version_in(session.connection) != jobs
+            jobs = schema.jobs_version_in(session.connection)
+            before = schema.upgrade_tables(session.connection, self.server, self.now())
+            if schema.has_rights(session.connection):
+                schema.give_rights(session.connection)
+            return before, schema.newest_version(), schema.jobs_version_in(session.connection) != jobs
 
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> PostgresJournal:
         return self._opened(PostgresJournal, command, kind)
@@ -210,8 +186,8 @@ class DatabasePlace(JournalPlace):
     def holder(self) -> LockHolder | None:
         """Return the process that holds the desk or, if there is none, one that sends."""
         with self._session(write=False) as session:
-            check_version(session.connection, self.server)
-            return holder_now(session.connection)
+            schema.check_version(session.connection, self.server)
+            return workers.holder_now(session.connection)
 
     def workers(self) -> Sequence[WorkerLife]:
         """Return the workers of all hosts that have not signed off."""
@@ -221,7 +197,7 @@ class DatabasePlace(JournalPlace):
     def dead_workers(self, since: str) -> Sequence[WorkerLife]:
         """Return the workers last seen after `since` that died without signing off."""
         with self._session(write=False) as session:
-            return died_since(session.connection, since)
+            return workers.died_since(session.connection, since)
 
     def shared_work(self) -> SharedWork:
         """Return the current work of all hosts: their workers, the open runs, and the limits."""
@@ -263,12 +239,12 @@ class DatabasePlace(JournalPlace):
     def timetable_jobs(self) -> Sequence[TimetableJob]:
         """Return the timetable's jobs that wait, run, or are done."""
         with self._known(write=False) as (session, _):
-            return timetable_jobs(session.connection)
+            return schema.timetable_jobs(session.connection)
 
     def check_jobs(self) -> str:
         """Return the version of the job tables. Raises `JournalError` if this program cannot use it."""
         with self._session(write=False) as session:
-            return check_jobs(session.connection, self.server)
+            return schema.check_jobs(session.connection, self.server)
 
     @contextmanager
     def _beside_once(self) -> Iterator[KeepBeside]:
@@ -290,28 +266,28 @@ class DatabasePlace(JournalPlace):
     def limits(self) -> GateState:
         """Return the limits over all workers, and the share of each."""
         with self._known(write=False) as (session, _):
-            return read_gate(session.connection)
+            return workers.read_gate(session.connection)
 
     def change_limits(self, change: LimitChange) -> GateState:
         """Set the limits of all workers, even while they send, and return them."""
         with self._known(write=True) as (session, _):
-            set_limits(session.connection, change)
-            return read_gate(session.connection)
+            workers.set_limits(session.connection, change)
+            return workers.read_gate(session.connection)
 
     def give_rights(self) -> list[str]:
         """Create the journal's roles and grant their rights; return the roles' names. Only the owner can do this."""
         with self._known(write=True) as (session, _):
-            return give_rights(session.connection)
+            return schema.give_rights(session.connection)
 
-    def role(self) -> JournalRole | None:
+    def role(self) -> schema.JournalRole | None:
         """Return the program's role that the address signs in with; None if it is none of them.
 
         Raises `JournalError` if no run could use the database: a standby, clocks that differ, or commits that may be
         lost. A reader needs none of that.
         """
         with self._session(write=False) as session:
-            role = role_of(session.connection)
-        if role is not JournalRole.READER:
+            role = schema.role_of(session.connection)
+        if role is not schema.JournalRole.READER:
             Session(self.server, write=True).close()
         return role
 
@@ -466,7 +442,7 @@ class DatabasePlace(JournalPlace):
                 if not is_worker:
                     writer.has_desk = take_desk(session.connection, writer.process)
                     if not writer.has_desk:
-                        raise desk_taken(session.connection)
+                        raise workers.desk_taken(session.connection)
                 if is_new and not is_worker:
                     with writer.at_desk():
                         writer.record([Remark(Named(self.endpoint, ""), now)])
@@ -478,8 +454,8 @@ class DatabasePlace(JournalPlace):
         return journal(session, identity, writer)
 
     def _writer(self, guarded: GuardedSession, identity: Identity, command: str, kind: HolderKind) -> FactWriter:
-        own = enrol(guarded.connection, command=command, kind=kind, intent_lives_s=self.intent_lives_s)
-        signs = SignsOfLife(self.server, own.number, self.intent_lives_s)
+        own = workers.enrol(guarded.connection, command=command, kind=kind, intent_lives_s=self.intent_lives_s)
+        signs = workers.SignsOfLife(self.server, own.number, self.intent_lives_s)
         return FactWriter(guarded, own, signs, identity, self.intent_lives_s)
 
     def _writer_of_loss(self, session: Session, identity: Identity, command: str, undo: ExitStack) -> FactWriter:
@@ -506,9 +482,9 @@ class DatabasePlace(JournalPlace):
 
     def _identified(self, session: Session) -> Identity:
         """Return the journal's identity, once it is known to be the right one."""
-        check_version(session.connection, self.server)
+        schema.check_version(session.connection, self.server)
         identity = self._of_merchant(session)
-        check_moved(session.connection)
+        schema.check_moved(session.connection)
         for entry in self.known.entries():
             is_here = entry.path == identity.home and not entry.is_lost
             if is_here and entry.journal_id != identity.journal_id and entry.pays((self.endpoint,)):
@@ -520,7 +496,7 @@ class DatabasePlace(JournalPlace):
 
     def _of_merchant(self, session: Session) -> Identity:
         """Return the journal's identity. Raises `JournalError` for another merchant's, or at another host."""
-        identity = identity_in(session.connection, self.server)
+        identity = schema.identity_in(session.connection, self.server)
         check_endpoint(evidence_in(session.connection, identity).names(identity), self.endpoint, self.server.place)
         return identity
 
@@ -538,8 +514,8 @@ class DatabasePlace(JournalPlace):
         """Return the merchant's known journals, except the one in this database."""
         try:
             with closing(Session(self.server, write=False)) as session:
-                check_version(session.connection, self.server)
-                ours = identity_in(session.connection, self.server).journal_id
+                schema.check_version(session.connection, self.server)
+                ours = schema.identity_in(session.connection, self.server).journal_id
         except (JournalMissing, psycopg.Error):
             ours = ""
         return list(self.known.paying((self.endpoint,), but=ours))
@@ -559,7 +535,7 @@ class WaitingRuns:
                 if self._session is None:
                     self._session = Session(self._server, write=True, idle_limit=WORKER_IDLE_LIMIT)
                     self._check(self._session)
-                return waiting_runs(self._session.connection)
+                return workers.waiting_runs(self._session.connection)
         except JournalError:
             self.close()
             raise

@@ -7,7 +7,7 @@ each row.
 import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from itertools import chain, islice
 from os import urandom
@@ -223,19 +223,12 @@ class OpeningDigests:
 
     def opened(self) -> BatchOpened:
         """Return the opening of the batch, with the digests and totals of everything added."""
-        batch = self._batch
         totals: dict[str, tuple[int, int]] = {}
         for (_, currency), total in self.counted.items():
             rows, minor = totals.get(currency, (0, 0))
             totals[currency] = (rows + total.rows, minor + total.minor)
         return BatchOpened(
-            batch=batch.batch,
-            operation=batch.operation,
-            sheet_name=batch.sheet_name,
-            sheet_path=batch.sheet_path,
-            sheet_sha256=batch.sheet_sha256,
-            rows=batch.rows,
-            defects=batch.defects,
+            **asdict(self._batch),
             first_instruction=self.first_instruction,
             instructions=self.next_instruction - self.first_instruction,
             instructions_sha256=self._instructions_sha256.hexdigest(),
@@ -244,7 +237,4 @@ class OpeningDigests:
             pages=self.pages,
             pages_sha256=self._pages_sha256.hexdigest(),
             totals=totals,
-            by=batch.by,
-            approvals=batch.approvals,
-            plan_sha256=batch.plan_sha256,
         )

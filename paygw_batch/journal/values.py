@@ -273,19 +273,8 @@ class RowState:
 
 
 LINE_COLUMNS = (
-    "row",
-    "state",
-    "attempts",
-    "sent_orderid",
-    "purpose",
-    "gateway_status",
-    "gateway_reference",
-    "http_status",
-    "error_code",
-    "message",
-    "first_sent_at",
-    "updated_at",
-    "minor",
+    *("row", "state", "attempts", "sent_orderid", "purpose", "gateway_status", "gateway_reference", "http_status"),
+    *("error_code", "message", "first_sent_at", "updated_at", "minor"),
 )
 """The fields of `RowState` in each line of `JournalReader.standing_lines`, in order; states as words."""
 

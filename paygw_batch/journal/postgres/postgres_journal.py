@@ -37,6 +37,7 @@ from paygw_batch.journal.port import (
     VerifyProgress,
     WorkerLife,
 )
+from paygw_batch.journal.postgres import workers
 from paygw_batch.journal.postgres.fact_writer import FactWriter
 from paygw_batch.journal.postgres.session import (
     PostgresTables,
@@ -49,22 +50,6 @@ from paygw_batch.journal.postgres.session import (
     words_of,
 )
 from paygw_batch.journal.postgres.verify import verify_journal
-from paygw_batch.journal.postgres.workers import (
-    PostgresGate,
-    claim_rows,
-    is_overtaken,
-    join_run,
-    rows_being_sent,
-    run_now,
-    start_run,
-    stop_run,
-    tend_run,
-    unfinished_runs,
-    waiting_runs,
-    waits,
-    withdraw_run,
-    workers_in,
-)
 from paygw_batch.journal.states import due_rows
 from paygw_batch.journal.tables import ON_POSTGRES, named_sql
 from paygw_batch.journal.values import (
@@ -211,12 +196,12 @@ class PostgresReader(JournalReader):
     def workers(self) -> Sequence[WorkerLife]:
         """Return the workers that have not said their end, the newest sign of life first."""
         with self._snapshot() as connection:
-            return workers_in(connection)
+            return workers.workers_in(connection)
 
     def runs_now(self) -> Sequence[RunNow]:
         """Return the runs that are not over, the urgent ones first."""
         with self._snapshot() as connection:
-            runs = unfinished_runs(connection)
+            runs = workers.unfinished_runs(connection)
         records = {record.number: record for record in self.batches()} if runs else {}
         found = []
         for run in runs:
@@ -237,7 +222,7 @@ class PostgresReader(JournalReader):
 
     def being_sent(self, batch: int) -> Sequence[RowBeingSent]:
         with self._snapshot() as connection:
-            return rows_being_sent(connection, batch)
+            return workers.rows_being_sent(connection, batch)
 
     def _search_expression(self, search: PaymentSearch) -> str:
         """Return a search for PostgreSQL's text index: lexemes in quotes, so that none is an operator."""
@@ -353,19 +338,19 @@ class OfferedRun:
         """Return the current state of the run. If it was stopped and no worker is at it, end it here."""
 
         def looked(connection: Connection[Row]) -> SharedRun:
-            run = run_now(connection, self.number)
+            run = workers.run_now(connection, self.number)
             if run.stop_reason is None or run.is_over:
                 return run
-            tend_run(connection, self.number)
-            return run_now(connection, self.number)
+            workers.tend_run(connection, self.number)
+            return workers.run_now(connection, self.number)
 
         return self.writer.ask(looked)
 
     def has_workers(self) -> bool:
-        return self.writer.ask(lambda connection: any(worker.is_alive for worker in workers_in(connection)))
+        return self.writer.ask(lambda connection: any(worker.is_alive for worker in workers.workers_in(connection)))
 
     def stop(self, reason: str) -> None:
-        self.writer.ask(lambda connection: stop_run(connection, self.number, reason))
+        self.writer.ask(lambda connection: workers.stop_run(connection, self.number, reason))
 
 
 class PostgresJournal(PostgresReader, Journal):
@@ -406,9 +391,9 @@ class PostgresJournal(PostgresReader, Journal):
 
     def start_shared_run(self, batch: int, *, waits: bool = False, is_urgent: bool = False) -> OfferedRun | None:
         if not waits and not any(worker.is_alive for worker in self.workers()):
-            self.writer.ask(partial(withdraw_run, batch=batch, process=self.writer.process))
+            self.writer.ask(partial(workers.withdraw_run, batch=batch, process=self.writer.process))
             return None
-        start = partial(start_run, batch=batch, process=self.writer.process, is_urgent=is_urgent)
+        start = partial(workers.start_run, batch=batch, process=self.writer.process, is_urgent=is_urgent)
         run = self.writer.ask(start, is_long=True)
         self.writer.leave_desk()
         return OfferedRun(run.number, self.writer)
@@ -425,8 +410,8 @@ class PostgresJournal(PostgresReader, Journal):
         with closing(OwnRun(self, self.writer.may_leave)) as engine_journal:
             yield engine_journal
 
-    def gate(self) -> PostgresGate:
-        return PostgresGate(self._session.server, self.writer.process)
+    def gate(self) -> workers.PostgresGate:
+        return workers.PostgresGate(self._session.server, self.writer.process)
 
     def scrub(self) -> OldPages:
         """Do nothing: old lines of tables go when their owner writes these again."""
@@ -487,8 +472,8 @@ class WorkerJournal(PostgresJournal):
         Rows left in flight come into doubt first. Runs with nothing left are ended here.
         """
         for run in self.runs() if runs is None else runs:
-            if self.writer.ask(partial(waits, run=run), is_long=True):
-                self.writer.ask(partial(join_run, process=self.writer.process, run=run.number))
+            if self.writer.ask(partial(workers.waits, run=run), is_long=True):
+                self.writer.ask(partial(workers.join_run, process=self.writer.process, run=run.number))
                 self.writer.conclude(timestamp(utc_now()))
                 self.writer.is_stopped = False
                 self.run = run
@@ -497,11 +482,11 @@ class WorkerJournal(PostgresJournal):
 
     def runs(self) -> Sequence[SharedRun]:
         """Return the runs that are not over: the urgent ones first, then the oldest."""
-        return self.writer.ask(unfinished_runs)
+        return self.writer.ask(workers.unfinished_runs)
 
     def waiting_runs(self) -> Sequence[SharedRun]:
         """Return the runs that wait for a worker, urgent ones first. Runs with nothing left are ended here."""
-        return self.writer.ask(waiting_runs, is_long=True)
+        return self.writer.ask(workers.waiting_runs, is_long=True)
 
     def due(self, batch: int, *, after_row: int = 0, limit: int) -> Sequence[Due]:
         """Return due rows as every journal does, but none once the run is over: they would not be sent."""
@@ -510,7 +495,7 @@ class WorkerJournal(PostgresJournal):
     def leave_run(self) -> None:
         """Leave the run, and record how many rows were sent: those claimed and not sent are free."""
         self._claimed((), self.sent_rows)
-        self.writer.ask(partial(join_run, process=self.writer.process, run=None))
+        self.writer.ask(partial(workers.join_run, process=self.writer.process, run=None))
         self.run = None
 
     @contextmanager
@@ -528,11 +513,11 @@ class WorkerJournal(PostgresJournal):
         """Whether an urgent run waits for a worker, while the engine of this one sends for another."""
         if self._given is None or self.run is None:
             return False
-        ask = partial(is_overtaken, run=self.run)
+        ask = partial(workers.is_overtaken, run=self.run)
         return await self._given.call(lambda: self.writer.ask(ask))
 
     def stop_run(self, run: SharedRun, reason: str) -> None:
-        self.writer.ask(partial(stop_run, number=run.number, reason=reason))
+        self.writer.ask(partial(workers.stop_run, number=run.number, reason=reason))
 
     def judge_arrivals(
         self,
@@ -558,7 +543,7 @@ class WorkerJournal(PostgresJournal):
 
     def _claimed(self, rows: Sequence[Due], sent: int) -> Sequence[Due]:
         numbers = [due.number for due in rows]
-        claim = partial(claim_rows, process=self.writer.process, instructions=numbers, sent=sent)
+        claim = partial(workers.claim_rows, process=self.writer.process, instructions=numbers, sent=sent)
         claimed = self.writer.ask(claim)
         return [due for due in rows if due.number in claimed]
 

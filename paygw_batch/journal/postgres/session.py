@@ -206,11 +206,7 @@ def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None
     connection.execute("SET jit = off")
     connection.execute("; ".join(f"SET tcp_{name} = {value}" for name, value in _KEEPALIVES.items()))
     connection.execute("SET random_page_cost = 1.1")  # single rows are looked up: they are cached
-    for way in (
-        "seqscan",
-        "hashjoin",
-        "mergejoin",
-    ):  # by their numbers: the server's figures may be those of an opening
+    for way in ("seqscan", "hashjoin", "mergejoin"):  # by their numbers: the server's figures may be of an opening
         connection.execute(f"SET enable_{way} = off")
     if idle_limit is not None:
         # A process that waits for a line must then see it as it is: a commit learns this way who moved its rows.

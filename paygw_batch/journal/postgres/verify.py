@@ -20,20 +20,8 @@ MOVED_HERE = 1
 """The process whose chain is that of the file that was moved here."""
 _CHANGED, _EMPTIED = "never_changed", "never_emptied"
 _GUARDED = (
-    *(
-        "migration",
-        "identity",
-        "batch",
-        "page",
-        "instruction",
-        "known",
-        "payee_words",
-        "fact",
-        "process",
-        "desk",
-        "run",
-    ),
-    *("limit_change", "moved_here", "plan_document", "reply", "order_id", "state"),
+    *("migration", "identity", "batch", "page", "instruction", "known", "payee_words", "fact", "process", "desk"),
+    *("run", "limit_change", "moved_here", "plan_document", "reply", "order_id", "state"),
     *("said", "contradiction", "move", "host", "roll_call", "roll_answer", "notice", "audit", "forgetting"),
 )
 _GUARDS = {

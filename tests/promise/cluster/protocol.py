@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 
-from paygw_batch.cluster import database_place
 from paygw_batch.cluster.database_place import DatabasePlace
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof
 from paygw_batch.core.lifecycle import Resolution, State
@@ -469,7 +468,7 @@ def make_batch(server: PostgresServer, template: str, home: Path) -> str:
 def _plant(url: str, bug: ProtocolBug, patching: pytest.MonkeyPatch) -> None:
     patching.setattr(session, "connect", connect_unpaced)
     patching.setattr(session, "_LimitedConnection", PacedConnection)
-    patching.setattr(database_place, "SignsOfLife", PlayedSigns)
+    patching.setattr(workers, "SignsOfLife", PlayedSigns)
     patching.setattr(socket, "gethostname", _host_here)
     for path, value in bug.patches:
         patching.setattr(path, value)
