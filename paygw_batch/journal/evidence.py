@@ -80,13 +80,9 @@ class Notification:
 
 def encode_notification(notification: Notification) -> str:
     """Return `notification` as one line of text."""
-    fields = {
-        name: getattr(notification, name) for name in ("received_at", "method", "content_type", "query", "length")
-    }
-    claim = asdict(notification.claim) | {"proof": notification.claim.proof.value}
-    body = base64.b64encode(notification.body).decode("ascii")
-    more = {"headers": notification.headers, "source": notification.source.value}
-    return canonical(fields | more | {"body": body, "problem": notification.problem, "said": claim})
+    fields = asdict(notification)
+    fields["said"], fields["body"] = fields.pop("claim"), base64.b64encode(notification.body).decode("ascii")
+    return canonical(fields)
 
 
 def decode_notification(text: str) -> Notification:
@@ -143,22 +139,17 @@ class EvidenceQueries(ABC):
 
     def messages(self, batch: int | None = None) -> Messages:
         """Return the messages of the gateway about the rows of one batch, or of all, that a person must look at."""
-        return Messages(
-            [
-                Contradiction(number, batch_id, row, order_id, STATES[state], kind, attempt, at)
-                for number, batch_id, row, order_id, state, kind, attempt, at in self._run(
-                    "contradictions", batch=batch
-                )
-            ],
-            [
-                WaitingEvidence(
-                    number, batch_id, row, order_id, STATES[state], Finding(finding), means, EvidenceSource(source), at
-                )
-                for number, batch_id, row, order_id, state, finding, means, source, at in self._run(
-                    "waiting", batch=batch
-                )
-            ],
-        )
+        contradictions = [
+            Contradiction(number, batch_id, row, order_id, STATES[state], *about)
+            for number, batch_id, row, order_id, state, *about in self._run("contradictions", batch=batch)
+        ]
+        waiting = [
+            WaitingEvidence(
+                number, batch_id, row, order_id, STATES[state], Finding(finding), means, EvidenceSource(source), at
+            )
+            for number, batch_id, row, order_id, state, finding, means, source, at in self._run("waiting", batch=batch)
+        ]
+        return Messages(contradictions, waiting)
 
     def message_counts(self, batch: int | None = None) -> Mapping[str, int]:
         """Return the number of messages of each finding, about the rows of one batch or of all."""

@@ -74,8 +74,8 @@ def stage_facts(entries: Sequence[Entry | Remark], end: Link) -> StagedFacts:
 
 def _fact(line: Line) -> Mapping[str, Any]:
     """Return a line for the table, whose columns are named like the fields of `Line`."""
-    fact = {name: value for name, value in zip(Line._fields, line, strict=True) if value is not None}
-    return {name: _hex(value) if isinstance(value, bytes) else value for name, value in fact.items()}
+    columns = zip(Line._fields, line, strict=True)
+    return {name: _hex(value) if isinstance(value, bytes) else value for name, value in columns if value is not None}
 
 
 def _hex(content: bytes) -> str:

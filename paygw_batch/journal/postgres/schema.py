@@ -47,6 +47,7 @@ _TAKEN_BACK = (
 _EVERYBODY = (
     "GRANT USAGE ON SCHEMA {schema}, {jobs} TO {role}",
     "GRANT SELECT ON ALL TABLES IN SCHEMA {schema}, {jobs} TO {role}",
+    "GRANT EXECUTE ON FUNCTION is_alive, is_left, is_free, may_decide TO {role}",
 )
 _WORKERS = (
     *_EVERYBODY,
@@ -58,12 +59,8 @@ _WORKERS = (
     "GRANT EXECUTE ON FUNCTION database_life, answer_roll, call_roll, lives TO {role}",
 )
 _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
-    JournalRole.READER: (*_EVERYBODY, "GRANT EXECUTE ON FUNCTION is_alive, is_left, is_free, may_decide TO {role}"),
-    JournalRole.WORKER: (
-        *_WORKERS,
-        "GRANT EXECUTE ON FUNCTION is_alive, is_left, is_free, may_decide TO {role}",
-        "REVOKE SELECT ON audit FROM {role}",
-    ),
+    JournalRole.READER: _EVERYBODY,
+    JournalRole.WORKER: (*_WORKERS, "REVOKE SELECT ON audit FROM {role}"),
     JournalRole.DESK: (
         *_WORKERS,
         "GRANT INSERT ON batch, page, instruction, known, order_id, payee_words TO {role}",
@@ -73,7 +70,6 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
         "GRANT INSERT ON plan_document, audit TO {role}",
         "GRANT INSERT, UPDATE (content, tries, tried_at, next_at, sent_at, problem) ON notice TO {role}",
         "GRANT UPDATE (instruction) ON order_id TO {role}",
-        "GRANT EXECUTE ON FUNCTION is_alive, is_left, is_free, may_decide TO {role}",
         "GRANT EXECUTE ON FUNCTION open_gate, set_limits, retire_host TO {role}",
         "GRANT EXECUTE ON FUNCTION take_desk, leave_desk, hold_desk, lock_rows, accept_loss, left_is_older TO {role}",
         "GRANT EXECUTE ON FUNCTION begin_forgetting, forget_people, forget_said TO {role}",
