@@ -9,7 +9,6 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
 
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.tables import Tables
@@ -76,14 +75,13 @@ def forgettable(
 
     `is_over` says whether a batch is finished for ever. A row is kept if a batch that is not forgotten also covers it.
     """
-    run = tables.run
+    run, wanted = tables.run, dict[int, "array[int]"]()
     if numbers is None:
-        old = _numbers_of(run("opened_before", before=before))
-        wanted = {
-            batch: _numbers_of(run("not_forgotten", batch=batch)) for batch in old if _is_old(tables, batch, before)
-        }
+        for (batch,) in run("opened_before", before=before):
+            ((newest,),) = run("newest_move", batch=batch)
+            if newest is None or newest < before:
+                wanted[batch] = array("q", (number for (number,) in run("not_forgotten", batch=batch)))
     else:
-        wanted = {}
         for number, batch in run("not_forgotten_of", numbers=list(numbers)) if numbers else ():
             wanted.setdefault(batch, array("q")).append(number)
     payments = [number for group in wanted.values() for number in group]
@@ -96,12 +94,3 @@ def forgettable(
     has_more = {batch for batch in over if chosen[batch] or run("has_sheet", batch=batch)}
     batches = {batch: chosen[batch] for batch in sorted(has_more)}
     return Forgettable(before, batches, sorted(touched - over))
-
-
-def _is_old(tables: Tables, batch: int, before: str) -> bool:
-    ((newest,),) = tables.run("newest_move", batch=batch)
-    return newest is None or newest < before
-
-
-def _numbers_of(lines: Iterable[Sequence[Any]]) -> "array[int]":
-    return array("q", (line[0] for line in lines))

@@ -93,17 +93,12 @@ def _followed(end: Link, lines: Iterator[Row], process: int) -> Link:
     try:
         for seq, _, digest, head, number, salt, *said in followed(end, (line[1:] for line in lines)):
             check_said(number, digest, salt, *said)
-            _check_order(newest, number, seq)
+            if number <= newest:  # a fact was added after the one before it, though no hash covers that order
+                raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))  # noqa: TRY301
             end, newest = Link(seq, head), number
     except JournalCorrupt as error:
         raise JournalCorrupt(say("Process {number}: {reason}", number=process, reason=error.message)) from None
     return end
-
-
-def _check_order(newest: int, number: int, seq: int) -> None:
-    """Raise `JournalCorrupt` unless a fact was added after the one before it: no hash covers that order."""
-    if number <= newest:
-        raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))
 
 
 def _check_limits(connection: Connection[Row]) -> None:
