@@ -64,9 +64,6 @@ try:
         PostgresOutbox,
         PostgresReader,
         WorkerJournal,
-        keep_plan,
-        newest_plan,
-        plans_of_payments,
     )
     from paygw_batch.journal.postgres.session import (
         IDLE_LIMIT,
@@ -95,6 +92,12 @@ except ModuleNotFoundError as error:
     ) from None
 
 J = TypeVar("J", bound=PostgresJournal)
+_NEWEST_PLAN = """SELECT plan, version, code, content FROM plan_document WHERE code = %s
+    ORDER BY plan DESC, version DESC LIMIT 1"""
+_PLANS_OF_PAYMENTS = """SELECT * FROM (
+        SELECT DISTINCT ON (plan) plan, version, code, content FROM plan_document WHERE payments = %s
+        ORDER BY plan DESC, version DESC
+    ) p ORDER BY plan DESC"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,12 +301,12 @@ class DatabasePlace(JournalPlace):
     def newest_plan(self, code: str) -> KeptPlan | None:
         """Return the newest plan with this code in the database; None if there is none."""
         with self._known(write=False) as (session, _):
-            return newest_plan(session.connection, code)
+            return next((KeptPlan(*columns) for columns in fetch(session.connection, _NEWEST_PLAN, (code,))), None)
 
     def plans_of(self, payments: str) -> list[KeptPlan]:
         """Return the plans in the database whose payments have this digest, newest first."""
         with self._known(write=False) as (session, _):
-            return plans_of_payments(session.connection, payments)
+            return [KeptPlan(*columns) for columns in fetch(session.connection, _PLANS_OF_PAYMENTS, (payments,))]
 
     def keep_plan(
         self,
@@ -315,11 +318,18 @@ class DatabasePlace(JournalPlace):
         notices: Sequence[NewNotice] = (),
     ) -> bool:
         """Store a new plan, or the next version of `before`, with its notices; False if someone else was faster."""
+        plan, version = "(SELECT coalesce(max(plan), 0) + 1 FROM plan_document)", 1
+        if before is not None:
+            plan, version = str(before.number), before.version + 1
+        query = f"INSERT INTO plan_document (plan, version, code, payments, content) VALUES ({plan}, %s, %s, %s, %s)"  # noqa: S608 - ours
         with self._known(write=True) as (session, _), session.connection.transaction():
-            is_kept = keep_plan(session.connection, code, content, before, payments=payments)
-            if is_kept:
-                PostgresOutbox(session.connection).add(notices, self.now())
-        return is_kept
+            try:
+                with session.connection.transaction():
+                    fetch(session.connection, query, (version, code, payments, content))
+            except psycopg.errors.UniqueViolation:
+                return False
+            PostgresOutbox(session.connection).add(notices, self.now())
+        return True
 
     def dump(self, file: Path) -> None:
         """Copy the journal to a new file, 0600: one snapshot, as pg_restore reads it. Raises `JournalError`.

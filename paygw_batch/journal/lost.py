@@ -145,7 +145,8 @@ class LostRows:
                 sent += [Entry(number, attempt, fact, lost.at) for fact in (intended, Interrupted())]
             else:
                 self.rows.held += 1
-                held.append(Remark(_held_by(lost, self._by), self._at, number))
+                content = {"by": self._by, "order_id": lost.order_id, "sent_at": lost.at}
+                held.append(Remark(_heard(Finding.AMBIGUOUS, content, canonical(lost.name)), self._at, number))
         return sent, held
 
     def keep_unknown(self, record: Record) -> None:
@@ -174,11 +175,6 @@ def _hold(tables: Tables, record: Record, orders: Collection[str], first: int) -
     if held:
         holds = ((number, _heard(Finding.AMBIGUOUS, {"order_id": order_id})) for number, order_id in held)
         record([Remark(heard, "", instruction) for instruction, heard in holds])
-
-
-def _held_by(lost: LostIntent, by: str) -> Heard:
-    content = {"by": by, "order_id": lost.order_id, "sent_at": lost.at}
-    return _heard(Finding.AMBIGUOUS, content, canonical(lost.name))
 
 
 def _heard(finding: Finding, content: object, lasting: str = "") -> Heard:
