@@ -10,26 +10,30 @@ import socket
 import threading
 import time
 from asyncio.subprocess import DEVNULL
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
 import psycopg
+from croniter import croniter
 from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy
 from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, UniqueViolation
 from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
-from procrastinate.periodic import PeriodicDeferrer
+from procrastinate.periodic import PeriodicDeferrer, PeriodicTask
+from procrastinate.tasks import Task
 
-from paygw_batch.clock import HEED_EVERY_S
+from paygw_batch.clock import HEED_EVERY_S, timestamp, utc_now
 from paygw_batch.cluster.asked import AskedShare, Trouble
 from paygw_batch.cluster.calling import SHARE, AsyncAnswered, pool_of, prepare_async, priority, share_lock
-from paygw_batch.cluster.timetable import ScheduledCommand, times_of
 from paygw_batch.errors import JournalError
 from paygw_batch.journal import SharedRun
+from paygw_batch.settings.sections import TimetableSection, pick_up_name
 
 if TYPE_CHECKING:
     from procrastinate.app import WorkerOptions
@@ -59,6 +63,53 @@ _MISSED = """INSERT INTO paygw_result (job, missed_at) VALUES (%(job)s, %(missed
 LATEST_S = 600
 """How late a job of the timetable may start. What waited longer, because no worker was there, is not made up."""
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
+
+
+BACKUP = "backup"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledCommand:
+    """An entry of the timetable: its `name`, when it is due, and the `words` of its command.
+
+    Its name is that of its queue: a host takes the jobs that its own configuration names, and does what that says.
+    """
+
+    name: str
+    cron: str
+    zone: str
+    words: tuple[str, ...]
+
+    def command_words(self) -> list[str]:
+        """Return the words of its command now: a backup has a new name each time."""
+        if self.name != BACKUP:
+            return list(self.words)
+        at = timestamp(utc_now()).replace("-", "").replace(":", "")
+        return [BACKUP, f"{self.words[1]}/journal-{at}.dump"]
+
+
+def scheduled_in(timetable: TimetableSection) -> Iterator[ScheduledCommand]:
+    zone = timetable.time_zone or "UTC"
+    for pick_up in timetable.pick_up:
+        words = ("run-folder", "--wait", *(["--collect"] if pick_up.collect else []), "--", str(pick_up.folder))
+        yield ScheduledCommand(pick_up_name(pick_up.folder), pick_up.at, zone, words)
+    if timetable.refresh is not None:
+        yield ScheduledCommand("refresh", timetable.refresh, zone, ("refresh", "--wait"))
+    if timetable.verify is not None:
+        yield ScheduledCommand("verify", timetable.verify, zone, ("verify",))
+    if timetable.backup is not None:
+        yield ScheduledCommand(BACKUP, timetable.backup.at, zone, (BACKUP, str(timetable.backup.folder)))
+
+
+def times_of(entry: ScheduledCommand, task: Task[..., object, ...]) -> PeriodicTask[..., object, ...]:
+    """Return when a task is due by an entry of the timetable, in its zone: procrastinate's own times are UTC."""
+
+    class Zoned(PeriodicTask[..., object, ...]):
+        @cached_property
+        def croniter(self) -> croniter:
+            return croniter(entry.cron, datetime.now(ZoneInfo(entry.zone)))
+
+    return Zoned(task=task, cron=entry.cron, periodic_id="", configure_kwargs={})
 
 
 class CommandFailed(Exception):

@@ -103,8 +103,10 @@ class BatchServer:
 
     def _jobs(self) -> "JobWorker":
         """Begin to take jobs. Raises `JournalError` unless their tables exist."""
-        from paygw_batch.cluster.job_worker import JobWorker  # noqa: PLC0415 (procrastinate: a share does without)
-        from paygw_batch.cluster.timetable import scheduled_in  # noqa: PLC0415 (as above)
+        from paygw_batch.cluster.job_worker import (  # noqa: PLC0415 (procrastinate: a share does without)
+            JobWorker,
+            scheduled_in,
+        )
 
         place = require_workers(self._settings)
         place.check_jobs()

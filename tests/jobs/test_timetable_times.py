@@ -7,7 +7,7 @@ import pytest
 from procrastinate import App
 from procrastinate.testing import InMemoryConnector
 
-from paygw_batch.cluster.timetable import ScheduledCommand, scheduled_in, times_of
+from paygw_batch.cluster.job_worker import ScheduledCommand, scheduled_in, times_of
 from paygw_batch.settings.sections import TimetableSection
 
 

@@ -9,8 +9,7 @@ import psycopg
 import pytest
 
 from paygw_batch.cluster import calling
-from paygw_batch.cluster.job_worker import JobWorker
-from paygw_batch.cluster.timetable import ScheduledCommand
+from paygw_batch.cluster.job_worker import JobWorker, ScheduledCommand
 from tests.support.patience import until
 from tests.support.wire_proxy import Trouble, WireProxy
 
