@@ -84,10 +84,10 @@ def _commands(context: click.Context) -> Iterator[str]:
 
 
 def _examples(context: click.Context) -> Iterator[str]:
-    examples = EXAMPLES.get(name_of(context), ())
+    examples = EXAMPLES.get(name_of(context), {})
     if examples:
         yield ".SH EXAMPLES"
-    for purpose, line in examples:
+    for purpose, line in examples.items():
         yield from (".TP", _roff(purpose), _roff(line))
 
 

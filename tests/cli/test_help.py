@@ -47,7 +47,7 @@ def test_every_help_is_in_french(program: Program, words: tuple[str, ...]) -> No
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
 def test_every_option_has_an_example(words: tuple[str, ...]) -> None:
-    named = {word.partition("=")[0] for example in EXAMPLES.get(" ".join(words), ()) for word in example.line.split()}
+    named = {word.partition("=")[0] for line in EXAMPLES.get(" ".join(words), {}).values() for word in line.split()}
     shared = set[str]() if words == () else {name for option in cli.params for name in option.opts}
     options = [one for one in EVERY[words].params if isinstance(one, click.Option) and not one.hidden]
     missing = [one.opts for one in options if not named & {*one.opts, *one.secondary_opts} and not shared & {*one.opts}]
@@ -55,7 +55,7 @@ def test_every_option_has_an_example(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "line"), [(name, one.line) for name, examples in EXAMPLES.items() if name for one in examples]
+    ("name", "line"), [(name, line) for name, examples in EXAMPLES.items() if name for line in examples.values()]
 )
 def test_every_example_can_be_typed(name: str, line: str) -> None:
     """The command reads its options and arguments; it is not carried out."""
