@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from functools import wraps
 from pathlib import Path
@@ -43,6 +43,19 @@ def made_into(name: str, kind: type[Any], *options: Callable[..., Any]) -> Calla
 
     return decorate
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultOptions:
+    """How a command that goes on with a batch writes its results (`out`: None beside the sheet), and waits for it."""
+
+    out: Path | None
+    for_excel: bool = False
+    force: bool
+    wait: bool
+
+
+result_options = made_into("results", ResultOptions)
+"""Gives a command its options of these names as one value, `results`."""
 
 profile_option = click.option(
     "--column-profile",

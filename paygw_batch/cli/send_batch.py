@@ -10,23 +10,22 @@ from functools import partial
 from pathlib import Path
 
 from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import guard_of
+from paygw_batch.cli.options import ResultOptions, guard_of
 from paygw_batch.cli.screen.progress_bar import progress_on
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.sheet_questions import answered, show_findings, show_totals
 from paygw_batch.cli.signals import AGAIN, interruption, leave
 from paygw_batch.core.choices import Choices, SentBy
-from paygw_batch.countries.rules import Rules
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.engine.ports import Progress
 from paygw_batch.journal import BatchRecord, Journal, JournalReader
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.gateway_access import GatewayAccess, SendJob
-from paygw_batch.opening.given_sheet import GivenSheet, minor_units_of, require_gateway
+from paygw_batch.opening.given_sheet import GivenSheet, minor_units_of, require_gateway, rules_of
 from paygw_batch.opening.open_journal import find_batch, run_journal
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.write.rejects import write_mendable
-from paygw_batch.show.outputs import OutputGuard, OutputKind, RequestedOutput
+from paygw_batch.show.outputs import OutputKind, RequestedOutput
 from paygw_batch.show.summary import ExitCode, Summary, worst
 from paygw_batch.submit.plan import Plan
 from paygw_batch.submit.results import (
@@ -74,12 +73,11 @@ def held(settings: Settings, command: str, screen: Screen, *, wait: bool) -> Ite
 
 @dataclass(slots=True)
 class Continued:
-    """A batch that a command continues, the path of its reconciliation, and the result."""
+    """A batch that a command continues, the files that it writes, and the result."""
 
     task: SendJob
-    out: Path
+    files: ResultFiles
     report: RunReport
-    for_excel: bool = False
 
 
 @contextmanager
@@ -89,19 +87,15 @@ def continued(
     command: str,
     screen: Screen,
     batch: str | None,
-    out: Path | None,
-    *,
-    wait: bool,
-    force: bool,
-    for_excel: bool = False,
+    results: ResultOptions,
     find: Callable[[JournalReader], BatchRecord] | None = None,
 ) -> Iterator[Continued]:
     """Hold the journal and the gateway for a batch (None: the only one with rows to send), and report the result.
 
     `find` finds it otherwise than by a person's words.
     """
-    guard = guard_of(invocation, settings, force=force)
-    guard.check(RequestedOutput("--out", out, OutputKind.RECONCILIATION, run_of=batch), reporting=True)
+    guard = guard_of(invocation, settings, force=results.force)
+    guard.check(RequestedOutput("--out", results.out, OutputKind.RECONCILIATION, run_of=batch), reporting=True)
     require_gateway(settings)
 
     def named(journal: JournalReader) -> BatchRecord:
@@ -109,27 +103,17 @@ def continued(
 
     with (
         reported(settings, command, screen) as report,
-        continued_batch(settings, command, find or named, os.environ, screen.say, wait=wait) as task,
+        continued_batch(settings, command, find or named, os.environ, screen.say, wait=results.wait) as task,
     ):
-        yield Continued(task, _checked_out(guard, out, task.batch), report, for_excel)
+        sheet = Path(task.batch.sheet_path)
+        out = results.out or default_out(sheet, task.batch.sheet_name)
+        label = say("The reconciliation") if results.out is None else "--out"
+        output = RequestedOutput(label, out, OutputKind.RECONCILIATION, run_of=task.batch.batch)
+        guard.check(output, inputs={say("the sheet"): sheet}, reporting=True)
+        yield Continued(task, ResultFiles(out, for_excel=results.for_excel), report)
 
 
-def _checked_out(guard: OutputGuard, out: Path | None, record: BatchRecord) -> Path:
-    """Return the path of a batch's reconciliation: `out`, or beside its sheet. Raises `OutputError`."""
-    sheet = Path(record.sheet_path)
-    path = out or default_out(sheet, record.sheet_name)
-    label = say("The reconciliation") if out is None else "--out"
-    guard.check(
-        RequestedOutput(label, path, OutputKind.RECONCILIATION, run_of=record.batch),
-        inputs={say("the sheet"): sheet},
-        reporting=True,
-    )
-    return path
-
-
-def send_and_reconcile(
-    task: SendJob, out: Path, screen: Screen, *, report: Path | None = None, for_excel: bool = False
-) -> Summary:
+def send_and_reconcile(task: SendJob, files: ResultFiles, screen: Screen) -> Summary:
     """Send the due rows of the batch, write the reconciliation file, and return the summary.
 
     Raises the error that stopped the run.
@@ -143,15 +127,7 @@ def send_and_reconcile(
         return handed_over(task)
     if end.is_under_way and end.interrupted:
         return left_to_workers(task)
-    quarantine_h = task.settings.submission.quarantine_h
-    summary = reconcile(
-        *(task.journal, task.batch, task.rules, out, screen),
-        end=end,
-        known=task.known,
-        report=report,
-        quarantine_h=quarantine_h,
-        for_excel=for_excel,
-    )
+    summary = reconcile(task.settings, task.journal, task.batch, files, screen, end, known=task.known)
     if interruption.came:  # a signal that came while the results were written
         return replace(summary, exit_code=worst({summary.exit_code, ExitCode.INTERRUPTED}))
     return summary
@@ -186,30 +162,27 @@ def drain_on_signals(run: Drained, progress: Progress) -> None:
 
 
 def reconcile(
+    settings: Settings,
     journal: JournalReader,
     batch: BatchRecord,
-    rules: Rules,
-    out: Path,
+    files: ResultFiles,
     screen: Screen,
-    *,
     end: RunEnd,
+    *,
     known: int = 0,
-    report: Path | None = None,
-    quarantine_h: float,
-    for_excel: bool = False,
 ) -> Summary:
     """Write the reconciliation file of a batch, show its totals, and return its summary. `end` is that of its run."""
     counted = write_results(
-        *(journal, batch, minor_units_of(rules)),
-        out=out,
-        report=report,
-        quarantine_h=quarantine_h,
-        for_excel=for_excel,
+        *(journal, batch, minor_units_of(rules_of(settings, batch.operation))),
+        out=files.out,
+        report=files.report,
+        quarantine_h=settings.submission.quarantine_h,
+        for_excel=files.for_excel,
     )
     show_totals(screen, counted.lines)
     summary = summary_after(journal, batch, counted, end, known=known)
-    message = f"{summary.message} {say('The reconciliation is in {out}.', out=out)}"
-    return replace(summary, message=message, reconciliation=out)
+    message = f"{summary.message} {say('The reconciliation is in {out}.', out=files.out)}"
+    return replace(summary, message=message, reconciliation=files.out)
 
 
 def submission(screen: Screen, given: GivenSheet, choices: Choices, plan: Path) -> Submission:
@@ -234,7 +207,7 @@ def submit_and_report(
     def send(task: SendJob, plan: Plan) -> Summary:
         for question in plan.questions:
             screen.insist(question.message)
-        sent = send_and_reconcile(task, files.out, screen, report=files.report, for_excel=files.for_excel)
+        sent = send_and_reconcile(task, files, screen)
         if plan.known_rows and not (sent.sent_this_run or sent.is_under_way or sent.states.get("ready")):
             nothing = say_count(
                 plan.known_rows,

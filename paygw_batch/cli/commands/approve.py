@@ -29,6 +29,7 @@ from paygw_batch.cli.commands.settle import settled_sentence, summary_after_sett
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import (
+    ResultOptions,
     by_option,
     choices_options,
     collect_option,
@@ -39,6 +40,7 @@ from paygw_batch.cli.options import (
     plan_page_option,
     profile_option,
     require_csv,
+    result_options,
     settings_of,
     skip_invalid_option,
     strict_option,
@@ -313,17 +315,15 @@ _NAME = "carry-out"
 @wait_option
 @force_option
 @click.pass_obj
+@result_options
 def carry_out_command(
     invocation: Invocation,
     *,
     file: Path,
     batch: str | None,
     statement: Path | None,
-    out: Path | None,
-    for_excel: bool,
     by: str | None,
-    wait: bool,
-    force: bool,
+    results: ResultOptions,
 ) -> None:
     """Carry out ORDER, which another person approved: settle rows, send rows again, or forget people.
 
@@ -331,31 +331,25 @@ def carry_out_command(
     checked again. Rows to be sent again are sent together with others that are ready, as by `resume`.
     """
     screen, who, settings = Screen(invocation), person(by), settings_of(invocation)
-    require_csv(out, for_excel=for_excel)
-    guard_of(invocation, settings).check(
-        inputs={say("the order"): file, say("the statement"): statement}, reporting=True
-    )
+    require_csv(results.out, for_excel=results.for_excel)
+    inputs = {say("the order"): file, say("the statement"): statement}
+    guard_of(invocation, settings).check(inputs=inputs, reporting=True)
     required_policy(settings)
     order = _order_in(file)
-    statement_of, results = {"--statement": statement}, {"--out": out, "--for-excel": for_excel, "--force": force}
+    of_results = {"--out": results.out, "--for-excel": results.for_excel, "--force": results.force}
     if isinstance(order, ForgetOrder):
-        _refuse(order, {"--batch": batch, **statement_of, **results})
-        with held(settings, _NAME, screen, wait=wait) as (journal, report):
+        _refuse(order, {"--batch": batch, "--statement": statement, **of_results})
+        with held(settings, _NAME, screen, wait=results.wait) as (journal, report):
             report.summary = forgotten(screen, journal, forget_by_order(settings, journal, order, who))
     elif order.is_release:
-        _refuse(order, statement_of)
-        with continued(
-            *(invocation, settings, _NAME, screen, order.batch, out),
-            wait=wait,
-            force=force,
-            for_excel=for_excel,
-            find=lambda journal: _batch_of(settings, journal, order, batch),
-        ) as run:
+        _refuse(order, {"--statement": statement})
+        find = partial(_batch_of, settings, order=order, batch=batch)
+        with continued(invocation, settings, _NAME, screen, order.batch, results, find) as run:
             report, run.report.summary = run.report, send_released(run, screen, release_by_order(run.task, order, who))
     else:
-        _refuse(order, results)
+        _refuse(order, of_results)
         folder = file.parent if statement is None else statement.parent
-        with held(settings, _NAME, screen, wait=wait) as (journal, report):
+        with held(settings, _NAME, screen, wait=results.wait) as (journal, report):
             record = _batch_of(settings, journal, order, batch)
             done = carry_out_order(settings, journal, order, who, folders=[folder])
             screen.say(settled_sentence(order.settlements, done.by))

@@ -11,6 +11,7 @@ from paygw_batch.approval.policy import default_plan, person
 from paygw_batch.cli.help_texts import HelpCommand, SheetCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, Number, WholeNumber
 from paygw_batch.cli.options import (
+    ResultOptions,
     by_option,
     choices_options,
     complete_batches,
@@ -20,6 +21,7 @@ from paygw_batch.cli.options import (
     made_into,
     profile_option,
     require_csv,
+    result_options,
     settings_of,
     skip_invalid_option,
     stated_totals,
@@ -251,20 +253,17 @@ def collect_command(invocation: Invocation, typed: _Typed) -> None:
 @wait_option
 @force_option
 @click.pass_obj
-def resume_command(
-    invocation: Invocation, *, batch: str | None, out: Path | None, for_excel: bool, wait: bool, force: bool
-) -> None:
+@result_options
+def resume_command(invocation: Invocation, *, batch: str | None, results: ResultOptions) -> None:
     """Continue BATCH (its id, a prefix of it, or its sheet's path) from the journal alone.
 
     Without BATCH: continue the only batch that has rows left to send.
     """
     screen = Screen(invocation)
-    require_csv(out, for_excel=for_excel)
+    require_csv(results.out, for_excel=results.for_excel)
     settings = settings_of(invocation)
-    with continued(
-        invocation, settings, "resume", screen, batch, out, wait=wait, force=force, for_excel=for_excel
-    ) as run:
-        run.report.summary = send_and_reconcile(run.task, run.out, screen, for_excel=run.for_excel)
+    with continued(invocation, settings, "resume", screen, batch, results) as run:
+        run.report.summary = send_and_reconcile(run.task, run.files, screen)
     screen.finish(run.report.summary)
 
 
@@ -281,16 +280,9 @@ SHOWN_WAITING = 20
 @wait_option
 @force_option
 @click.pass_obj
+@result_options
 def retry_command(
-    invocation: Invocation,
-    *,
-    batch: str,
-    rows: tuple[int, ...],
-    out: Path | None,
-    for_excel: bool,
-    by: str | None,
-    wait: bool,
-    force: bool,
+    invocation: Invocation, *, batch: str, rows: tuple[int, ...], by: str | None, results: ResultOptions
 ) -> None:
     """Send the rejected rows of BATCH (its id, a prefix of it, or its sheet's path) again.
 
@@ -298,12 +290,10 @@ def retry_command(
     people decide it instead.
     """
     screen = Screen(invocation)
-    require_csv(out, for_excel=for_excel)
+    require_csv(results.out, for_excel=results.for_excel)
     settings = settings_of(invocation)
     who = person(by)
-    with continued(
-        invocation, settings, "retry", screen, batch, out, wait=wait, force=force, for_excel=for_excel
-    ) as run:
+    with continued(invocation, settings, "retry", screen, batch, results) as run:
         run.report.summary = send_released(run, screen, release_rejected(run.task, rows, who))
     screen.finish(run.report.summary)
 
@@ -316,7 +306,7 @@ def send_released(run: Continued, screen: Screen, released: ReleasedRows) -> Sum
         else say("There is no rejected row to retry.")
     )
     screen.say(" ".join([sentence, *released.waiting[:SHOWN_WAITING]]))
-    summary = send_and_reconcile(run.task, run.out, screen, for_excel=run.for_excel)
+    summary = send_and_reconcile(run.task, run.files, screen)
     waiting = len(released.waiting)
     why = (
         say_count(waiting, "{count:,} rejected row must wait", "{count:,} rejected rows must wait")
@@ -359,15 +349,8 @@ def reconcile_command(
     with journal_to_read(settings, screen.say) as journal:
         record = find_batch(journal, batch)
         guard.check(*outputs, inputs={say("the sheet"): Path(record.sheet_path)})
-        end, rules = RunEnd(0, None, interrupted=False), rules_of(settings, record.operation)
-        quarantine_h = settings.submission.quarantine_h
-        summary = reconcile(
-            *(journal, record, rules, out, screen),
-            end=end,
-            report=report,
-            quarantine_h=quarantine_h,
-            for_excel=for_excel,
-        )
+        files, end = ResultFiles(out, for_excel=for_excel, report=report), RunEnd(0, None, interrupted=False)
+        summary = reconcile(settings, journal, record, files, screen, end)
         if advices is not None:
             write_whole(advices, advices_of_batch(journal, record).encode())
     screen.finish(summary)

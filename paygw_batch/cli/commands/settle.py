@@ -19,7 +19,16 @@ from paygw_batch.approval.signed_document import signed, write_document
 from paygw_batch.cli.commands.forget import before_option, chosen_told, person_option, require_one, show_chosen
 from paygw_batch.cli.help_texts import HelpCommand, HelpGroup
 from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
-from paygw_batch.cli.options import by_option, complete_batches, force_option, guard_of, settings_of, wait_option
+from paygw_batch.cli.options import (
+    ResultOptions,
+    by_option,
+    complete_batches,
+    force_option,
+    guard_of,
+    result_options,
+    settings_of,
+    wait_option,
+)
 from paygw_batch.cli.screen.approval_plan import (
     differences_counted,
     own_key,
@@ -77,7 +86,8 @@ from paygw_batch.submit.submit_sheet import releasable_rows
 @wait_option
 @force_option
 @click.pass_obj
-def refresh_command(invocation: Invocation, *, batch: str | None, out: Path | None, wait: bool, force: bool) -> None:
+@result_options
+def refresh_command(invocation: Invocation, *, batch: str | None, results: ResultOptions) -> None:
     """Ask the gateway about the rows of BATCH that are accepted or in doubt, until each has a final answer.
 
     Without BATCH it asks once about such rows of every batch, and writes no reconciliation.
@@ -88,18 +98,16 @@ def refresh_command(invocation: Invocation, *, batch: str | None, out: Path | No
     settings = settings_of(invocation)
     require_enquiry(settings)
     if batch is None:
-        if out is not None:
+        if results.out is not None:
             raise UsageError(say("--out needs BATCH: without it, no reconciliation is written."))
-        screen.finish(_all_batches(invocation, settings, screen, wait=wait))
-    with continued(invocation, settings, "refresh", screen, batch, out, wait=wait, force=force) as run:
+        screen.finish(_all_batches(invocation, settings, screen, wait=results.wait))
+    with continued(invocation, settings, "refresh", screen, batch, results) as run:
         try:
             done = refresh(run.task, screen.say, lambda asking: _drain_on_signals(asking, screen))
         finally:
             interruption.heed_again()
         end = RunEnd(0, None, interrupted=done.interrupted)
-        quarantine_h = settings.submission.quarantine_h
-        task = run.task
-        summary = reconcile(task.journal, task.batch, task.rules, run.out, screen, end=end, quarantine_h=quarantine_h)
+        summary = reconcile(settings, run.task.journal, run.task.batch, run.files, screen, end)
         run.report.summary = _asked_sentence(summary, done)
     screen.finish(run.report.summary)
 
