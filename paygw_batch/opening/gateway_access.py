@@ -26,6 +26,7 @@ from paygw_batch.extras import extra, install_command
 from paygw_batch.gateway.address import Connections, TransportSettings, operation_url
 from paygw_batch.gateway.encode import ControlAlgorithm, ControlAmount, ControlPart, ControlProfile, Supplies
 from paygw_batch.gateway.http.transport import PayoutTransport
+from paygw_batch.gateway.message import TransportFault
 from paygw_batch.gateway.notification import (
     SECRET,
     AuthenticityCheck,
@@ -427,6 +428,11 @@ class GatewayAccess:
     signing: Signing
     transport: PayoutTransport
     base_url: str
+
+    async def probe(self) -> TransportFault | None:
+        """Return the reason why the gateway cannot be reached; None if it can. Nothing is sent."""
+        async with self.transport as transport:
+            return await transport.probe()
 
 
 def transport_settings(settings: Settings, base_url: str) -> TransportSettings:

@@ -7,14 +7,14 @@ import asyncio
 import os
 import platform
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import timeit
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
+from functools import partial
 from typing import assert_never
 
 import click
 
-from paygw_batch.approval.approval_keys import Person, PublicKey
 from paygw_batch.approval.policy import policy_of
 from paygw_batch.cli.commands.sign import STALE_NONCE, STALE_TIMESTAMP_S, show_steps
 from paygw_batch.cli.help_texts import HelpCommand
@@ -24,18 +24,16 @@ from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import elapsed_s, timestamp, utc_now
 from paygw_batch.core.batch import PAYIN, PAYOUT, Instruction
 from paygw_batch.countries.load import load_operation
-from paygw_batch.countries.rules import AmountUnit, CountryRule, FieldKind, Rules
+from paygw_batch.countries.rules import AmountUnit, CountryRule, FieldKind, ReplyNames, Rules
 from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.extras import HEALTH, extra, extras
 from paygw_batch.gateway.address import operation_url
-from paygw_batch.gateway.message import TransportFault
 from paygw_batch.gateway.signing.key import EXPIRY_WARNING_DAYS, Custody, KeyKind, SigningKey
 from paygw_batch.journal import TallyKind
 from paygw_batch.language import mark, mark_all, say
 from paygw_batch.opening.gateway_access import (
     TOKEN,
-    GatewayAccess,
     Signing,
     authenticity,
     field_names,
@@ -58,6 +56,7 @@ from paygw_batch.submit.notices import tell_of_disk, tell_of_key
 from paygw_batch.submit.send import free_bytes, lacking_room
 
 _TEST_TEXT = "a test of paygw-batch doctor: no payment"
+_CONFIGURATION = mark("configuration")
 _CONFIGURATION_FILE = mark("configuration file")
 _PAYOUT_ADDRESS = mark("address of a payout")
 _COLLECTIONS = mark("collections")
@@ -126,15 +125,20 @@ def doctor_command(invocation: Invocation) -> None:
 
 
 def _configuration(settings: Settings) -> Iterator[HealthCheck]:
-    missing = settings.missing_to_send()
-    yield HealthCheck(
-        mark("configuration"),
-        Health.BAD if missing else Health.GOOD,
-        _missing(missing) if missing else say("complete, except for settings of individual countries"),
-    )
+    missing, gateway, payout = settings.missing_to_send(), settings.gateway, load_operation(PAYOUT)
+    if missing:
+        yield HealthCheck(_CONFIGURATION, Health.BAD, _missing(missing))
+    else:
+        sentence = say("complete, except for settings of individual countries")
+        yield HealthCheck(_CONFIGURATION, Health.GOOD, sentence)
     if not missing and not settings.uses_sandbox:
-        yield _payout_address(settings)
-    yield HealthCheck(mark("replies"), Health.GOOD, _names_of_replies(settings))
+        try:
+            # The full address of a payout, so that a wrong one is noticed before money is sent to it.
+            url = operation_url(gateway.base_url or "", payout, gateway.endpoint_id or "")
+            yield HealthCheck(_PAYOUT_ADDRESS, Health.GOOD, url)
+        except PaygwError as error:
+            yield HealthCheck.failed(_PAYOUT_ADDRESS, error)
+    yield HealthCheck(mark("replies"), Health.GOOD, _names_of_replies(as_answered(settings, payout).reply))
     yield _columns(settings)
     yield from _approval(settings)
 
@@ -143,26 +147,17 @@ def _missing(keys: Sequence[str]) -> str:
     return say("missing: {keys}", keys=", ".join(keys))
 
 
-def _payout_address(settings: Settings) -> HealthCheck:
-    """Show the full address of a payout, so that a wrong one is noticed before money is sent to it."""
-    gateway = settings.gateway
-    try:
-        url = operation_url(gateway.base_url or "", load_operation(PAYOUT), gateway.endpoint_id or "")
-    except PaygwError as error:
-        return HealthCheck.failed(_PAYOUT_ADDRESS, error)
-    return HealthCheck(_PAYOUT_ADDRESS, Health.GOOD, url)
+_AMOUNT = {
+    AmountUnit.MAJOR: mark("amount, as it is sent"),
+    AmountUnit.MINOR: mark("amount, in the smallest unit"),
+    AmountUnit.UNCHECKED: mark("amount, not compared"),
+}
 
 
-def _names_of_replies(settings: Settings) -> str:
-    names = as_answered(settings, load_operation(PAYOUT)).reply
-    unit = {
-        AmountUnit.MAJOR: say("amount, as it is sent"),
-        AmountUnit.MINOR: say("amount, in the smallest unit"),
-        AmountUnit.UNCHECKED: say("amount, not compared"),
-    }[names.amount_unit]
+def _names_of_replies(names: ReplyNames) -> str:
     fields = (
         (say("order id"), names.order_id),
-        (unit, names.amount),
+        (say(_AMOUNT[names.amount_unit]), names.amount),
         (say("currency"), names.currency),
         (say("reference"), names.reference),
         (say("error code"), names.error_code),
@@ -249,21 +244,16 @@ def _approval(settings: Settings) -> Iterator[HealthCheck]:
             )
             yield HealthCheck(_APPROVAL, Health.WARNING, sentence, of=person.name)
         is_stuck = bool(person.maker_keys) and len(policy.people.approvers_for(person)) < policy.needed
-        sentence = "; ".join(_permissions(person, is_stuck=is_stuck))
-        yield HealthCheck(_APPROVAL, Health.WARNING if is_stuck else Health.GOOD, sentence, of=person.name)
-
-
-def _permissions(person: Person, *, is_stuck: bool) -> Iterator[str]:
-    if person.maker_keys:
-        yield say("may prepare with {keys}", keys=_fingerprints(person.maker_keys))
-    if person.approver_keys:
-        yield say("may approve with {keys}", keys=_fingerprints(person.approver_keys))
-    if is_stuck:
-        yield say("too few others may approve what this person prepares")
-
-
-def _fingerprints(keys: Iterable[PublicKey]) -> str:
-    return ", ".join(key.fingerprint for key in keys)
+        maker, approver = (
+            ", ".join(key.fingerprint for key in keys) for keys in (person.maker_keys, person.approver_keys)
+        )
+        permissions = [
+            *([say("may prepare with {keys}", keys=maker)] if maker else []),
+            *([say("may approve with {keys}", keys=approver)] if approver else []),
+            *([say("too few others may approve what this person prepares")] if is_stuck else []),
+        ]
+        health = Health.WARNING if is_stuck else Health.GOOD
+        yield HealthCheck(_APPROVAL, health, "; ".join(permissions), of=person.name)
 
 
 def _statements(settings: Settings) -> HealthCheck:
@@ -282,22 +272,18 @@ def _statements(settings: Settings) -> HealthCheck:
                 fingerprint=statement_key(settings).fingerprint,
             )
             return HealthCheck(_STATEMENTS, Health.GOOD, sentence)
-        case TransferFolder():
-            return _transfer_folder(rule)
+        case TransferFolder(path=path) if (problem := rule.problem()) is not None:
+            return HealthCheck(_STATEMENTS, Health.BAD, problem)
+        case TransferFolder(path=path) if rule.is_ours:
+            sentence = say(
+                "proven by the folder {path}, which belongs to this account, so its users can put files there",
+                path=path,
+            )
+            return HealthCheck(_STATEMENTS, Health.WARNING, sentence)
+        case TransferFolder(path=path):
+            return HealthCheck(_STATEMENTS, Health.GOOD, say("proven by the folder {path}", path=path))
         case _:
             assert_never(rule)
-
-
-def _transfer_folder(rule: TransferFolder) -> HealthCheck:
-    if (problem := rule.problem()) is not None:
-        return HealthCheck(_STATEMENTS, Health.BAD, problem)
-    if not rule.is_ours:
-        return HealthCheck(_STATEMENTS, Health.GOOD, say("proven by the folder {path}", path=rule.path))
-    sentence = say(
-        "proven by the folder {path}, which belongs to this account, so its users can put files there",
-        path=rule.path,
-    )
-    return HealthCheck(_STATEMENTS, Health.WARNING, sentence)
 
 
 def _environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
@@ -421,25 +407,24 @@ def _journal(settings: Settings, now: datetime, wrong: list[str], tell: Tell) ->
         yield from extra("cluster.health").checks(settings)  # what it raises is wrong with the journal
     yield HealthCheck(_JOURNAL, Health.GOOD, sentence)
     if settings.journal.url is None:
-        lacking = _unwritable(settings.journal_path().parent)
-        if not lacking and (lacking := lacking_room(settings, due) or ""):
+        folder, lacking = settings.journal_path().parent, ""
+        if not os.access(folder, os.W_OK):
+            lacking = say(
+                "{folder} cannot be written, so no run can record what it sends, and none will start.", folder=folder
+            )
+        elif lacking := lacking_room(settings, due) or "":
             tell_of_disk(settings, free_bytes(settings), tell)
         room = say("{mib:,.0f} MiB are free on the disk of the journal", mib=free_bytes(settings) / 2**20)
         yield HealthCheck(mark("room"), Health.BAD if lacking else Health.GOOD, lacking or room, ExitCode.STOPPED_EARLY)
-
-
-def _unwritable(folder: Path) -> str:
-    """Return the sentence about a journal's folder that cannot be written to; empty if it can."""
-    if os.access(folder, os.W_OK):
-        return ""
-    return say("{folder} cannot be written, so no run can record what it sends, and none will start.", folder=folder)
 
 
 def _speed(key: SigningKey | None) -> HealthCheck:
     """Report the limits on a run's speed: processor, build, signing. Signatures that cost money are not timed."""
     build = say("Python {version}, {processor}", version=platform.python_version(), processor=processor())
     if key is not None and key.custody.kind is KeyKind.FILE:
-        build += "; " + say("a signature takes {ms:.2f} ms", ms=_signature_ms(key))
+        sign = partial(key.sign, _TEST_TEXT)
+        took_s = statistics.median(timeit.repeat(sign, timer=elapsed_s, repeat=_SIGNATURES, number=1))
+        build += "; " + say("a signature takes {ms:.2f} ms", ms=1000 * took_s)
     if python_build().has_profiles is not False:
         return HealthCheck(_SPEED, Health.GOOD, build)
     sentence = say(
@@ -450,32 +435,18 @@ def _speed(key: SigningKey | None) -> HealthCheck:
     return HealthCheck(_SPEED, Health.WARNING, sentence)
 
 
-def _signature_ms(key: SigningKey) -> float:
-    def took_s() -> float:
-        started_s = elapsed_s()
-        key.sign(_TEST_TEXT)
-        return elapsed_s() - started_s
-
-    return 1000 * statistics.median(took_s() for _ in range(_SIGNATURES))
-
-
 def _gateway(settings: Settings, rules: Rules) -> HealthCheck:
     """Return whether the gateway can be reached, or why that cannot be tried (a disk that cannot be written)."""
     url = settings.gateway.base_url
     try:
         with gateway_of(settings, rules, os.environ) as connection:
-            fault = asyncio.run(_probe(connection))
+            fault = asyncio.run(connection.probe())
     except PaygwError as error:
         return HealthCheck.failed(_GATEWAY, error)
     if fault is None:
         return HealthCheck(_GATEWAY, Health.GOOD, say("{url} can be reached", url=url))
     sentence = say("{url} cannot be reached ({reason})", url=url, reason=f"{fault.kind.value}: {fault.detail}")
     return HealthCheck(_GATEWAY, Health.BAD, sentence, ExitCode.STOPPED_EARLY)
-
-
-async def _probe(connection: GatewayAccess) -> TransportFault | None:
-    async with connection.transport as transport:
-        return await transport.probe()
 
 
 def _show_sample(signing: Signing, rule: CountryRule, screen: Screen) -> None:
