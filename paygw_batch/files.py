@@ -157,8 +157,8 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Like `appearing`, for a file that no person named. Raises `OSError`."""
+def replacing(path: Path, *, only_new: bool = False) -> Iterator[IO[bytes]]:
+    """Like `appearing`, for a file that no person named; with `only_new` an older file stays. Raises `OSError`."""
     descriptor, temporary = _begin(path)
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor, whose mode is 0600)
@@ -166,7 +166,12 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         # Durable before it gets the name: after a crash, the name leads to the old file or to the whole new one.
-        temporary.replace(path)
+        if only_new:  # unlike a rename, a link never replaces an existing file
+            with suppress(FileExistsError):
+                os.link(temporary, path)
+            temporary.unlink()
+        else:
+            temporary.replace(path)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
@@ -194,18 +199,8 @@ def create_once(path: Path, content: bytes) -> None:
     if path.exists():
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, temporary = _begin(path)
-    try:
-        with open(descriptor, "wb") as file:  # noqa: PTH123 (as above)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        # Unlike a rename, a link never replaces an existing file.
-        with suppress(FileExistsError):
-            os.link(temporary, path)
-    finally:
-        temporary.unlink()
-    sync_directory(path.parent)
+    with replacing(path, only_new=True) as file:
+        file.write(content)
 
 
 def append_line(path: Path, line: bytes) -> None:

@@ -8,7 +8,6 @@ docs/translating.md says how a sentence or a language is added.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache
 from gettext import GNUTranslations, NullTranslations
 from pathlib import Path
@@ -118,17 +117,10 @@ def number(count: int) -> str:
     return grouped(f"{count:,}")
 
 
-@dataclass(frozen=True, slots=True)
-class SpreadsheetSigns:
-    """The signs of a CSV file that a spreadsheet in the chosen language opens."""
-
-    decimal: str
-    delimiter: str
-
-
-def spreadsheet_signs() -> SpreadsheetSigns:
+def spreadsheet_signs() -> tuple[str, str]:
+    """Return the decimal sign and the delimiter of a CSV file that a spreadsheet in the chosen language opens."""
     two_numbers = gettext(_TWO_NUMBERS)
-    return SpreadsheetSigns(decimal=two_numbers[1], delimiter=two_numbers[3])
+    return two_numbers[1], two_numbers[3]
 
 
 def grouped(text: str) -> str:

@@ -48,22 +48,22 @@ def read_with_mode(path: Path, name: str, others: Others, *, most_bytes: int) ->
         ) from None
     if content is None:
         raise ConfigurationError(say("{name} is not a file.", name=name))
+    problem = (
+        say("open to users other than its owner") if others is Others.MAY_NOTHING else say("open to changes by others")
+    )
+    return TrustedFile(content, _distrust(path, name, about, others, say("{name} is {what}.", name=name, what=problem)))
+
+
+def _distrust(path: Path, name: str, about: os.stat_result, others: Others, problem: str) -> ConfigurationError | None:
+    """Return the reason not to trust a file or directory: its owner, or its mode, which is the `problem`."""
     forbidden, mode = others.value
-    distrust = None
     if about.st_uid not in {os.geteuid(), 0}:
-        distrust = ConfigurationError(
+        return ConfigurationError(
             say("{name} belongs to another user.", name=name), hint=f"chown {os.geteuid()} {shlex.quote(str(path))}"
         )
-    elif about.st_mode & forbidden:
-        problem = (
-            say("open to users other than its owner")
-            if others is Others.MAY_NOTHING
-            else say("open to changes by others")
-        )
-        distrust = ConfigurationError(
-            say("{name} is {what}.", name=name, what=problem), hint=f"chmod {mode} {shlex.quote(str(path))}"
-        )
-    return TrustedFile(content, distrust)
+    if about.st_mode & forbidden:
+        return ConfigurationError(problem, hint=f"chmod {mode} {shlex.quote(str(path))}")
+    return None
 
 
 def read_trusted(path: Path, name: str, others: Others) -> bytes:
@@ -91,11 +91,6 @@ def check_directory(path: Path) -> None:
         raise ConfigurationError(
             say("{name} is a link or a file, not a folder.", name=path), hint=say("Remove it, or move it away.")
         )
-    if about.st_uid not in {os.geteuid(), 0}:
-        raise ConfigurationError(
-            say("{name} belongs to another user.", name=path), hint=f"chown {os.geteuid()} {shlex.quote(str(path))}"
-        )
-    if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ConfigurationError(
-            say("{name} can be written by others.", name=path), hint=f"chmod go-w {shlex.quote(str(path))}"
-        )
+    problem = say("{name} can be written by others.", name=path)
+    if (distrust := _distrust(path, str(path), about, Others.MAY_READ, problem)) is not None:
+        raise distrust

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import ResultOptions, guard_of
-from paygw_batch.cli.screen.progress_bar import progress_on
+from paygw_batch.cli.screen.progress_bar import RunProgress
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.sheet_questions import answered, show_findings, show_totals
 from paygw_batch.cli.signals import AGAIN, interruption, leave
@@ -118,7 +118,7 @@ def send_and_reconcile(task: SendJob, files: ResultFiles, screen: Screen) -> Sum
 
     Raises the error that stopped the run.
     """
-    with progress_on(screen.err) as progress:
+    with RunProgress(screen.err) as progress:
         try:
             end = send(task, progress, lambda run: drain_on_signals(run, progress), counted=progress.counted)
         finally:

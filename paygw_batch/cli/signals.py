@@ -52,10 +52,7 @@ class Interruption:
 
     def heed_again(self) -> None:
         """Take the signals back after a run, which had its own handlers."""
-        if self._is_heeded:
-            for each in HEEDED:
-                if signal.getsignal(each) is not signal.SIG_IGN:
-                    signal.signal(each, self._raise)
+        self._take_back(self._raise)
 
     def heed_within(self, loop: "AbstractEventLoop", heed: Callable[[], None]) -> None:
         """Call `heed` in an event loop at each signal; keep one that arrives just after the loop has ended.
@@ -87,10 +84,13 @@ class Interruption:
 
         The run's results are known by then, and its exit code must report them: rows in doubt before an interruption.
         """
+        self._take_back(self._keep)
+
+    def _take_back(self, handler: Callable[[int, FrameType | None], None]) -> None:
         if self._is_heeded:
             for each in HEEDED:
                 if signal.getsignal(each) is not signal.SIG_IGN:
-                    signal.signal(each, self._keep)
+                    signal.signal(each, handler)
 
     def ignore(self) -> None:
         """Ignore signals from now on: the command has ended."""

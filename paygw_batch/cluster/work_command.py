@@ -16,7 +16,7 @@ import click
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, Number
 from paygw_batch.cli.options import complete_batches, guard_of, program_words, settings_of
-from paygw_batch.cli.screen.progress_bar import progress_on
+from paygw_batch.cli.screen.progress_bar import RunProgress
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.send_batch import drain_on_signals, reported
 from paygw_batch.cli.signals import HEEDED, interruption
@@ -218,7 +218,7 @@ class BatchServer:
         dates = DateWatch(utc_now)
         due_rows = sum(tally.count for tally in due)
         try:
-            with progress_on(self._screen.err) as progress:
+            with RunProgress(self._screen.err) as progress:
 
                 def watch(engine: Drained) -> None:
                     self._engine = engine

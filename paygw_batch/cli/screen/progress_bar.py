@@ -1,7 +1,6 @@
 """Shows the progress of a run: a bar with counts, rate and remaining time on a terminal, plain lines elsewhere."""
 
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,62 +35,28 @@ class _RateColumn(ProgressColumn):
         return Text("" if speed is None else say("{speed:,.0f} rows/s", speed=speed))
 
 
-class _RunProgress(ABC):
-    """The outcomes of a run's attempts so far, shown as they change. Used as a context manager."""
-
-    def __init__(self) -> None:
-        self._outcomes: Counter[OutcomeKind] = Counter()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
-        self._outcomes[outcome.kind] += 1
-        self._show()
-
-    def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Show the counts of the workers in place of this process's own."""
-        self._outcomes = Counter(counts)
-        self._show()
-
-    @abstractmethod
-    def _show(self) -> None:
-        """Show the outcomes."""
-
-    @property
-    def _done(self) -> int:
-        return sum(count for kind, count in self._outcomes.items() if kind is not OutcomeKind.NOT_SENT)
-
-    def _sentence(self) -> str:
-        return ", ".join(
-            counted_state(self._outcomes[kind], state) for kind, state in _STATES.items() if self._outcomes[kind]
-        )
+def _bar(console: Console, title: str, *further: ProgressColumn) -> Progress:
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), _RateColumn(), TimeRemainingColumn(), *further)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 @contextmanager
 def bar_on(console: Console, title: str) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on a terminal, and yield a function that updates it with the number done and the total."""
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), _RateColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with _bar(console, title) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, whole: bar.update(task, completed=done, total=whole)
 
 
-class BarProgress(_RunProgress):
-    """A live bar on the terminal."""
+class RunProgress:
+    """Shows the outcomes of a run's attempts: a live bar on a terminal; for a log a line every few seconds."""
 
     def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._bar = Progress(
-            TextColumn(say("Sending")),
-            BarColumn(),
-            MofNCompleteColumn(),
-            _RateColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[counts]}"),
-            console=console,
-            transient=True,
-        )
+        self._outcomes: Counter[OutcomeKind] = Counter()
+        self._console = console
+        self._due = 0
+        self._next_line_s = 0.0
+        self._bar = _bar(console, say("Sending"), TextColumn("{task.fields[counts]}"))
         self._task = self._bar.add_task(say("Sending"), total=None, counts="")
 
     def __enter__(self) -> Self:
@@ -102,40 +67,33 @@ class BarProgress(_RunProgress):
         self._bar.stop()
 
     def started(self, due: int) -> None:
-        self._bar.update(self._task, total=due)
-
-    def _show(self) -> None:
-        self._bar.update(self._task, completed=self._done, counts=self._sentence())
-
-    def note(self, sentence: str) -> None:
-        self._bar.console.print(sentence)
-
-
-class PlainProgress(_RunProgress):
-    """Lines for a log: one at the start, one every few seconds, and every note."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
-        self._due = 0
-        self._next_line_s = 0.0
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def started(self, due: int) -> None:
         self._due = due
-        self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
-        self.note(say_count(due, "Sending {count:,} row.", "Sending {count:,} rows."))
-
-    def _show(self) -> None:
-        if time.monotonic() >= self._next_line_s:
+        self._bar.update(self._task, total=due)
+        if not self._console.is_terminal:
             self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
-            self.note(say("{done:,} of {due:,}: {counts}.", done=self._done, due=self._due, counts=self._sentence()))
+            self.note(say_count(due, "Sending {count:,} row.", "Sending {count:,} rows."))
+
+    def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
+        self._outcomes[outcome.kind] += 1
+        self._show()
+
+    def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
+        """Show the counts of the workers in place of this process's own."""
+        self._outcomes = Counter(counts)
+        self._show()
 
     def note(self, sentence: str) -> None:
-        self._console.print(sentence, soft_wrap=True)
+        self._console.print(sentence, soft_wrap=not self._console.is_terminal)
 
-
-def progress_on(console: Console) -> BarProgress | PlainProgress:
-    return BarProgress(console) if console.is_terminal else PlainProgress(console)
+    def _show(self) -> None:
+        is_due = time.monotonic() >= self._next_line_s
+        if not self._console.is_terminal and not is_due:  # counts are only added up when they are shown
+            return
+        done = sum(count for kind, count in self._outcomes.items() if kind is not OutcomeKind.NOT_SENT)
+        counts = ", ".join(
+            counted_state(self._outcomes[kind], state) for kind, state in _STATES.items() if self._outcomes[kind]
+        )
+        self._bar.update(self._task, completed=done, counts=counts)
+        if not self._console.is_terminal:
+            self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
+            self.note(say("{done:,} of {due:,}: {counts}.", done=done, due=self._due, counts=counts))

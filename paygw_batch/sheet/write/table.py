@@ -83,13 +83,13 @@ def _write_csv_for_excel(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> Non
 
     Amounts are numbers there, written with the signs of the chosen language: Excel reads the files of its own.
     """
-    signs = spreadsheet_signs()
+    decimal, delimiter = spreadsheet_signs()
     for place, piece in enumerate(pieces):
         safe = guarded_columns(piece)
         names = [name for name in safe.columns if safe.schema[name] == pl.String and name not in _AS_IT_IS]
         safe = safe.with_columns(
             *(kept_by_spreadsheets(safe[name]) for name in names),
-            pl.col("amount").str.replace(_AMOUNT_OF_EXCEL, f"${{1}}{signs.decimal}${{2}}"),
+            pl.col("amount").str.replace(_AMOUNT_OF_EXCEL, f"${{1}}{decimal}${{2}}"),
         )
         safe.columns = guarded_names(piece.columns)
-        safe.write_csv(file, include_header=place == 0, include_bom=place == 0, separator=signs.delimiter)
+        safe.write_csv(file, include_header=place == 0, include_bom=place == 0, separator=delimiter)
