@@ -6,7 +6,6 @@ It loads no journal, because `validate` needs none.
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
 import click
@@ -60,7 +59,7 @@ def answered(screen: Screen, read: Callable[[GivenSheet], T], given: GivenSheet)
             result = read(given)
         except SheetQuestion as question:
             asks = question.asks.value
-            answer = None if asks in answers else _ASKING[question.asks](screen, question, given.operation)
+            answer = None if asks in answers else _answer(screen, question, given.operation)
             if not answer:
                 raise
             answers[asks] = answer
@@ -75,22 +74,13 @@ def answered(screen: Screen, read: Callable[[GivenSheet], T], given: GivenSheet)
             return result, given
 
 
-def _reference(screen: Screen, question: SheetQuestion, operation: str) -> str | None:
-    return screen.ask(question.question, suggested_reference(operation, utc_now()))
-
-
-def _worksheet(screen: Screen, question: SheetQuestion, _operation: str) -> str | None:
-    return screen.choose(question.question, question.choices)
-
-
-def _confirmed(screen: Screen, question: SheetQuestion, _operation: str) -> str | None:
+def _answer(screen: Screen, question: SheetQuestion, operation: str) -> str | None:
+    if question.asks is Asked.REFERENCE:
+        return screen.ask(question.question, suggested_reference(operation, utc_now()))
+    if question.asks is Asked.WORKSHEET:
+        return screen.choose(question.question, question.choices)
     yes, *no = question.choices
     return yes if screen.confirm(question.question) else next(iter(no), None)
-
-
-_ASKING: Mapping[Asked, Callable[[Screen, SheetQuestion, str], str | None]] = MappingProxyType(
-    dict.fromkeys(Asked, _confirmed) | {Asked.REFERENCE: _reference, Asked.WORKSHEET: _worksheet}
-)
 
 
 def show_findings(screen: Screen, title: str, found: Findings, headings: Mapping[str, str]) -> None:

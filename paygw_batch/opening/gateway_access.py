@@ -3,7 +3,6 @@
 The gateway is the configured one, or the built-in one for the duration of a run.
 """
 
-import base64
 import codecs
 import random
 import re
@@ -42,8 +41,6 @@ from paygw_batch.gateway.sign import Explanation, Preparer, SignatureProfile, Si
 from paygw_batch.gateway.signing.key import (
     AWSKMS,
     GatewayKey,
-    KeyTrouble,
-    KeyUnusable,
     SignatureAlgorithm,
     SigningKey,
     gateway_key_of,
@@ -155,12 +152,6 @@ def signer_key(settings: Settings, environ: Mapping[str, str]) -> SigningKey:
             return kms
         token: SigningKey = extra("custody.token_key").load_token_key(token_place(settings, place, environ))
         return token
-
-
-def require_good_signature(key: SigningKey, text: str) -> None:
-    """Have the key sign a text that pays nobody. Raises `ConfigurationError` if the signature is invalid."""
-    if not key.public.has_signed(text, base64.b64decode(key.sign(text))):
-        raise KeyUnusable(key.custody.place, KeyTrouble.WRONG_SIGNATURE)
 
 
 def made_in_token(settings: Settings, environ: Mapping[str, str]) -> bool:

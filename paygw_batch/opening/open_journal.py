@@ -78,13 +78,6 @@ def require_workers(settings: Settings) -> "DatabasePlace":
     )
 
 
-def require_file(settings: Settings, message: str, hint: str) -> FilePlace:
-    """Return the place of a journal in a file. Raises `UsageError` with these sentences if it is in PostgreSQL."""
-    if settings.journal.url is not None:
-        raise UsageError(message, hint=hint)
-    return file_of(settings)
-
-
 def open_to_write(settings: Settings, command: str, kind: HolderKind = HolderKind.RUN) -> Journal:
     """Open the journal and hold it (see the place). The sandbox's is made if there is none; no other is."""
     place = place_of(settings)

@@ -4,6 +4,7 @@ It only writes a sandbox's key, and notices about a full disk or an expiring key
 """
 
 import asyncio
+import base64
 import os
 import platform
 import statistics
@@ -29,7 +30,14 @@ from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.extras import HEALTH, extra, extras
 from paygw_batch.gateway.address import operation_url
-from paygw_batch.gateway.signing.key import EXPIRY_WARNING_DAYS, Custody, KeyKind, SigningKey
+from paygw_batch.gateway.signing.key import (
+    EXPIRY_WARNING_DAYS,
+    Custody,
+    KeyKind,
+    KeyTrouble,
+    KeyUnusable,
+    SigningKey,
+)
 from paygw_batch.journal import TallyKind
 from paygw_batch.language import mark, mark_all, say
 from paygw_batch.opening.gateway_access import (
@@ -39,7 +47,6 @@ from paygw_batch.opening.gateway_access import (
     field_names,
     gateway_of,
     listener_path,
-    require_good_signature,
     signer_key,
     signing_of,
 )
@@ -315,7 +322,8 @@ def _tried_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningK
     """Return the private key after it has signed a test text, or the error if it cannot."""
     try:
         key = signer_key(settings, environ)
-        require_good_signature(key, _TEST_TEXT)
+        if not key.public.has_signed(_TEST_TEXT, base64.b64decode(key.sign(_TEST_TEXT))):
+            raise KeyUnusable(key.custody.place, KeyTrouble.WRONG_SIGNATURE)
     except PaygwError as error:
         return None, error
     return key, None

@@ -27,7 +27,6 @@ from paygw_batch.opening.open_journal import (
     journal_to_read,
     place_of,
     require_database,
-    require_file,
     tell_notes,
 )
 from paygw_batch.processes import gc_paused
@@ -87,12 +86,8 @@ def verify_command(invocation: Invocation) -> None:
         )
     lines = [(say(_COUNTED[kind]) if kind in _COUNTED else state_words(kind), count) for kind, count in counted.items()]
     screen.table("", mark_all("checked", "count"), lines)
-    summary = Summary(
-        ExitCode.PERSON_NEEDED if contradictions else ExitCode.DONE,
-        message,
-        further={"checked": counted},
-    )
-    screen.finish(summary)
+    code = ExitCode.PERSON_NEEDED if contradictions else ExitCode.DONE
+    screen.finish(Summary(code, message, further={"checked": counted}))
 
 
 @click.command("backup", cls=HelpCommand)
@@ -176,11 +171,8 @@ def new(invocation: Invocation, *, beside: str | None, roles: bool) -> None:
     screen = Screen(invocation)
     settings = settings_of(invocation)
     require_endpoint(settings)
-    database = None
-    if roles:
-        no_roles = say("A journal in a file has no roles.")
-        owner_only = say("Only its owner may read or change it.")
-        database = require_database(settings, no_roles, owner_only)
+    no_roles, owner_only = say("A journal in a file has no roles."), say("Only its owner may read or change it.")
+    database = require_database(settings, no_roles, owner_only) if roles else None
     identity = place_of(settings).make("journal new", beside=beside)
     roles_granted = () if database is None else database.give_rights()
     path = settings.journal_place()
@@ -234,21 +226,16 @@ def move(invocation: Invocation, *, file: Path | None, by: str | None) -> None:
         say("Write the address of an empty database into [journal] url, and leave path out."),
     )
     moved = extra("cluster.move").move_journal(file_of(settings, file), database, settings.words(), who)
-    place = settings.journal_place()
-    screen.finish(
-        Summary(
-            ExitCode.DONE,
-            say(
-                "The journal {journal_id} is at {place} now, with {facts:,} facts. Every run for "
-                "this merchant must use it, from every host. Nothing is paid from the file any "
-                "more.",
-                journal_id=moved.identity.journal_id,
-                place=place,
-                facts=moved.facts,
-            ),
-            further={"journal": {"id": moved.identity.journal_id, "path": place, "endpoint": moved.identity.endpoint}},
-        )
+    place, identity = settings.journal_place(), moved.identity
+    message = say(
+        "The journal {journal_id} is at {place} now, with {facts:,} facts. Every run for this merchant must use it, "
+        "from every host. Nothing is paid from the file any more.",
+        journal_id=identity.journal_id,
+        place=place,
+        facts=moved.facts,
     )
+    journal = {"id": identity.journal_id, "path": place, "endpoint": identity.endpoint}
+    screen.finish(Summary(ExitCode.DONE, message, further={"journal": journal}))
 
 
 @journal_command.command("upgrade", short_help="Upgrade the tables of a database.")
@@ -268,20 +255,16 @@ def upgrade(invocation: Invocation) -> None:
     )
     before, now, has_new_jobs = database.upgrade()
     tables = {"place": settings.journal_place(), "before": before, "now": now}
-    unchanged = (
-        say("The tables at {place} are already at version {now}. Those of jobs were upgraded.", **tables)
-        if has_new_jobs
-        else say("The tables at {place} are already at version {now}. Nothing was changed.", **tables)
-    )
-    message = (
-        unchanged
-        if before == now
-        else say(
+    if before != now:
+        message = say(
             "The tables at {place} were upgraded from version {before} to {now}. Every host needs this version of "
             "the program now.",
             **tables,
         )
-    )
+    elif has_new_jobs:
+        message = say("The tables at {place} are already at version {now}. Those of jobs were upgraded.", **tables)
+    else:
+        message = say("The tables at {place} are already at version {now}. Nothing was changed.", **tables)
     screen.finish(Summary(ExitCode.DONE, message, further={"tables": {"before": before, "now": now}}))
 
 
@@ -300,19 +283,16 @@ def adopt(invocation: Invocation, *, by: str | None, beside: str | None, yes: bo
     settings = settings_of(invocation)
     require_endpoint(settings)
     who = person(by)
-    place = require_file(
-        settings,
-        say("A journal in PostgreSQL is not adopted: every host that has its address may use it."),
-        say("`paygw-batch doctor` checks it."),
-    )
-    with closing(Adoption(place, beside=beside)) as adoption:
+    if settings.journal.url is not None:
+        raise UsageError(
+            say("A journal in PostgreSQL is not adopted: every host that has its address may use it."),
+            hint=say("`paygw-batch doctor` checks it."),
+        )
+    with closing(Adoption(file_of(settings), beside=beside)) as adoption:
         about = _show(screen, adoption, settings)
         if not adoption.is_needed:
-            screen.finish(
-                Summary(
-                    ExitCode.DONE, say("Nothing to adopt: runs here use {path}.", path=adoption.path), further=about
-                )
-            )
+            message = say("Nothing to adopt: runs here use {path}.", path=adoption.path)
+            screen.finish(Summary(ExitCode.DONE, message, further=about))
         _confirm(_QUESTION, yes=yes)
         rows = adoption.carry_out(who)
     message = say(
@@ -400,13 +380,8 @@ def _finish_roll_call(
     if missing:
         lines = [(host.name, host.host_id, host.seen_at) for host in missing]
         screen.table("", mark_all("missing host", "id", "last seen"), lines)
-        open_roll = RollCallOpen(
-            message
-            + say(
-                "Nothing is sent yet: {hosts} in the roll-call.",
-                hosts=say_count(len(missing), "{count:,} host is missing", "{count:,} hosts are missing"),
-            )
-        )
+        hosts = say_count(len(missing), "{count:,} host is missing", "{count:,} hosts are missing")
+        open_roll = RollCallOpen(message + say("Nothing is sent yet: {hosts} in the roll-call.", hosts=hosts))
         if accepted is None:
             raise open_roll
         screen.finish(Summary(ExitCode.JOURNAL, f"{open_roll.message} {open_roll.hint}", further=further))

@@ -244,8 +244,11 @@ def _folder_summary(sheets: list[tuple[str, Summary]], left: Mapping[str, str]) 
             "{count} file was left in the folder: it belongs to no sheet, or cannot be picked up.",
             "{count} files were left in the folder: they belong to no sheet, or cannot be picked up.",
         )
+    codes = {summary.exit_code for _, summary in sheets} | {ExitCode.SOME_REJECTED if left else ExitCode.DONE}
+    if ExitCode.PERSON_NEEDED in codes:  # a refused sheet (3) never hides a row in doubt (5)
+        codes -= {ExitCode.DEFECTS}
     return Summary(
-        _worst_of([summary for _, summary in sheets], left),
+        worst(codes),
         message,
         rows=sum(summary.rows for _, summary in sheets),
         states=dict(states),
@@ -258,11 +261,3 @@ def _folder_summary(sheets: list[tuple[str, Summary]], left: Mapping[str, str]) 
         sent_this_run=sum(summary.sent_this_run for _, summary in sheets),
         further={"sheets": listed, "left": [{"file": name, "message": why} for name, why in left.items()]},
     )
-
-
-def _worst_of(sheets: list[Summary], left: Mapping[str, str]) -> ExitCode:
-    """Return a folder's exit code: its worst sheet's, though a refused sheet (3) never hides a row in doubt (5)."""
-    codes = {summary.exit_code for summary in sheets} | {ExitCode.SOME_REJECTED if left else ExitCode.DONE}
-    if ExitCode.PERSON_NEEDED in codes:
-        codes -= {ExitCode.DEFECTS}
-    return worst(codes)

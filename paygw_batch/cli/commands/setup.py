@@ -79,8 +79,7 @@ def set_up_endpoint(
     payout_url = operation_url(endpoint.base_url, load_operation(PAYOUT), endpoint.endpoint_id)
     rules_of(settings, PAYOUT)
     _check_outputs(settings, places, force=force)
-    private_key = key_place(settings)
-    secret = _passphrase(settings, environ)
+    private_key, secret = key_place(settings), _passphrase(settings, environ)
     has_new_key = made_in_token(settings, environ)
     is_to_be_written = isinstance(private_key, Path) and not private_key.exists()
     if not is_to_be_written:

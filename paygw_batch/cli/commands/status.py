@@ -31,13 +31,7 @@ from paygw_batch.core.shown_states import (
 )
 from paygw_batch.countries.load import load_operation, minor_units_by_currency
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import (
-    BatchRecord,
-    FoundPayment,
-    JournalReader,
-    RowState,
-    StateTally,
-)
+from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader, RowState, StateTally
 from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.opening.open_journal import find_batch, journal_to_read
 from paygw_batch.settings.configuration import Settings
@@ -80,20 +74,18 @@ def follow(settings: Settings, batch: str, screen: Screen) -> None:
                 if seq != head:
                     head, moved_s = seq, time.monotonic()
                 states = states_of(record, tallies)
-                now = ", ".join(counted_state(count, state) for state, count in states.items())
+                counts = ", ".join(counted_state(count, state) for state, count in states.items())
+                now = say("{sheet}: {states}", sheet=record.sheet_name, states=counts)
                 if screen.err.is_terminal:
-                    live.update(plain(say("{sheet}: {states}", sheet=record.sheet_name, states=now)))
+                    live.update(plain(now))
                 elif now != last:
-                    screen.err.tell(say("{sheet}: {states}", sheet=record.sheet_name, states=now))
+                    screen.err.tell(now)
                 last = now
                 if not any(tally.state in {State.READY, State.IN_FLIGHT} for tally in tallies):
                     return
                 if time.monotonic() - moved_s > give_up_s:
-                    screen.err.tell(
-                        say(
-                            "Nothing has moved for {seconds:.0f} seconds: no run seems to be active.", seconds=give_up_s
-                        )
-                    )
+                    template = mark("Nothing has moved for {seconds:.0f} seconds: no run seems to be active.")
+                    screen.err.tell(say(template, seconds=give_up_s))
                     return
                 time.sleep(LOOK_EVERY_S)
     except KeyboardInterrupt:
@@ -220,20 +212,13 @@ def _one(status: BatchStatus, payments: Mapping[int, FoundPayment], screen: Scre
             say("Contradicting messages: kept as evidence, they changed nothing"),
             mark_all("row", "order id", "state", "said", "attempt", "at"),
             [
-                (
-                    message.row,
-                    message.client_orderid,
-                    message.state.value,
-                    message.kind,
-                    message.attempt,
-                    local_minute(message.at),
-                )
-                for message in status.contradictions[:SHOWN_LINES]
+                (entry.row, entry.client_orderid, entry.state.value, entry.kind, entry.attempt, local_minute(entry.at))
+                for entry in status.contradictions[:SHOWN_LINES]
             ],
         )
     waiting = _show_evidence(status, screen)
-    entries = sorted(status.rows, key=lambda entry: entry.row.row)
-    rows = [_row_told(entry, payments.get(entry.row.row)) for entry in entries]
+    in_sheet_order = sorted(status.rows, key=lambda entry: entry.row.row)
+    rows = [_row_told(entry, payments.get(entry.row.row)) for entry in in_sheet_order]
     return replace(
         status.summary,
         further={
@@ -252,23 +237,11 @@ def _show_tallies(tallies: Sequence[StateTally], screen: Screen) -> None:
     payable, rows = list(to_be_paid(tallies)), Counter[str]()
     for tally in payable:
         rows[tally.currency] += tally.count
-    screen.table(
-        "",
-        mark_all("country", "currency", "state", "rows", "sum"),
-        [
-            *(("", code, "to be paid", rows[code], amount) for code, amount in sums_by_currency(payable).items()),
-            *(
-                (
-                    one.country,
-                    one.currency,
-                    one.state.value,
-                    one.count,
-                    from_minor(one.minor, minor_units=minor_units[one.currency]),
-                )
-                for one in tallies
-            ),
-        ],
-    )
+    lines = [("", code, "to be paid", rows[code], amount) for code, amount in sums_by_currency(payable).items()]
+    for tally in tallies:
+        amount = from_minor(tally.minor, minor_units=minor_units[tally.currency])
+        lines.append((tally.country, tally.currency, tally.state.value, tally.count, amount))
+    screen.table("", mark_all("country", "currency", "state", "rows", "sum"), lines)
 
 
 def _show_steps(status: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen) -> None:
@@ -341,11 +314,8 @@ def _all(status: JournalStatus, screen: Screen, order: str) -> Summary:
             [(currency, state, amount) for currency, sums in status.totals.items() for state, amount in sums.items()],
         )
     message = say_count(len(listed), "{count:,} batch in the journal", "{count:,} batches in the journal")
-    message += (
-        say_count(status.needing, "; {count:,} of them needs a person.", "; {count:,} of them need a person.")
-        if status.needing
-        else "."
-    )
+    needing = say_count(status.needing, "; {count:,} of them needs a person.", "; {count:,} of them need a person.")
+    message += needing if status.needing else "."
     _show_counts(say("Messages of the gateway"), status.evidence, screen)
     return Summary(
         status.exit_code,
@@ -423,20 +393,15 @@ def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object
     _show_counts(say("Messages of the gateway about its rows"), status.evidence, screen)
     waiting = status.waiting
     if waiting:
+        lines = []
+        for entry in waiting[:SHOWN_LINES]:
+            why = say(_WHY[entry.finding]) if entry.finding in _WHY else state_words(entry.finding.value)
+            at, said = local_minute(entry.taken_at), entry.said or "-"
+            lines.append((entry.row, entry.client_orderid, entry.state.value, said, why, at))
         screen.table(
             say("Messages from the gateway that need a person (they changed nothing)"),
             mark_all("row", "order id", "state", "said", "why it waits", "at"),
-            [
-                (
-                    message.row,
-                    message.client_orderid,
-                    message.state.value,
-                    message.said or "-",
-                    _why(message.finding),
-                    local_minute(message.taken_at),
-                )
-                for message in waiting[:SHOWN_LINES]
-            ],
+            lines,
         )
         screen.say_more(len(waiting))
         screen.say(
@@ -472,20 +437,15 @@ def _show_replies(journal: JournalReader, record: BatchRecord, row: int, screen:
     )
     if not replies:
         screen.say(say("No reply is kept: none came, or the row was paid at once."))
+    as_json: list[dict[str, object]] = []
     for attempt in replies:
-        screen.say(
-            say("Attempt {attempt}, reply recorded at {at}:", attempt=attempt.attempt, at=local_minute(attempt.at))
-        )
-        for line in (*attempt.reply.head.splitlines(), "", *_text(attempt.reply.body).splitlines()):
+        number, at, head = attempt.attempt, attempt.at, attempt.reply.head
+        body = attempt.reply.body.decode("utf-8", "backslashreplace")
+        screen.say(say("Attempt {attempt}, reply recorded at {at}:", attempt=number, at=local_minute(at)))
+        for line in (*head.splitlines(), "", *body.splitlines()):
             screen.say(f"    {line}")
-    return [
-        {"attempt": attempt.attempt, "at": attempt.at, "head": attempt.reply.head, "body": _text(attempt.reply.body)}
-        for attempt in replies
-    ]
-
-
-def _text(body: bytes) -> str:
-    return body.decode("utf-8", "backslashreplace")
+        as_json.append({"attempt": number, "at": at, "head": head, "body": body})
+    return as_json
 
 
 def _show_counts(title: str, counts: Mapping[str, int], screen: Screen) -> None:
@@ -500,7 +460,3 @@ _WHY: Mapping[Finding, str] = {
     Finding.UNMATCHED: mark("it names another amount or currency, or none"),
     Finding.NOT_FOUND: mark("the gateway does not know the order"),
 }
-
-
-def _why(finding: Finding) -> str:
-    return say(_WHY[finding]) if finding in _WHY else state_words(finding.value)
