@@ -239,10 +239,9 @@ def show_planned(screen: Screen, plan: Plan) -> None:
 
 def show_known(screen: Screen, plan: Plan) -> None:
     if plan.known_rows:
-        screen.say(
-            say_count(
-                plan.known_rows,
-                "{count:,} row is already in the journal and keeps its state.",
-                "{count:,} rows are already in the journal and keep their state.",
-            )
+        sentence = say_count(
+            plan.known_rows,
+            "{count:,} row is already in the journal and keeps its state.",
+            "{count:,} rows are already in the journal and keep their state.",
         )
+        screen.say(sentence)

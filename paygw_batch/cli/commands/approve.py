@@ -169,11 +169,7 @@ def _message(document: PlanDocument, policy: ApprovalPolicy, out: Path, report: 
 @click.command("approve", cls=HelpCommand)
 @click.argument("document", type=NamedFile())
 @click.option("--key", type=NamedFile(), help="Your private key (Ed25519, PEM). Without it, nothing is signed.")
-@click.option(
-    "--sheet",
-    type=NamedFile(),
-    help="The plan's sheet: show it as you read it, not as its maker did.",
-)
+@click.option("--sheet", type=NamedFile(), help="The plan's sheet: show it as you read it, not as its maker did.")
 @answers_options
 @profile_option
 @strict_option
@@ -305,9 +301,7 @@ _NAME = "carry-out"
 @click.argument("file", metavar="ORDER", type=NamedFile())
 @click.option("--batch", shell_complete=complete_batches, help="Refuse ORDER unless it is about this batch.")
 @click.option(
-    "--statement",
-    type=NamedFile(),
-    help="The statement that it names. Default: the file of that name beside ORDER.",
+    "--statement", type=NamedFile(), help="The statement that it names. Default: the file of that name beside ORDER."
 )
 @click.option("--out", type=NamedFile(), help="Reconciliation file (.csv, .parquet or .xlsx), if rows are sent again.")
 @excel_option

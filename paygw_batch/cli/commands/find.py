@@ -18,7 +18,7 @@ from paygw_batch.core.shown_states import counted_state, recorded, shown_state, 
 from paygw_batch.errors import UsageError
 from paygw_batch.files import write_whole
 from paygw_batch.journal import FoundPayment
-from paygw_batch.language import mark_all, say, say_count
+from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.opening.given_sheet import rules_of
 from paygw_batch.opening.open_journal import journal_to_read
 from paygw_batch.show.batch_status import MAX_FOUND, payment_search
@@ -59,19 +59,13 @@ def find_command(invocation: Invocation, *, text: tuple[str, ...], advice: Path 
     if not screen.as_json:
         screen.pages([line for payment in shown for line in _lines(payment)])
     states = Counter(shown_state(payment.state) for payment in shown)
-    screen.finish(
-        Summary(
-            ExitCode.DONE,
-            _message(typed, states, has_more=has_more, advice=advice),
-            rows=len(shown),
-            states=states,
-            further={
-                "payments": [_payment_as_json(payment) for payment in shown],
-                "has_more": has_more,
-                "advice": None if advice is None else str(advice),
-            },
-        )
-    )
+    message = _message(typed, states, has_more=has_more, advice=advice)
+    further = {
+        "payments": [_payment_as_json(payment) for payment in shown],
+        "has_more": has_more,
+        "advice": None if advice is None else str(advice),
+    }
+    screen.finish(Summary(ExitCode.DONE, message, rows=len(shown), states=states, further=further))
 
 
 def _advice(payments: Sequence[FoundPayment], typed: str, *, has_more: bool) -> str:
@@ -87,12 +81,9 @@ def _advice(payments: Sequence[FoundPayment], typed: str, *, has_more: bool) -> 
             ),
             hint=say("Write the number or the order id."),
         )
-    paid = paid_out(payments)
-    if not paid:
-        raise UsageError(
-            say("No payment that matches {typed!r} is paid, so no advice was written.", typed=typed), hint=""
-        )
-    return remittance_page([paid])
+    if paid := paid_out(payments):
+        return remittance_page([paid])
+    raise UsageError(say("No payment that matches {typed!r} is paid, so no advice was written.", typed=typed), hint="")
 
 
 def _lines(payment: FoundPayment) -> list[str]:
@@ -112,19 +103,20 @@ def _lines(payment: FoundPayment) -> list[str]:
         "number": masked(payee.number),
     }
     is_from = payment.operation == PAYIN
+    words = (
+        mark("{state}: {amount} from {name} ({number})") if is_from else mark("{state}: {amount} to {name} ({number})")
+    )
+    where = say(
+        "row {row} of {sheet}, batch {batch}, opened {time}",
+        row=payment.row,
+        sheet=payment.sheet_name,
+        batch=payment.batch,
+        time=local_minute(payment.opened_at),
+    )
     lines = [
-        say("{state}: {amount} from {name} ({number})", **paid)
-        if is_from
-        else say("{state}: {amount} to {name} ({number})", **paid),
+        say(words, **paid),
         f"  {order}; {', '.join(times) or say('never sent')}",
-        "  "
-        + say(
-            "row {row} of {sheet}, batch {batch}, opened {time}",
-            row=payment.row,
-            sheet=payment.sheet_name,
-            batch=payment.batch,
-            time=local_minute(payment.opened_at),
-        ),
+        f"  {where}",
     ]
     if payment.message and payment.state is not State.PAID:
         lines.append(f"  {recorded(payment.message)}")
@@ -157,19 +149,18 @@ _AS_KEPT = (
 def _message(typed: str, states: Counter[str], *, has_more: bool, advice: Path | None) -> str:
     if not states:
         return say("No payment in this journal matches {typed!r}. Rows with defects were never payments.", typed=typed)
-    counted = ", ".join(counted_state(count, state) for state, count in states.most_common())
-    total = states.total()
-    sentence = say_count(
-        total,
-        "{count:,} payment matches {typed!r}: {states}.",
-        "{count:,} payments match {typed!r}: {states}.",
-        typed=typed,
-        states=counted,
-    )
     if has_more:
         sentence = say_count(
-            total,
+            states.total(),
             "More than {count:,} payments match {typed!r}; the newest are shown. Type more of the name, or a number.",
             typed=typed,
+        )
+    else:
+        sentence = say_count(
+            states.total(),
+            "{count:,} payment matches {typed!r}: {states}.",
+            "{count:,} payments match {typed!r}: {states}.",
+            typed=typed,
+            states=", ".join(counted_state(count, state) for state, count in states.most_common()),
         )
     return sentence if advice is None else f"{sentence} {say('The remittance advice is in {advice}.', advice=advice)}"

@@ -66,13 +66,7 @@ class _Run:
 @click.command("run-folder", cls=HelpCommand)
 @click.argument("folder", type=NamedFile())
 @click.option("--adopt", "is_adopting", is_flag=True, help="Confirm that FOLDER is a drop folder; pay nothing.")
-@click.option(
-    "--settle-s",
-    type=Number(0),
-    default=60.0,
-    show_default=True,
-    help="Skip files younger than this.",
-)
+@click.option("--settle-s", type=Number(0), default=60.0, show_default=True, help="Skip files younger than this.")
 @click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and pay the others.")
 @strict_option
 @wait_option
@@ -99,9 +93,8 @@ def run_folder_command(
     screen = Screen(invocation)
     if is_adopting:
         adopt(folder)
-        screen.finish(
-            Summary(ExitCode.DONE, say("{folder} is adopted as a drop folder. Nothing was sent.", folder=folder))
-        )
+        message = say("{folder} is adopted as a drop folder. Nothing was sent.", folder=folder)
+        screen.finish(Summary(ExitCode.DONE, message))
     settings = settings_of(invocation)
     rules = rules_of(settings, operation)
     guard = guard_of(invocation, settings)
@@ -145,9 +138,8 @@ def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
             run.screen.insist(f"{claimed.name}: {summary.message}")
         yield claimed.name, summary
         if summary.exit_code in _UNFINISHED or summary.is_under_way:
-            run.screen.say(
-                say("{name} is not finished: the next run continues it before any other.", name=claimed.name)
-            )
+            unfinished = say("{name} is not finished: the next run continues it before any other.", name=claimed.name)
+            run.screen.say(unfinished)
             return
         is_refused = summary.exit_code in _REFUSED
         if is_refused:
@@ -232,12 +224,9 @@ def _folder_summary(sheets: list[tuple[str, Summary]], left: Mapping[str, str]) 
         }
         for name, summary in sheets
     ]
-    count = len(sheets)
-    message = (
-        say_count(count, "{count} sheet was picked up.", "{count} sheets were picked up.")
-        if sheets
-        else say("No sheet is ready yet: files are left alone until they stop changing (--settle-s).")
-    )
+    message = say_count(len(sheets), "{count} sheet was picked up.", "{count} sheets were picked up.")
+    if not sheets:
+        message = say("No sheet is ready yet: files are left alone until they stop changing (--settle-s).")
     if left:
         message += " " + say_count(
             len(left),

@@ -33,7 +33,6 @@ from paygw_batch.cli.screen.approval_plan import (
     differences_counted,
     own_key,
     show_content,
-    show_held,
     show_matched,
     show_signatures,
     signed_summary,
@@ -195,25 +194,14 @@ def resolve_command() -> None:
 @click.argument("batch", shell_complete=complete_batches)
 @click.argument("rows", metavar="ROW...", type=WholeNumber(1), nargs=-1, required=True)
 @click.option(
-    "--as",
-    "said",
-    type=click.Choice([way.value for way in Resolution]),
-    required=True,
-    help="What happened to it.",
+    "--as", "said", type=click.Choice([way.value for way in Resolution]), required=True, help="What happened to it."
 )
 @click.option("--evidence", metavar="TEXT", required=True, help=EVIDENCE_HELP)
 @by_option
 @wait_option
 @click.pass_obj
 def row(
-    invocation: Invocation,
-    *,
-    batch: str,
-    rows: tuple[int, ...],
-    said: str,
-    evidence: str,
-    by: str | None,
-    wait: bool,
+    invocation: Invocation, *, batch: str, rows: tuple[int, ...], said: str, evidence: str, by: str | None, wait: bool
 ) -> None:
     """Settle each ROW of BATCH on your word: all of them, or none.
 
@@ -293,7 +281,15 @@ def _by_statement(
     def show(matched: Matched, held: int) -> None:
         show_matched(screen, matched)
         if matched.contrary:
-            show_held(screen, held, asked.by)
+            sentence = say_count(
+                held,
+                "Held by {who}: {count:,} order that could be sent from here, but that the gateway already has, "
+                "according to the statement. No run sends a held row: `paygw-batch status` says what to do about each.",
+                "Held by {who}: {count:,} orders that could be sent from here, but that the gateway already has, "
+                "according to the statement. No run sends a held row: `paygw-batch status` says what to do about each.",
+                who=asked.by,
+            )
+            screen.say(sentence)
 
     with held(settings, "resolve", screen, wait=wait) as (journal, report):
         record = find_batch(journal, batch)
@@ -302,9 +298,8 @@ def _by_statement(
         matched = done.matched
         summary = summary_after_settling(journal, record, _told(matched, len(done.settled), done.held))
         if asked.is_refused(matched):
-            summary = _refused(
-                summary, say("Of the statement, {differences}.", differences=differences_counted(matched))
-            )
+            differences = differences_counted(matched)
+            summary = _refused(summary, say("Of the statement, {differences}.", differences=differences))
         else:
             screen.say(settled_sentence(done.settled, asked.by))
             if matched.differences:

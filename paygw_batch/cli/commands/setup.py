@@ -129,10 +129,8 @@ def _check_outputs(settings: Settings, places: SetupPlaces, *, force: bool) -> N
     try:
         configuration.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        reason = say(error.strerror or "unknown reason").lower()
-        raise OutputError(
-            say("The folder {path} cannot be created: {reason}.", path=configuration.parent, reason=reason)
-        ) from None
+        about = {"path": configuration.parent, "reason": say(error.strerror or "unknown reason").lower()}
+        raise OutputError(say("The folder {path} cannot be created: {reason}.", **about)) from None
     OutputGuard(settings, None, force).check(
         RequestedOutput(say("the configuration"), configuration, OutputKind.CONFIGURATION),
         RequestedOutput("--letter", places.letter, OutputKind.NEW),
@@ -212,11 +210,7 @@ class _KeyPlace(NamedFile):
     shell_complete=complete_countries,
     help="A country to pay in. Repeatable.",
 )
-@click.option(
-    "--signature-profile",
-    type=click.Choice(_PROFILES),
-    help="What the signature covers, if known.",
-)
+@click.option("--signature-profile", type=click.Choice(_PROFILES), help="What the signature covers, if known.")
 @click.option(
     "--outcome",
     "outcomes",
@@ -246,10 +240,8 @@ def init_command(invocation: Invocation, /, *, sandbox: bool, letter: Path | Non
     journal = None if invocation.journal is None else str(invocation.journal.absolute())
     if sandbox:
         if answered := [name for name, value in answers.items() if value]:
-            option = f"--{answered[0].replace('_', '-')}"
-            raise UsageError(
-                say("--sandbox and {option} cannot be combined: the sandbox needs no answers.", option=option)
-            )
+            sentence = mark("--sandbox and {option} cannot be combined: the sandbox needs no answers.")
+            raise UsageError(say(sentence, option=f"--{answered[0].replace('_', '-')}"))
         sheet = None if EXAMPLE_SHEET.exists() else EXAMPLE_SHEET
         done = set_up_sandbox(SetupPlaces(configuration, letter, sheet), journal=journal, force=force)
     else:
@@ -274,12 +266,8 @@ def _completed(answers: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
     if not screen.asks():
         if missing:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
-            raise UsageError(
-                say("init needs {flags}. Nothing was created.", flags=flags),
-                hint=say(
-                    "Add these options, or run the command at a terminal. `paygw-batch init --sandbox` needs none."
-                ),
-            )
+            hint = say("Add these options, or run the command at a terminal. `paygw-batch init --sandbox` needs none.")
+            raise UsageError(say("init needs {flags}. Nothing was created.", flags=flags), hint=hint)
         return dict(answers)
     completed = dict(answers)
     for name in missing:
@@ -503,13 +491,10 @@ def show(ctx: click.Context, invocation: Invocation) -> None:
     listed = list(setting_origins(settings, invocation.config, os.environ, journal_origin))
     lines = [(setting.key, setting.value or "-", setting.origin) for setting in listed]
     screen.table("", mark_all("setting", "value", "from"), lines)
-    where = (
-        say("There is no configuration file.")
-        if invocation.config is None
-        else say("The file is {path}.", path=invocation.config)
-    )
+    where, file = say("There is no configuration file."), None
+    if invocation.config is not None:
+        where, file = say("The file is {path}.", path=invocation.config), str(invocation.config)
     members = [{"key": setting.key, "value": setting.value or None, "from": setting.origin} for setting in listed]
-    file = None if invocation.config is None else str(invocation.config)
     screen.finish(Summary(ExitCode.DONE, where, further={"configuration": file, "settings": members}))
 
 

@@ -95,22 +95,19 @@ def validate_command(
     message = _message(validated, bad) if bad or not whole else whole
     if rejects is not None:
         message += _rejects_written(validated, bad, given_sheet, rejects, screen)
-    screen.finish(
-        Summary(
-            ExitCode.DEFECTS if bad or whole else ExitCode.DONE,
-            message,
-            batch=validated.batch,
-            sheet=validated.sheet.name,
-            rows=validated.height,
-            states=counted.states,
-            totals=counted.totals,
-            defects=bad + bool(whole),
-            further={
-                "defect_list": listed(validated.defects_found, headings),
-                **warnings_told(validated.warnings_found, headings),
-            },
-        )
+    defects = listed(validated.defects_found, headings)
+    summary = Summary(
+        ExitCode.DEFECTS if bad or whole else ExitCode.DONE,
+        message,
+        batch=validated.batch,
+        sheet=validated.sheet.name,
+        rows=validated.height,
+        states=counted.states,
+        totals=counted.totals,
+        defects=bad + bool(whole),
+        further={"defect_list": defects, **warnings_told(validated.warnings_found, headings)},
     )
+    screen.finish(summary)
 
 
 def _write_map(path: Path, sheet: Path, options: ReadOptions, screen: Screen) -> None:
@@ -118,13 +115,8 @@ def _write_map(path: Path, sheet: Path, options: ReadOptions, screen: Screen) ->
     if path.suffix != OWN_ENDING:
         raise UsageError(say("{path} does not end in {ending}.", path=path, ending=OWN_ENDING))
     write_heading_map(path, sheet.name, headings_in(sheet, options), options.vocabulary.columns)
-    screen.say(
-        say(
-            "The headings of {name} are in {path}. Look at every line; then --column-profile {path}.",
-            name=sheet.name,
-            path=path,
-        )
-    )
+    sentence = mark("The headings of {name} are in {path}. Look at every line; then --column-profile {path}.")
+    screen.say(say(sentence, name=sheet.name, path=path))
 
 
 def _message(validated: Validated, bad: int) -> str:
@@ -156,23 +148,14 @@ def template_command(invocation: Invocation, *, operation: str, countries: tuple
     guard_of(invocation, settings).check(RequestedOutput("--out", out, OutputKind.NEW))
     chosen = chosen_countries(countries, rules_of(settings, operation))
     guides = write_template(chosen, out)
-    missing = [key for rule in chosen for key in rule.missing_terms]
-    if missing:
-        screen.notes(
-            [say("Before anything can be sent, the configuration must set {missing}.", missing=", ".join(missing))]
-        )
+    if missing := ", ".join(key for rule in chosen for key in rule.missing_terms):
+        screen.notes([say("Before anything can be sent, the configuration must set {missing}.", missing=missing)])
     if out.suffix.lower() == ".csv":
         screen.table("", GUIDE_HEADINGS, [guide.cells for guide in guides])
         screen.notes([say("A spreadsheet drops leading zeros from a .csv file; an .xlsx keeps them.")])
-    further = "" if operation == PAYOUT else "--collect "
-    screen.finish(
-        Summary(
-            ExitCode.DONE,
-            say(
-                "The template is in {out}. Fill it in, then: paygw-batch validate {further}{out}",
-                out=shlex.quote(str(out)),
-                further=further,
-            ),
-            further={"template": str(out), "columns": columns_of(guides)},
-        )
+    message = say(
+        "The template is in {out}. Fill it in, then: paygw-batch validate {further}{out}",
+        out=shlex.quote(str(out)),
+        further="" if operation == PAYOUT else "--collect ",
     )
+    screen.finish(Summary(ExitCode.DONE, message, further={"template": str(out), "columns": columns_of(guides)}))

@@ -81,31 +81,22 @@ def sign_command(
         nonce=STALE_NONCE if nonce is None else required_line(nonce, "--nonce"),
         timestamp_s=STALE_TIMESTAMP_S if timestamp_s is None else timestamp_s,
     )
-    screen.notes([say(WARNING)])
+    notes = [say(WARNING)]
     if settings.uses_sandbox:
-        screen.notes(
-            [say("The built-in gateway has a new port at each start; this is signed for {url}.", url=SANDBOX_URL)]
-        )
-    screen.say(
-        say(
-            "Row {row}, {order_id}: POST {url}, profile {profile}.",
-            row=entry.row,
-            order_id=entry.client_orderid,
-            url=explanation.url,
-            profile=explanation.profile.value,
-        )
-    )
+        notes += [say("The built-in gateway has a new port at each start; this is signed for {url}.", url=SANDBOX_URL)]
+    screen.notes(notes)
+    order = {"row": entry.row, "order_id": entry.client_orderid, "url": explanation.url}
+    screen.say(say("Row {row}, {order_id}: POST {url}, profile {profile}.", **order, profile=explanation.profile.value))
     show_steps(screen, explanation, *(() if explain else _BRIEF))
-    screen.finish(
-        Summary(
-            ExitCode.DONE,
-            say("Row {row} was signed. Nothing was sent.", row=entry.row),
-            batch=validated.batch,
-            sheet=validated.sheet.name,
-            rows=validated.height,
-            further={"signed": {"row": entry.row, "operation": operation, **explanation.as_json()}},
-        )
+    summary = Summary(
+        ExitCode.DONE,
+        say("Row {row} was signed. Nothing was sent.", row=entry.row),
+        batch=validated.batch,
+        sheet=validated.sheet.name,
+        rows=validated.height,
+        further={"signed": {"row": entry.row, "operation": operation, **explanation.as_json()}},
     )
+    screen.finish(summary)
 
 
 def show_steps(screen: Screen, explanation: Explanation, *names: str) -> None:
@@ -130,12 +121,8 @@ def _row(validated: Validated, row: int | None) -> NewInstruction:
             say("{sheet} has no row {row}.", sheet=validated.sheet.name, row=row),
             hint=say("Rows have the numbers that a spreadsheet shows."),
         )
+    about = {"row": row, "sheet": validated.sheet.name, "codes": ", ".join(codes)}
     raise SheetError(
-        say(
-            "Row {row} of {sheet} has defects ({codes}), so it is not signed.",
-            row=row,
-            sheet=validated.sheet.name,
-            codes=", ".join(codes),
-        ),
+        say("Row {row} of {sheet} has defects ({codes}), so it is not signed.", **about),
         hint=say("`paygw-batch validate SHEET` explains them."),
     )

@@ -15,7 +15,7 @@ from paygw_batch.core.batch import PAYIN
 from paygw_batch.core.money import with_separators
 from paygw_batch.engine.quarantine import Quarantine
 from paygw_batch.files import write_whole
-from paygw_batch.language import mark_all, say, say_count
+from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.settle.match_statement import Matched
 from paygw_batch.settle.row_order import RowOrder
 from paygw_batch.show.summary import ExitCode, Summary
@@ -59,12 +59,9 @@ def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPo
 
 
 def _signature_sentences(document: SignedDocument, signatures: Signatures) -> Sequence[str]:
+    compare = mark("The code of this {noun} is {code}. Compare it with its maker's by phone.")
     return [
-        say(
-            "The code of this {noun} is {code}. Compare it with its maker's by phone.",
-            noun=say(document.noun),
-            code=document.code,
-        ),
+        say(compare, noun=say(document.noun), code=document.code),
         say("Prepared by {name} at {made_at}.", name=signatures.maker.name, made_at=document.made_at),
         *(
             say("Approved by {name} at {approved_at}.", name=person.name, approved_at=approval.approved_at)
@@ -91,12 +88,7 @@ def _headline(document: PlanDocument) -> str:
         rows += say_count(content.known, " ({count:,} more was sent before)", " ({count:,} more were sent before)")
     if content.invalid:
         rows += say_count(content.invalid, " ({count:,} more left out)")
-    about = {
-        "sheet": content.sheet,
-        "rows": rows,
-        "endpoint": content.endpoint,
-        "journal": content.journal[:8],
-    }
+    about = {"sheet": content.sheet, "rows": rows, "endpoint": content.endpoint, "journal": content.journal[:8]}
     if content.operation == PAYIN:
         return say("{sheet}: {rows}, to collect from customers at {endpoint}, from the journal {journal}.", **about)
     return say("{sheet}: {rows}, to pay out at {endpoint}, from the journal {journal}.", **about)
@@ -142,11 +134,8 @@ def _show_order(screen: Screen, order: RowOrder, quarantine: Quarantine) -> None
             for row in content.rows
         ],
     )
-    screen.table(
-        "",
-        mark_all("row", "whose word", "then"),
-        [(row.row, row.whose_word, row.consequence(quarantine)) for row in content.rows],
-    )
+    reasons = [(row.row, row.whose_word, row.consequence(quarantine)) for row in content.rows]
+    screen.table("", mark_all("row", "whose word", "then"), reasons)
     screen.table("", mark_all("becomes", "currency", "rows", "sum"), order.sums)
 
 
@@ -163,11 +152,8 @@ def _show_forgotten(screen: Screen, document: ForgetOrder) -> None:
             journal=content.journal[:8],
         )
     )
-    screen.table(
-        "",
-        mark_all("batch", "sheet", "rows"),
-        [(batch.batch, batch.sheet, batch.rows) for batch in content.batches],
-    )
+    batches = [(batch.batch, batch.sheet, batch.rows) for batch in content.batches]
+    screen.table("", mark_all("batch", "sheet", "rows"), batches)
 
 
 def signed_summary(document: SignedDocument, policy: ApprovalPolicy, message: str) -> Summary:
@@ -202,19 +188,6 @@ def signed_summary(document: SignedDocument, policy: ApprovalPolicy, message: st
         summary = replace(summary, rows=document.rows)
         further |= {"order_sha256": document.digest(), "forgets": document.content.model_dump(mode="json")}
     return replace(summary, further=further)
-
-
-def show_held(screen: Screen, held: int, who: str) -> None:
-    screen.say(
-        say_count(
-            held,
-            "Held by {who}: {count:,} order that could be sent from here, but that the gateway already has, "
-            "according to the statement. No run sends a held row: `paygw-batch status` says what to do about each.",
-            "Held by {who}: {count:,} orders that could be sent from here, but that the gateway already has, "
-            "according to the statement. No run sends a held row: `paygw-batch status` says what to do about each.",
-            who=who,
-        )
-    )
 
 
 def show_matched(screen: Screen, matched: Matched) -> None:
