@@ -105,16 +105,21 @@ class HelpGroup(HelpCommand, click.Group):
     """A command with subcommands, whose help is in the chosen language."""
 
     command_class = HelpCommand
+    meant: Mapping[str, str] = MappingProxyType({})
+    """Words that people type for a command, and the command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the called command; an unknown name is answered with the known ones."""
-        if self.commands and args[0] not in self.commands and not ctx.resilient_parsing:
-            if near := get_close_matches(args[0], self.commands, n=1):
-                ctx.fail(say("No such command {name!r}. Did you mean {near!r}?", name=args[0], near=near[0]))
-            known = ", ".join(f"{ctx.info_name} {name}" for name in self.commands)
-            ctx.fail(say("No such command {name!r}. There are: {known}.", name=args[0], known=known))
+        """Return the called command; an unknown name is answered with the nearest, or the known ones of a group."""
+        name, names = args[0], self.list_commands(ctx)
+        if name not in names and not ctx.resilient_parsing:
+            near = self.meant.get(name) or next(iter(get_close_matches(name, names, n=1)), None)
+            if near is not None:
+                ctx.fail(say("No such command {name!r}. Did you mean {near!r}?", name=name, near=near))
+            if self.commands:
+                known = ", ".join(f"{ctx.info_name} {one}" for one in self.commands)
+                ctx.fail(say("No such command {name!r}. There are: {known}.", name=name, known=known))
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,12 +1,12 @@
 """The command group. It imports nothing heavy: a command's module is loaded when it is called."""
 
-import difflib
 import importlib
 import os
 import shutil
 import sys
 import traceback
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn, TextIO
 
 import click
@@ -92,8 +92,6 @@ _MODULES = {
     "setup": ("init", "config", "completion"),
     "journal": ("journal", "verify", "backup"),
 }
-_MEANT = {"pay": "submit", "send": "submit", "check": "validate", "list": "status", "search": "find"}
-"""Words that people type for a command, and the command."""
 _PLACES = {**{name: f"cli.commands.{module}" for module, names in _MODULES.items() for name in names}, **OF_EXTRAS}
 """The module of each command whose module is not named like it."""
 
@@ -103,6 +101,10 @@ speak_our_languages()
 
 class _CommandGroup(HelpGroup):
     """Loads a command's module when it is called, and turns errors into a sentence and an exit code."""
+
+    meant = MappingProxyType(
+        {"pay": "submit", "send": "submit", "check": "validate", "list": "status", "search": "find"}
+    )
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
         return list(COMMANDS)
@@ -126,15 +128,6 @@ class _CommandGroup(HelpGroup):
         if option is not None:
             option.is_eager = False  # `--lang` and PAYGW_LANG are read first, so that help uses them
         return option
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        near = [_MEANT[name]] if name in _MEANT else difflib.get_close_matches(name, COMMANDS, n=1)
-        if name not in COMMANDS and near and not ctx.resilient_parsing:
-            ctx.fail(say("No such command {name!r}. Did you mean {near!r}?", name=name, near=near[0]))
-        return super().resolve_command(ctx, args)
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> click.Context:
         is_json = "--json" in args

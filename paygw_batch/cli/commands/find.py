@@ -44,8 +44,7 @@ def find_command(invocation: Invocation, *, text: tuple[str, ...], advice: Path 
 
     A number can have a plus, a leading zero or spaces. For a name, the first letters of its words are enough.
     """
-    screen = Screen(invocation, only_shows=True)
-    settings = settings_of(invocation)
+    screen, settings = Screen(invocation, only_shows=True), settings_of(invocation)
     guard_of(invocation, settings, force=force).check(RequestedOutput("--advice", advice, OutputKind.REMITTANCE))
     typed = " ".join(text)
     if not typed.strip():

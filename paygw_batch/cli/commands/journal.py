@@ -58,8 +58,7 @@ def verify_command(invocation: Invocation) -> None:
 
     If something is damaged, the command says where and ends with exit code 7.
     """
-    screen = Screen(invocation, only_shows=True)
-    settings = settings_of(invocation)
+    screen, settings = Screen(invocation, only_shows=True), settings_of(invocation)
     with journal_to_read(settings, screen.say) as journal:
         with bar_on(screen.err, say("Checking")) as progress, gc_paused():
             counted = dict(journal.verify(progress))
@@ -73,11 +72,8 @@ def verify_command(invocation: Invocation) -> None:
     if withdrawals:
         counted["withdrawals"] = withdrawals
     for newest in entries:
-        message += say(
-            " The audit trail is intact; it ends with entry {number}, {hash}.",
-            number=newest.number,
-            hash=newest.hash[:16],
-        )
+        end = {"number": newest.number, "hash": newest.hash[:16]}
+        message += say(" The audit trail is intact; it ends with entry {number}, {hash}.", **end)
     if contradictions:
         message += say_count(
             contradictions,
@@ -101,8 +97,7 @@ def backup_command(invocation: Invocation, *, file: Path) -> None:
     The copy is for safekeeping. No run sends from it while the original exists, or if the original was used since: rows
     could be paid twice.
     """
-    screen = Screen(invocation)
-    settings = settings_of(invocation)
+    screen, settings = Screen(invocation), settings_of(invocation)
     guard_of(invocation, settings).check(RequestedOutput("FILE", file, OutputKind.NEW))
     if (database := database_of(settings)) is not None:
         with closing(database.open_to_read()) as journal:
@@ -158,6 +153,13 @@ def journal_command() -> None:
     """
 
 
+def _of_merchant(invocation: Invocation) -> tuple[Screen, Settings]:
+    """Return the screen, and the settings, which name the endpoint of a merchant."""
+    screen, settings = Screen(invocation), settings_of(invocation)
+    require_endpoint(settings)
+    return screen, settings
+
+
 @journal_command.command("new", short_help="Create the journal, once for each merchant.")
 @_beside_option
 @click.option("--roles", is_flag=True, help="Also grant the database roles their permissions.")
@@ -168,9 +170,7 @@ def new(invocation: Invocation, *, beside: str | None, roles: bool) -> None:
     Refused if your state directory already knows a journal of the merchant, unless --beside names it. With --roles an
     existing journal is kept, and only permissions are granted.
     """
-    screen = Screen(invocation)
-    settings = settings_of(invocation)
-    require_endpoint(settings)
+    screen, settings = _of_merchant(invocation)
     no_roles, owner_only = say("A journal in a file has no roles."), say("Only its owner may read or change it.")
     database = require_database(settings, no_roles, owner_only) if roles else None
     identity = place_of(settings).make("journal new", beside=beside)
@@ -185,23 +185,18 @@ def new(invocation: Invocation, *, beside: str | None, roles: bool) -> None:
         )
     sentences, about = [], dict[str, object]()
     if identity is not None:
-        sentences.append(
-            say(
-                "The journal {journal} of {endpoint} was created at {path}. Every run for this merchant must "
-                "use it, from every account.",
-                journal=identity.journal_id,
-                endpoint=identity.endpoint,
-                path=path,
-            )
+        created = say(
+            "The journal {journal} of {endpoint} was created at {path}. Every run for this merchant must use it, from "
+            "every account.",
+            journal=identity.journal_id,
+            endpoint=identity.endpoint,
+            path=path,
         )
+        sentences.append(created)
         about["journal"] = {"id": identity.journal_id, "path": path, "endpoint": identity.endpoint}
     if roles_granted:
-        sentences.append(
-            say(
-                "The roles {roles} have their permissions. Make each login a member of one of them.",
-                roles=", ".join(roles_granted),
-            )
-        )
+        granted = mark("The roles {roles} have their permissions. Make each login a member of one of them.")
+        sentences.append(say(granted, roles=", ".join(roles_granted)))
         about["roles"] = roles_granted
     screen.finish(Summary(ExitCode.DONE, " ".join(sentences), further=about))
 
@@ -216,9 +211,7 @@ def move(invocation: Invocation, *, file: Path | None, by: str | None) -> None:
     Without FILE: the journal at its default place. The file and its copy are both replayed. After that nothing is
     paid from the file: keep it as an archive. If a move was interrupted, the same command continues it.
     """
-    screen = Screen(invocation)
-    settings = settings_of(invocation)
-    require_endpoint(settings)
+    screen, settings = _of_merchant(invocation)
     who = person(by)
     database = require_database(
         settings,
@@ -245,9 +238,7 @@ def upgrade(invocation: Invocation) -> None:
 
     Refused while a process uses the journal. Earlier versions of the program cannot use it after that.
     """
-    screen = Screen(invocation)
-    settings = settings_of(invocation)
-    require_endpoint(settings)
+    screen, settings = _of_merchant(invocation)
     database = require_database(
         settings,
         say("A journal in a file is upgraded by the next command that writes to it."),
@@ -279,9 +270,7 @@ def adopt(invocation: Invocation, *, by: str | None, beside: str | None, yes: bo
     Also for a journal whose gateway has a new host name, and for an older copy if the newest is lost for good: exactly
     the rows that left from here since it was made come in doubt. The journal is replayed and shown first.
     """
-    screen = Screen(invocation)
-    settings = settings_of(invocation)
-    require_endpoint(settings)
+    screen, settings = _of_merchant(invocation)
     who = person(by)
     if settings.journal.url is not None:
         raise UsageError(
@@ -339,9 +328,7 @@ def call_roll(invocation: Invocation, *, accept_loss: bool, by: str | None, yes:
     --accept-loss is for a host whose last commits are missing in the database: exactly the rows that it sent in them
     are put in doubt, or held; the others do not change. A host that is gone is retired: `journal retire HOST`.
     """
-    screen = Screen(invocation)
-    settings = settings_of(invocation)
-    require_endpoint(settings)
+    screen, settings = _of_merchant(invocation)
     if not accept_loss:
         if by is not None or yes:
             raise UsageError(say("--by and --yes need --accept-loss."))
@@ -417,9 +404,7 @@ def retire_one(invocation: Invocation, *, host: str, by: str | None, yes: bool) 
     in doubt: check the gateway's statement, and settle them with `resolve`. The last batches that HOST opened may be
     missing too: look for their orders at the gateway before you submit their sheets again.
     """
-    screen = Screen(invocation)
-    settings = settings_of(invocation)
-    require_endpoint(settings)
+    screen, settings = _of_merchant(invocation)
     who = person(by)
     _confirm(_GONE, yes=yes)
     retired, rows = _place_of_roll(settings).retire(host, by=who)
@@ -450,14 +435,9 @@ def _show(screen: Screen, adoption: Adoption, settings: Settings) -> dict[str, o
     lines = [(say(_ABOUT[key]), str(value)) for key, value in about.items()]
     screen.table("", mark_all("journal", "what was found"), lines)
     screen.say(say("It was replayed, and its chain of facts is intact. The next run sends the rows that are ready."))
+    remembers = mark("This user's state directory also remembers {journal_id} at {path} for the merchant.")
     for other in adoption.others:
-        screen.say(
-            say(
-                "This user's state directory also remembers {journal_id} at {path} for the merchant.",
-                journal_id=other.journal_id,
-                path=other.path,
-            )
-        )
+        screen.say(say(remembers, journal_id=other.journal_id, path=other.path))
     return {"journal": about}
 
 

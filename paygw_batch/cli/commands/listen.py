@@ -52,8 +52,7 @@ def listen_command(invocation: Invocation, *, port: int | None) -> None:
 
     Put a proxy in front of it for TLS. Each notification is stored before it is answered.
     """
-    screen = Screen(invocation)
-    settings = settings_of(invocation, {("notifications", "port"): port})
+    screen, settings = Screen(invocation), settings_of(invocation, {("notifications", "port"): port})
     guard_of(invocation, settings).check(reporting=True)
     path = listener_path(settings, os.environ)
     names = field_names(settings, load_operation(PAYOUT))

@@ -93,8 +93,7 @@ def refresh_command(invocation: Invocation, *, batch: str | None, results: Resul
 
     Off unless the configuration names a [status_enquiry] profile. It never sends or releases a row.
     """
-    screen = Screen(invocation)
-    settings = settings_of(invocation)
+    screen, settings = Screen(invocation), settings_of(invocation)
     require_enquiry(settings)
     if batch is None:
         if results.out is not None:

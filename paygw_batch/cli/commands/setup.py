@@ -482,8 +482,7 @@ def show(ctx: click.Context, invocation: Invocation) -> None:
     No secret is shown: the configuration names only the files and variables that hold secrets, and these are not
     read.
     """
-    screen = Screen(invocation, only_shows=True)
-    settings = settings_of(invocation)
+    screen, settings = Screen(invocation, only_shows=True), settings_of(invocation)
     journal_origin = None
     if invocation.journal is not None:
         is_variable = ctx.find_root().get_parameter_source("journal") is ParameterSource.ENVIRONMENT

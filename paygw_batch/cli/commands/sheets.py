@@ -143,8 +143,7 @@ def _rejects_written(validated: Validated, bad: int, given_sheet: GivenSheet, re
 @click.pass_obj
 def template_command(invocation: Invocation, *, operation: str, countries: tuple[str, ...], out: Path) -> None:
     """Write an empty sheet for payments to each COUNTRY (KE, TZ, ...), with help beside it."""
-    screen = Screen(invocation)
-    settings = settings_of(invocation)
+    screen, settings = Screen(invocation), settings_of(invocation)
     guard_of(invocation, settings).check(RequestedOutput("--out", out, OutputKind.NEW))
     chosen = chosen_countries(countries, rules_of(settings, operation))
     guides = write_template(chosen, out)

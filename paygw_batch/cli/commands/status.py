@@ -128,8 +128,7 @@ def status_command(
     force: bool,
 ) -> None:
     """Show the rows of BATCH (its id, a prefix of it, or its sheet's path); without BATCH, all batches."""
-    screen = Screen(invocation, only_shows=True)
-    settings = settings_of(invocation)
+    screen, settings = Screen(invocation, only_shows=True), settings_of(invocation)
     if out is not None and not in_doubt:
         raise UsageError(say("--out belongs to --in-doubt: `paygw-batch reconcile BATCH --out FILE` writes every row."))
     if batch is None and (in_doubt or watch or history or row is not None):
