@@ -9,7 +9,7 @@ import pytest
 
 from paygw_batch.api import Conclusion, Finished, Payouts
 from paygw_batch.submit import background_run
-from tests.support.clusters import Hosts, hosts_on
+from tests.support.clusters import Hosts, new_hosts
 from tests.support.postgres_server import PostgresServer
 from tests.support.program import HEADING, kenyan_rows, kill
 
@@ -18,11 +18,8 @@ ROWS = 60
 
 @pytest.fixture
 def hosts(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Hosts]:
-    tmp_path.chmod(0o700)
-    name = postgres_server.new_database()
-    with hosts_on(tmp_path, postgres_server.url(name)) as found:
+    with new_hosts(tmp_path, postgres_server) as found:
         yield found
-    postgres_server.drop_database(name)
 
 
 def people() -> pl.DataFrame:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.language import ENGLISH, use
-from tests.support.clusters import ClusterProgram
+from tests.support.approving import policy
+from tests.support.clocks import SetClock, clock_of
+from tests.support.clusters import ClusterProgram, Hosts, new_hosts
 from tests.support.postgres_server import PostgresServer
 from tests.support.program import Program, sandbox_toml
 
@@ -53,6 +55,32 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
         return Program(home, home / "paygw.toml")
 
     return give
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Hosts]:
+    with new_hosts(tmp_path, postgres_server) as found:
+        yield found
+
+
+@pytest.fixture
+def folder(program: Program) -> Path:
+    """An empty drop folder."""
+    path = program.home / "drop"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def careful(program: Program) -> Program:
+    """A company where KES 1,000 and more need one approval; ada and ben may prepare, and cleo may only approve."""
+    program.config.write_text(sandbox_toml() + policy(program.home))
+    return program
+
+
+@pytest.fixture
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
+    return clock_of(monkeypatch)
 
 
 @pytest.fixture

@@ -19,6 +19,17 @@ COLLECTED = (
 CUSTOMER = "KE,{id},{amount},Jane,Wanjiku,+25471234{n:04},jane@example.com,1 Moi Avenue,Nairobi,00100,192.0.2.1,Shoes,t"
 
 
+BOTH_WAYS = (
+    "country,client_orderid,amount,first_name,last_name,account_name,account_number,cell_phone,phone,email,address1,"
+    "city,zip_code,ipaddress,order_desc"
+)
+READ_BOTH_WAYS = (
+    "RW,ID-1,5000,Keza,Gasana,Keza Gasana,250788000103,250788000103,+250788000103,k@example.com,KN 4,Kigali,KG-11,"
+    "192.0.2.1,Shoes"
+)
+"""A row, under its heading, that can be paid as well as collected."""
+
+
 def customers(count: int, *, amount: str = "1500.50", prefix: str = "COL") -> list[str]:
     return [CUSTOMER.format(id=f"{prefix}-{n}", amount=amount, n=n) for n in range(1, count + 1)]
 

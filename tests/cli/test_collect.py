@@ -14,7 +14,7 @@ from paygw_batch.gateway import encode
 from paygw_batch.sandbox.compare import compare, read_reconciliation
 from paygw_batch.sandbox.record import read_record
 from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
-from tests.cli.sheets import COLLECTED, customers
+from tests.cli.sheets import BOTH_WAYS, COLLECTED, READ_BOTH_WAYS, customers
 from tests.support.patience import PATIENCE_S
 from tests.support.program import SAMPLES, Program, kenyan_rows, kill, read_csv
 
@@ -182,15 +182,7 @@ def test_collect_refuses_plain_payout_sheet(program: Program) -> None:
 
 def test_sheet_run_both_ways_is_ambiguous_by_path(program: Program) -> None:
     """A sheet that has the columns of both: each command makes a batch of its own of it."""
-    heading = (
-        "country,client_orderid,amount,first_name,last_name,account_name,account_number,cell_phone,phone,email,address1,"
-        "city,zip_code,ipaddress,order_desc"
-    )
-    row = (
-        "RW,ID-1,5000,Keza,Gasana,Keza Gasana,250788000103,250788000103,+250788000103,k@example.com,KN 4,Kigali,KG-11,"
-        "192.0.2.1,Shoes"
-    )
-    sheet = program.sheet([row], "both.csv", heading)
+    sheet = program.sheet([READ_BOTH_WAYS], "both.csv", BOTH_WAYS)
     batches = [program.json(command, sheet)["batch"] for command in ("submit", "collect")]
     result = program.run("resume", sheet)
     assert result.exit_code == 2

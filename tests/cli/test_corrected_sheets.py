@@ -216,13 +216,6 @@ def test_payee_on_two_worksheets_is_not_called_paid(program: Program) -> None:
 # The drop folder
 
 
-@pytest.fixture
-def folder(program: Program) -> Path:
-    place = program.home / "drop"
-    place.mkdir()
-    return place
-
-
 def dropped(
     program: Program, folder: Path, rows: list[str], name: str, note: str = 'reference = "october"\n'
 ) -> dict[str, Any]:

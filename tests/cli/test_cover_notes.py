@@ -17,13 +17,6 @@ from tests.cli.sheets import MENDS, OLD, noted, workbook
 from tests.support.program import HEADING, SAMPLES, Program, kenyan_rows, read_csv
 
 
-@pytest.fixture
-def folder(program: Program) -> Path:
-    path = program.home / "drop"
-    path.mkdir()
-    return path
-
-
 def names(folder: Path, place: str) -> list[str]:
     return sorted(path.name.partition("-")[2] for path in (folder / place).iterdir())
 

@@ -2,19 +2,12 @@
 
 import json
 import subprocess
-from pathlib import Path
 
 import pytest
 
+from tests.cli.sheets import BOTH_WAYS, COLLECTED, READ_BOTH_WAYS, customers
 from tests.support.approving import edited, plan_of, policy, prepared, refused
 from tests.support.program import Program, kenyan_rows, sandbox_toml
-
-
-@pytest.fixture
-def careful(program: Program) -> Program:
-    """A company where KES 1,000 and more need one approval; ada and ben may prepare, and cleo may only approve."""
-    program.config.write_text(sandbox_toml() + policy(program.home))
-    return program
 
 
 def test_plan_approved_by_second_person_is_paid(careful: Program) -> None:
@@ -41,25 +34,9 @@ def test_unapproved_plan_is_not_sent(careful: Program) -> None:
     assert "have enough approvals: 1 is needed, 0 valid" in refused(careful)
 
 
-HEADING_OF_COLLECTIONS = (
-    "country,client_orderid,amount,first_name,last_name,phone,email,address1,city,zip_code,ipaddress,order_desc,"
-    "merchant_data"
-)
-CUSTOMER = (
-    "KE,COL-{n},{amount},Jane,Wanjiku,+25471234{n:04},jane@example.com,1 Moi Avenue,Nairobi,00100,192.0.2.1,Shoes,t"
-)
-
-
-def customers(program: Program, *, amount: str = "1500.50") -> Path:
-    """Return a sheet of two customers to collect from."""
-    rows = [CUSTOMER.format(n=n, amount=amount) for n in (1, 2)]
-    return program.sheet(rows, "payroll.csv", HEADING_OF_COLLECTIONS)
-
-
 def plan_of_collections(program: Program) -> dict[str, object]:
-    made = program.json(
-        "plan", customers(program), "--collect", "--out", plan_of(program), "--key", program.home / "ada.pem"
-    )
+    sheet = program.sheet(customers(2), "payroll.csv", COLLECTED)
+    made = program.json("plan", sheet, "--collect", "--out", plan_of(program), "--key", program.home / "ada.pem")
     assert program.json("approve", plan_of(program), "--key", program.home / "cleo.pem")["exit_code"] == 0
     return made
 
@@ -77,25 +54,17 @@ def test_a_collection_is_planned_approved_and_sent(careful: Program) -> None:
 
 
 def test_unapproved_or_changed_collection_is_not_sent(careful: Program) -> None:
-    sheet = customers(careful)
+    sheet = careful.sheet(customers(2), "payroll.csv", COLLECTED)
     assert careful.run("collect", sheet).exit_code == 8
     plan_of_collections(careful)
-    customers(careful, amount="2500.50")
+    careful.sheet(customers(2, amount="2500.50"), "payroll.csv", COLLECTED)
     result = careful.run("collect", sheet)
     assert (result.exit_code, careful.json("status")["batches"]) == (8, [])
 
 
 def test_an_approval_of_payouts_is_none_of_collections(careful: Program) -> None:
     """A sheet that can be read both ways: what was approved as a payout is not collected."""
-    heading = (
-        "country,client_orderid,amount,first_name,last_name,account_name,account_number,cell_phone,phone,email,address1,"
-        "city,zip_code,ipaddress,order_desc"
-    )
-    row = (
-        "RW,ID-1,5000,Keza,Gasana,Keza Gasana,250788000103,250788000103,+250788000103,k@example.com,KN 4,Kigali,KG-11,"
-        "192.0.2.1,Shoes"
-    )
-    sheet = careful.sheet([row], "payroll.csv", heading)
+    sheet = careful.sheet([READ_BOTH_WAYS], "payroll.csv", BOTH_WAYS)
     careful.json("plan", sheet, "--out", plan_of(careful), "--key", careful.home / "ada.pem")
     careful.json("approve", plan_of(careful), "--key", careful.home / "cleo.pem")
     assert careful.run("collect", sheet).exit_code == 8

@@ -15,13 +15,6 @@ from tests.cli.stopped import stopped, wait_for_first_payment
 from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 
-@pytest.fixture
-def folder(program: Program) -> Path:
-    path = program.home / "drop"
-    path.mkdir()
-    return path
-
-
 def dropped(program: Program, rows: list[str], name: str = "payroll.csv", *, age_s: float = 3600) -> Path:
     path = program.sheet(rows, name=f"drop/{name}")
     then = time.time() - age_s

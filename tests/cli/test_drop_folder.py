@@ -18,13 +18,6 @@ from tests.support.program import Program, kenyan_rows, sandbox_toml
 WRONG = 'expect_rows = 99\n[expect_total]\nKES = "1.00"\n'
 
 
-@pytest.fixture
-def folder(program: Program) -> Path:
-    path = program.home / "drop"
-    path.mkdir()
-    return path
-
-
 def put(folder: Path, name: str, content: str = WRONG) -> Path:
     """Put a file that was written long ago into the folder."""
     path = folder / name

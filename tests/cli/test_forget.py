@@ -16,16 +16,11 @@ from paygw_batch.approval.signed_document import signed, write_document
 from tests.cli.conftest import Kept
 from tests.support.approving import policy
 from tests.support.checkout import ROOT
-from tests.support.clocks import SetClock, clock_of
+from tests.support.clocks import SetClock
 from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 YEARS = timedelta(days=3000)
 JANE, NUMBER = "Jane Wanjiku", "254712345001"
-
-
-@pytest.fixture
-def set_ahead(monkeypatch: pytest.MonkeyPatch) -> SetClock:
-    return clock_of(monkeypatch)
 
 
 def compares_with_nothing(program: Program) -> Program:
@@ -57,8 +52,8 @@ def left_in(program: Program) -> bool:
     return any(text in content for text in (b"Wanjiku", b"wanjiku", NUMBER.encode(), b"254712345002"))
 
 
-def test_forget_preview_changes_nothing_and_names_files(paid: Program, set_ahead: SetClock) -> None:
-    set_ahead(YEARS)
+def test_forget_preview_changes_nothing_and_names_files(paid: Program, set_clock: SetClock) -> None:
+    set_clock(YEARS)
     for named in ((), ("--dry-run",)):
         told = forget(paid, "--before", "2029-01-01", *named)
         assert (told["payments"], told["batches"], told["exit_code"]) == (2, [batch_of(paid)], 0)
@@ -66,9 +61,9 @@ def test_forget_preview_changes_nothing_and_names_files(paid: Program, set_ahead
     assert sorted(Path(path).name for path in told["files"]) == ["payroll.csv", "payroll.reconciliation.csv"]
 
 
-def test_people_before_date_are_forgotten_with_books_kept(paid: Program, set_ahead: SetClock) -> None:
+def test_people_before_date_are_forgotten_with_books_kept(paid: Program, set_clock: SetClock) -> None:
     batch, before = batch_of(paid), paid.json("status", batch_of(paid))
-    set_ahead(YEARS)
+    set_clock(YEARS)
     told = forget(paid, "--before", "2029-01-01", "--yes", "--by", "Amina")
     assert (told["payments"], told["exit_code"]) == (2, 0)
     assert not left_in(paid)
@@ -160,11 +155,11 @@ def test_unclear_forget_options_are_refused(paid: Program, arguments: tuple[str,
     assert paid.journal.read_bytes() == before
 
 
-def test_the_configuration_says_after_how_many_years(paid: Program, set_ahead: SetClock) -> None:
+def test_the_configuration_says_after_how_many_years(paid: Program, set_clock: SetClock) -> None:
     paid.config.write_text(paid.config.read_text() + "\n[retention]\nyears = 7\n")
-    set_ahead(timedelta(days=6 * 366))
+    set_clock(timedelta(days=6 * 366))
     assert forget(paid)["payments"] == 0
-    set_ahead(YEARS)
+    set_clock(YEARS)
     assert forget(paid)["payments"] == 2
     assert left_in(paid)
 
@@ -181,12 +176,12 @@ def shown_commands(text: str) -> list[list[str]]:
     return [shlex.split(line.replace("2019-12-31", "2029-01-01"), comments=True) for line in lines]
 
 
-def test_documented_forget_commands_work(paid: Program, set_ahead: SetClock) -> None:
+def test_documented_forget_commands_work(paid: Program, set_clock: SetClock) -> None:
     by_date, by_person = shown_commands(ALONE)[:2], shown_commands(ALONE)[2:]
     told = [paid.json(*command) for command in by_person]
     assert [one["exit_code"] for one in told] == [0, 0, 0]
     assert [one.get("payments") for one in told] == [1, 1, None]
-    set_ahead(YEARS)
+    set_clock(YEARS)
     told = [paid.json(*command) for command in by_date]
     assert [(one["exit_code"], one["payments"]) for one in told] == [(0, 1), (0, 1)]
     assert not left_in(paid)
@@ -233,10 +228,10 @@ def test_forget_order_of_two_people_works_once(people: Program) -> None:
 
 
 def test_two_people_forget_as_the_document_says(
-    people: Program, set_ahead: SetClock, monkeypatch: pytest.MonkeyPatch
+    people: Program, set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(people.home)
-    set_ahead(YEARS)
+    set_clock(YEARS)
     told = [people.json(*command) for command in shown_commands(TOGETHER)]
     assert [one["exit_code"] for one in told] == [0, 0, 0]
     assert not left_in(people)

@@ -1,4 +1,4 @@
-"""A finance office works in French: what people read is French, and what programs read stays as it is."""
+"""A finance careful works in French: what people read is French, and what programs read stays as it is."""
 
 import html
 import re
@@ -13,9 +13,9 @@ from paygw_batch.language import language, say, say_count, speaking
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.show.outputs import OutputKind, _is_ours
 from tests.cli.conversing import converse
-from tests.support.approving import plan_of, policy
+from tests.support.approving import plan_of
 from tests.support.catalogue import english_in
-from tests.support.program import SAMPLES, Program, kenyan_rows, sandbox_toml
+from tests.support.program import SAMPLES, Program, kenyan_rows
 from tests.support.sheet_values import of_rows
 
 ROWS = [
@@ -35,21 +35,15 @@ def text_of_workbook(path: Path, *names: str) -> str:
     return "\n".join(str(cell) for name in names for line in book[name].values for cell in line if cell is not None)
 
 
-@pytest.fixture
-def office(program: Program) -> Program:
-    program.config.write_text(sandbox_toml() + policy(program.home))
-    return program
-
-
-def test_a_day_in_french_shows_no_english(office: Program) -> None:
+def test_a_day_in_french_shows_no_english(careful: Program) -> None:
     told = []
 
     def french(*arguments: str | Path, exit_code: int = 0) -> None:
-        result = office.run("--lang", "fr", *arguments)
+        result = careful.run("--lang", "fr", *arguments)
         assert result.exit_code == exit_code, result.output
         told.append(result.output)
 
-    sheet, plan, home = office.sheet(ROWS), plan_of(office), office.home
+    sheet, plan, home = careful.sheet(ROWS), plan_of(careful), careful.home
     page, plan_page, advice, book = home / "lot.html", home / "plan.html", home / "avis.html", home / "lot.xlsx"
     french("plan", sheet, "--out", plan, "--key", home / "ada.pem", "--report", plan_page)
     french("approve", plan, "--key", home / "ben.pem")
@@ -227,9 +221,9 @@ def test_setup_is_in_french(program: Program) -> None:
     assert english_in(program.run("--lang", "fr", "config", "show", COLUMNS="400").stdout.splitlines()[0]) == []
 
 
-def test_doctor_and_sign_explain_in_french(office: Program) -> None:
-    sheet = office.sheet(kenyan_rows(1))
+def test_doctor_and_sign_explain_in_french(careful: Program) -> None:
+    sheet = careful.sheet(kenyan_rows(1))
     for command in (("doctor",), ("sign", sheet, "--explain")):
-        result = office.run("--lang", "fr", *command, COLUMNS="400")
+        result = careful.run("--lang", "fr", *command, COLUMNS="400")
         assert result.exit_code == 0, result.output
         assert english_in(result.output) == []

@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -505,15 +504,6 @@ def test_every_key_is_documented() -> None:
 
 
 # A journal in PostgreSQL.
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, program: Program, postgres_server: PostgresServer) -> Iterator[ClusterProgram]:
-    name = postgres_server.new_database()
-    user = ClusterProgram(tmp_path, program.config)
-    user.write_url(postgres_server.url(name))
-    yield user
-    postgres_server.drop_database(name)
 
 
 def test_runs_and_plans_in_database_are_told(cluster: ClusterProgram, posts: Posts) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.sandbox import verifier
-from tests.support.clocks import SetClock, clock_of
+from tests.support.clocks import SetClock
 from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 TAKES_IT_AND_LOSES_THE_REPLY = '[default]\nfault = "drop_after"\n'
@@ -20,11 +20,6 @@ DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 """The sandbox takes no signature that is more than 5 minutes from its clock."""
-
-
-@pytest.fixture
-def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
-    return clock_of(monkeypatch)
 
 
 def configure(program: Program, *, quarantine: timedelta = DAY) -> None:

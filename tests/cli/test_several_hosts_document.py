@@ -12,7 +12,7 @@ import yaml
 
 from paygw_batch.cli.main import COMMANDS
 from paygw_batch.settings.configuration import load_settings
-from tests.support.clusters import hosts_on
+from tests.support.clusters import new_hosts
 from tests.support.postgres_server import PostgresServer
 from tests.support.program import ROOT, kenyan_rows
 
@@ -22,10 +22,8 @@ PAGE = (ROOT / "docs/several-hosts.md").read_text()
 def test_the_walk_through_works(
     tmp_path: Path, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tmp_path.chmod(0o700)
-    name = postgres_server.new_database()
     (block,) = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
-    with hosts_on(tmp_path, postgres_server.url(name), behaviour="") as hosts:
+    with new_hosts(tmp_path, postgres_server, behaviour="") as hosts:
         hosts.office.sheet(kenyan_rows(20))
         monkeypatch.chdir(hosts.office.home)
         lines = [shlex.split(line, comments=True) for line in block.splitlines()]
@@ -36,7 +34,6 @@ def test_the_walk_through_works(
             assert done.exit_code == 0, (words, done.output)
         assert hosts.record().total() == 20
         assert (hosts.office.home / "payroll.reconciliation.csv").exists()
-    postgres_server.drop_database(name)
 
 
 def test_compose_example_uses_existing_commands(tmp_path: Path) -> None:

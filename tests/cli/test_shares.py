@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -15,7 +14,7 @@ import pytest
 from paygw_batch.cli.main import cli
 from paygw_batch.cli.signals import _TAKE_A_VALUE, command_in
 from tests.cli.stopped import IMPORTS, START
-from tests.support.clusters import Host, Hosts, has_ended, hosts_on
+from tests.support.clusters import Host, Hosts, has_ended, hosts_on, new_hosts
 from tests.support.long_part import share
 from tests.support.patience import PATIENCE_S, until
 from tests.support.postgres_server import PostgresServer, own_server
@@ -26,15 +25,6 @@ WINDOW = 4
 """Requests in flight of one worker, by the hosts' configuration."""
 SLOWLY = "[default]\ndelay_s = 0.2\n"
 """A gateway that takes three seconds for a batch."""
-
-
-@pytest.fixture
-def hosts(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Hosts]:
-    tmp_path.chmod(0o700)
-    name = postgres_server.new_database()
-    with hosts_on(tmp_path, postgres_server.url(name)) as found:
-        yield found
-    postgres_server.drop_database(name)
 
 
 def handed_over(hosts: Hosts, name: str = "staff", *, prefix: str = "PAY", amount: str = "1500.50") -> str:
@@ -74,9 +64,7 @@ def test_repeatedly_killed_share_leaves_window_in_doubt(hosts: Hosts) -> None:
 
 
 def test_share_ended_by_time_is_continued(tmp_path: Path, postgres_server: PostgresServer) -> None:
-    tmp_path.chmod(0o700)
-    name = postgres_server.new_database()
-    with hosts_on(tmp_path, postgres_server.url(name), behaviour=SLOWLY) as hosts:
+    with new_hosts(tmp_path, postgres_server, behaviour=SLOWLY) as hosts:
         batch, one = handed_over(hosts), hosts.host("one")
         assert one.json("work", "--once", batch, "--for", "1")["exit_code"] == 6
         states = Counter(hosts.office.json("status", batch)["states"])
@@ -84,7 +72,6 @@ def test_share_ended_by_time_is_continued(tmp_path: Path, postgres_server: Postg
         assert (set(states) | {"paid"}, states["paid"]) == ({"paid", "ready"}, hosts.record().total())
         assert one.json("work", "--once", batch)["exit_code"] == 0
         assert hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
-    postgres_server.drop_database(name)
 
 
 def test_share_without_once_or_known_batch_is_refused(hosts: Hosts) -> None:
@@ -107,9 +94,7 @@ def test_urgent_batch_is_sent_first(hosts: Hosts) -> None:
 
 @pytest.mark.long
 def test_worker_leaves_batch_for_urgent_and_returns(tmp_path: Path, postgres_server: PostgresServer) -> None:
-    tmp_path.chmod(0o700)
-    name = postgres_server.new_database()
-    with hosts_on(tmp_path, postgres_server.url(name), behaviour="[default]\ndelay_s = 2\n") as hosts:
+    with new_hosts(tmp_path, postgres_server, behaviour="[default]\ndelay_s = 2\n") as hosts:
         handed_over(hosts)
         worker = hosts.host("one").start("work", "--once")
         hosts.wait_for_record(4, worker)
@@ -119,14 +104,11 @@ def test_worker_leaves_batch_for_urgent_and_returns(tmp_path: Path, postgres_ser
         assert (worker.returncode, stderr.count("Sending")) == (0, 3), stdout + stderr
         arrived = [line["client_orderid"].partition("-")[0] for line in read_csv(hosts.record_path)]
         assert (arrived[-1], Counter(arrived)) == ("PAY", Counter({"PAY": ROWS, "URGENT": 5}))
-    postgres_server.drop_database(name)
 
 
 @pytest.mark.long
 def test_job_workers_leave_batch_for_urgent(tmp_path: Path, postgres_server: PostgresServer) -> None:
-    tmp_path.chmod(0o700)
-    name = postgres_server.new_database()
-    with hosts_on(tmp_path, postgres_server.url(name), behaviour="[default]\ndelay_s = 2\n") as hosts:
+    with new_hosts(tmp_path, postgres_server, behaviour="[default]\ndelay_s = 2\n") as hosts:
         workers = [hosts.host(host).start("work") for host in ("one", "two")]
         hosts.wait_for_workers(*workers)
         handed_over(hosts)
@@ -138,7 +120,6 @@ def test_job_workers_leave_batch_for_urgent(tmp_path: Path, postgres_server: Pos
         until(lambda: hosts.record().total() == ROWS + 5)
         for worker in workers:
             kill(worker)
-    postgres_server.drop_database(name)
 
 
 def test_an_urgent_batch_needs_workers(program: Program) -> None:
@@ -150,9 +131,7 @@ SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'paygw-bat
 
 
 def test_row_is_in_flight_only_while_process_lives(tmp_path: Path, postgres_server: PostgresServer) -> None:
-    tmp_path.chmod(0o700)
-    name = postgres_server.new_database()
-    with hosts_on(tmp_path, postgres_server.url(name), behaviour=SLOWLY) as hosts:
+    with new_hosts(tmp_path, postgres_server, behaviour=SLOWLY) as hosts:
         batch = handed_over(hosts)
         working = hosts.host("one").start("work", "--once", batch)
         hosts.wait_for_record(8, working)
@@ -170,7 +149,6 @@ def test_row_is_in_flight_only_while_process_lives(tmp_path: Path, postgres_serv
         until(lambda: not hosts.ask(SESSIONS))
         left = Counter(hosts.office.json("status", batch)["states"])
         assert (left["in_flight"], left["in_doubt"]) == (0, len(hosts.ask(IN_FLIGHT)))
-    postgres_server.drop_database(name)
 
 
 def test_dead_worker_with_rows_in_flight_is_listed(hosts: Hosts) -> None:
@@ -187,9 +165,7 @@ def test_dead_worker_with_rows_in_flight_is_listed(hosts: Hosts) -> None:
 
 
 def test_share_ended_by_signal_leaves_ready_rows(tmp_path: Path, postgres_server: PostgresServer) -> None:
-    tmp_path.chmod(0o700)
-    name = postgres_server.new_database()
-    with hosts_on(tmp_path, postgres_server.url(name), behaviour=SLOWLY) as hosts:
+    with new_hosts(tmp_path, postgres_server, behaviour=SLOWLY) as hosts:
         batch = handed_over(hosts)
         leaving = hosts.host("one").start("work", "--once", batch)
         hosts.wait_for_record(4, leaving)
@@ -198,7 +174,6 @@ def test_share_ended_by_signal_leaves_ready_rows(tmp_path: Path, postgres_server
         states = Counter(hosts.office.json("status", batch)["states"])
         assert (leaving.returncode, set(states)) == (6, {"paid", "ready"})
         assert hosts.ask("SELECT count(*) FROM paygw.process WHERE ended_at IS NULL") == [(0,)]
-    postgres_server.drop_database(name)
 
 
 def struck(host: Host, moment: str, number: int, *arguments: str) -> "subprocess.CompletedProcess[str]":

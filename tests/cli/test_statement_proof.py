@@ -18,7 +18,7 @@ from paygw_batch.approval.signed_document import signed, write_document
 from paygw_batch.settle.row_order import RowOrder
 from paygw_batch.settle.statement import StatementProof, TransferFolder
 from tests.support.approving import policy
-from tests.support.clocks import SetClock, clock_of
+from tests.support.clocks import SetClock
 from tests.support.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 TAKES_IT_AND_LOSES_THE_REPLY = '[default]\nfault = "drop_after"\n'
@@ -29,11 +29,6 @@ ALGORITHMS = {
     "p-256": ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"),
     "ed25519": ("-algorithm", "ed25519"),
 }
-
-
-@pytest.fixture
-def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
-    return clock_of(monkeypatch)
 
 
 def openssl(*arguments: str | Path) -> None:

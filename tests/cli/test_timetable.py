@@ -5,7 +5,6 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 
 from paygw_batch.settings.sections import pick_up_name
 from tests.promise.campaign.machine import children_of
-from tests.support.clusters import Host, Hosts, hosts_on
+from tests.support.clusters import Host, Hosts, new_hosts
 from tests.support.patience import PATIENCE_S, until
 from tests.support.postgres_server import BIN, PostgresServer
 from tests.support.program import kenyan_rows, kill
@@ -30,13 +29,9 @@ RESULTS = "SELECT job, exit_code FROM paygw_jobs.paygw_result ORDER BY job"
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Hosts]:
-    tmp_path.chmod(0o700)
-    name = postgres_server.new_database()
-    (tmp_path / "drop").mkdir(mode=0o700)
-    with hosts_on(tmp_path, postgres_server.url(name)) as found:
-        yield found
-    postgres_server.drop_database(name)
+def hosts(hosts: Hosts) -> Hosts:
+    (hosts.place / "drop").mkdir(mode=0o700)
+    return hosts
 
 
 def with_timetable(host: Host, place: Path, at: str = ONCE, *, more: str = "") -> Host:
@@ -212,10 +207,8 @@ def test_worker_does_only_jobs_of_own_configuration(hosts: Hosts) -> None:
 
 @pytest.mark.long
 def test_signal_to_run_folder_leaves_run_to_workers(tmp_path: Path, postgres_server: PostgresServer) -> None:
-    tmp_path.chmod(0o700)
     (tmp_path / "drop").mkdir(mode=0o700)
-    name = postgres_server.new_database()
-    with hosts_on(tmp_path, postgres_server.url(name), behaviour="[default]\ndelay_s = 1\n") as hosts:
+    with new_hosts(tmp_path, postgres_server, behaviour="[default]\ndelay_s = 1\n") as hosts:
         worker = hosts.host("one").start("work")
         hosts.wait_for_workers(worker)
         dropped(tmp_path)
@@ -229,7 +222,6 @@ def test_signal_to_run_folder_leaves_run_to_workers(tmp_path: Path, postgres_ser
         assert hosts.office.json("run-folder", tmp_path / "drop")["states"] == {"paid": ROWS}
         assert paid_once(hosts)
         kill(worker)
-    postgres_server.drop_database(name)
 
 
 def test_second_run_folder_is_refused_while_first_follows(hosts: Hosts) -> None:

@@ -10,15 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.approving import edited, plan_of, policy, prepared, signed_again
-from tests.support.program import Program, kenyan_rows, kill, sandbox_toml
-
-
-@pytest.fixture
-def careful(program: Program) -> Program:
-    """A company where KES 1,000 and more need one approval; ada and ben may prepare, and cleo may only approve."""
-    program.config.write_text(sandbox_toml() + policy(program.home))
-    return program
+from tests.support.approving import edited, plan_of, prepared, signed_again
+from tests.support.program import Program, kenyan_rows, kill
 
 
 def withdraw(program: Program, name: str, document: Path | None = None) -> int:

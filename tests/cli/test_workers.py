@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from unittest.mock import Mock
@@ -19,7 +18,7 @@ from paygw_batch.cli.signals import Interruption
 from paygw_batch.cluster import work_command
 from paygw_batch.cluster.job_worker import JobWorker
 from tests.cli.stopped import stopped
-from tests.support.clusters import Hosts, ended, has_ended, hosts_on
+from tests.support.clusters import Hosts, ended, has_ended, hosts_on, new_hosts
 from tests.support.patience import PATIENCE_S, until
 from tests.support.postgres_server import PostgresServer, own_server
 from tests.support.program import Program, kenyan_rows, kill, read_csv
@@ -27,15 +26,6 @@ from tests.support.program import Program, kenyan_rows, kill, read_csv
 ROWS = 60
 WINDOW = 4
 """Requests in flight of one worker, by the hosts' configuration."""
-
-
-@pytest.fixture
-def hosts(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Hosts]:
-    tmp_path.chmod(0o700)
-    name = postgres_server.new_database()
-    with hosts_on(tmp_path, postgres_server.url(name)) as found:
-        yield found
-    postgres_server.drop_database(name)
 
 
 def paid_once(hosts: Hosts) -> bool:
@@ -289,10 +279,8 @@ def test_interrupt_of_follower_stops_batch(hosts: Hosts) -> None:
 
 
 def test_breaker_of_single_worker_stops_whole_batch(tmp_path: Path, postgres_server: PostgresServer) -> None:
-    tmp_path.chmod(0o700)
-    name = postgres_server.new_database()
     declined = '[default]\nstatus = "declined"\ncommits = false\n'
-    with hosts_on(tmp_path, postgres_server.url(name), behaviour=declined) as hosts:
+    with new_hosts(tmp_path, postgres_server, behaviour=declined) as hosts:
         sheet = hosts.office.sheet(kenyan_rows(ROWS))
         assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
         assert "for the same reason" in ended(hosts.host("one").start("work", "--once"), 6)
@@ -302,7 +290,6 @@ def test_breaker_of_single_worker_stops_whole_batch(tmp_path: Path, postgres_ser
         assert states["rejected"] <= 10 + WINDOW
         ended(hosts.host("two").start("work", "--once"), 0)
         assert hosts.office.json("status", sheet)["states"] == states
-    postgres_server.drop_database(name)
 
 
 # What is refused.

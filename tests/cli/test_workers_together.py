@@ -9,7 +9,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from paygw_batch.sandbox.server import SandboxApp
-from tests.support.clusters import Hosts, ended, hosts_on
+from tests.support.clusters import Hosts, ended, new_hosts
 from tests.support.postgres_server import PostgresServer
 from tests.support.program import kenyan_rows, kill
 
@@ -41,11 +41,8 @@ def at_gateway(monkeypatch: pytest.MonkeyPatch) -> AtTheGateway:
 @pytest.fixture
 def hosts(tmp_path: Path, postgres_server: PostgresServer, at_gateway: AtTheGateway) -> Iterator[Hosts]:
     assert at_gateway.most == 0
-    tmp_path.chmod(0o700)
-    name = postgres_server.new_database()
-    with hosts_on(tmp_path, postgres_server.url(name)) as found:
+    with new_hosts(tmp_path, postgres_server) as found:
         yield found
-    postgres_server.drop_database(name)
 
 
 def sent_by_two(hosts: Hosts) -> None:

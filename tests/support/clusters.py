@@ -17,6 +17,7 @@ from paygw_batch.sandbox.configured import RECORD_NAME, sandbox_config
 from paygw_batch.sandbox.server import running_sandbox
 from paygw_batch.settings.configuration import load_settings
 from tests.support.patience import PATIENCE_S, until
+from tests.support.postgres_server import PostgresServer
 from tests.support.program import Program, read_csv, sandbox_toml
 
 assert "work" in COMMANDS
@@ -112,6 +113,18 @@ def hosts_on(place: Path, database: str, *, behaviour: str = "[default]\ndelay_s
         made = hosts.office.run("journal", "new")
         assert made.exit_code == 0, made.output
         yield hosts
+
+
+@contextmanager
+def new_hosts(
+    place: Path, server: PostgresServer, *, behaviour: str = "[default]\ndelay_s = 0.02\n"
+) -> Iterator[Hosts]:
+    """Hosts in a folder, with a database of their own as long as the block lasts."""
+    place.chmod(0o700)
+    name = server.new_database()
+    with hosts_on(place, server.url(name), behaviour=behaviour) as hosts:
+        yield hosts
+    server.drop_database(name)
 
 
 @dataclass
