@@ -477,12 +477,7 @@ class Payouts:
             return journal.batches()
 
     def _continued(
-        self,
-        batch: str,
-        before: Callable[[SendJob], None],
-        *,
-        wait: bool,
-        stop_on: Iterable[signal.Signals],
+        self, batch: str, before: Callable[[SendJob], None], *, wait: bool, stop_on: Iterable[signal.Signals]
     ) -> Run:
         def work(parts: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())

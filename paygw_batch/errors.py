@@ -39,12 +39,7 @@ class PaygwError(Exception):
     default_page_hint: ClassVar[str] = ""
 
     def __init__(
-        self,
-        message: str | None = None,
-        *,
-        hint: str | None = None,
-        option: str = "",
-        for_terminal: bool | None = None,
+        self, message: str | None = None, *, hint: str | None = None, option: str = "", for_terminal: bool | None = None
     ) -> None:
         self.option = option
         """The option of `submit` that lets the sheet through, if there is one: a cover note may give it."""

@@ -174,13 +174,20 @@ def complete_batches(ctx: click.Context, _parameter: click.Parameter, incomplete
 
     A shell shows no error, so without a journal nothing is completed.
     """
+    from paygw_batch.opening.open_journal import journal_to_read  # noqa: PLC0415 (not before a shell asks)
+    from paygw_batch.settings.user_directories import own_configuration  # noqa: PLC0415 (as above)
+
+    before = ctx.find_root().params
     batches: list[CompletionItem[str]] = []
     with suppress(PaygwError):
-        batches = [
-            CompletionItem(batch, help=sheet_name)
-            for batch, sheet_name in _batches(ctx.find_root().params)
-            if batch.startswith(incomplete)
-        ]
+        config: Path | None = before.get("config") or own_configuration()
+        settings = settings_of(Invocation(config, before.get("journal"), as_json=False, quiet=True, verbose=False))
+        with journal_to_read(settings) as journal:
+            batches = [
+                CompletionItem(record.batch, help=record.sheet_name)
+                for record in reversed(journal.batches())
+                if record.batch.startswith(incomplete)
+            ]
     return batches or [CompletionItem(incomplete, type="file")]
 
 
@@ -189,14 +196,3 @@ def complete_countries(_ctx: click.Context, _parameter: click.Parameter, incompl
 
     codes = sorted(file.stem for file in (config_dir() / "countries").glob("*.toml"))
     return [CompletionItem(code) for code in codes if code.startswith(incomplete.upper())]
-
-
-def _batches(shared: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the id and sheet of every batch, newest first. `shared` are the options before the command."""
-    from paygw_batch.opening.open_journal import journal_to_read  # noqa: PLC0415 (as above)
-    from paygw_batch.settings.user_directories import own_configuration  # noqa: PLC0415 (not before a shell asks)
-
-    config: Path | None = shared.get("config") or own_configuration()
-    settings = settings_of(Invocation(config, shared.get("journal"), as_json=False, quiet=True, verbose=False))
-    with journal_to_read(settings) as journal:
-        return [(record.batch, record.sheet_name) for record in reversed(journal.batches())]

@@ -392,10 +392,7 @@ def _secret(settings: Settings, environ: Mapping[str, str]) -> bytes:
     secret = secret_of("notifications.secret", section.secret_env, section.secret_file, environ)
     if len(secret) < MIN_SECRET_BYTES:
         raise ConfigurationError(
-            say(
-                "The secret of the notifications is shorter than {least} bytes.",
-                least=MIN_SECRET_BYTES,
-            )
+            say("The secret of the notifications is shorter than {least} bytes.", least=MIN_SECRET_BYTES)
         )
     return secret
 

@@ -35,10 +35,7 @@ def file_of(settings: Settings, path: Path | None = None) -> FilePlace:
     """Return the place of the journal in the file at `path`, or at the configured path."""
     path = path or settings.journal_path()
     return FilePlace(
-        path,
-        endpoint=settings.endpoint_identity(),
-        known_dir=settings.known_journals_directory(path),
-        now=_now,
+        path, endpoint=settings.endpoint_identity(), known_dir=settings.known_journals_directory(path), now=_now
     )
 
 

@@ -30,14 +30,7 @@ from paygw_batch.engine.quarantine import JournalClock
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.extras import HEALTH, extra, extras
 from paygw_batch.gateway.address import operation_url
-from paygw_batch.gateway.signing.key import (
-    EXPIRY_WARNING_DAYS,
-    Custody,
-    KeyKind,
-    KeyTrouble,
-    KeyUnusable,
-    SigningKey,
-)
+from paygw_batch.gateway.signing.key import EXPIRY_WARNING_DAYS, Custody, KeyKind, KeyTrouble, KeyUnusable, SigningKey
 from paygw_batch.journal import TallyKind
 from paygw_batch.language import mark, mark_all, say
 from paygw_batch.opening.gateway_access import (
@@ -405,10 +398,7 @@ def _journal(settings: Settings, now: datetime, wrong: list[str], tell: Tell) ->
         records = journal.batches()
         wrong += JournalClock.read(journal, now).sentences()
         sentence = say(
-            "{path}: batches: {batches:,}, facts: {facts:,}",
-            path=path,
-            batches=len(records),
-            facts=journal.head().seq,
+            "{path}: batches: {batches:,}, facts: {facts:,}", path=path, batches=len(records), facts=journal.head().seq
         )
         due = sum(tally.count for record in records for tally in journal.tallies(record.number, kind=TallyKind.DUE))
     if settings.journal.url is not None:

@@ -112,11 +112,7 @@ def _lines(payment: FoundPayment) -> list[str]:
         batch=payment.batch,
         time=local_minute(payment.opened_at),
     )
-    lines = [
-        say(words, **paid),
-        f"  {order}; {', '.join(times) or say('never sent')}",
-        f"  {where}",
-    ]
+    lines = [say(words, **paid), f"  {order}; {', '.join(times) or say('never sent')}", f"  {where}"]
     if payment.message and payment.state is not State.PAID:
         lines.append(f"  {recorded(payment.message)}")
     if payment.possible_duplicate_of is not None:

@@ -119,17 +119,15 @@ def json_line(summary: Summary) -> str:
     return fit_in_json(json.dumps(summary.as_json(), ensure_ascii=False)) + "\n"
 
 
-def _shown(cell: Cell, style: str) -> Text:
-    if isinstance(cell, tuple):
-        return Text("\n").join(plain(line, style) for line in cell)
-    return plain(number(cell) if isinstance(cell, int) else cell, style)
-
-
 def _cell(heading: str, cell: Cell) -> Text:
     """Return a cell in its column's format: states in their colours and words for people, sums with separators."""
     if heading == "state":
-        return _shown(state_words(str(cell)), STATE_STYLES.get(str(cell), ""))
-    return _shown(with_separators(cell) if heading == "sum" and isinstance(cell, str) else cell, "")
+        return plain(state_words(str(cell)), STATE_STYLES.get(str(cell), ""))
+    if isinstance(cell, tuple):
+        return Text("\n").join(map(plain, cell))
+    if isinstance(cell, int):
+        return plain(number(cell))
+    return plain(with_separators(cell) if heading == "sum" else cell)
 
 
 def _on_one_line(cell: Text) -> str:
