@@ -16,9 +16,7 @@ def catalogue(request: pytest.FixtureRequest) -> tuple[str, Any]:
     return request.param, TOOL["fresh"](request.param)
 
 
-def test_translations_are_complete_certain_and_keep_placeholders(
-    catalogue: tuple[str, Any],
-) -> None:
+def test_translations_are_complete_certain_and_keep_placeholders(catalogue: tuple[str, Any]) -> None:
     assert TOOL["problems"](catalogue[1]) == [], "`python tooling/catalogue.py` adds new sentences to the .po file"
 
 

@@ -15,11 +15,8 @@ SHEET = "country,client_orderid,amount,currency,account_name,account_number,phon
 LEFT = {
     **dict.fromkeys(
         (
-            "samples/payroll-mixed.reconciliation.csv",
-            "samples/mine.csv",
-            "samples/countries/mine.csv",
-            "samples/collections/mine.rejects.csv",
-            "mended.csv",
+            *("samples/payroll-mixed.reconciliation.csv", "samples/mine.csv", "samples/countries/mine.csv"),
+            *("samples/collections/mine.rejects.csv", "mended.csv"),
         ),
         SHEET,
     ),
@@ -33,11 +30,8 @@ LEFT = {
 }
 READERS = (
     "tests/pins/test_pins.py::test_outputs_match_pins[samples]",
-    "tests/test_documents.py::test_links_lead_somewhere",
-    "tests/test_house_documents.py",
-    "tests/test_man_pages.py",
-    "tests/test_site.py",
-    "tests/test_systemd_units.py",
+    *("tests/test_documents.py::test_links_lead_somewhere", "tests/test_house_documents.py"),
+    *("tests/test_man_pages.py", "tests/test_site.py", "tests/test_systemd_units.py"),
 )
 """The tests that list files of the checkout."""
 

@@ -92,22 +92,13 @@ def test_file_and_frame_of_same_rows_share_batch(payouts: Payouts, program: Prog
         assert finished(run.wait()).batch == first["batch"]
 
 
-def test_wait_takes_no_outcomes_and_returns_the_result(payouts: Payouts) -> None:
-    with payouts.submit(people(10), name=NAME) as run:
-        assert finished(run.wait()).states == {"paid": 10}
-
-
-def test_reconcile_and_batches_tell_journal_content(payouts: Payouts) -> None:
+def test_reconcile_batches_and_command_tell_the_same(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(3), name=NAME) as run:
         result = finished(run.wait())
+    assert result.states == {"paid": 3}
     later = payouts.reconcile(result.batch[:6])
     assert later.reconciliation.equals(result.reconciliation)
     assert [(one.batch, one.sheet_name) for one in payouts.batches()] == [(result.batch, NAME)]
-
-
-def test_the_command_tells_the_same(payouts: Payouts, program: Program) -> None:
-    with payouts.submit(people(3), name=NAME) as run:
-        result = finished(run.wait())
     told = program.json("status", result.batch)
     assert (told["states"], told["totals"]) == (result.states, result.totals)
     assert program.json("verify")["exit_code"] == 0

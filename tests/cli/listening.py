@@ -58,13 +58,7 @@ def merchant_and_gateway(program: Program, *, behaviour: str, notifications: str
     (gateway / "behaviour.toml").write_text(behaviour)
     (gateway / "paygw.toml").write_text(sandbox_toml(server_callback_url=callback) + section)
     with started(
-        program,
-        "sandbox",
-        "--port",
-        str(gateway_port),
-        "--behaviour",
-        "behaviour.toml",
-        config=gateway / "paygw.toml",
+        program, "sandbox", "--port", str(gateway_port), "--behaviour", "behaviour.toml", config=gateway / "paygw.toml"
     ) as process:
         wait_until_there(gateway_port, process)
         text = sandbox_toml(server_callback_url=callback, base_url=f'"http://127.0.0.1:{gateway_port}"')

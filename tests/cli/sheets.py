@@ -78,14 +78,14 @@ def fill(workbook: Path, rows: list[dict[str, str]]) -> None:
     book.save(workbook)
 
 
-def workbook(path: Path, **worksheets: list[str]) -> Path:
+def workbook(path: Path, heading: str = HEADING, /, **worksheets: list[str]) -> Path:
     """Write a workbook with these worksheets of CSV lines, each below the heading."""
     book = openpyxl.Workbook()
     assert book.active is not None
     book.remove(book.active)
     for name, rows in worksheets.items():
         worksheet = book.create_sheet(name)
-        for row in (HEADING, *rows):
+        for row in (heading, *rows):
             worksheet.append(row.split(","))
     book.save(path)
     return path

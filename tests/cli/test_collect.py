@@ -261,9 +261,7 @@ def interrupted(program: Program) -> tuple[Program, str]:
     return program, batch
 
 
-def test_killed_collection_resumes_with_unanswered_row_in_doubt(
-    interrupted: tuple[Program, str],
-) -> None:
+def test_killed_collection_resumes_with_unanswered_row_in_doubt(interrupted: tuple[Program, str]) -> None:
     program, batch = interrupted
     summary = program.json("resume", batch)
     assert summary["states"] == {"in_doubt": 1, "paid": 3}

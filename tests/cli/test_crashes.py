@@ -28,9 +28,7 @@ def slow_sandbox(program: Program) -> Program:
     return program
 
 
-def test_repeatedly_killed_run_reconciles_every_row_once(
-    slow_sandbox: Program,
-) -> None:
+def test_repeatedly_killed_run_reconciles_every_row_once(slow_sandbox: Program) -> None:
     program = slow_sandbox
     sheet = program.sheet(kenyan_rows(ROWS))
     for lines in (0, 1, 2, 20, 40, 41, 75):

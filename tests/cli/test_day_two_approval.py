@@ -10,26 +10,18 @@ from tests.support.approving import edited, plan_of, policy, prepared, refused
 from tests.support.program import Program, kenyan_rows, sandbox_toml
 
 
-def test_plan_approved_by_second_person_is_paid(careful: Program) -> None:
-    sheet = prepared(careful, "cleo")
-    summary = careful.json("submit", sheet)
+def test_approved_plan_is_paid_and_names_both_people(careful: Program) -> None:
+    summary = careful.json("submit", prepared(careful, "cleo"))
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 3})
-
-
-def test_journal_names_maker_and_approver(careful: Program) -> None:
-    batch = careful.json("submit", prepared(careful, "cleo"))["batch"]
-    said = [deed["said"] for deed in careful.json("status", batch, "--history")["history"]]
+    said = [deed["said"] for deed in careful.json("status", summary["batch"], "--history")["history"]]
     assert said[1].startswith("prepared by ada at ")
     assert said[2].startswith("approved by cleo at ")
     assert careful.json("verify")["exit_code"] == 0
 
 
-def test_unplanned_sheet_is_not_sent(careful: Program) -> None:
+def test_unplanned_or_unapproved_sheet_is_not_sent(careful: Program) -> None:
     careful.sheet(kenyan_rows(3))
     assert "there is no plan" in refused(careful)
-
-
-def test_unapproved_plan_is_not_sent(careful: Program) -> None:
     prepared(careful)
     assert "have enough approvals: 1 is needed, 0 valid" in refused(careful)
 

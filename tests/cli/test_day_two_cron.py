@@ -107,12 +107,8 @@ def test_refused_sheet_is_moved_and_good_sheet_paid(program: Program, folder: Pa
         ("good.csv", 0),
     ]
     assert files(folder, "refused") == [
-        "bad.csv",
-        "bad.rejects.csv",
-        "bad.summary.json",
-        "torn.csv",
-        "torn.refused.txt",
-        "torn.summary.json",
+        *("bad.csv", "bad.rejects.csv", "bad.summary.json"),
+        *("torn.csv", "torn.refused.txt", "torn.summary.json"),
     ]
     (rejects,) = (folder / "refused").glob("*.rejects.csv")
     assert [line["client_orderid"] for line in read_csv(rejects)] == ["BAD"]

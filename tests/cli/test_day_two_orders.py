@@ -147,15 +147,7 @@ def test_approver_sees_rows_states_reasons_and_sums(doubtful: Program) -> None:
     ordered(doubtful)
     result = doubtful.run("approve", order_of(doubtful), "--key", pem(doubtful, "cleo"))
     told = " ".join(result.stdout.split())
-    for part in (
-        "An order about 1 row of batch",
-        "LOST-1",
-        "doubt",
-        "not-received",
-        "9,008.00",
-        "Ticket",
-        "4711",
-    ):
+    for part in ("An order about 1 row of batch", "LOST-1", "doubt", "not-received", "9,008.00", "Ticket", "4711"):
         assert part in told
     assert "Prepared by ada at " in told
     assert "Approved by cleo. The order has 1 of 1 approval." in told

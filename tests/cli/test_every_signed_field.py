@@ -49,13 +49,7 @@ def fields_of(kind: Any, where: Where = ()) -> Iterator[tuple[Where, Any]]:
 
 
 CASES = [
-    pytest.param(
-        kind,
-        purpose,
-        where,
-        shape,
-        id=f"{purpose}-{'.'.join(where)}",
-    )
+    pytest.param(kind, purpose, where, shape, id=f"{purpose}-{'.'.join(where)}")
     for kind, purpose in KINDS
     for where, shape in fields_of(kind)
 ]

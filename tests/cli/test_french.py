@@ -18,11 +18,7 @@ from tests.support.catalogue import english_in
 from tests.support.program import SAMPLES, Program, kenyan_rows
 from tests.support.sheet_values import of_rows
 
-ROWS = [
-    *kenyan_rows(2),
-    *kenyan_rows(1, amount="9001", prefix="NO"),
-    *kenyan_rows(1, amount="9007", prefix="LOST"),
-]
+ROWS = [*kenyan_rows(2), *kenyan_rows(1, amount="9001", prefix="NO"), *kenyan_rows(1, amount="9007", prefix="LOST")]
 
 
 def text_of_page(page: str) -> str:

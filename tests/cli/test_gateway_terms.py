@@ -116,8 +116,7 @@ def test_person_without_optional_last_name_is_paid(program: Program, heading: st
 
 def test_operator_terms_add_fields_and_defaults(program: Program) -> None:
     tanzania(
-        program,
-        'optional = ["receiver_email"]\nalso = ["server_callback_url"]\ndefaults = { order_desc = "Salary" }',
+        program, 'optional = ["receiver_email"]\nalso = ["server_callback_url"]\ndefaults = { order_desc = "Salary" }'
     )
     sheet = program.sheet([ROW], heading=TANZANIAN)
     shown = program.run("sign", sheet, "--row", "2").output

@@ -20,14 +20,8 @@ from paygw_batch.settings.configuration import load_settings
 from tests.support.program import Program
 
 NEEDED = (
-    "--base-url",
-    "https://gateway.example/base",
-    "--endpoint-id",
-    "77",
-    "--consumer-key",
-    'merchant "x" \\ é',
-    "--server-callback-url",
-    "https://merchant.example/callback",
+    *("--base-url", "https://gateway.example/base", "--endpoint-id", "77", "--consumer-key", 'merchant "x" \\ é'),
+    *("--server-callback-url", "https://merchant.example/callback"),
 )
 
 

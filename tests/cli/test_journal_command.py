@@ -337,12 +337,7 @@ def test_older_copy_in_fresh_state_sends_nothing(program: Program, gateway: Loop
     fresh = str(program.home / "fresh")
     sheet, folder = program.home / "payroll.csv", program.home / "drop"
     folder.mkdir()
-    for arguments in (
-        ("submit", sheet),
-        ("submit", sheet, "--dry-run"),
-        ("resume", "abc"),
-        ("run-folder", folder),
-    ):
+    for arguments in (("submit", sheet), ("submit", sheet, "--dry-run"), ("resume", "abc"), ("run-folder", folder)):
         assert "has never seen the journal" in refused(program, *arguments, XDG_STATE_HOME=fresh)
     looked = program.run("status", XDG_STATE_HOME=fresh)
     assert looked.exit_code == 0

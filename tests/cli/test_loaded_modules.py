@@ -54,12 +54,7 @@ def test_validate_loads_no_journal_engine_or_network(program: Program) -> None:
     names = loaded(program, "validate", SAMPLES / "payroll-mixed.csv")
     assert "paygw_batch.sheet.check.validate" in names
     ours = (
-        "ours.journal",
-        "ours.engine.engine",
-        "ours.run",
-        "ours.gateway",
-        "ours.sandbox",
-        "ours.listener",
+        *("ours.journal", "ours.engine.engine", "ours.run", "ours.gateway", "ours.sandbox", "ours.listener"),
         "ours.api",
     )
     assert among(names, *ours, "apsw", "cryptography", "httpx", "httptools", "uvicorn", "starlette") == []
@@ -72,11 +67,7 @@ def test_status_loads_no_transport_sandbox_or_reader(program: Program) -> None:
         names = loaded(program, *arguments)
         assert "paygw_batch.journal.sqlite.sqlite_journal" in names
         ours = (
-            "ours.sandbox",
-            "ours.listener",
-            "ours.engine.engine",
-            "ours.gateway.http",
-            "ours.sheet.read",
+            *("ours.sandbox", "ours.listener", "ours.engine.engine", "ours.gateway.http", "ours.sheet.read"),
             "ours.sheet.check",
         )
         heavy = ("httpx", "httptools", "uvicorn", "starlette", "jinja2", "h11", "cryptography", "polars", "pandera")

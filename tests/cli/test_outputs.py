@@ -102,10 +102,7 @@ def test_the_sheet_is_known_by_whatever_name(paid: Program, by: str) -> None:
         "journal.sqlite3.lock",
         *("JOURNAL.sqlite3-WAL", "known.journal.sqlite3/new", "state/paygw-batch/journals/new"),
         *(
-            "sandbox-merchant.pem",
-            "sandbox-record.csv",
-            "sandbox-record-payin.csv",
-            "sandbox-callbacks.csv",
+            *("sandbox-merchant.pem", "sandbox-record.csv", "sandbox-record-payin.csv", "sandbox-callbacks.csv"),
             "paygw.toml",
         ),
     ],
@@ -206,9 +203,7 @@ def test_an_empty_file_is_replaced(paid: Program) -> None:
     assert len(read_csv(out)) == 2
 
 
-def test_foreign_reconciliation_file_stops_run_before_sending(
-    program: Program,
-) -> None:
+def test_foreign_reconciliation_file_stops_run_before_sending(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     (program.home / "payroll.reconciliation.csv").write_text(FOREIGN)
     told = program.run("submit", sheet)

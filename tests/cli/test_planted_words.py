@@ -15,11 +15,7 @@ from tests.support.approving import plan_of, policy
 from tests.support.planted_words import in_other_words, reworded
 from tests.support.program import SAMPLES, Program, kenyan_rows, read_csv, sandbox_toml
 
-ROWS = [
-    *kenyan_rows(2),
-    *kenyan_rows(1, amount="9001", prefix="NO"),
-    *kenyan_rows(2, amount="9007", prefix="LOST"),
-]
+ROWS = [*kenyan_rows(2), *kenyan_rows(1, amount="9001", prefix="NO"), *kenyan_rows(2, amount="9007", prefix="LOST")]
 OF_A_ROW = ("row", "client_orderid", "state", "attempts", "sent_orderid", "http_status", "error_code")
 Day = Callable[[Program], object]
 Words = Callable[[], AbstractContextManager[None]]

@@ -150,9 +150,7 @@ def test_approvals_of_two_copies_add_up(cluster: Listening) -> None:
     assert cluster.json("submit", sheet)["states"] == {"paid": 3}
 
 
-def test_worker_sends_approved_batch_without_new_approval(
-    cluster: Listening,
-) -> None:
+def test_worker_sends_approved_batch_without_new_approval(cluster: Listening) -> None:
     config = cluster.config.read_text()
     cluster.config.write_text(config + policy(cluster.home))
     sheet = prepared(cluster, "ben")

@@ -13,10 +13,7 @@ def test_refresh_without_profile_names_missing_key(program: Program) -> None:
 
 
 def test_refresh_settles_rows_and_lists_not_found(program: Program) -> None:
-    with_enquiries(
-        program,
-        '[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\nlimit_min = 0.05\n',
-    )
+    with_enquiries(program, '[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\nlimit_min = 0.05\n')
     rows = [row.replace("1500.50", amount) for row, amount in zip(kenyan_rows(len(AMOUNTS)), AMOUNTS, strict=True)]
     sheet = program.sheet(rows)
     before = program.json("submit", sheet)

@@ -104,12 +104,7 @@ def test_template_never_overwrites_file(program: Program) -> None:
 
 @pytest.mark.parametrize(
     ("country", "sentence"),
-    [
-        ("KY", "did you mean KE?"),
-        ("BJ", "Benin is written BN"),
-        ("Kenya", "write KE"),
-        ("", "not a known country"),
-    ],
+    [("KY", "did you mean KE?"), ("BJ", "Benin is written BN"), ("Kenya", "write KE"), ("", "not a known country")],
 )
 def test_an_unknown_country_is_told_with_the_nearest(program: Program, country: str, sentence: str) -> None:
     result = program.run("template", "TZ", country, "--out", program.home / "new.xlsx")
