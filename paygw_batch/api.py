@@ -508,13 +508,8 @@ class Payouts:
     def _found(self, journal: JournalReader, batch: str) -> BatchRecord:
         record = find_batch(journal, batch)
         if record.operation != PAYOUT:
-            raise UsageError(
-                say(
-                    "Batch {batch} belongs to another operation ({operation}).",
-                    batch=record.batch,
-                    operation=record.operation,
-                )
-            )
+            about = {"batch": record.batch, "operation": record.operation}
+            raise UsageError(say("Batch {batch} belongs to another operation ({operation}).", **about))
         return record
 
     def _given(

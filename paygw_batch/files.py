@@ -70,23 +70,17 @@ def check_outputs(outputs: Sequence[Output], kept: Sequence[ProtectedFile], *, f
     An existing file is replaced if it is empty, if it is one of ours, or with `force`; those `kept` never are.
     """
     for at, output in enumerate(outputs):
+        about = {"named": output.named, "path": output.path}
         for protected in kept:
             if protected.is_hit_by(output.path):
                 raise OutputError(
-                    say(
-                        "{named} {path} would overwrite {what}.",
-                        named=output.named,
-                        path=output.path,
-                        what=say(protected.what),
-                    ),
+                    say("{named} {path} would overwrite {what}.", **about, what=say(protected.what)),
                     hint=say("Nothing was read or sent. Name another file."),
                 )
         for other in outputs[:at]:
             if ProtectedFile("", other.path).is_hit_by(output.path):
                 raise OutputError(
-                    say(
-                        "{named} and {other} both name {path}.", named=output.named, other=other.named, path=output.path
-                    ),
+                    say("{named} and {other} both name {path}.", **about, other=other.named),
                     hint=say("Name two different files."),
                 )
         if output.needed:
@@ -97,11 +91,7 @@ def check_outputs(outputs: Sequence[Output], kept: Sequence[ProtectedFile], *, f
                     say("{path} already exists.", path=output.path), hint=say("Name a file that does not exist yet.")
                 )
             raise OutputError(
-                say(
-                    "{named} {path} already exists, and this program did not write it.",
-                    named=output.named,
-                    path=output.path,
-                ),
+                say("{named} {path} already exists, and this program did not write it.", **about),
                 hint=say(
                     "Nothing was read or sent. Name another file, or overwrite it with --force if the command "
                     "has that option."

@@ -50,7 +50,7 @@ from paygw_batch.gateway.signing.key import (
 )
 from paygw_batch.gateway.signing.signers import Signers
 from paygw_batch.journal import BatchRecord, Journal
-from paygw_batch.language import say
+from paygw_batch.language import mark, say
 from paygw_batch.opening.given_sheet import operation_of, require_complete
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import PayinSection
@@ -71,14 +71,9 @@ def secret_of(key: str, variable: str | None, file: Path | None, environ: Mappin
         return text.encode()
     if file is not None:
         return _private_file(f"{key}_file", file)
-    variable_name = "" if variable is None else f" ({variable})"
-    raise ConfigurationError(
-        say(
-            "The configuration does not set {key}_file, and no variable that {key}_env names{named} is set.",
-            key=key,
-            named=variable_name,
-        )
-    )
+    named = "" if variable is None else f" ({variable})"
+    unset = mark("The configuration does not set {key}_file, and no variable that {key}_env names{named} is set.")
+    raise ConfigurationError(say(unset, key=key, named=named))
 
 
 def passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
@@ -343,12 +338,9 @@ def _require_keys(settings: Settings, *keys: str, hint: str = "") -> None:
     section = settings.notifications
     missing = [f"notifications.{key}" for key in keys if not getattr(section, key)]
     if missing:
+        about = {"authenticity": section.authenticity, "missing": ", ".join(missing)}
         raise ConfigurationError(
-            say(
-                'authenticity = "{authenticity}" also needs {missing}.',
-                authenticity=section.authenticity,
-                missing=", ".join(missing),
-            ),
+            say('authenticity = "{authenticity}" also needs {missing}.', **about),
             hint=say("The gateway's interface shows none of them: write down what its operator says.{hint}", hint=hint),
         )
 

@@ -11,7 +11,7 @@ from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.load import load_operation, load_rules, minor_units_by_currency, operation_names
 from paygw_batch.countries.rules import AmountUnit, CountryRule, Operation, Rules
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.language import say
+from paygw_batch.language import mark, say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.check.mending import Mending, mended_sheet
 from paygw_batch.sheet.check.spelling import Spelling, readings, spelling_question, with_texts
@@ -93,18 +93,13 @@ def filled_in_notes(rules: Rules, countries: Iterable[str], columns: Collection[
     notes = []
     for code in sorted(set(countries) & set(rules)):
         filled = sorted(rules[code].defaults.items())
-        absent = [f'{name} = "{value}"' for name, value in filled if name not in columns]
-        empty = [f'{name} = "{value}"' for name, value in filled if name in columns]
+        absent = ", ".join(f'{name} = "{value}"' for name, value in filled if name not in columns)
+        empty = ", ".join(f'{name} = "{value}"' for name, value in filled if name in columns)
         if absent:
-            notes.append(
-                say(
-                    "{code}: the sheet does not say these, so they are filled in: {absent}.",
-                    code=code,
-                    absent=", ".join(absent),
-                )
-            )
+            sentence = mark("{code}: the sheet does not say these, so they are filled in: {absent}.")
+            notes.append(say(sentence, code=code, absent=absent))
         if empty:
-            notes.append(say("{code}: empty cells are filled in: {empty}.", code=code, empty=", ".join(empty)))
+            notes.append(say("{code}: empty cells are filled in: {empty}.", code=code, empty=empty))
     return notes
 
 

@@ -192,13 +192,12 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
         # The request of a row in flight may have arrived, although its run has ended. The row must be in doubt before
         # anything else is sent.
         if interrupted := journal.mark_interrupted(timestamp(utc_now())):
-            tell(
-                say_count(
-                    interrupted,
-                    "{count:,} row was in flight when the last run ended. It is in doubt now.",
-                    "{count:,} rows were in flight when the last run ended. They are in doubt now.",
-                )
+            sentence = say_count(
+                interrupted,
+                "{count:,} row was in flight when the last run ended. It is in doubt now.",
+                "{count:,} rows were in flight when the last run ended. They are in doubt now.",
             )
+            tell(sentence)
         judge_arrivals(settings, journal, tell)
         yield journal
     finally:
@@ -219,15 +218,13 @@ def require_journal(settings: Settings, command: str) -> str:
 def judge_arrivals(settings: Settings, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
     findings = journal.judge_arrivals(settings.words(), at=timestamp(utc_now()))
     if findings and not is_quiet:
-        findings_text = ", ".join(counted_finding(count, finding) for finding, count in sorted(findings.items()))
-        tell(
-            say_count(
-                findings.total(),
-                "{count:,} notification was recorded: {findings}.",
-                "{count:,} notifications were recorded: {findings}.",
-                findings=findings_text,
-            )
+        sentence = say_count(
+            findings.total(),
+            "{count:,} notification was recorded: {findings}.",
+            "{count:,} notifications were recorded: {findings}.",
+            findings=", ".join(counted_finding(count, finding) for finding, count in sorted(findings.items())),
         )
+        tell(sentence)
 
 
 @contextmanager

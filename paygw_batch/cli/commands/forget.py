@@ -13,7 +13,7 @@ from paygw_batch.cli.send_batch import held
 from paygw_batch.errors import UsageError
 from paygw_batch.forget_people import Forgotten, choose, files_elsewhere, forget_by_word
 from paygw_batch.journal import Forgettable, JournalReader, OldPages
-from paygw_batch.language import mark_all, say, say_count
+from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.opening.open_journal import journal_to_read
 from paygw_batch.show.summary import ExitCode, Summary
 
@@ -78,22 +78,17 @@ def require_one(before: str | None, person: str | None) -> None:
 
 def show_chosen(screen: Screen, journal: JournalReader, chosen: Forgettable) -> None:
     records = {record.number: record for record in journal.batches()}
-    screen.table(
-        "",
-        mark_all("batch", "sheet", "opened at", "rows"),
-        [
-            (records[batch].batch, records[batch].sheet_name, records[batch].opened_at, len(numbers))
-            for batch, numbers in chosen.batches.items()
-        ],
+    lines = [
+        (records[batch].batch, records[batch].sheet_name, records[batch].opened_at, len(numbers))
+        for batch, numbers in chosen.batches.items()
+    ]
+    screen.table("", mark_all("batch", "sheet", "opened at", "rows"), lines)
+    waits = mark(
+        "Batch {batch} is not over: a row is ready, in doubt, accepted or in quarantine, a message waits, or it is so "
+        "new that sheets are still compared with it. No one in it can be forgotten yet."
     )
     for batch in chosen.waiting:
-        screen.say(
-            say(
-                "Batch {batch} is not over: a row is ready, in doubt, accepted or in quarantine, a message waits, or "
-                "it is so new that sheets are still compared with it. No one in it can be forgotten yet.",
-                batch=records[batch].batch,
-            )
-        )
+        screen.say(say(waits, batch=records[batch].batch))
 
 
 def _counted(chosen: Forgettable) -> str:
@@ -128,12 +123,11 @@ def forgotten(screen: Screen, journal: JournalReader, done: Forgotten) -> Summar
         case OldPages.NOWHERE:
             pass
         case OldPages.IN_DATABASE:
-            screen.say(
-                say(
-                    "The server keeps the old data until the owner of the database runs ANALYZE, VACUUM FULL "
-                    "and CHECKPOINT. No one can use the journal meanwhile, so run them when nothing is being sent."
-                )
+            sentence = say(
+                "The server keeps the old data until the owner of the database runs ANALYZE, VACUUM FULL and "
+                "CHECKPOINT. No one can use the journal meanwhile, so run them when nothing is being sent."
             )
+            screen.say(sentence)
         case OldPages.IN_LOG:
             code = ExitCode.STOPPED_EARLY
             message += " " + say(

@@ -23,7 +23,7 @@ from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.gateway.notification import read_notification
 from paygw_batch.journal import Arrived
 from paygw_batch.journal.place import KeepBeside
-from paygw_batch.language import say
+from paygw_batch.language import mark, say
 from paygw_batch.listener import InGroups, Limits, ListenerApp, serve
 from paygw_batch.opening.gateway_access import GatewayAccess, authenticity, field_names, gateway_of, listener_path
 from paygw_batch.opening.given_sheet import rules_of
@@ -190,13 +190,8 @@ class _Taking:
         except JournalHeld:
             return True
         except JournalError as error:
-            self._note_once(
-                say(
-                    "Notifications are stored, but not yet recorded in the journal: {message} {hint}",
-                    message=error.message,
-                    hint=error.hint,
-                )
-            )
+            sentence = mark("Notifications are stored, but not yet recorded in the journal: {message} {hint}")
+            self._note_once(say(sentence, message=error.message, hint=error.hint))
             return False
         return True
 

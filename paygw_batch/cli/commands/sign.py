@@ -67,10 +67,8 @@ def sign_command(
     Body and header together are a payment order. Without --timestamp it is dated 2023, and a gateway that checks the
     time refuses it.
     """
-    screen, settings = (
-        Screen(invocation, only_shows=True),
-        settings_of(invocation, {("gateway", "signature_profile"): profile}),
-    )
+    screen = Screen(invocation, only_shows=True)
+    settings = settings_of(invocation, {("gateway", "signature_profile"): profile})
     rules = rules_of(settings, operation)
     validated, _ = answered(screen, GivenSheet.validated, GivenSheet(settings, rules, sheet, reading))
     entry = _row(validated, row)

@@ -165,44 +165,38 @@ def _write_questions(journal: JournalReader, record: BatchRecord, out: Path, scr
 
     rows = questions(journal, record, minor_units_by_currency())
     write_frame(rows, out)
-    screen.say(
-        say_count(
-            rows.height,
-            "{count:,} question for the gateway's support is in {out}.",
-            "{count:,} questions for the gateway's support are in {out}.",
-            out=out,
-        )
+    sentence = say_count(
+        rows.height,
+        "{count:,} question for the gateway's support is in {out}.",
+        "{count:,} questions for the gateway's support are in {out}.",
+        out=out,
     )
+    screen.say(sentence)
 
 
 def _show_run(followed: FollowedBatch, screen: Screen) -> None:
-    if followed.running is None or not followed.is_sending:
+    running = followed.running
+    if running is None or not followed.is_sending:
         return
-    screen.say(
-        say(
-            "`paygw-batch {command}` (process {pid}) is sending it since {since}: {answered:,} of {payable:,} rows "
-            "have an answer.",
-            command=followed.running.command,
-            pid=followed.running.pid,
-            since=local_minute(followed.running.since),
-            answered=followed.answered,
-            payable=followed.payable,
-        )
+    sending = mark(
+        "`paygw-batch {command}` (process {pid}) is sending it since {since}: {answered:,} of {payable:,} rows have an "
+        "answer."
     )
+    about = {"command": running.command, "pid": running.pid, "since": local_minute(running.since)}
+    screen.say(say(sending, **about, answered=followed.answered, payable=followed.payable))
 
 
 def _one(status: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen, *, only_doubt: bool) -> Summary:
     record = status.record
-    screen.say(
-        say(
-            "Batch {batch}: {sheet_name}, {operation}, {rows}, opened {opened_at}.",
-            batch=record.batch,
-            sheet_name=record.sheet_name,
-            operation=say(record.operation),
-            rows=say_count(record.rows, "{count:,} row", "{count:,} rows"),
-            opened_at=local_minute(record.opened_at),
-        )
+    sentence = say(
+        "Batch {batch}: {sheet_name}, {operation}, {rows}, opened {opened_at}.",
+        batch=record.batch,
+        sheet_name=record.sheet_name,
+        operation=say(record.operation),
+        rows=say_count(record.rows, "{count:,} row", "{count:,} rows"),
+        opened_at=local_minute(record.opened_at),
     )
+    screen.say(sentence)
     if not only_doubt:
         _show_tallies(status.tallies, screen)
     _show_steps(status, payments, screen)
@@ -246,14 +240,11 @@ def _show_tallies(tallies: Sequence[StateTally], screen: Screen) -> None:
 def _show_steps(status: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen) -> None:
     """Show the first rows that need a person, each with its next step. Rows in doubt share one instruction."""
     count = status.needing
+    next_for = say_count(
+        count, "What to do next ({count:,} row needs a person):", "What to do next ({count:,} rows need a person):"
+    )
     if count:
-        screen.say(
-            say_count(
-                count,
-                "What to do next ({count:,} row needs a person):",
-                "What to do next ({count:,} rows need a person):",
-            )
-        )
+        screen.say(next_for)
     listed = status.rows[:SHOWN_LINES]
     for entry in listed:
         row, why = entry.row, f" ({entry.row.error_code})" if entry.row.error_code else ""
@@ -403,13 +394,11 @@ def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object
             lines,
         )
         screen.say_more(len(waiting))
-        screen.say(
-            say(
-                "Ask the gateway whether they are true, then record what happened to each row: "
-                "`paygw-batch resolve row {batch} N --evidence TEXT --as paid`, rejected or not-received.",
-                batch=status.record.batch,
-            )
+        ask = mark(
+            "Ask the gateway whether they are true, then record what happened to each row: `paygw-batch resolve row "
+            "{batch} N --evidence TEXT --as paid`, rejected or not-received."
         )
+        screen.say(say(ask, batch=status.record.batch))
     return [{name: value for name, value in asdict(message).items() if name not in _NOT_TOLD} for message in waiting]
 
 
@@ -425,15 +414,14 @@ def _show_replies(journal: JournalReader, record: BatchRecord, row: int, screen:
             hint=say("The header is row 1, as in a spreadsheet."),
         )
     replies = journal.replies(state.instruction)
-    screen.say(
-        say_count(
-            state.attempt,
-            "Row {row} is {state}, after {count} attempt.",
-            "Row {row} is {state}, after {count} attempts.",
-            row=row,
-            state=state_words(shown_state(state.state)),
-        )
+    sentence = say_count(
+        state.attempt,
+        "Row {row} is {state}, after {count} attempt.",
+        "Row {row} is {state}, after {count} attempts.",
+        row=row,
+        state=state_words(shown_state(state.state)),
     )
+    screen.say(sentence)
     if not replies:
         screen.say(say("No reply is kept: none came, or the row was paid at once."))
     as_json: list[dict[str, object]] = []

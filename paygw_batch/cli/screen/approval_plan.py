@@ -103,17 +103,16 @@ def _show_plan(screen: Screen, document: PlanDocument, *, with_people: bool) -> 
 
 def _show_order(screen: Screen, order: RowOrder, quarantine: Quarantine) -> None:
     content = order.content
-    screen.say(
-        say_count(
-            order.rows,
-            "An order about {count:,} row of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
-            "An order about {count:,} rows of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
-            batch=content.batch,
-            sheet=content.sheet,
-            endpoint=content.endpoint,
-            journal=content.journal[:8],
-        )
+    sentence = say_count(
+        order.rows,
+        "An order about {count:,} row of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
+        "An order about {count:,} rows of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
+        batch=content.batch,
+        sheet=content.sheet,
+        endpoint=content.endpoint,
+        journal=content.journal[:8],
     )
+    screen.say(sentence)
     if content.statement or content.statement_sha256:
         name, digest = content.statement, content.statement_sha256
         screen.say(say("It was read from the statement {name} (SHA-256 {digest}).", name=name, digest=digest))
@@ -143,15 +142,14 @@ def _show_forgotten(screen: Screen, document: ForgetOrder) -> None:
     content, before = document.content, document.content.before
     rows = say_count(document.rows, "{count:,} row", "{count:,} rows")
     who = say("everyone from before {before}", before=before) if before else say("one person")
-    screen.say(
-        say(
-            "An order to forget {who}: {rows}, at {endpoint}, in the journal {journal}. This cannot be undone.",
-            who=who,
-            rows=rows,
-            endpoint=content.endpoint,
-            journal=content.journal[:8],
-        )
+    sentence = say(
+        "An order to forget {who}: {rows}, at {endpoint}, in the journal {journal}. This cannot be undone.",
+        who=who,
+        rows=rows,
+        endpoint=content.endpoint,
+        journal=content.journal[:8],
     )
+    screen.say(sentence)
     batches = [(batch.batch, batch.sheet, batch.rows) for batch in content.batches]
     screen.table("", mark_all("batch", "sheet", "rows"), batches)
 
