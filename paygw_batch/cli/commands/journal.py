@@ -114,9 +114,8 @@ def backup_command(invocation: Invocation, *, file: Path) -> None:
         place.note_copy()
     except OutputError as error:
         screen.say(say("The copy is complete, but the pages can't show it: {reason}", reason=error.message))
-    screen.finish(
-        Summary(ExitCode.DONE, say("The journal, {facts:,} facts, was copied to {file}.", facts=facts, file=file))
-    )
+    message = say("The journal, {facts:,} facts, was copied to {file}.", facts=facts, file=file)
+    screen.finish(Summary(ExitCode.DONE, message))
 
 
 if TYPE_CHECKING:

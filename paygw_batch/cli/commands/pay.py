@@ -81,7 +81,7 @@ from paygw_batch.submit.submit_sheet import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Typed:
+class _Typed(ResultOptions):
     """The argument and the options of `submit` or `collect`."""
 
     sheet: Path
@@ -89,17 +89,13 @@ class _Typed:
     choices: Choices
     mended: Path | None
     plan: Path | None
-    out: Path | None
-    for_excel: bool
     detach: bool
     dry_run: bool
     concurrency: int | None
     rate_per_s: float | None
     expect_rows: int | None
     expect_total: tuple[str, ...]
-    wait: bool
     by: str | None
-    force: bool
 
 
 sheet_options = made_into(
