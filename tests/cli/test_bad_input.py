@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import click
@@ -100,12 +101,17 @@ def test_a_missing_column_is_named(program: Program) -> None:
     assert "phone" in refused(program, 3, "submit", program.sheet(rows, heading=heading)).stderr
 
 
+@cache
+def encrypted_key() -> bytes:
+    """Make a real key with a passphrase: one for all tests, because its prime numbers are not tested."""
+    command = ["openssl", "genrsa", "-aes256", "-passout", "pass:correct horse", "2048"]
+    return subprocess.run(command, check=True, capture_output=True).stdout
+
+
 @pytest.fixture
 def merchant_key(program: Program) -> Path:
-    """A real key with a passphrase."""
     path = program.home / "merchant.pem"
-    command = ["openssl", "genrsa", "-aes256", "-passout", "pass:correct horse", "-out", str(path), "2048"]
-    subprocess.run(command, check=True, capture_output=True)
+    path.write_bytes(encrypted_key())
     path.chmod(0o600)
     return path
 
