@@ -22,7 +22,8 @@ from paygw_batch.cli.main import POLARS_ALLOCATOR
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import read_sheet
 
 XOF_ZONE = ("BF", "CI", "SN", "GN", "BN")
 PLAIN_ROWS = 1_000_000

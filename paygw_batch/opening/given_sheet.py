@@ -17,8 +17,9 @@ from paygw_batch.sheet.check.mending import Mending, mended_sheet
 from paygw_batch.sheet.check.spelling import Spelling, readings, spelling_question, with_texts
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Sheet, Validated
+from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.profiles import every_profile, known_headings
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet, refuse_misdirected, sheet_of
+from paygw_batch.sheet.read.sheet_file import read_sheet, refuse_misdirected, sheet_of
 
 
 def rules_of(settings: Settings, operation: str) -> Rules:
@@ -166,7 +167,7 @@ class GivenSheet:
             aliases={**known_headings(profile, settings.columns), **meant},
             operation=self.operation,
             profiles=every_profile(settings.columns),
-            file=self.file,
+            file=self.file or "",
         )
 
     @property

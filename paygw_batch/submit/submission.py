@@ -340,9 +340,9 @@ def _corrections(sheet: GivenSheet, headers: Mapping[str, str]) -> Iterator[Plan
     mending = sheet.reading.mending
     if mending is None:
         return
-    vocabulary = replace(sheet, reading=replace(sheet.reading, mending=None)).options.vocabulary
+    options = replace(sheet, reading=replace(sheet.reading, mending=None)).options
     for heading in mending.headings:
-        (by_itself,) = known_names([heading.heading], vocabulary)
+        (by_itself,) = known_names([heading.heading], options)
         if heading.column != (by_itself or NOT_OURS):
             value = _short(heading.heading)
             yield PlanFinding(row=0, code=MEANT, value=value, column=heading.column, by=heading.by, at=heading.at)

@@ -14,7 +14,8 @@ from paygw_batch.errors import PaygwError
 from paygw_batch.gateway.signing.key import load_private_key
 from paygw_batch.settle.statement import read_statement
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import read_sheet
 from tests.field.make_files import FILES, MADE
 
 ANSWERS: Mapping[str, Mapping[str, Any]] = tomllib.loads((Path(__file__).parent / "answers.toml").read_text())

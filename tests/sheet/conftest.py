@@ -7,7 +7,8 @@ import pytest
 
 from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.sheet.model import Sheet
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import read_sheet
 from tests.support.operator_terms import complete_rules
 from tests.support.sheet_values import MakeSheet
 

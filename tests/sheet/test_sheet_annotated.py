@@ -26,7 +26,8 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import OutputError, SheetError
 from paygw_batch.sheet.check.mending import CellEdit, Mending, RowLeftOut, mended_sheet
 from paygw_batch.sheet.check.validate import validate, warnings_as_defects
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import read_sheet
 from paygw_batch.sheet.write import marked_workbook, rejects, workbook_copy
 from paygw_batch.sheet.write.rejects import Written, write_marked, write_mendable
 from tests.support.long_part import share_of

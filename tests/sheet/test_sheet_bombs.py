@@ -11,7 +11,8 @@ from random import Random
 import pytest
 
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import read_sheet
 from tests.support.long_part import long
 from tests.support.sheet_values import GOOD, HEADER
 
@@ -74,7 +75,8 @@ CHILD = """
 import sys
 from pathlib import Path
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import read_sheet
 try:
     read_sheet(Path(sys.argv[1]), ReadOptions())
     told = "read"

@@ -18,7 +18,8 @@ from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import PhoneColumn, bare, bare_number
 from paygw_batch.sheet.columns import columns_by_operation, columns_of_operation
 from paygw_batch.sheet.model import Sheet, Validated
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet, refuse_misdirected
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import read_sheet, refuse_misdirected
 
 RULES = load_rules("payin", {"KE": OperatorTerms(purpose="W"), "RW": OperatorTerms(purpose="R", order_desc="Fees")})
 COMMANDS = {name: load_operation(name).command for name in operation_names()}

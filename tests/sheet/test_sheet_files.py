@@ -24,7 +24,8 @@ from openpyxl.worksheet.worksheet import Worksheet
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import read_sheet
 from tests.support.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 

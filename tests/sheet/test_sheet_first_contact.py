@@ -17,7 +17,8 @@ from paygw_batch.settle.statement import read_statement
 from paygw_batch.sheet.check.damage import MAYBE_DAMAGED, repaired
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Validated
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import read_sheet
 from tests.support.sheet_values import MakeSheet, lines
 
 Check = Callable[[str], Validated]

@@ -6,8 +6,8 @@ import pytest
 
 from paygw_batch.sheet.columns import columns_of_operation, known_columns, label_of
 from paygw_batch.sheet.read.guesses import guessed
-from paygw_batch.sheet.read.headings import SAMPLES, SeenHeading
-from paygw_batch.sheet.read.sheet_file import ReadOptions, headings_in
+from paygw_batch.sheet.read.headings import SAMPLES, ReadOptions, SeenHeading
+from paygw_batch.sheet.read.sheet_file import headings_in
 
 PAYOUT = columns_of_operation("payout")
 

@@ -16,7 +16,8 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Sheet
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import read_sheet
 from tests.sheet.hostile import Hostile, hostile_sheet, play, records
 from tests.sheet.hostile import verdict as verdict_on
 from tests.support.long_part import share_of

@@ -17,7 +17,8 @@ from paygw_batch.sheet.check import judge
 from paygw_batch.sheet.check.validate import validate, warnings_as_defects
 from paygw_batch.sheet.findings import Findings
 from paygw_batch.sheet.model import Validated
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import read_sheet
 from paygw_batch.sheet.read.text import Marks
 from tests.sheet.hostile import hostile_sheet
 from tests.support.long_part import share_of

@@ -12,7 +12,8 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Sheet
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import read_sheet
 from tests.support.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 SEMICOLONS = lines(GOOD).replace(",", ";")

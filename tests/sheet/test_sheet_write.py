@@ -19,7 +19,8 @@ from paygw_batch.files import check_writable
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import guarded, unguarded
 from paygw_batch.sheet.formats import FORMATS, TableFormat, table_format
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import read_sheet
 from paygw_batch.sheet.write.table import rejects, write_frame
 from tests.support.long_part import share_of
 from tests.support.sheet_values import GOOD, HEADER, MakeSheet, codes, lines

@@ -17,7 +17,8 @@ from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.journal.values import ClockSeen
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.instructions import from_pages, to_pages
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import read_sheet
 from paygw_batch.show.reconcile import reconciliation
 from paygw_batch.submit.plan import open_planned_batch
 from paygw_batch.submit.submission import preview

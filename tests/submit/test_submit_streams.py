@@ -28,7 +28,8 @@ from paygw_batch.journal.values import NewBatch, NewInstruction
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.instructions import INSTRUCTION_COLUMNS, InstructionColumns, from_pages, to_pages
 from paygw_batch.sheet.model import Validated
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import read_sheet
 from paygw_batch.sheet.write.table import write_frame, write_pieces
 from paygw_batch.show.reconcile import reconciled, reconciliation
 from paygw_batch.submit.plan import Plan, open_planned_batch, plan_submission

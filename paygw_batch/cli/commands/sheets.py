@@ -29,8 +29,9 @@ from paygw_batch.sheet.check.validate import refused_as_a_whole, warnings_as_def
 from paygw_batch.sheet.findings import listed, warnings_told
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.guesses import write_heading_map
+from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.profiles import OWN_ENDING
-from paygw_batch.sheet.read.sheet_file import ReadOptions, headings_in
+from paygw_batch.sheet.read.sheet_file import headings_in
 from paygw_batch.sheet.write.rejects import write_mendable
 from paygw_batch.sheet.write.template import GUIDE_HEADINGS, columns_of, write_template
 from paygw_batch.show.outputs import OutputKind, RequestedOutput
@@ -114,7 +115,7 @@ def _write_map(path: Path, sheet: Path, options: ReadOptions, screen: Screen) ->
     """Write the headings of a sheet, even if it is refused because of them."""
     if path.suffix != OWN_ENDING:
         raise UsageError(say("{path} does not end in {ending}.", path=path, ending=OWN_ENDING))
-    write_heading_map(path, sheet.name, headings_in(sheet, options), options.vocabulary.columns)
+    write_heading_map(path, sheet.name, headings_in(sheet, options), options.columns)
     sentence = mark("The headings of {name} are in {path}. Look at every line; then --column-profile {path}.")
     screen.say(say(sentence, name=sheet.name, path=path))
 

@@ -25,7 +25,7 @@ from paygw_batch.sheet.read.frame import LINE_BREAK, SEEN, Table
 from paygw_batch.sheet.read.headings import (
     HEADER_ROWS,
     Headings,
-    Vocabulary,
+    ReadOptions,
     is_header,
     known_names,
     match_headings,
@@ -60,20 +60,20 @@ class Start:
     headings: Headings
 
 
-def read_delimited(data: bytes, vocabulary: Vocabulary, *, file: str) -> Table:
+def read_delimited(data: bytes, options: ReadOptions) -> Table:
     """Return the rows of `data` (UTF-8 without NUL and lone carriage returns).
 
     Raises `SheetError` if the file as a whole cannot be trusted; a row with too many or too few fields is a defect
     of that row (`row.fields`), unless most rows have it.
     """
-    start = find_header(data, vocabulary, file)
+    start = find_header(data, options)
     try:
-        return _with_cut_amounts(_read(data, start, vocabulary, file), start.delimiter)
+        return _with_cut_amounts(_read(data, start, options), start.delimiter)
     except _OpenQuote:
         joined = _joined(data, start)
         if joined is None:
             raise
-    return _with_cut_amounts(_read(joined, start, vocabulary, file), start.delimiter)
+    return _with_cut_amounts(_read(joined, start, options), start.delimiter)
 
 
 class _OpenQuote(SheetError):
@@ -88,20 +88,20 @@ class _OtherWidth(SheetError):
         self.fields = fields
 
 
-def _read(data: bytes, start: Start, vocabulary: Vocabulary, file: str) -> Table:
+def _read(data: bytes, start: Start, options: ReadOptions) -> Table:
     """Read the rows; empty fields at the end of every row, or headings without a name, do not count."""
     delimiter = start.delimiter.encode()
     marks = Marks.of(data, delimiter, start.offset)
     try:
-        return read_rows(data, start, marks, file)
+        return read_rows(data, start, marks, options.file)
     except _OtherWidth as error:
         if error.fields is None or "".join(start.cells[error.fields :]).strip():
             raise
         cells = [*start.cells, *[""] * error.fields][: error.fields]
-        headings = match_headings(unguarded_names(cells), vocabulary, file=file, row=start.row)
+        headings = match_headings(unguarded_names(cells), options, row=start.row)
         before = data[: data.rfind(b"\n", 0, start.offset - 1) + 1] + delimiter.join([b"x"] * error.fields) + b"\n"
         fitted = replace(start, cells=cells, headings=headings, offset=len(before))
-        table = read_rows(before + data[start.offset :], fitted, marks, file)
+        table = read_rows(before + data[start.offset :], fitted, marks, options.file)
         if not _is_sure(table, start):
             raise
         note = say("Every row ends with an empty field that has no heading. It is left out.")
@@ -281,30 +281,32 @@ def first_lines(data: bytes) -> list[FirstLine]:
     return lines
 
 
-def find_header(data: bytes, vocabulary: Vocabulary, file: str) -> Start:
+def find_header(data: bytes, options: ReadOptions) -> Start:
     """Find the header. Raises `SheetError` if there is none."""
     lines = first_lines(data)
     for line in lines:
         for _, cells in line.ways:
-            require_columns(cells, file)
-        fitting = [(delimiter, cells) for delimiter, cells in line.ways if is_header(cells, vocabulary)]
+            require_columns(cells, options)
+        fitting = [(delimiter, cells) for delimiter, cells in line.ways if is_header(cells, options)]
         if fitting and line.is_open:
             break
         if fitting:
-            delimiter, cells = max(fitting, key=lambda fit: sum(map(bool, known_names(fit[1], vocabulary))))
-            headings = match_headings(unguarded_names(cells), vocabulary, file=file, row=line.row)
+            delimiter, cells = max(fitting, key=lambda fit: sum(map(bool, known_names(fit[1], options))))
+            headings = match_headings(unguarded_names(cells), options, row=line.row)
             return Start(delimiter, line.line, line.row, cells, line.offset, headings)
     for line in lines:
-        if line.is_open and any(name for _, cells in line.ways for name in known_names(cells, vocabulary)):
+        if line.is_open and any(name for _, cells in line.ways for name in known_names(cells, options)):
             sentence = mark("{file}, row {row}: a heading has several lines, or lacks a quotation mark.")
-            raise SheetError(say(sentence, file=file, row=line.row), hint=say("Write each heading on one line."))
+            raise SheetError(
+                say(sentence, file=options.file, row=line.row), hint=say("Write each heading on one line.")
+            )
     by_delimiter = ([dict(line.ways)[delimiter] for line in lines] for delimiter in DELIMITERS)
-    raise no_header(file, max(by_delimiter, key=partial(_likeness, vocabulary)), vocabulary)
+    raise no_header(max(by_delimiter, key=partial(_likeness, options)), options)
 
 
-def _likeness(vocabulary: Vocabulary, rows: Sequence[Sequence[str]]) -> tuple[int, int]:
+def _likeness(options: ReadOptions, rows: Sequence[Sequence[str]]) -> tuple[int, int]:
     """Return the likeness of rows to a sheet's: the columns that they name, then their cells."""
-    return sum(bool(name) for cells in rows for name in known_names(cells, vocabulary)), sum(map(len, rows))
+    return sum(bool(name) for cells in rows for name in known_names(cells, options)), sum(map(len, rows))
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

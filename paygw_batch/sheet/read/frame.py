@@ -15,7 +15,7 @@ from paygw_batch.sheet.clean import CLEANERS, changed, trimmed, unguarded
 from paygw_batch.sheet.columns import CONTROL, REJECTS_COLUMNS
 from paygw_batch.sheet.findings import as_defects, no_defects
 from paygw_batch.sheet.model import Sheet
-from paygw_batch.sheet.read.headings import Headings
+from paygw_batch.sheet.read.headings import Headings, ReadOptions
 
 _SCRIPTS = ("٠١٢٣٤٥٦٧٨٩", "۰۱۲۳۴۵۶۷۸۹")
 """The digits of Arabic, and of Persian and Urdu."""
@@ -104,12 +104,12 @@ class Table:
     encoding: str = ""
 
 
-def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: int) -> Sheet:
+def to_sheet(table: Table, options: ReadOptions, sha256: str) -> Sheet:
     """Return the table as a sheet: `on_one_line`, without blank rows (row numbers stay), with nulls for blank texts.
 
     Raises `SheetError` for a sheet without a row or with more than `max_rows`.
     """
-    headings = table.headings
+    headings, file, max_rows = table.headings, options.file, options.max_rows
     frame = without_blank_rows(on_one_line(table))
     if not frame.height:
         raise SheetError(
@@ -138,7 +138,7 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
         notes=(*table.notes, *notes_of(headings)),
         defects=found_in(table.defects, frame),
         warnings=pl.concat([found_in(table.warnings, frame), read_in_other_digits]),
-        operation=operation,
+        operation=options.operation,
         encoding=table.encoding,
     )
 

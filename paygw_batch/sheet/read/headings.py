@@ -28,16 +28,25 @@ MAX_COLUMNS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """Translates headings in a sheet of `operation`. `aliases`: a sender's heading -> our column, or `NOT_OURS`.
+class ReadOptions:
+    """How a sheet is read. `sheet_name` names one worksheet of a workbook.
 
-    `profiles` are all profiles, by name, as aliases: if a sheet is refused for its header, the error names the one that
-    fits. None is used without being asked for, because a heading decides what is paid.
+    `aliases`: a sender's heading -> our column, or `NOT_OURS`. `profiles` are all profiles, by name, as aliases: if a
+    sheet is refused for its header, the error names the one that fits. None is used without being asked for, because a
+    heading decides what is paid.
+    `operation` is the operation of its rows: it determines the known columns.
+    `encoding` (`cp1252`) is tried for a text file without a byte order mark that is not UTF-8.
+    `file` is the name that the sender gave the file, if it is kept under another one.
     """
 
-    operation: str
-    aliases: Mapping[str, str]
+    max_rows: int = 1_000_000
+    max_sheet_bytes: int = 1024 * 1024 * 1024
+    encoding: str | None = None
+    sheet_name: str | None = None
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    operation: str = "payout"
     profiles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    file: str = ""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -118,15 +127,15 @@ def fold(heading: str) -> str:
     return "".join(c for c in text if unicodedata.category(c)[0] not in "CZ" and c not in "-_")
 
 
-def known_names(cells: Sequence[str], vocabulary: Vocabulary) -> list[str | None]:
+def known_names(cells: Sequence[str], options: ReadOptions) -> list[str | None]:
     """Return the known column of each heading, or None."""
-    return _names(cells, vocabulary.columns, vocabulary.aliases)
+    return _names(cells, options.columns, options.aliases)
 
 
-def _fitting_profiles(cells: Sequence[str], vocabulary: Vocabulary) -> list[str]:
+def _fitting_profiles(cells: Sequence[str], options: ReadOptions) -> list[str]:
     """Return the profiles by which a row names the columns that every sheet needs."""
-    profiles = vocabulary.profiles.items()
-    return [name for name, aliases in profiles if _has_needed(_names(cells, vocabulary.columns, aliases))]
+    profiles = options.profiles.items()
+    return [name for name, aliases in profiles if _has_needed(_names(cells, options.columns, aliases))]
 
 
 def _has_needed(names: Sequence[str | None]) -> bool:
@@ -156,35 +165,34 @@ def _alias_target(heading: str, column: str) -> str:
     )
 
 
-def is_header(cells: Sequence[str], vocabulary: Vocabulary) -> bool:
+def is_header(cells: Sequence[str], options: ReadOptions) -> bool:
     """Whether a row names the columns that every sheet needs."""
-    return _has_needed(known_names(cells, vocabulary))
+    return _has_needed(known_names(cells, options))
 
 
-def no_header(
-    file: str, rows: Sequence[Sequence[str]], vocabulary: Vocabulary, *, worksheet: str | None = None
-) -> UnknownHeadings:
+def no_header(rows: Sequence[Sequence[str]], options: ReadOptions, *, worksheet: str | None = None) -> UnknownHeadings:
     """Return the error for a file whose first `rows` hold no header; it names the columns that are missing.
 
     Names the profiles that fit, if there are some. `worksheet` is the one that the rows are of, if there are
     several.
     """
+    file = options.file
     place = file if worksheet is None else say("{file}, worksheet {worksheet!r}", file=file, worksheet=worksheet)
-    best = max(rows, key=lambda cells: _likeness(cells, vocabulary), default=[])
-    names = known_names(best, vocabulary)
+    best = max(rows, key=lambda cells: _likeness(cells, options), default=[])
+    names = known_names(best, options)
     row = list(rows).index(best) + 1 if best else 0
     headings = [
         SeenHeading(" ".join(cell.split()), name, texts_at(at, rows[row:]))
         for at, (cell, name) in enumerate(zip(best, names, strict=True))
         if cell.strip()
     ]
-    if fitting := _fitting_profiles(best, vocabulary):
+    if fitting := _fitting_profiles(best, options):
         return _of_profiles(place, row, fitting, headings)
     if any(names):
         sentence, hint = _lacking(place, row, names, headings), say("Add the column, or correct its heading.")
     else:
         sentence = say("{place} has no known header in its first {rows} rows.", place=place, rows=HEADER_ROWS)
-        hint = say("The first row must name the columns: {columns}.", columns=", ".join(vocabulary.columns[:7]))
+        hint = say("The first row must name the columns: {columns}.", columns=", ".join(options.columns[:7]))
     return UnknownHeadings(sentence, hint, headings, option="--column-profile", file=file, how_of=_how_to_map)
 
 
@@ -225,25 +233,25 @@ def texts_at(place: int, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return tuple(cell[:SHOWN_CHARACTERS] for cell in cells if cell)
 
 
-def header_likeness(rows: Sequence[Sequence[str]], vocabulary: Vocabulary) -> tuple[bool, int, int]:
+def header_likeness(rows: Sequence[Sequence[str]], options: ReadOptions) -> tuple[bool, int, int]:
     """Return the likeness of the best row to a header: the worksheet with the highest value is meant."""
-    return max((_likeness(cells, vocabulary) for cells in rows), default=(False, 0, 0))
+    return max((_likeness(cells, options) for cells in rows), default=(False, 0, 0))
 
 
-def _likeness(cells: Sequence[str], vocabulary: Vocabulary) -> tuple[bool, int, int]:
+def _likeness(cells: Sequence[str], options: ReadOptions) -> tuple[bool, int, int]:
     """Return the likeness of a row to a header: by a profile, by the columns that it names, by texts without digits."""
-    known = sum(name is not None for name in known_names(cells, vocabulary))
+    known = sum(name is not None for name in known_names(cells, options))
     texts = {cell.strip() for cell in cells if cell.strip() and not any(c.isdigit() for c in cell)}
-    return bool(_fitting_profiles(cells, vocabulary)), known, len(texts)
+    return bool(_fitting_profiles(cells, options)), known, len(texts)
 
 
-def require_columns(cells: Sequence[str], file: str) -> None:
+def require_columns(cells: Sequence[str], options: ReadOptions) -> None:
     """Raise `SheetError` for a row with more cells than a spreadsheet has columns: checking it would take minutes."""
     if len(cells) > MAX_COLUMNS:
         raise SheetError(
             say(
                 "{file} has {columns} columns, and a sheet can have {most}.",
-                file=file,
+                file=options.file,
                 columns=f"{len(cells):,}",
                 most=f"{MAX_COLUMNS:,}",
             ),
@@ -251,15 +259,15 @@ def require_columns(cells: Sequence[str], file: str) -> None:
         )
 
 
-def match_headings(cells: Sequence[str], vocabulary: Vocabulary, *, file: str, row: int) -> Headings:
-    """Return the columns that the cells of the header row `row` of `file` mean.
+def match_headings(cells: Sequence[str], options: ReadOptions, *, row: int) -> Headings:
+    """Return the columns that the cells of the header row `row` mean.
 
     Raises `SheetError` for a heading that occurs twice, in any spelling: one of the two columns would win
     silently.
     """
-    require_columns(cells, file)
+    require_columns(cells, options)
     trimmed = [" ".join(cell.split()) for cell in cells]
-    columns = known_names(trimmed, vocabulary)
+    columns = known_names(trimmed, options)
     is_rejects = set(REJECTS_COLUMNS) <= set(trimmed)
     names: list[str] = []
     sender: dict[str, str] = {}
@@ -268,13 +276,13 @@ def match_headings(cells: Sequence[str], vocabulary: Vocabulary, *, file: str, r
         if not heading:
             nameless.add(f"column {position}")
         label = name or heading or f"column {position}"
-        if name is None and label in reserved_names(vocabulary.operation):
+        if name is None and label in reserved_names(options.operation):
             label = f"{label} (ours)" if is_rejects and label in REJECTS_COLUMNS else f"{label} (sheet)"
         if label in sender:
             raise HeadingError(
                 say(
                     "{file}, row {row}: the headings {seen!r} and {heading!r} name the same column.",
-                    file=file,
+                    file=options.file,
                     row=row,
                     seen=sender[label],
                     heading=heading,

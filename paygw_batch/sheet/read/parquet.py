@@ -13,7 +13,7 @@ from paygw_batch.sheet.amounts import SAFE_DIGITS, WHOLE_DIGITS_WITH_CENTS, at_s
 from paygw_batch.sheet.clean import changed
 from paygw_batch.sheet.findings import as_defects, defects_of, no_defects, worded
 from paygw_batch.sheet.read.frame import TYPED_SENTENCE, Table, rows_of
-from paygw_batch.sheet.read.headings import Vocabulary, is_header, known_names, match_headings, no_header
+from paygw_batch.sheet.read.headings import ReadOptions, is_header, known_names, match_headings, no_header
 from paygw_batch.sheet.read.parquet_trial import MAX_DIGITS, TrialResult, texts_in, try_parquet
 
 _FIRST_ROW = 2
@@ -22,7 +22,7 @@ _EXACT_BELOW = 2**53
 _SHORT = rf"^-?(?:[0-9.]{{1,{SAFE_DIGITS + 1}}}|inf)$"
 
 
-def read_parquet(data: bytes, vocabulary: Vocabulary, *, file: str, max_rows: int, max_bytes: int) -> Table:
+def read_parquet(data: bytes, options: ReadOptions) -> Table:
     """Return the rows of a Parquet file; the first one is row 2, as if a header were above it.
 
     Text is used unchanged, whole numbers and decimals exactly. A float of 64 bits is used at 15 digits, as a workbook
@@ -32,37 +32,37 @@ def read_parquet(data: bytes, vocabulary: Vocabulary, *, file: str, max_rows: in
     no meaning here. Raises `SheetError` if it has one, for a damaged file, and for one that is larger inside than the
     limits allow.
     """
-    verdict = try_parquet(data, max_rows=max_rows, max_bytes=max_bytes)
+    verdict = try_parquet(data, max_rows=options.max_rows, max_bytes=options.max_sheet_bytes)
     if verdict is not TrialResult.SOUND:
         sentence, hint = _REFUSALS[verdict]
-        raise SheetError(say(sentence, file=file), hint=say(hint))
-    return table_of(pl.scan_parquet(io.BytesIO(data)), vocabulary, file=file)
+        raise SheetError(say(sentence, file=options.file), hint=say(hint))
+    return table_of(pl.scan_parquet(io.BytesIO(data)), options)
 
 
-def table_of(typed: pl.LazyFrame, vocabulary: Vocabulary, *, file: str) -> Table:
-    """Return a typed frame as exact text, as `read_parquet` does; `file` is its name in errors."""
+def table_of(typed: pl.LazyFrame, options: ReadOptions) -> Table:
+    """Return a typed frame as exact text, as `read_parquet` does."""
     schema = typed.collect_schema()
-    if not is_header([*schema], vocabulary):
-        raise no_header(file, [[*schema]], vocabulary)
+    if not is_header([*schema], options):
+        raise no_header([[*schema]], options)
     cells = texts_in(schema)
     left_out = [name for name in schema if name not in cells]
-    for name, column in zip(left_out, known_names(left_out, vocabulary), strict=True):
+    for name, column in zip(left_out, known_names(left_out, options), strict=True):
         if column is not None:
             raise SheetError(
                 say(
                     "{file}, column {column!r}: a column of type {type} cannot hold a sheet's values.",
-                    file=file,
+                    file=options.file,
                     column=name,
                     type=schema[name],
                 ),
                 hint=say("Write the column as text, or as a decimal of at most {digits} digits.", digits=MAX_DIGITS),
             )
-    headings = match_headings(cells, vocabulary, file=file, row=1)
+    headings = match_headings(cells, options, row=1)
     frame = typed.select(cells).collect().rename(dict(zip(cells, headings.names, strict=True)))
     text = pl.DataFrame([_as_text(column) for column in frame.iter_columns()])
     defects = [
         _inexact(frame[name], text[name])
-        for name in vocabulary.columns
+        for name in options.columns
         if name in frame.columns and frame[name].dtype.is_float()
     ]
     names = ", ".join(map(repr, left_out))
@@ -72,7 +72,7 @@ def table_of(typed: pl.LazyFrame, vocabulary: Vocabulary, *, file: str) -> Table
     warnings = as_defects(
         (0, name, None, f"{name}.shown_otherwise", say(TYPED_SENTENCE, value=text[name].drop_nulls().first()))
         for name in odd
-        if name in vocabulary.columns and name != "amount" and text[name].count()
+        if name in options.columns and name != "amount" and text[name].count()
     )
     return Table(rows, headings, notes, pl.concat([no_defects(), *defects]), warnings)
 

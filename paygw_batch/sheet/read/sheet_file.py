@@ -5,9 +5,8 @@ import hashlib
 import os
 import stat
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 import polars as pl
 
@@ -19,7 +18,7 @@ from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.delimited import read_delimited
 from paygw_batch.sheet.read.format import Kind, check_first_bytes, kind_of
 from paygw_batch.sheet.read.frame import Table, to_sheet
-from paygw_batch.sheet.read.headings import HEADER_ROWS, HeadingError, SeenHeading, Vocabulary, fold
+from paygw_batch.sheet.read.headings import HEADER_ROWS, HeadingError, ReadOptions, SeenHeading, fold
 from paygw_batch.sheet.read.parquet import read_parquet, table_of
 from paygw_batch.sheet.read.text import NotUtf8, needs_encoding, samples_of, to_utf8
 from paygw_batch.sheet.read.xlsx import read_workbook
@@ -29,31 +28,6 @@ _OFFICE_ENCODING = "cp1252"
 """The encoding in which spreadsheets of Western Europe and of French-speaking Africa write CSV."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """How sheets are read. `aliases`: a sender's heading -> our column. `sheet_name` names one sheet of a workbook.
-
-    `file` is the name that the sender gave the file, if it is kept under another one.
-    `profiles` are those of the `Vocabulary`.
-
-    `operation` is the operation of its rows: it determines the known columns.
-    `encoding` (`cp1252`) is tried for a text file without a byte order mark that is not UTF-8.
-    """
-
-    max_rows: int = 1_000_000
-    max_sheet_bytes: int = 1024 * 1024 * 1024
-    encoding: str | None = None
-    sheet_name: str | None = None
-    aliases: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    operation: str = "payout"
-    profiles: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
-    file: str | None = None
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return Vocabulary(self.operation, self.aliases, self.profiles)
-
-
 def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     """Return the sheet in a .csv, .txt, .tsv, .parquet or .xlsx file, every value as the text it was written as.
 
@@ -61,6 +35,7 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     what its name says, no header, a column missing or there twice, no row, too many rows, damaged.
     """
     file = options.file or path.name
+    options = replace(options, file=file)
     if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
         raise SheetError(say("{file} is a folder.", file=file or path), hint=say("Name the sheet's file itself."))
     kind = kind_of(file)
@@ -80,21 +55,13 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     sha256 = hashlib.sha256(data).hexdigest()
     match kind:
         case Kind.DELIMITED:
-            table = _delimited(data, options, file)
+            table = _delimited(data, options)
         case Kind.PARQUET:
-            table = read_parquet(
-                data, options.vocabulary, file=file, max_rows=options.max_rows, max_bytes=options.max_sheet_bytes
-            )
+            table = read_parquet(data, options)
         case Kind.WORKBOOK:
-            table = read_workbook(
-                data,
-                options.vocabulary,
-                file=file,
-                max_bytes=options.max_sheet_bytes,
-                sheet_name=options.sheet_name,
-            )
+            table = read_workbook(data, options)
     del data
-    return to_sheet(table, operation=options.operation, file=file, sha256=sha256, max_rows=options.max_rows)
+    return to_sheet(table, options, sha256)
 
 
 def headings_in(path: Path, options: ReadOptions) -> Sequence[SeenHeading]:
@@ -139,17 +106,18 @@ def sheet_of(frame: pl.DataFrame, options: ReadOptions, *, name: str) -> Sheet:
 
     Its digest is that of its text as CSV. Raises `SheetError` as `read_sheet` does.
     """
-    table = table_of(frame.lazy(), options.vocabulary, file=name)
+    options = replace(options, file=name)
+    table = table_of(frame.lazy(), options)
     sha256 = hashlib.sha256(table.frame.drop("row").write_csv().encode()).hexdigest()
-    return to_sheet(table, operation=options.operation, file=name, sha256=sha256, max_rows=options.max_rows)
+    return to_sheet(table, options, sha256)
 
 
-def _delimited(data: bytes, options: ReadOptions, file: str) -> Table:
+def _delimited(data: bytes, options: ReadOptions) -> Table:
     try:
-        text = to_utf8(data, encoding=options.encoding, file=file)
+        text = to_utf8(data, encoding=options.encoding, file=options.file)
     except NotUtf8 as error:
         raise _which_encoding(data, error) from None
-    table = read_delimited(text, options.vocabulary, file=file)
+    table = read_delimited(text, options)
     if options.encoding is not None and needs_encoding(data):
         table = replace(table, encoding=options.encoding)
     return table

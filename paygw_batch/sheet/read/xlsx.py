@@ -19,7 +19,7 @@ from paygw_batch.sheet.read.frame import TYPED_SENTENCE, Table
 from paygw_batch.sheet.read.headings import (
     HEADER_ROWS,
     HeadingError,
-    Vocabulary,
+    ReadOptions,
     header_likeness,
     is_header,
     match_headings,
@@ -112,7 +112,7 @@ class Content:
         return next((row.texts.get(at, "") for at, column in self.used.items() if column == name), "").strip().upper()
 
 
-def read_workbook(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: int, sheet_name: str | None) -> Table:
+def read_workbook(data: bytes, options: ReadOptions) -> Table:
     """Return the rows of the only worksheet that looks like a sheet of payees, or of the named one.
 
     A formula without a value and a number with more digits than a spreadsheet keeps are defects of known columns
@@ -120,19 +120,19 @@ def read_workbook(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: 
     (`row.hidden`, `column.hidden`), a row struck through (`row.struck`), a value that the spreadsheet shows differently
     or not at all (`COLUMN.shown_otherwise`). Hidden worksheets become notes. Raises `SheetError`.
     """
-    workbook = Workbook(data, file=file, max_bytes=max_bytes)
-    part, notes, is_one_of_several = _chosen(workbook, vocabulary, file=file, sheet_name=sheet_name)
+    workbook = Workbook(data, file=options.file, max_bytes=options.max_sheet_bytes)
+    part, notes, is_one_of_several = _chosen(workbook, options)
 
     def used(header: Row) -> Mapping[int, str]:
-        names = match_headings(cells_of(header), vocabulary, file=file, row=header.number).names
-        return {at: name for at, name in enumerate(names, start=1) if name in vocabulary.columns}
+        names = match_headings(cells_of(header), options, row=header.number).names
+        return {at: name for at, name in enumerate(names, start=1) if name in options.columns}
 
-    content = content_of(workbook, part, partial(is_header, vocabulary=vocabulary), used)
+    content = content_of(workbook, part, partial(is_header, options=options), used)
     if content.header is None:
-        raise _no_header(workbook, part, content, vocabulary, file)
+        raise _no_header(workbook, part, content, options)
     width = max(*content.header.texts, *(int(name) for frame in content.frames for name in frame.columns[1:]), 1)
     cells = [content.header.texts.get(column, "") for column in range(1, width + 1)]
-    headings = match_headings(cells, vocabulary, file=file, row=content.header.number)
+    headings = match_headings(cells, options, row=content.header.number)
     return Table(
         content.below(headings.names),
         headings,
@@ -143,27 +143,26 @@ def read_workbook(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: 
     )
 
 
-def place_of(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: int, sheet_name: str | None) -> Place:
+def place_of(data: bytes, options: ReadOptions) -> Place:
     """Return the position of the sheet that `read_workbook` reads, and the names of its columns with headings."""
-    workbook = Workbook(data, file=file, max_bytes=max_bytes)
-    part, _, _ = _chosen(workbook, vocabulary, file=file, sheet_name=sheet_name)
-    content, _ = header_of(workbook, part, partial(is_header, vocabulary=vocabulary))
+    workbook = Workbook(data, file=options.file, max_bytes=options.max_sheet_bytes)
+    part, _, _ = _chosen(workbook, options)
+    content, _ = header_of(workbook, part, partial(is_header, options=options))
     if content.header is None:
-        raise _no_header(workbook, part, content, vocabulary, file)
-    headings = match_headings(cells_of(content.header), vocabulary, file=file, row=content.header.number)
+        raise _no_header(workbook, part, content, options)
+    headings = match_headings(cells_of(content.header), options, row=content.header.number)
     return Place(part.name, headings.names)
 
 
-def _chosen(
-    workbook: Workbook, vocabulary: Vocabulary, *, file: str, sheet_name: str | None
-) -> tuple[WorksheetPart, list[str], bool]:
+def _chosen(workbook: Workbook, options: ReadOptions) -> tuple[WorksheetPart, list[str], bool]:
     """Return the worksheet to read, notes about the others, and whether another could have been meant."""
+    file = options.file
     parts = workbook.worksheets()
     if not parts:
         raise SheetError(say("{file} has no worksheet.", file=file))
-    fitting = [part for part in parts if _read_header(workbook, part, vocabulary).header is not None]
-    if sheet_name is not None:
-        chosen = _named(parts, sheet_name, file)
+    fitting = [part for part in parts if _read_header(workbook, part, options).header is not None]
+    if options.sheet_name is not None:
+        chosen = _named(parts, options.sheet_name, file)
         notes = [say("The worksheet {name!r} is hidden in the spreadsheet; it is read, as asked.", name=chosen.name)]
         return chosen, notes if chosen.hidden else [], len(fitting) > 1
     visible = [part for part in fitting if not part.hidden]
@@ -182,26 +181,24 @@ def _chosen(
     notes = [
         say("The worksheet {name!r} is hidden, and is not read.", name=part.name) for part in fitting if part.hidden
     ]
-    return visible[0] if visible else _nearest(workbook, parts, vocabulary), notes, len(fitting) > 1
+    return visible[0] if visible else _nearest(workbook, parts, options), notes, len(fitting) > 1
 
 
-def _nearest(workbook: Workbook, parts: Sequence[WorksheetPart], vocabulary: Vocabulary) -> WorksheetPart:
+def _nearest(workbook: Workbook, parts: Sequence[WorksheetPart], options: ReadOptions) -> WorksheetPart:
     candidates = [part for part in parts if not part.hidden] or parts
 
     def likeness(part: WorksheetPart) -> tuple[bool, int, int]:
-        above = _read_header(workbook, part, vocabulary).above
-        return header_likeness([cells_of(row) for row in above], vocabulary)
+        above = _read_header(workbook, part, options).above
+        return header_likeness([cells_of(row) for row in above], options)
 
     return max(candidates, key=likeness)
 
 
-def _no_header(
-    workbook: Workbook, part: WorksheetPart, content: Content, vocabulary: Vocabulary, file: str
-) -> HeadingError:
+def _no_header(workbook: Workbook, part: WorksheetPart, content: Content, options: ReadOptions) -> HeadingError:
     worksheet = part.name if len(workbook.worksheets()) > 1 else None
     above = {row.number: cells_of(row) for row in content.above}
     rows = [above.get(number, []) for number in range(1, max(above, default=0) + 1)]  # blank rows are not in the file
-    return no_header(file, rows, vocabulary, worksheet=worksheet)
+    return no_header(rows, options, worksheet=worksheet)
 
 
 def _named(parts: Sequence[WorksheetPart], name: str, file: str) -> WorksheetPart:
@@ -225,8 +222,8 @@ def cells_of(row: Row) -> list[str]:
     return [row.texts.get(column, "") for column in range(1, max(row.texts, default=0) + 1)]
 
 
-def _read_header(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) -> Content:
-    content, _ = header_of(workbook, part, partial(is_header, vocabulary=vocabulary))
+def _read_header(workbook: Workbook, part: WorksheetPart, options: ReadOptions) -> Content:
+    content, _ = header_of(workbook, part, partial(is_header, options=options))
     if content.above and not OUR_WORKSHEETS.isdisjoint(content.above[0].texts.values()):
         content.header = None
     return content

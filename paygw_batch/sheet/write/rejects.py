@@ -16,7 +16,8 @@ from paygw_batch.sheet.check.mending import LEFT_OUT, CellEdit
 from paygw_batch.sheet.formats import table_format
 from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.frame import to_sheet
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_again
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import read_again
 from paygw_batch.sheet.read.xlsx import Place, place_of, read_workbook
 from paygw_batch.sheet.write.table import rejects, write_frame
 
@@ -131,10 +132,9 @@ def _annotated_copy(
     if why := workbook_copy.why_not_copied(data):
         return _NoCopy(why)
     # The copy is longer by our marks, and has to be read again, past the limit for sheets.
-    options = replace(options, max_sheet_bytes=options.max_sheet_bytes + 4 * workbook_copy.MAX_UNPACKED_BYTES)
-    place = place_of(
-        data, options.vocabulary, file=source.name, max_bytes=options.max_sheet_bytes, sheet_name=options.sheet_name
-    )
+    most_bytes = options.max_sheet_bytes + 4 * workbook_copy.MAX_UNPACKED_BYTES
+    options = replace(options, file=source.name, max_sheet_bytes=most_bytes)
+    place = place_of(data, options)
     try:
         marked, cells = annotated(data, place, validated, edits)
     except Exception as error:  # noqa: BLE001 (the library's own, about whatever workbook: there is still the table)
@@ -169,10 +169,8 @@ def _reads_alike(copy: bytes, formulas: _Formulas, before: Sheet, options: ReadO
     Those have no value until a spreadsheet has opened the copy; until then each of them is a defect.
     """
     try:
-        table = read_workbook(
-            copy, options.vocabulary, file=before.name, max_bytes=options.max_sheet_bytes, sheet_name=options.sheet_name
-        )
-        after = to_sheet(table, operation=before.operation, file=before.name, sha256="", max_rows=table.frame.height)
+        table = read_workbook(copy, options)
+        after = to_sheet(table, replace(options, max_rows=table.frame.height), sha256="")
     except SheetError:
         return False
     old, new = _without(before.frame, formulas), _without(after.frame, formulas)

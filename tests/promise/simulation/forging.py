@@ -38,7 +38,8 @@ from paygw_batch.settings.configuration import Settings
 from paygw_batch.settle.kept_documents import withdrawn_with
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Validated
-from paygw_batch.sheet.read.sheet_file import ReadOptions, sheet_of
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import sheet_of
 from paygw_batch.submit import approvals, submit_sheet
 from paygw_batch.submit import plan as submit
 from paygw_batch.submit import submission as plan_document

@@ -18,7 +18,8 @@ from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.sheet.check.contract import ContractGate
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Validated
-from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.sheet.read.headings import ReadOptions
+from paygw_batch.sheet.read.sheet_file import read_sheet
 
 FIRST_ROW = 2
 RULES: Mapping[str, Rules] = {
