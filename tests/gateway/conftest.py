@@ -1,5 +1,6 @@
 """Fixtures of the gateway's tests: the throw-away key, and servers with certificates."""
 
+import inspect
 import socket
 import ssl
 from collections.abc import Iterator
@@ -11,12 +12,23 @@ import trustme
 
 from paygw_batch.gateway.signing.key import PrivateKey
 from tests.support.gateway_cases import throw_away_key
+from tests.support.gateway_server import play
 from tests.support.tokens import HOW_TO_GET_IT, softhsm
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if softhsm() is None:
         terminalreporter.write_line(HOW_TO_GET_IT, red=True, bold=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Play a test that is a coroutine."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    play(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,7 @@ from tests.support.gateway_server import (
     play,
     request_to,
     resume_reading,
+    sending,
     serving,
     settings_for,
     summary,
@@ -97,7 +98,7 @@ def test_early_bytes_in_kernel_are_seen_without_waiting(channel: Channel, monkey
 
 
 @pytest.mark.parametrize("connections", list(Connections))
-def test_bytes_arriving_at_handover_keep_request_unsent(
+async def test_bytes_arriving_at_handover_keep_request_unsent(
     channel: Channel, monkeypatch: pytest.MonkeyPatch, connections: Connections
 ) -> None:
     exchange = connection.Connection.exchange
@@ -115,38 +116,28 @@ def test_bytes_arriving_at_handover_keep_request_unsent(
             peers[0].writer.write(NO)
         return exchange(self, request, may_leave, **bounds)
 
-    async def scenario() -> RawReply | TransportFault:
-        async with serving(script, tls=channel["tls"]) as server:
-            settings = settings_for(server.url, ca_bundle=channel.get("ca_bundle"), connections=connections)
-            async with PayoutTransport(settings) as sending:
-                if connections is Connections.REUSE:
-                    assert summary(await sending.deliver(request_to(server.url), at_any_time)) == BODY
-                result = await sending.deliver(request_to(server.url), at_any_time)
-            await server.finished()
-            return result
-
     peers: list[Peer] = []
     monkeypatch.setattr(connection.Connection, "exchange", spoken_to_at_the_last_moment)
-    result = play(scenario())
+    async with sending(script, connections=connections, **channel) as line:
+        if connections is Connections.REUSE:
+            assert summary(await line.deliver()) == BODY
+        result = await line.deliver()
+        await line.server.finished()
     assert isinstance(result, TransportFault)
     assert not result.first_byte_left
 
 
-def test_talkative_proxy_gets_no_request() -> None:
+async def test_talkative_proxy_gets_no_request() -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readuntil(b"\r\n\r\n")
         peer.writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + NO)
         assert await peer.until_closed() == b""
 
-    async def scenario() -> RawReply | TransportFault:
-        async with serving(script) as proxy:
-            settings = settings_for("https://gateway.example", proxy=proxy.url)
-            async with PayoutTransport(settings) as sending:
-                result = await sending.deliver(request_to("https://gateway.example"), at_any_time)
-            await proxy.finished()
-            return result
-
-    assert summary(play(scenario())) == (FaultKind.PROXY_FAILED, False)
+    async with serving(script) as proxy:
+        async with PayoutTransport(settings_for("https://gateway.example", proxy=proxy.url)) as at_work:
+            result = await at_work.deliver(request_to("https://gateway.example"), at_any_time)
+        await proxy.finished()
+    assert summary(result) == (FaultKind.PROXY_FAILED, False)
 
 
 class TlsByHand:
@@ -186,11 +177,9 @@ class TlsByHand:
 
 
 async def deliver_over_tls(script: Script, ca_bundle: Path) -> RawReply | TransportFault:
-    async with serving(script) as server:
-        url = server.url.replace("http:", "https:")
-        async with PayoutTransport(settings_for(url, ca_bundle=ca_bundle)) as sending:
-            result = await sending.deliver(request_to(url), at_any_time)
-        await server.finished()
+    async with sending(script, by_hand=True, ca_bundle=ca_bundle) as line:
+        result = await line.deliver()
+        await line.server.finished()
         return result
 
 
@@ -331,9 +320,9 @@ def delivered(
     new_loop: Callable[[], asyncio.AbstractEventLoop], url: str, channel: Channel, count: int = 1, size: int = 20
 ) -> list[RawReply | TransportFault]:
     async def scenario() -> list[RawReply | TransportFault]:
-        async with PayoutTransport(settings_for(url, ca_bundle=channel.get("ca_bundle"))) as sending:
+        async with PayoutTransport(settings_for(url, ca_bundle=channel.get("ca_bundle"))) as at_work:
             body = b'{"client_orderid":"PAY-1"}'.ljust(size)
-            return [await sending.deliver(request_to(url, body=body), at_any_time) for _ in range(count)]
+            return [await at_work.deliver(request_to(url, body=body), at_any_time) for _ in range(count)]
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(scenario())
@@ -405,7 +394,7 @@ def test_slow_reader_answering_whole_request_is_believed(
 # How long is listened.
 
 
-def test_first_connection_listens_longer_than_later_connections(
+async def test_first_connection_listens_longer_than_later_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     listened: list[float] = []
@@ -420,14 +409,11 @@ def test_first_connection_listens_longer_than_later_connections(
         jump(took_s[peer.number])
         await peer.send(REPLY)
 
-    async def scenario() -> None:
-        async with serving(script) as server, PayoutTransport(settings_for(server.url)) as sending:
-            for _ in took_s:
-                assert summary(await sending.deliver(request_to(server.url), at_any_time)) == BODY
-
     took_s = [5.0, 0.0, 0.5, 0.0]
     monkeypatch.setattr(connection.Connection, "listen", noted)
     monkeypatch.setattr(connection.Connection, "round_trip_s", lambda _: 0.2)
-    play(scenario())
+    async with sending(script) as line:
+        for _ in took_s:
+            assert summary(await line.deliver()) == BODY
     assert listened[:2] == [0.2 + transport.FIRST_LISTENING_S, 0.2]
     assert 0.05 <= listened[3] < 0.2

@@ -45,53 +45,47 @@ async def ask_once(script: Script, *, tls: ssl.SSLContext | None = None, **chang
         return await client.ask(request_to(server.url))
 
 
-def test_enquiry_is_sent_as_signed_and_reply_returned(channel: Channel) -> None:
-    async def scenario() -> None:
-        heard: list[bytes] = []
+async def test_enquiry_is_sent_as_signed_and_reply_returned(channel: Channel) -> None:
+    heard: list[bytes] = []
 
-        async def script(peer: Peer) -> None:
-            heard.append(await peer.answer(REPLY.replace(b"\r\n\r\n", b"\r\nSet-Cookie: a=b\r\n\r\n")))
-            assert await peer.until_closed() == b""
+    async def script(peer: Peer) -> None:
+        heard.append(await peer.answer(REPLY.replace(b"\r\n\r\n", b"\r\nSet-Cookie: a=b\r\n\r\n")))
+        assert await peer.until_closed() == b""
 
-        async with serving(script, tls=channel["tls"]) as server:
-            enquiry = request_to(server.url)
-            async with EnquiryClient(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as client:
-                replies = [await client.ask(enquiry) for _ in range(2)]
-            await server.finished()
-        assert [summary(reply) for reply in replies] == [BODY, BODY]
-        assert len(heard) == 2
-        for request in heard:
-            first, headers, body = head_and_body(request)
-            assert first == f"POST {PATH} HTTP/1.1"
-            assert body == enquiry.body
-            assert headers == {
-                "host": f"localhost:{server.port}",
-                "user-agent": "paygw-batch",
-                "accept": "application/json",
-                "accept-encoding": "identity",
-                "connection": "close",
-                "content-type": "application/json",
-                "authorization": enquiry.authorization,
-                "content-length": str(len(body)),
-            }
-
-    play(scenario())
+    async with serving(script, tls=channel["tls"]) as server:
+        enquiry = request_to(server.url)
+        async with EnquiryClient(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as client:
+            replies = [await client.ask(enquiry) for _ in range(2)]
+        await server.finished()
+    assert [summary(reply) for reply in replies] == [BODY, BODY]
+    assert len(heard) == 2
+    for request in heard:
+        first, headers, body = head_and_body(request)
+        assert first == f"POST {PATH} HTTP/1.1"
+        assert body == enquiry.body
+        assert headers == {
+            "host": f"localhost:{server.port}",
+            "user-agent": "paygw-batch",
+            "accept": "application/json",
+            "accept-encoding": "identity",
+            "connection": "close",
+            "content-type": "application/json",
+            "authorization": enquiry.authorization,
+            "content-length": str(len(body)),
+        }
 
 
 @pytest.mark.parametrize("http_status", [301, 307])
-def test_a_redirect_is_handed_over_and_never_followed(http_status: int) -> None:
-    async def scenario() -> None:
-        async with serving(silence) as other:
+async def test_a_redirect_is_handed_over_and_never_followed(http_status: int) -> None:
+    async with serving(silence) as other:
 
-            async def script(peer: Peer) -> None:
-                head = f"HTTP/1.1 {http_status} Moved\r\nLocation: {other.url}{PATH}\r\nContent-Length: 0\r\n\r\n"
-                await peer.answer(head.encode())
+        async def script(peer: Peer) -> None:
+            head = f"HTTP/1.1 {http_status} Moved\r\nLocation: {other.url}{PATH}\r\nContent-Length: 0\r\n\r\n"
+            await peer.answer(head.encode())
 
-            result = await ask_once(script)
-            assert isinstance(result, RawReply)
-            assert (result.http_status, other.peers) == (http_status, [])
-
-    play(scenario())
+        result = await ask_once(script)
+        assert isinstance(result, RawReply)
+        assert (result.http_status, other.peers) == (http_status, [])
 
 
 def test_unrequested_gzip_reply_is_unpacked(channel: Channel) -> None:
@@ -195,16 +189,13 @@ def test_why_there_is_no_connection(server_tls: ssl.SSLContext, ca_bundle: Path,
 
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "https_proxy", "all_proxy"])
-def test_a_proxy_in_the_environment_is_not_asked(
+async def test_a_proxy_in_the_environment_is_not_asked(
     variable: str, channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with serving(silence) as proxy:
-            monkeypatch.setenv(variable, proxy.url)
-            assert summary(await ask_once(answer, **channel)) == BODY
-            assert proxy.peers == []
-
-    play(scenario())
+    async with serving(silence) as proxy:
+        monkeypatch.setenv(variable, proxy.url)
+        assert summary(await ask_once(answer, **channel)) == BODY
+        assert proxy.peers == []
 
 
 @pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])

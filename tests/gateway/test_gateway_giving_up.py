@@ -11,215 +11,167 @@ from paygw_batch.gateway.http.connection import Connection
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind
 from tests.support.gateway_server import (
-    BODY,
     HUGE,
     JumpingLoop,
     Peer,
     at_any_time,
     pause_reading,
-    play,
     request_to,
     resume_reading,
-    serving,
+    sending,
     settings_for,
     summary,
     turns,
 )
 
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2e\r\n" + BODY + b"\r\n0\r\n\r\n"
-UNTIL_END = b"HTTP/1.1 200 OK\r\n\r\n" + BODY
-
 Channel = dict[str, Any]
 
 
-# Giving up.
+async def cancel(delivery: asyncio.Task[Any]) -> None:
+    delivery.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await delivery
 
 
-def test_cancelled_delivery_cuts_connection_and_stays_cancelled(channel: Channel) -> None:
-    async def scenario() -> None:
-        asked = asyncio.Event()
-        after: list[bytes] = []
+async def test_cancelled_delivery_cuts_connection_and_stays_cancelled(channel: Channel) -> None:
+    asked = asyncio.Event()
+    after: list[bytes] = []
 
-        async def script(peer: Peer) -> None:
-            await peer.request()
-            asked.set()
-            after.append(await peer.until_closed())
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        asked.set()
+        after.append(await peer.until_closed())
 
-        async with serving(script, tls=channel["tls"]) as server:
-            transport = PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle")))
-            delivery = asyncio.create_task(transport.deliver(request_to(server.url), at_any_time))
-            await asked.wait()
-            delivery.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await delivery
-            await turns()
-            assert transport._living == set()
-            await server.finished()
-            assert after == [b""]
-            await transport.aclose()
-
-    play(scenario())
-
-
-def test_cancelled_delivery_writes_no_more_of_request() -> None:
-    async def scenario() -> None:
-        taken = asyncio.Event()
-        rest: list[bytes] = []
-
-        async def script(peer: Peer) -> None:
-            await peer.reader.readexactly(1000)
-            pause_reading(peer)
-            taken.set()
-            await cancelled.wait()
-            resume_reading(peer)
-            rest.append(await peer.until_closed())
-
-        cancelled = asyncio.Event()
-        async with serving(script) as server, PayoutTransport(settings_for(server.url)) as transport:
-            delivery = asyncio.create_task(transport.deliver(request_to(server.url, body=HUGE), at_any_time))
-            await taken.wait()
-            delivery.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await delivery
-            cancelled.set()
-            await server.finished()
-            assert 1000 + len(rest[0]) < len(HUGE)
-
-    play(scenario())
-
-
-def test_delivery_cancelled_in_handshake_cuts_connection() -> None:
-    async def scenario() -> None:
-        met = asyncio.Event()
-        heard: list[bytes] = []
-
-        async def script(peer: Peer) -> None:
-            await peer.reader.read(100)
-            met.set()
-            heard.append(await peer.until_closed())
-
-        async with serving(script) as server:
-            url = server.url.replace("http:", "https:")
-            async with PayoutTransport(settings_for(url)) as transport:
-                delivery = asyncio.create_task(transport.deliver(request_to(url), at_any_time))
-                await met.wait()
-                delivery.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await delivery
-                await server.finished()
-                assert transport._living == set()
-                assert b"PAY-1" not in heard[0]
-
-    play(scenario())
-
-
-def test_delivery_cancelled_while_connecting_leaves_no_connection(blackhole: int) -> None:
-    async def scenario() -> None:
-        url = f"http://127.0.0.1:{blackhole}"
-        transport = PayoutTransport(settings_for(url))
-        delivery = asyncio.create_task(transport.deliver(request_to(url), at_any_time))
+    async with sending(script, **channel) as line:
+        delivery = asyncio.create_task(line.deliver())
+        await asked.wait()
+        await cancel(delivery)
         await turns()
-        delivery.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await delivery
-        assert transport._living == set()
-
-    play(scenario())
+        assert line.transport._living == set()
+        await line.server.finished()
+        assert after == [b""]
 
 
-def test_closing_transport_ends_delivery_with_true_witness(channel: Channel) -> None:
-    async def scenario() -> None:
-        asked = asyncio.Event()
+async def test_cancelled_delivery_writes_no_more_of_request() -> None:
+    taken = asyncio.Event()
+    rest: list[bytes] = []
 
-        async def script(peer: Peer) -> None:
-            await peer.request()
-            asked.set()
-            await peer.until_closed()
+    async def script(peer: Peer) -> None:
+        await peer.reader.readexactly(1000)
+        pause_reading(peer)
+        taken.set()
+        await cancelled.wait()
+        resume_reading(peer)
+        rest.append(await peer.until_closed())
 
-        async with serving(script, tls=channel["tls"]) as server:
-            transport = PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle")))
-            delivery = asyncio.create_task(transport.deliver(request_to(server.url), at_any_time))
-            await asked.wait()
-            await transport.aclose()
-            assert summary(await delivery) == (FaultKind.CANCELLED, True)
-            with pytest.raises(InternalError):
-                await transport.deliver(request_to(server.url), at_any_time)
-
-    play(scenario())
-
-
-def test_closing_transport_while_connecting_sends_nothing() -> None:
-    async def scenario() -> None:
-        met = asyncio.Event()
-
-        async def script(peer: Peer) -> None:
-            met.set()
-            assert b"PAY-1" not in await peer.until_closed()
-
-        async with serving(script) as server:
-            url = server.url.replace("http:", "https:")
-            transport = PayoutTransport(settings_for(url))
-            delivery = asyncio.create_task(transport.deliver(request_to(url), at_any_time))
-            await met.wait()
-            await transport.aclose()
-            assert summary(await delivery) == (FaultKind.CANCELLED, False)
-
-    play(scenario())
+    cancelled = asyncio.Event()
+    async with sending(script) as line:
+        delivery = asyncio.create_task(line.deliver(body=HUGE))
+        await taken.wait()
+        await cancel(delivery)
+        cancelled.set()
+        await line.server.finished()
+        assert 1000 + len(rest[0]) < len(HUGE)
 
 
-def test_closing_transport_during_name_lookup_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        asked, told = asyncio.Event(), asyncio.Event()
+async def test_delivery_cancelled_in_handshake_cuts_connection() -> None:
+    met = asyncio.Event()
+    heard: list[bytes] = []
 
-        async def slow_answer(_self: JumpingLoop, _host: str, port: int, **_options: Any) -> list[Any]:
-            asked.set()
-            await told.wait()
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+    async def script(peer: Peer) -> None:
+        await peer.reader.read(100)
+        met.set()
+        heard.append(await peer.until_closed())
 
-        monkeypatch.setattr(JumpingLoop, "getaddrinfo", slow_answer)
-
-        async def script(peer: Peer) -> None:
-            assert await peer.until_closed() == b""
-
-        async with serving(script) as server:
-            transport = PayoutTransport(settings_for(server.url))
-            delivery = asyncio.create_task(transport.deliver(request_to(server.url), at_any_time))
-            await asked.wait()
-            await transport.aclose()
-            told.set()
-            assert summary(await delivery) == (FaultKind.CANCELLED, False)
-            await turns()
-            assert transport._living == set()
-
-    play(scenario())
+    async with sending(script, by_hand=True) as line:
+        delivery = asyncio.create_task(line.deliver())
+        await met.wait()
+        await cancel(delivery)
+        await line.server.finished()
+        assert line.transport._living == set()
+        assert b"PAY-1" not in heard[0]
 
 
-def test_sixty_four_deliveries_each_get_own_reply(channel: Channel) -> None:
-    async def scenario() -> None:
-        async def script(peer: Peer) -> None:
-            request = await peer.request()
-            order_id = request.rpartition(b":")[2].strip(b'"}')
-            await turns(int(order_id) % 7)
-            await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(order_id), order_id))
-
-        async with serving(script, tls=channel["tls"]) as server:
-            async with PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport:
-                results = await asyncio.gather(
-                    *[transport.deliver(request_to(server.url, str(number)), at_any_time) for number in range(64)]
-                )
-            assert [summary(result) for result in results] == [str(number).encode() for number in range(64)]
-            assert len(server.peers) == 64
-
-    play(scenario())
+async def test_delivery_cancelled_while_connecting_leaves_no_connection(blackhole: int) -> None:
+    url = f"http://127.0.0.1:{blackhole}"
+    transport = PayoutTransport(settings_for(url))
+    delivery = asyncio.create_task(transport.deliver(request_to(url), at_any_time))
+    await turns()
+    await cancel(delivery)
+    assert transport._living == set()
 
 
-def test_closing_the_transport_always_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_transport_ends_delivery_with_true_witness(channel: Channel) -> None:
+    asked = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        asked.set()
+        await peer.until_closed()
+
+    async with sending(script, **channel) as line:
+        delivery = asyncio.create_task(line.deliver())
+        await asked.wait()
+        await line.transport.aclose()
+        assert summary(await delivery) == (FaultKind.CANCELLED, True)
+        with pytest.raises(InternalError):
+            await line.deliver()
+
+
+async def test_closing_transport_while_connecting_sends_nothing() -> None:
+    met = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        met.set()
+        assert b"PAY-1" not in await peer.until_closed()
+
+    async with sending(script, by_hand=True) as line:
+        delivery = asyncio.create_task(line.deliver())
+        await met.wait()
+        await line.transport.aclose()
+        assert summary(await delivery) == (FaultKind.CANCELLED, False)
+
+
+async def test_closing_transport_during_name_lookup_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, told = asyncio.Event(), asyncio.Event()
+
+    async def slow_answer(_self: JumpingLoop, _host: str, port: int, **_options: Any) -> list[Any]:
+        asked.set()
+        await told.wait()
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(JumpingLoop, "getaddrinfo", slow_answer)
+
+    async def script(peer: Peer) -> None:
+        assert await peer.until_closed() == b""
+
+    async with sending(script) as line:
+        delivery = asyncio.create_task(line.deliver())
+        await asked.wait()
+        await line.transport.aclose()
+        told.set()
+        assert summary(await delivery) == (FaultKind.CANCELLED, False)
+        await turns()
+        assert line.transport._living == set()
+
+
+async def test_sixty_four_deliveries_each_get_own_reply(channel: Channel) -> None:
+    async def script(peer: Peer) -> None:
+        request = await peer.request()
+        order_id = request.rpartition(b":")[2].strip(b'"}')
+        await turns(int(order_id) % 7)
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(order_id), order_id))
+
+    async with sending(script, **channel) as line:
+        results = await asyncio.gather(*[line.deliver(str(number)) for number in range(64)])
+        assert [summary(result) for result in results] == [str(number).encode() for number in range(64)]
+        assert len(line.server.peers) == 64
+
+
+async def test_closing_the_transport_always_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """On uvloop, one that times out in the turn in which it is made is never said to be gone."""
     monkeypatch.setattr("paygw_batch.gateway.http.transport.CLOSED_WITHIN_S", 0.01)
 
-    async def scenario() -> None:
-        transport = PayoutTransport(settings_for("http://127.0.0.1:1"))
-        transport._living.add(Connection(asyncio.get_running_loop(), set()))
-        await transport.aclose()
-
-    play(scenario())
+    transport = PayoutTransport(settings_for("http://127.0.0.1:1"))
+    transport._living.add(Connection(asyncio.get_running_loop(), set()))
+    await transport.aclose()

@@ -1,7 +1,7 @@
 """Planted bugs of the transport: each is switched on here only, and the test that must find it does."""
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,15 @@ from paygw_batch.gateway.http.connection import Connection
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import MayLeave, PreparedRequest, RawReply, TransportFault
 from tests.gateway import test_gateway_reuse, test_gateway_tls, test_gateway_transport
+from tests.support.gateway_server import play
 
 PLAIN: dict[str, Any] = {"tls": None}
 
 
-def dies(story: Callable[..., None], *arguments: object, **options: object) -> None:
+def dies(story: Callable[..., Coroutine[Any, Any, None]], *arguments: object, **options: object) -> None:
     """Run a test that must fail now."""
     with pytest.raises((AssertionError, ssl.SSLError, ExceptionGroup)):
-        story(*arguments, **options)
+        play(story(*arguments, **options))
 
 
 @pytest.fixture

@@ -70,31 +70,23 @@ async def through(proxy: Server, gateway: Server, ca_bundle: Path) -> RawReply |
 
 
 @pytest.mark.parametrize("opened", [OPENED, b"HTTP/1.0 200 OK\r\nVia: x\r\nContent-Length: 5\r\n\r\n"])
-def test_proxy_carries_tls_and_sees_no_payout(opened: bytes, server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
-    async def scenario() -> None:
-        heard: list[bytes] = []
-        async with serving(answer, tls=server_tls) as gateway, serving(tunnel(heard, opened)) as proxy:
-            assert summary(await through(proxy, gateway, ca_bundle)) == BODY
-            place = b"localhost:%d" % gateway.port
-            assert heard == [
-                b"CONNECT " + place + b" HTTP/1.1\r\nHost: " + place + b"\r\nUser-Agent: paygw-batch\r\n\r\n"
-            ]
-
-    play(scenario())
+async def test_proxy_carries_tls_and_sees_no_payout(opened: bytes, server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
+    heard: list[bytes] = []
+    async with serving(answer, tls=server_tls) as gateway, serving(tunnel(heard, opened)) as proxy:
+        assert summary(await through(proxy, gateway, ca_bundle)) == BODY
+        place = b"localhost:%d" % gateway.port
+        assert heard == [b"CONNECT " + place + b" HTTP/1.1\r\nHost: " + place + b"\r\nUser-Agent: paygw-batch\r\n\r\n"]
 
 
-def test_fault_behind_proxy_keeps_witness_of_request(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
+async def test_fault_behind_proxy_keeps_witness_of_request(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
     async def drop(peer: Peer) -> None:
         await peer.request()
         peer.cut()
 
-    async def scenario() -> None:
-        async with serving(drop, tls=server_tls) as gateway, serving(tunnel([])) as proxy:
-            assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.CONNECTION_LOST, True)
-        async with serving(hang_up) as gateway, serving(tunnel([])) as proxy:
-            assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.TLS_FAILED, False)
-
-    play(scenario())
+    async with serving(drop, tls=server_tls) as gateway, serving(tunnel([])) as proxy:
+        assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.CONNECTION_LOST, True)
+    async with serving(hang_up) as gateway, serving(tunnel([])) as proxy:
+        assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.TLS_FAILED, False)
 
 
 def proxy_that_says(reply: bytes) -> Script:
@@ -128,13 +120,10 @@ async def stalling_proxy(peer: Peer) -> None:
     ],
     ids=["hangs up", "resets", "stalls", "407", "502", "100", "301", "surplus", "ssh", "endless"],
 )
-def test_proxy_without_tunnel_leaves_request_unsent(script: Script, ca_bundle: Path) -> None:
-    async def scenario() -> None:
-        async with serving(never_asked) as gateway, serving(script) as proxy:
-            assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
-            assert gateway.peers == []
-
-    play(scenario())
+async def test_proxy_without_tunnel_leaves_request_unsent(script: Script, ca_bundle: Path) -> None:
+    async with serving(never_asked) as gateway, serving(script) as proxy:
+        assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
+        assert gateway.peers == []
 
 
 def test_a_proxys_answer_is_read_to_a_bound() -> None:
@@ -146,14 +135,11 @@ def test_a_proxys_answer_is_read_to_a_bound() -> None:
     assert not reader.is_open
 
 
-def test_refused_proxy_connection_is_proxy_fault(ca_bundle: Path) -> None:
-    async def scenario() -> None:
-        async with serving(never_asked) as proxy:
-            pass
-        async with serving(never_asked) as gateway:
-            assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
-
-    play(scenario())
+async def test_refused_proxy_connection_is_proxy_fault(ca_bundle: Path) -> None:
+    async with serving(never_asked) as proxy:
+        pass
+    async with serving(never_asked) as gateway:
+        assert summary(await through(proxy, gateway, ca_bundle)) == (FaultKind.PROXY_FAILED, False)
 
 
 # The environment.
@@ -165,17 +151,13 @@ OTHER_VARIABLES = {"NO_PROXY": "*", "no_proxy": "*", "PYTHONHTTPSVERIFY": "0", "
 
 
 @pytest.mark.parametrize("variable", PROXY_VARIABLES)
-def test_a_proxy_in_the_environment_is_not_asked(
+async def test_a_proxy_in_the_environment_is_not_asked(
     variable: str, channel: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with serving(never_asked) as proxy, serving(answer, tls=channel["tls"]) as server:
-            monkeypatch.setenv(variable, proxy.url)
-            async with PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport:
-                assert summary(await transport.deliver(request_to(server.url), at_any_time)) == BODY
-            assert proxy.peers == []
-
-    play(scenario())
+    async with serving(never_asked) as proxy:
+        monkeypatch.setenv(variable, proxy.url)
+        assert summary(await deliver_once(answer, **channel)) == BODY
+        assert proxy.peers == []
 
 
 @pytest.mark.parametrize("variable", BUNDLE_VARIABLES)

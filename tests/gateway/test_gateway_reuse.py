@@ -1,28 +1,22 @@
 """Reused connections: which one may carry another payout, and which may not."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 
 from paygw_batch.gateway.address import Connections
-from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from tests.support.gateway_cases import head_and_body
 from tests.support.gateway_server import (
     BODY,
     REPLY,
+    Line,
     Peer,
     Script,
-    Server,
-    at_any_time,
     jump,
-    play,
-    request_to,
-    serving,
-    settings_for,
+    sending,
     turns,
 )
 
@@ -38,44 +32,33 @@ async def serve_on(peer: Peer) -> None:
             return
 
 
-@asynccontextmanager
-async def reusing(script: Script, channel: Channel) -> AsyncIterator[tuple[Server, PayoutTransport]]:
-    async with serving(script, tls=channel["tls"]) as server:
-        settings = settings_for(server.url, ca_bundle=channel.get("ca_bundle"), connections=Connections.REUSE)
-        async with PayoutTransport(settings) as transport:
-            yield server, transport
-        assert transport._living == set()
+def reusing(script: Script, channel: Channel) -> AbstractAsyncContextManager[Line]:
+    return sending(script, connections=Connections.REUSE, **channel)
 
 
-async def deliver(server: Server, transport: PayoutTransport) -> RawReply:
-    reply = await transport.deliver(request_to(server.url), at_any_time)
+async def deliver(line: Line) -> RawReply:
+    reply = await line.deliver()
     assert isinstance(reply, RawReply), reply
     return reply
 
 
-def test_quiet_connection_is_reused_and_marked(channel: Channel) -> None:
-    async def scenario() -> None:
-        async with reusing(serve_on, channel) as (server, transport):
-            replies = [await deliver(server, transport) for _ in range(5)]
-            assert [reply.reused_connection for reply in replies] == [False, True, True, True, True]
-            assert len(server.peers) == 1
-
-    play(scenario())
+async def test_quiet_connection_is_reused_and_marked(channel: Channel) -> None:
+    async with reusing(serve_on, channel) as line:
+        replies = [await deliver(line) for _ in range(5)]
+        assert [reply.reused_connection for reply in replies] == [False, True, True, True, True]
+        assert len(line.server.peers) == 1
 
 
-def test_reusable_request_does_not_ask_to_close(channel: Channel) -> None:
-    async def scenario() -> None:
-        heads: list[dict[str, str]] = []
+async def test_reusable_request_does_not_ask_to_close(channel: Channel) -> None:
+    heads: list[dict[str, str]] = []
 
-        async def script(peer: Peer) -> None:
-            heads.append(head_and_body(await peer.answer())[1])
+    async def script(peer: Peer) -> None:
+        heads.append(head_and_body(await peer.answer())[1])
 
-        async with reusing(script, channel) as (server, transport):
-            await deliver(server, transport)
-            await server.finished()
-        assert "connection" not in heads[0]
-
-    play(scenario())
+    async with reusing(script, channel) as line:
+        await deliver(line)
+        await line.server.finished()
+    assert "connection" not in heads[0]
 
 
 @pytest.mark.parametrize(
@@ -88,150 +71,126 @@ def test_reusable_request_does_not_ask_to_close(channel: Channel) -> None:
     ],
     ids=["asked to close", "HTTP/1.0", "HTTP/1.0 that would stay", "blank line behind"],
 )
-def test_closing_reply_is_last_on_connection(channel: Channel, reply: bytes) -> None:
-    async def scenario() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.answer(reply)
-            assert await peer.until_closed() == b""
+async def test_closing_reply_is_last_on_connection(channel: Channel, reply: bytes) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.answer(reply)
+        assert await peer.until_closed() == b""
 
-        async with reusing(script, channel) as (server, transport):
-            for _ in range(3):
-                assert not (await deliver(server, transport)).reused_connection
-            assert len(server.peers) == 3
-
-    play(scenario())
+    async with reusing(script, channel) as line:
+        for _ in range(3):
+            assert not (await deliver(line)).reused_connection
+        assert len(line.server.peers) == 3
 
 
 @pytest.mark.parametrize("surplus", [REPLY, b"x", b"\r\n"], ids=["second reply", "letter", "blank line"])
 @pytest.mark.parametrize("seen", [True, False], ids=["seen by the loop", "still in the kernel"])
-def test_stray_byte_ends_connection_and_is_no_reply(channel: Channel, surplus: bytes, *, seen: bool) -> None:
-    async def scenario() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.answer()
-            if peer.number == 0:
-                await answered.wait()
-                peer.writer.write(surplus)
-                spoken.set()
-            assert await peer.until_closed() == b""
+async def test_stray_byte_ends_connection_and_is_no_reply(channel: Channel, surplus: bytes, *, seen: bool) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.answer()
+        if peer.number == 0:
+            await answered.wait()
+            peer.writer.write(surplus)
+            spoken.set()
+        assert await peer.until_closed() == b""
 
-        answered, spoken = asyncio.Event(), asyncio.Event()
-        async with reusing(script, channel) as (server, transport):
-            await deliver(server, transport)
-            answered.set()
-            await spoken.wait()
-            if seen:
-                await turns()
-            second = await deliver(server, transport)
-            assert (second.reused_connection, second.body) == (False, BODY)
-            assert len(server.peers) == 2
-
-    play(scenario())
+    answered, spoken = asyncio.Event(), asyncio.Event()
+    async with reusing(script, channel) as line:
+        await deliver(line)
+        answered.set()
+        await spoken.wait()
+        if seen:
+            await turns()
+        second = await deliver(line)
+        assert (second.reused_connection, second.body) == (False, BODY)
+        assert len(line.server.peers) == 2
 
 
 @pytest.mark.parametrize("end", ["cut", "reset", "close"])
 @pytest.mark.parametrize("seen", [True, False], ids=["seen by the loop", "still in the kernel"])
-def test_ended_connection_carries_no_further_request(channel: Channel, end: str, *, seen: bool) -> None:
-    async def scenario() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.answer()
-            if peer.number == 0:
-                await answered.wait()
-                {"cut": peer.cut, "reset": peer.reset, "close": peer.writer.close}[end]()
-                ended.set()
-            await peer.until_closed()
+async def test_ended_connection_carries_no_further_request(channel: Channel, end: str, *, seen: bool) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.answer()
+        if peer.number == 0:
+            await answered.wait()
+            {"cut": peer.cut, "reset": peer.reset, "close": peer.writer.close}[end]()
+            ended.set()
+        await peer.until_closed()
 
-        answered, ended = asyncio.Event(), asyncio.Event()
-        async with reusing(script, channel) as (server, transport):
-            await deliver(server, transport)
-            answered.set()
-            await ended.wait()
-            if seen:
-                await turns()
-            assert not (await deliver(server, transport)).reused_connection
-
-    play(scenario())
+    answered, ended = asyncio.Event(), asyncio.Event()
+    async with reusing(script, channel) as line:
+        await deliver(line)
+        answered.set()
+        await ended.wait()
+        if seen:
+            await turns()
+        assert not (await deliver(line)).reused_connection
 
 
-def test_request_on_ending_connection_is_doubtful_and_unrepeated(
+async def test_request_on_ending_connection_is_doubtful_and_unrepeated(
     channel: Channel,
 ) -> None:
-    async def scenario() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.answer()
-            await peer.request()
-            peer.cut()
+    async def script(peer: Peer) -> None:
+        await peer.answer()
+        await peer.request()
+        peer.cut()
 
-        async with reusing(script, channel) as (server, transport):
-            await deliver(server, transport)
-            result = await transport.deliver(request_to(server.url), at_any_time)
-            assert isinstance(result, TransportFault)
-            assert (result.kind, result.first_byte_left) == (FaultKind.CONNECTION_LOST, True)
-            assert len(server.peers) == 1
-
-    play(scenario())
+    async with reusing(script, channel) as line:
+        await deliver(line)
+        result = await line.deliver()
+        assert isinstance(result, TransportFault)
+        assert (result.kind, result.first_byte_left) == (FaultKind.CONNECTION_LOST, True)
+        assert len(line.server.peers) == 1
 
 
-def test_idle_connection_is_closed_and_not_reused(channel: Channel) -> None:
-    async def scenario() -> None:
-        async with reusing(serve_on, channel) as (server, transport):
-            await deliver(server, transport)
-            jump(0.9)
-            assert (await deliver(server, transport)).reused_connection
-            jump(1)
-            assert not (await deliver(server, transport)).reused_connection
-            await turns()
-            assert len(transport._living) == 1
-
-    play(scenario())
+async def test_idle_connection_is_closed_and_not_reused(channel: Channel) -> None:
+    async with reusing(serve_on, channel) as line:
+        await deliver(line)
+        jump(0.9)
+        assert (await deliver(line)).reused_connection
+        jump(1)
+        assert not (await deliver(line)).reused_connection
+        await turns()
+        assert len(line.transport._living) == 1
 
 
-def test_last_used_connection_is_taken_first(channel: Channel) -> None:
-    async def scenario() -> None:
-        async def script(peer: Peer) -> None:
-            while True:
-                try:
-                    await peer.request()
-                except asyncio.IncompleteReadError:
-                    return
-                order.append(peer.number)
-                await turns(peer.number + 1)
-                await peer.send(REPLY)
+async def test_last_used_connection_is_taken_first(channel: Channel) -> None:
+    async def script(peer: Peer) -> None:
+        while True:
+            try:
+                await peer.request()
+            except asyncio.IncompleteReadError:
+                return
+            order.append(peer.number)
+            await turns(peer.number + 1)
+            await peer.send(REPLY)
 
-        order: list[int] = []
-        async with reusing(script, channel) as (server, transport):
-            for _ in range(3):
-                await asyncio.gather(*[deliver(server, transport) for _ in range(8)])
-            assert len(server.peers) == 8
-            order.clear()
-            for _ in range(4):
-                assert (await deliver(server, transport)).reused_connection
-            assert len(set(order)) == 1
-            assert len(server.peers) == 8
-
-    play(scenario())
+    order: list[int] = []
+    async with reusing(script, channel) as line:
+        for _ in range(3):
+            await asyncio.gather(*[deliver(line) for _ in range(8)])
+        assert len(line.server.peers) == 8
+        order.clear()
+        for _ in range(4):
+            assert (await deliver(line)).reused_connection
+        assert len(set(order)) == 1
+        assert len(line.server.peers) == 8
 
 
-def test_idle_connections_beyond_need_are_closed_in_time(channel: Channel) -> None:
-    async def scenario() -> None:
-        async with reusing(serve_on, channel) as (server, transport):
-            await asyncio.gather(*[deliver(server, transport) for _ in range(8)])
-            for _ in range(4):
-                jump(0.4)
-                await deliver(server, transport)
-            await turns()
-            assert len(transport._living) == 1
-
-    play(scenario())
+async def test_idle_connections_beyond_need_are_closed_in_time(channel: Channel) -> None:
+    async with reusing(serve_on, channel) as line:
+        await asyncio.gather(*[deliver(line) for _ in range(8)])
+        for _ in range(4):
+            jump(0.4)
+            await deliver(line)
+        await turns()
+        assert len(line.transport._living) == 1
 
 
-def test_a_fault_ends_its_connection(channel: Channel) -> None:
-    async def scenario() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.answer(REPLY + REPLY if peer.number == 0 else REPLY)
-            await peer.until_closed()
+async def test_a_fault_ends_its_connection(channel: Channel) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.answer(REPLY + REPLY if peer.number == 0 else REPLY)
+        await peer.until_closed()
 
-        async with reusing(script, channel) as (server, transport):
-            assert isinstance(await transport.deliver(request_to(server.url), at_any_time), TransportFault)
-            assert not (await deliver(server, transport)).reused_connection
-
-    play(scenario())
+    async with reusing(script, channel) as line:
+        assert isinstance(await line.deliver(), TransportFault)
+        assert not (await deliver(line)).reused_connection

@@ -23,14 +23,12 @@ from tests.support.gateway_server import (
     play,
     request_to,
     resume_reading,
+    sending,
     serving,
     settings_for,
     summary,
     turns,
 )
-
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2e\r\n" + BODY + b"\r\n0\r\n\r\n"
-UNTIL_END = b"HTTP/1.1 200 OK\r\n\r\n" + BODY
 
 Channel = dict[str, Any]
 
@@ -166,105 +164,78 @@ def test_unanswered_connection_is_not_sent(blackhole: int) -> None:
     assert summary(open_to(f"http://127.0.0.1:{blackhole}", total_timeout_s=20)) == (FaultKind.TOTAL_TIMEOUT, False)
 
 
-def test_next_address_is_tried_after_refusal() -> None:
-    async def scenario() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.answer()
+async def test_next_address_is_tried_after_refusal() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.answer()
 
-        async with serving(script) as server, PayoutTransport(settings_for(server.url)) as transport:
-            loop = asyncio.get_running_loop()
-            assert isinstance(loop, JumpingLoop)
-            loop.names["localhost"] = ["127.0.0.2", "127.0.0.1"]
-            assert isinstance(await transport.deliver(request_to(server.url), at_any_time), RawReply)
-            assert len(server.peers) == 1
-
-    play(scenario())
+    async with sending(script) as line:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, JumpingLoop)
+        loop.names["localhost"] = ["127.0.0.2", "127.0.0.1"]
+        assert isinstance(await line.deliver(), RawReply)
+        assert len(line.server.peers) == 1
 
 
 async def answered(peer: Peer) -> None:
     await peer.answer()
 
 
-def test_name_lookup_is_kept_for_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        asked: list[str] = []
-        look_up = JumpingLoop.getaddrinfo
+async def test_name_lookup_is_kept_for_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    look_up = JumpingLoop.getaddrinfo
 
-        async def counted(self: JumpingLoop, host: str, port: int, **options: Any) -> Any:
-            asked.append(host)
-            return await look_up(self, host, port, **options)
+    async def counted(self: JumpingLoop, host: str, port: int, **options: Any) -> Any:
+        asked.append(host)
+        return await look_up(self, host, port, **options)
 
-        monkeypatch.setattr(JumpingLoop, "getaddrinfo", counted)
-        async with serving(answered) as server, PayoutTransport(settings_for(server.url)) as transport:
-            for _ in range(3):
-                assert isinstance(await transport.deliver(request_to(server.url), at_any_time), RawReply)
-            assert (asked.count("localhost"), len(server.peers)) == (1, 3)
-            jump(KEPT_S)
-            assert isinstance(await transport.deliver(request_to(server.url), at_any_time), RawReply)
-            assert asked.count("localhost") == 2
-
-    play(scenario())
+    monkeypatch.setattr(JumpingLoop, "getaddrinfo", counted)
+    async with sending(answered) as line:
+        for _ in range(3):
+            assert isinstance(await line.deliver(), RawReply)
+        assert (asked.count("localhost"), len(line.server.peers)) == (1, 3)
+        jump(KEPT_S)
+        assert isinstance(await line.deliver(), RawReply)
+        assert asked.count("localhost") == 2
 
 
-def test_name_with_dead_addresses_is_looked_up_again() -> None:
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, JumpingLoop)
-        async with serving(answered) as server, PayoutTransport(settings_for(server.url)) as transport:
-            loop.names["localhost"] = ["127.0.0.2"]
-            assert summary(await transport.deliver(request_to(server.url), at_any_time)) == (
-                FaultKind.CONNECT_REFUSED,
-                False,
-            )
-            loop.names["localhost"] = ["127.0.0.1"]
-            assert isinstance(await transport.deliver(request_to(server.url), at_any_time), RawReply)
-
-    play(scenario())
+async def test_name_with_dead_addresses_is_looked_up_again() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, JumpingLoop)
+    async with sending(answered) as line:
+        loop.names["localhost"] = ["127.0.0.2"]
+        assert summary(await line.deliver()) == (FaultKind.CONNECT_REFUSED, False)
+        loop.names["localhost"] = ["127.0.0.1"]
+        assert isinstance(await line.deliver(), RawReply)
 
 
-def test_unresolved_name_is_looked_up_again() -> None:
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, JumpingLoop)
-        async with serving(answered) as server, PayoutTransport(settings_for(server.url)) as transport:
-            nothings: list[list[str] | OSError] = [socket.gaierror(socket.EAI_AGAIN, "try again"), []]
-            for nothing in nothings:
-                loop.names["localhost"] = nothing
-                assert summary(await transport.deliver(request_to(server.url), at_any_time)) == (
-                    FaultKind.NAME_NOT_RESOLVED,
-                    False,
-                )
-            loop.names["localhost"] = ["127.0.0.1"]
-            assert isinstance(await transport.deliver(request_to(server.url), at_any_time), RawReply)
-
-    play(scenario())
+async def test_unresolved_name_is_looked_up_again() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, JumpingLoop)
+    async with sending(answered) as line:
+        nothings: list[list[str] | OSError] = [socket.gaierror(socket.EAI_AGAIN, "try again"), []]
+        for nothing in nothings:
+            loop.names["localhost"] = nothing
+            assert summary(await line.deliver()) == (FaultKind.NAME_NOT_RESOLVED, False)
+        loop.names["localhost"] = ["127.0.0.1"]
+        assert isinstance(await line.deliver(), RawReply)
 
 
-def test_a_probe_makes_a_connection_and_sends_nothing(channel: Channel) -> None:
-    async def scenario() -> None:
-        heard: list[bytes] = []
+async def test_a_probe_makes_a_connection_and_sends_nothing(channel: Channel) -> None:
+    heard: list[bytes] = []
 
-        async def script(peer: Peer) -> None:
-            heard.append(await peer.until_closed())
+    async def script(peer: Peer) -> None:
+        heard.append(await peer.until_closed())
 
-        async with serving(script, tls=channel["tls"]) as server:
-            async with PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport:
-                assert await transport.probe() is None
-                await turns()
-                assert transport._living == set()
-            await server.finished()
-            assert heard == [b""]
-
-    play(scenario())
+    async with sending(script, **channel) as line:
+        assert await line.transport.probe() is None
+        await turns()
+        assert line.transport._living == set()
+        await line.server.finished()
+        assert heard == [b""]
 
 
-def test_a_probe_tells_why_there_is_no_connection() -> None:
-    async def scenario() -> None:
-        async with serving(hang_up) as server:
-            async with PayoutTransport(settings_for(server.url.replace("http:", "https:"))) as transport:
-                fault = await transport.probe()
-            assert fault == TransportFault(
-                FaultKind.TLS_FAILED, first_byte_left=False, detail="the connection was closed"
-            )
-
-    play(scenario())
+async def test_a_probe_tells_why_there_is_no_connection() -> None:
+    async with serving(hang_up) as server:
+        async with PayoutTransport(settings_for(server.url.replace("http:", "https:"))) as transport:
+            fault = await transport.probe()
+        assert fault == TransportFault(FaultKind.TLS_FAILED, first_byte_left=False, detail="the connection was closed")

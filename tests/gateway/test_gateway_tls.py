@@ -28,6 +28,7 @@ from tests.support.gateway_server import (
     play,
     request_to,
     reset,
+    sending,
     serving,
     settings_for,
     summary,
@@ -97,7 +98,7 @@ def test_both_versions_carry_a_payout(version: ssl.TLSVersion, authority: trustm
     assert summary(play(deliver_once(answer, tls=context, ca_bundle=ca_bundle))) == BODY
 
 
-def test_http_2_is_never_agreed_to(authority: trustme.CA, ca_bundle: Path) -> None:
+async def test_http_2_is_never_agreed_to(authority: trustme.CA, ca_bundle: Path) -> None:
     agreed: list[str | None] = []
 
     async def script(peer: Peer) -> None:
@@ -107,7 +108,7 @@ def test_http_2_is_never_agreed_to(authority: trustme.CA, ca_bundle: Path) -> No
     for offered in (["h2", "http/1.1"], ["h2"]):
         context = server_context(authority.issue_cert("localhost"))
         context.set_alpn_protocols(offered)
-        assert summary(play(deliver_once(script, tls=context, ca_bundle=ca_bundle))) == BODY
+        assert summary(await deliver_once(script, tls=context, ca_bundle=ca_bundle)) == BODY
     assert agreed == ["http/1.1", None]
 
 
@@ -140,14 +141,9 @@ async def refuse(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("script", [hang_up, reset, talk_http, stall, refuse])
-def test_failed_handshake_is_not_sent(script: Script, ca_bundle: Path) -> None:
-    async def scenario() -> RawReply | TransportFault:
-        async with serving(script) as server:
-            url = server.url.replace("http:", "https:")
-            async with PayoutTransport(settings_for(url, ca_bundle=ca_bundle)) as transport:
-                return await transport.deliver(request_to(url), at_any_time)
-
-    assert summary(play(scenario())) == (FaultKind.TLS_FAILED, False)
+async def test_failed_handshake_is_not_sent(script: Script, ca_bundle: Path) -> None:
+    async with sending(script, by_hand=True, ca_bundle=ca_bundle) as line:
+        assert summary(await line.deliver()) == (FaultKind.TLS_FAILED, False)
 
 
 def test_gateway_requiring_client_certificate_gets_no_request(
@@ -166,7 +162,7 @@ def test_gateway_requiring_client_certificate_gets_no_request(
         assert result.kind in {FaultKind.TLS_FAILED, FaultKind.CONNECT_FAILED}
 
 
-def test_gateway_speaking_with_handshake_gets_no_request(authority: trustme.CA, ca_bundle: Path) -> None:
+async def test_gateway_speaking_with_handshake_gets_no_request(authority: trustme.CA, ca_bundle: Path) -> None:
     context = server_context(authority.issue_cert("localhost"))
     context.maximum_version = ssl.TLSVersion.TLSv1_2
 
@@ -184,13 +180,8 @@ def test_gateway_speaking_with_handshake_gets_no_request(authority: trustme.CA, 
             peer.writer.write(leaving.read())
         await peer.until_closed()
 
-    async def scenario() -> RawReply | TransportFault:
-        async with serving(script) as server:
-            url = server.url.replace("http:", "https:")
-            async with PayoutTransport(settings_for(url, ca_bundle=ca_bundle)) as transport:
-                return await transport.deliver(request_to(url), at_any_time)
-
-    assert summary(play(scenario())) == (FaultKind.EARLY_REPLY, False)
+    async with sending(script, by_hand=True, ca_bundle=ca_bundle) as line:
+        assert summary(await line.deliver()) == (FaultKind.EARLY_REPLY, False)
 
 
 # The end of the stream.
@@ -223,7 +214,7 @@ def test_foreign_bytes_inside_tls_reply_leave_doubt(server_tls: ssl.SSLContext, 
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_finished_tls_connection_is_closed_properly(
+async def test_finished_tls_connection_is_closed_properly(
     version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path
 ) -> None:
     context = server_context(authority.issue_cert("localhost"))
@@ -244,22 +235,17 @@ def test_finished_tls_connection_is_closed_properly(
                 arriving.write(await peer.reader.read(2**14))
             peer.writer.write(leaving.read())
 
-    async def scenario() -> None:
-        async with serving(script) as server:
-            url = server.url.replace("http:", "https:")
-            async with PayoutTransport(settings_for(url, ca_bundle=ca_bundle)) as transport:
-                assert summary(await transport.deliver(request_to(url), at_any_time)) == BODY
-                await server.finished()
-        assert said[-1] == b""
-
-    play(scenario())
+    async with sending(script, by_hand=True, ca_bundle=ca_bundle) as line:
+        assert summary(await line.deliver()) == BODY
+        await line.server.finished()
+    assert said[-1] == b""
 
 
 # Sessions.
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_later_connections_resume_the_session_of_the_first(
+async def test_later_connections_resume_the_session_of_the_first(
     version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path
 ) -> None:
     context = server_context(authority.issue_cert("localhost"))
@@ -270,31 +256,22 @@ def test_later_connections_resume_the_session_of_the_first(
         resumed.append(peer.writer.get_extra_info("ssl_object").session_reused)
         await peer.answer()
 
-    async def scenario() -> None:
-        async with (
-            serving(script, tls=context) as server,
-            PayoutTransport(settings_for(server.url, ca_bundle=ca_bundle)) as transport,
-        ):
-            for _ in range(3):
-                assert summary(await transport.deliver(request_to(server.url), at_any_time)) == BODY
-
-    play(scenario())
+    async with sending(script, tls=context, ca_bundle=ca_bundle) as line:
+        for _ in range(3):
+            assert summary(await line.deliver()) == BODY
     assert resumed == [False, True, True]
 
 
-def test_a_session_is_no_way_round_the_certificate(authority: trustme.CA, ca_bundle: Path) -> None:
+async def test_a_session_is_no_way_round_the_certificate(authority: trustme.CA, ca_bundle: Path) -> None:
     contexts = [server_context(authority.issue_cert("localhost")), server_context(trustme.CA().issue_cert("localhost"))]
 
-    async def scenario() -> None:
-        async with (
-            serving(answer, tls=contexts[0]) as server,
-            serving(never_asked, tls=contexts[1]) as impostor,
-            PayoutTransport(settings_for(server.url, ca_bundle=ca_bundle)) as transport,
-        ):
-            assert summary(await transport.deliver(request_to(server.url), at_any_time)) == BODY
-            transport._origin = type(transport._origin)("https", "localhost", impostor.port)
-            result = await transport.deliver(request_to(impostor.url), at_any_time)
-            assert summary(result) == (FaultKind.TLS_UNTRUSTED, False)
-            assert transport._session is None, "a session that may have been the trouble is not offered again"
-
-    play(scenario())
+    async with (
+        serving(answer, tls=contexts[0]) as server,
+        serving(never_asked, tls=contexts[1]) as impostor,
+        PayoutTransport(settings_for(server.url, ca_bundle=ca_bundle)) as transport,
+    ):
+        assert summary(await transport.deliver(request_to(server.url), at_any_time)) == BODY
+        transport._origin = type(transport._origin)("https", "localhost", impostor.port)
+        result = await transport.deliver(request_to(impostor.url), at_any_time)
+        assert summary(result) == (FaultKind.TLS_UNTRUSTED, False)
+        assert transport._session is None, "a session that may have been the trouble is not offered again"

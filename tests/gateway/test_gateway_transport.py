@@ -10,7 +10,6 @@ from paygw_batch.errors import InternalError
 from paygw_batch.gateway.address import Connections, gateway_origin
 from paygw_batch.gateway.http.connection import _Stage
 from paygw_batch.gateway.http.http1 import payout_request
-from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from tests.support.gateway_cases import head_and_body
 from tests.support.gateway_server import (
@@ -25,8 +24,8 @@ from tests.support.gateway_server import (
     pause_reading,
     play,
     request_to,
+    sending,
     serving,
-    settings_for,
     silence,
     summary,
 )
@@ -40,45 +39,38 @@ Channel = dict[str, Any]
 # What leaves.
 
 
-def test_request_arrives_whole_and_once(channel: Channel) -> None:
-    async def scenario() -> None:
-        heard: list[bytes] = []
+async def test_request_arrives_whole_and_once(channel: Channel) -> None:
+    heard: list[bytes] = []
 
-        async def script(peer: Peer) -> None:
-            heard.append(await peer.answer())
-            heard.append(await peer.until_closed())
+    async def script(peer: Peer) -> None:
+        heard.append(await peer.answer())
+        heard.append(await peer.until_closed())
 
-        async with serving(script, tls=channel["tls"]) as server:
-            async with PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport:
-                reply = await transport.deliver(request_to(server.url), at_any_time)
-            await server.finished()
-            origin, _ = gateway_origin(server.url)
-            assert heard == [payout_request(request_to(server.url), origin, close=True), b""]
-            first, headers, body = head_and_body(heard[0])
-            assert (first, headers["connection"], body) == (
-                f"POST {PATH} HTTP/1.1",
-                "close",
-                b'{"client_orderid":"PAY-1"}',
-            )
-            assert headers["host"] == f"localhost:{server.port}"
-            assert reply == RawReply(
-                200, (("content-type", "application/json"), ("content-length", str(len(BODY)))), BODY
-            )
-            assert len(server.peers) == 1
-
-    play(scenario())
+    async with sending(script, **channel) as line:
+        reply = await line.deliver()
+        await line.server.finished()
+        origin, _ = gateway_origin(line.server.url)
+        assert heard == [payout_request(request_to(line.server.url), origin, close=True), b""]
+        first, headers, body = head_and_body(heard[0])
+        assert (first, headers["connection"], body) == (
+            f"POST {PATH} HTTP/1.1",
+            "close",
+            b'{"client_orderid":"PAY-1"}',
+        )
+        assert headers["host"] == f"localhost:{line.server.port}"
+        assert reply == RawReply(200, (("content-type", "application/json"), ("content-length", str(len(BODY)))), BODY)
+        assert len(line.server.peers) == 1
 
 
 @pytest.mark.parametrize("connections", list(Connections))
-def test_stale_request_leaves_no_byte(channel: Channel, connections: Connections) -> None:
+async def test_stale_request_leaves_no_byte(channel: Channel, connections: Connections) -> None:
     """The question comes when all else is done: the connection is open, or taken again, and the handshake over."""
     answers: list[bool] = []
     open_when_asked: list[bool] = []
     heard: list[bytes] = []
-    transports: list[PayoutTransport] = []
 
     def may_leave() -> bool:
-        (connection,) = transports[0]._living
+        (connection,) = line.transport._living
         open_when_asked.append(connection._stage is _Stage.EXCHANGE)
         return answers.pop()
 
@@ -87,73 +79,56 @@ def test_stale_request_leaves_no_byte(channel: Channel, connections: Connections
             while True:
                 heard.append(await peer.answer())
 
-    async def scenario() -> list[tuple[FaultKind, bool] | bytes]:
-        async with serving(script, tls=channel["tls"]) as server:
-            settings = settings_for(server.url, ca_bundle=channel.get("ca_bundle"), connections=connections)
-            async with PayoutTransport(settings) as transport:
-                transports.append(transport)
-                for may in (False, True, False, True):
-                    answers.append(may)
-                    results.append(summary(await transport.deliver(request_to(server.url), may_leave)))
-            await server.finished()
-        return results
-
-    results: list[tuple[FaultKind, bool] | bytes] = []
+    results = []
+    async with sending(script, connections=connections, **channel) as line:
+        for may in (False, True, False, True):
+            answers.append(may)
+            results.append(summary(await line.transport.deliver(request_to(line.server.url), may_leave)))
+        await line.transport.aclose()
+        await line.server.finished()
     stale = (FaultKind.INTENT_STALE, False)
-    assert play(scenario()) == [stale, BODY, stale, BODY]
+    assert results == [stale, BODY, stale, BODY]
     assert open_when_asked == [True] * 4, "once for each request, and not before the connection is there"
     assert len(heard) == 2
 
 
-def test_write_follows_last_check_without_loop_turn(channel: Channel) -> None:
+async def test_write_follows_last_check_without_loop_turn(channel: Channel) -> None:
     steps: list[str] = []
 
-    async def scenario() -> None:
-        def may_leave() -> bool:
-            asyncio.get_running_loop().call_soon(steps.append, "another turn of the event loop")
-            (connection,) = transport._living
-            assert connection._transport is not None
-            write = connection._transport.write
+    def may_leave() -> bool:
+        asyncio.get_running_loop().call_soon(steps.append, "another turn of the event loop")
+        (connection,) = line.transport._living
+        assert connection._transport is not None
+        write = connection._transport.write
 
-            def noted(data: bytes) -> None:
-                steps.append("written")
-                write(data)
+        def noted(data: bytes) -> None:
+            steps.append("written")
+            write(data)
 
-            connection._transport.write = noted  # type: ignore[method-assign, assignment]
-            return True
+        connection._transport.write = noted  # type: ignore[method-assign, assignment]
+        return True
 
-        async with (
-            serving(answer, tls=channel["tls"]) as server,
-            PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport,
-        ):
-            assert isinstance(await transport.deliver(request_to(server.url), may_leave), RawReply)
-
-    play(scenario())
+    async with sending(answer, **channel) as line:
+        assert isinstance(await line.transport.deliver(request_to(line.server.url), may_leave), RawReply)
     assert steps[:2] == ["written", "another turn of the event loop"]
 
 
-def test_head_and_body_leave_in_single_piece() -> None:
-    async def scenario() -> None:
-        async def script(peer: Peer) -> None:
-            first_read = await peer.reader.read(2**16)
-            assert first_read.endswith(b'{"client_orderid":"PAY-1"}')
-            await peer.send(REPLY)
+async def test_head_and_body_leave_in_single_piece() -> None:
+    async def script(peer: Peer) -> None:
+        first_read = await peer.reader.read(2**16)
+        assert first_read.endswith(b'{"client_orderid":"PAY-1"}')
+        await peer.send(REPLY)
 
-        async with serving(script) as server, PayoutTransport(settings_for(server.url)) as transport:
-            assert isinstance(await transport.deliver(request_to(server.url), at_any_time), RawReply)
-
-    play(scenario())
+    async with sending(script) as line:
+        assert isinstance(await line.deliver(), RawReply)
 
 
-def test_request_signed_for_other_place_is_not_sent() -> None:
-    async def scenario() -> None:
-        async with serving(silence) as server, PayoutTransport(settings_for(server.url)) as transport:
-            for url in ("https://elsewhere.example", f"{server.url}0", server.url.removesuffix(PATH)[:-1]):
-                with pytest.raises(InternalError):
-                    await transport.deliver(request_to(url), at_any_time)
-            assert server.peers == []
-
-    play(scenario())
+async def test_request_signed_for_other_place_is_not_sent() -> None:
+    async with sending(silence) as line:
+        for url in ("https://elsewhere.example", f"{line.server.url}0", line.server.url.removesuffix(PATH)[:-1]):
+            with pytest.raises(InternalError):
+                await line.transport.deliver(request_to(url), at_any_time)
+        assert line.server.peers == []
 
 
 # What comes back.
@@ -179,23 +154,20 @@ def test_a_reply_may_end_with_its_stream(channel: Channel) -> None:
 
 @pytest.mark.parametrize("http_status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("elsewhere", [True, False])
-def test_a_redirect_is_handed_over_and_never_followed(http_status: int, *, elsewhere: bool) -> None:
-    async def scenario() -> None:
-        async with serving(silence) as other:
+async def test_a_redirect_is_handed_over_and_never_followed(http_status: int, *, elsewhere: bool) -> None:
+    async with serving(silence) as other:
 
-            async def script(peer: Peer) -> None:
-                place = other.url if elsewhere else ""
-                head = f"HTTP/1.1 {http_status} Moved\r\nLocation: {place}{PATH}\r\nSet-Cookie: a=b\r\n"
-                await peer.answer(f"{head}Content-Length: 0\r\n\r\n".encode())
+        async def script(peer: Peer) -> None:
+            place = other.url if elsewhere else ""
+            head = f"HTTP/1.1 {http_status} Moved\r\nLocation: {place}{PATH}\r\nSet-Cookie: a=b\r\n"
+            await peer.answer(f"{head}Content-Length: 0\r\n\r\n".encode())
 
-            async with serving(script) as server, PayoutTransport(settings_for(server.url)) as transport:
-                for _ in range(2):
-                    reply = await transport.deliver(request_to(server.url), at_any_time)
-                    assert isinstance(reply, RawReply)
-                    assert reply.http_status == http_status
-                assert (len(server.peers), len(other.peers)) == (2, 0)
-
-    play(scenario())
+        async with sending(script) as line:
+            for _ in range(2):
+                reply = await line.deliver()
+                assert isinstance(reply, RawReply)
+                assert reply.http_status == http_status
+            assert (len(line.server.peers), len(other.peers)) == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -232,22 +204,16 @@ def test_malformed_reply_is_fault_after_first_byte(channel: Channel, reply: byte
 @pytest.mark.parametrize(
     "reply", [pytest.param(REPLY, id="length", marks=pytest.mark.long), pytest.param(CHUNKED, id="chunks")]
 )
-def test_reply_cut_at_any_byte_leaves_doubt(channel: Channel, reply: bytes) -> None:
-    async def scenario() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.answer(reply[: peer.number])
-            peer.writer.close()
+async def test_reply_cut_at_any_byte_leaves_doubt(channel: Channel, reply: bytes) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.answer(reply[: peer.number])
+        peer.writer.close()
 
-        async with (
-            serving(script, tls=channel["tls"]) as server,
-            PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport,
-        ):
-            for cut in range(len(reply)):
-                result = await transport.deliver(request_to(server.url), at_any_time)
-                assert summary(result) == (FaultKind.CONNECTION_LOST, True), cut
-            assert isinstance(await transport.deliver(request_to(server.url), at_any_time), RawReply)
-
-    play(scenario())
+    async with sending(script, **channel) as line:
+        for cut in range(len(reply)):
+            result = await line.deliver()
+            assert summary(result) == (FaultKind.CONNECTION_LOST, True), cut
+        assert isinstance(await line.deliver(), RawReply)
 
 
 @pytest.mark.parametrize("reset", [True, False])

@@ -198,6 +198,30 @@ def request_to(url: str, order_id: str = "PAY-1", body: bytes | None = None) -> 
     )
 
 
+@dataclass
+class Line:
+    """A server, and a transport that sends to it."""
+
+    server: Server
+    url: str
+    transport: PayoutTransport
+
+    async def deliver(self, order_id: str = "PAY-1", body: bytes | None = None) -> RawReply | TransportFault:
+        return await self.transport.deliver(request_to(self.url, order_id, body), at_any_time)
+
+
+@asynccontextmanager
+async def sending(
+    script: Script, *, tls: ssl.SSLContext | None = None, by_hand: bool = False, **changes: Any
+) -> AsyncIterator[Line]:
+    """Serve with `script`, which speaks TLS `by_hand`, and send on settings with `changes`; nothing is left open."""
+    async with serving(script, tls=tls) as server:
+        url = server.url.replace("http:", "https:") if by_hand else server.url
+        async with PayoutTransport(settings_for(url, **changes)) as transport:
+            yield Line(server, url, transport)
+        assert transport._living == set()
+
+
 async def deliver_once(
     script: Script, *, tls: ssl.SSLContext | None = None, body: bytes | None = None, limit: int = 2**16, **changes: Any
 ) -> RawReply | TransportFault:
