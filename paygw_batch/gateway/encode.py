@@ -61,11 +61,9 @@ class ControlProfile:
     secret: str = field(default="", repr=False)
     algorithm: ControlAlgorithm = ControlAlgorithm.SHA256
 
-    def text(self, *, order_id: str, amount: str, amount_sent: str, currency: str, minor_units: int) -> str:
-        """Return the text that is hashed. `amount` has the sheet's digits, `amount_sent` is as in the body.
-
-        It holds the secret: not to be shown.
-        """
+    def text(self, instruction: Instruction, *, order_id: str, amount_sent: str, minor_units: int) -> str:
+        """Return the text that is hashed; `amount_sent` is as in the body. It holds the secret: not to be shown."""
+        amount = instruction.amount
         written: Mapping[ControlAmount, str] = {
             ControlAmount.AS_SENT: amount_sent,
             ControlAmount.TWO_DECIMALS: with_two_decimals(amount),
@@ -74,16 +72,14 @@ class ControlProfile:
         parts: Mapping[ControlPart, str] = {
             ControlPart.ORDER_ID: order_id,
             ControlPart.AMOUNT: written[self.amount],
-            ControlPart.CURRENCY: currency,
+            ControlPart.CURRENCY: instruction.currency,
             ControlPart.SECRET: self.secret,
         }
         return self.separator.join(parts[part] for part in self.order)
 
-    def control(self, *, order_id: str, amount: str, amount_sent: str, currency: str, minor_units: int) -> str:
+    def control(self, instruction: Instruction, *, order_id: str, amount_sent: str, minor_units: int) -> str:
         """Return the hash in lower-case hex; parameters as for `text`."""
-        text = self.text(
-            order_id=order_id, amount=amount, amount_sent=amount_sent, currency=currency, minor_units=minor_units
-        )
+        text = self.text(instruction, order_id=order_id, amount_sent=amount_sent, minor_units=minor_units)
         if self.algorithm is ControlAlgorithm.HMAC_SHA256:
             return hmac.digest(self.secret.encode(), text.encode(), hashlib.sha256).hex()
         return hashlib.sha256(text.encode()).hexdigest()
@@ -142,8 +138,11 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, s
         _CURRENCY: instruction.currency,
         _PURPOSE: instruction.fields.get("purpose") or rule.purpose,
         _COUNTRY: rule.code,
-        _CONTROL_KIND: _control(rule, instruction, order_id, amount, supplies.control),
     }
+    if (profile := supplies.control) is not None:
+        supplied[_CONTROL_KIND] = profile.control(
+            instruction, order_id=order_id, amount_sent=amount, minor_units=rule.minor_units
+        )
     params = []
     members = []
     for wanted in form.fields:
@@ -160,20 +159,6 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, s
         params.append((name, value))
         members.append(f"{_quoted(name)}:{value if kind is _AMOUNT_KIND and is_number else _quoted(value)}")
     return EncodedBody(_utf8("{" + ",".join(members) + "}"), tuple(params))
-
-
-def _control(
-    rule: CountryRule, instruction: Instruction, order_id: str, amount_sent: str, profile: ControlProfile | None
-) -> str | None:
-    if profile is None:
-        return None
-    return profile.control(
-        order_id=order_id,
-        amount=instruction.amount,
-        amount_sent=amount_sent,
-        currency=instruction.currency,
-        minor_units=rule.minor_units,
-    )
 
 
 def _form(rule: CountryRule, instruction: Instruction) -> Form:

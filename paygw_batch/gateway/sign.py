@@ -18,7 +18,6 @@ from urllib.parse import unquote
 
 from paygw_batch.core.batch import Instruction
 from paygw_batch.countries.rules import CountryRule, Rules
-from paygw_batch.errors import InternalError
 from paygw_batch.gateway.encode import ControlAlgorithm, EncodedBody, Supplies, encode_body
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest
 from paygw_batch.gateway.signing.key import SIGNATURE_METHOD, SigningKey
@@ -148,13 +147,6 @@ class Signer:
     profile: SignatureProfile
     key: SigningKey = field(repr=False)
 
-    def prepare(
-        self, rule: CountryRule, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int
-    ) -> PreparedRequest:
-        """Return the signed request of one attempt. Raises the errors of `encode_body`."""
-        drafted = self.draft(rule, Attempt(instruction, order_id, nonce, timestamp_s))
-        return drafted.signed(self.key.sign(drafted.text))
-
     def draft(self, rule: CountryRule, attempt: Attempt) -> Draft:
         """Return the request of one attempt without its signature. Raises the errors of `encode_body`."""
         encoded = encode_body(rule, attempt.instruction, order_id=attempt.order_id, supplies=self.supplies)
@@ -162,11 +154,6 @@ class Signer:
         own_urls = tuple([url for url in self.supplies.urls.values() if url])
         text = base_string(self.profile, self.url, encoded, oauth)
         return Draft(attempt, self.url, self.endpoint_id, own_urls, encoded, oauth, text)
-
-    def base_string(self, encoded: EncodedBody, *, nonce: str, timestamp_s: int) -> str:
-        """Return the text to sign for `encoded`, for a person to see."""
-        oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=nonce, timestamp_s=timestamp_s)
-        return base_string(self.profile, self.url, encoded, oauth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,37 +285,31 @@ def explain(
     signer: Signer, rule: CountryRule, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int
 ) -> Explanation:
     """Return the explanation of the request of `signer` for `instruction`. Raises the errors of `encode_body`."""
-    request = signer.prepare(rule, instruction, order_id=order_id, nonce=nonce, timestamp_s=timestamp_s)
-    encoded = encode_body(rule, instruction, order_id=order_id, supplies=signer.supplies)
-    text = signer.base_string(encoded, nonce=nonce, timestamp_s=timestamp_s)
-    signature = signer.key.sign(text)
-    if encoded.body != request.body or f'oauth_signature="{percent_encode(signature)}"' not in request.authorization:
-        raise InternalError("what is explained is not what would be sent")
+    drafted = signer.draft(rule, Attempt(instruction, order_id, nonce, timestamp_s))
+    signature = signer.key.sign(drafted.text)
+    request = drafted.signed(signature)
     return Explanation(
         profile=signer.profile,
         url=request.url,
         body=request.body,
-        parameters=_parameters(text),
-        base_string=text,
+        parameters=_parameters(drafted.text),
+        base_string=drafted.text,
         key_bits=signer.key.public.bits,
         key_fingerprint=signer.key.public.fingerprint(),
         signature=signature,
         authorization=request.authorization,
-        control=_control(signer, rule, instruction, order_id, encoded),
+        control=_control(signer, rule, drafted),
     )
 
 
-def _control(
-    signer: Signer, rule: CountryRule, instruction: Instruction, order_id: str, encoded: EncodedBody
-) -> ExplainedControl | None:
-    sent = dict(encoded.params)
+def _control(signer: Signer, rule: CountryRule, drafted: Draft) -> ExplainedControl | None:
+    sent, attempt = dict(drafted.encoded.params), drafted.attempt
     if (profile := signer.supplies.control) is None or "control" not in sent:
         return None
     text = replace(profile, secret=SECRET_SHOWN).text(
-        order_id=order_id,
-        amount=instruction.amount,
+        attempt.instruction,
+        order_id=attempt.order_id,
         amount_sent=sent["amount"],
-        currency=instruction.currency,
         minor_units=rule.minor_units,
     )
     return ExplainedControl(text, sent["control"], profile.algorithm is ControlAlgorithm.HMAC_SHA256)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from paygw_batch.core.batch import Instruction
 from paygw_batch.countries.load import load_rules
 from paygw_batch.gateway import encode
 from paygw_batch.sandbox.compare import compare, read_reconciliation
@@ -130,8 +131,8 @@ def test_secret_file_must_be_private(program: Program) -> None:
 def test_sandbox_rejects_wrong_control(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     right = encode.ControlProfile.control
 
-    def wrong(profile: encode.ControlProfile, *, order_id: str, **rest: object) -> str:
-        return right(profile, order_id=f"{order_id}x", **rest)  # type: ignore[arg-type]
+    def wrong(profile: encode.ControlProfile, paid: Instruction, *, order_id: str, **rest: object) -> str:
+        return right(profile, paid, order_id=f"{order_id}x", **rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(encode.ControlProfile, "control", wrong)
     summary = program.json("collect", program.sheet(customers(1), "c.csv", COLLECTED))

@@ -7,7 +7,7 @@ from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import AmountForm
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.encode import ControlAmount, ControlPart, ControlProfile, Supplies
-from paygw_batch.gateway.message import PreparedRequest
+from paygw_batch.gateway.message import Attempt, PreparedRequest
 from paygw_batch.gateway.sign import SignatureProfile, Signer
 from paygw_batch.gateway.signing.key import PrivateKey
 from tests.support.gateway_cases import (
@@ -19,6 +19,7 @@ from tests.support.gateway_cases import (
     GOLDEN,
     NONCE,
     TIMESTAMP_S,
+    signed,
 )
 from tests.support.operator_terms import complete_rules
 
@@ -77,9 +78,7 @@ def prepared(key: PrivateKey, profile: SignatureProfile, country: str, form: Amo
         url=URL, endpoint_id=ENDPOINT_ID, consumer_key=CONSUMER_KEY, supplies=supplies(form), profile=profile, key=key
     )
     instruction = instruction_for(country)
-    return signer.prepare(
-        RULES[country], instruction, order_id=instruction.client_orderid, nonce=NONCE, timestamp_s=TIMESTAMP_S
-    )
+    return signed(signer, RULES[country], Attempt(instruction, instruction.client_orderid, NONCE, TIMESTAMP_S))
 
 
 def golden_file(profile: SignatureProfile, country: str, form: AmountForm) -> Path:

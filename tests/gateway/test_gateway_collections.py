@@ -145,9 +145,10 @@ def test_sandbox_computes_same_control(
 )
 def test_control_hashes_configured_amount_form(control_amount: ControlAmount, text: str) -> None:
     profile = ControlProfile((ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY), ",", control_amount)
-    given_parts: dict[str, Any] = {"order_id": "COL-1", "amount": "1500.5", "amount_sent": "1500.5", "currency": "KES"}
-    assert profile.text(**given_parts, minor_units=2) == text
-    assert profile.control(**given_parts, minor_units=2) == hashlib.sha256(text.encode()).hexdigest()
+    instruction = instruction_for("KE", "1500.5")
+    given_parts: dict[str, Any] = {"order_id": "COL-1", "amount_sent": "1500.5", "minor_units": 2}
+    assert profile.text(instruction, **given_parts) == text
+    assert profile.control(instruction, **given_parts) == hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_the_secret_is_not_shown() -> None:
@@ -217,6 +218,7 @@ def test_a_payout_has_no_page() -> None:
 def test_keyed_control_uses_secret_as_key() -> None:
     order = (ControlPart.ORDER_ID, ControlPart.AMOUNT, ControlPart.CURRENCY)
     profile = ControlProfile(order, "|", ControlAmount.TWO_DECIMALS, "Jefe", ControlAlgorithm.HMAC_SHA256)
-    made = profile.control(order_id="INV-1", amount="1500.5", amount_sent="1500.5", currency="KES", minor_units=2)
+    instruction = instruction_for("KE", "1500.5")
+    made = profile.control(instruction, order_id="INV-1", amount_sent="1500.5", minor_units=2)
     assert made == hmac.new(b"Jefe", b"INV-1|1500.50|KES", "sha256").hexdigest()
     assert "Jefe" not in repr(profile)

@@ -26,8 +26,16 @@ from hypothesis import strategies as st
 from oauthlib.oauth1.rfc5849.utils import escape
 
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway.encode import EncodedBody, encode_body
-from paygw_batch.gateway.sign import SignatureProfile, authorization, base_string, oauth_parameters, percent_encode
+from paygw_batch.gateway.encode import EncodedBody
+from paygw_batch.gateway.message import Attempt
+from paygw_batch.gateway.sign import (
+    SignatureProfile,
+    authorization,
+    base_string,
+    explain,
+    oauth_parameters,
+    percent_encode,
+)
 from paygw_batch.gateway.signing.key import PrivateKey, load_private_key
 from tests.support.gateway_cases import (
     KEY_FILE,
@@ -39,6 +47,7 @@ from tests.support.gateway_cases import (
     instruction_for,
     oauth_of,
     prepared,
+    signed,
     signer,
 )
 
@@ -96,10 +105,10 @@ def test_no_value_can_break_out_of_the_header(consumer_key: str, nonce: str) -> 
 def test_shown_base_string_matches_signature(key: PrivateKey, profile: SignatureProfile) -> None:
     instruction = instruction_for("KE")
     made = signer(key, profile)
-    encoded = encode_body(RULES["KE"], instruction, order_id="PAY-KE-0001", supplies=made.supplies)
-    shown = made.base_string(encoded, nonce=NONCE, timestamp_s=TIMESTAMP_S)
-    sent = dict(oauth_of(prepared(key, profile, "KE").authorization))
-    assert key.sign(shown) == sent["oauth_signature"]
+    shown = explain(made, RULES["KE"], instruction, order_id="PAY-KE-0001", nonce=NONCE, timestamp_s=TIMESTAMP_S)
+    sent = prepared(key, profile, "KE")
+    assert (shown.authorization, shown.body) == (sent.authorization, sent.body)
+    assert key.sign(shown.base_string) == shown.signature == dict(oauth_of(sent.authorization))["oauth_signature"]
 
 
 def test_two_threads_give_same_signatures(key: PrivateKey) -> None:
@@ -107,9 +116,7 @@ def test_two_threads_give_same_signatures(key: PrivateKey) -> None:
 
     def sign(number: int) -> str:
         instruction = instruction_for("KE", client_orderid=f"PAY-{number}")
-        return made.prepare(
-            RULES["KE"], instruction, order_id=f"PAY-{number}", nonce=NONCE, timestamp_s=TIMESTAMP_S
-        ).authorization
+        return signed(made, RULES["KE"], Attempt(instruction, f"PAY-{number}", NONCE, TIMESTAMP_S)).authorization
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(sign, range(60))) == [sign(number) for number in range(60)]

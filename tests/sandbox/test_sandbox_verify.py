@@ -16,6 +16,7 @@ from paygw_batch.core.batch import Instruction
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.encode import Supplies
+from paygw_batch.gateway.message import Attempt
 from paygw_batch.gateway.sign import SignatureProfile as GatewayProfile
 from paygw_batch.gateway.sign import Signer
 from paygw_batch.gateway.signing.key import PrivateKey
@@ -34,6 +35,7 @@ from tests.sandbox.sandbox_merchant import (
     refusal,
     request_of,
 )
+from tests.support.gateway_cases import signed
 from tests.support.long_part import share_of
 
 KENYA = GOOD["KE"]
@@ -312,9 +314,8 @@ def test_sandbox_verifies_client_signature(
     amount_text = f"{amount // 100}.{amount % 100:02}"
     account = {"account_name": name, "account_number": "254712345678", "phone": "+254712345678"}
     instruction = Instruction(order_id, "KE", "KES", amount_text, "account", account)
-    prepared = signer.prepare(
-        rules["KE"], instruction, order_id=order_id, nonce=merchant.parameters()["oauth_nonce"], timestamp_s=NOW_S
-    )
+    attempt = Attempt(instruction, order_id, merchant.parameters()["oauth_nonce"], NOW_S)
+    prepared = signed(signer, rules["KE"], attempt)
     headers = {"content-type": "application/json", "accept": "application/json", "host": "127.0.0.1:8080"}
     headers["authorization"] = prepared.authorization
     request = Request("1.1", "POST", PATH, "", tuple(headers.items()), prepared.body)

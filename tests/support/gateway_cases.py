@@ -17,7 +17,7 @@ from paygw_batch.countries.rules import CountryRule, OperatorTerms
 from paygw_batch.gateway.address import gateway_origin, operation_url
 from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.http.http1 import payout_request
-from paygw_batch.gateway.message import PreparedRequest
+from paygw_batch.gateway.message import Attempt, PreparedRequest
 from paygw_batch.gateway.sign import SignatureProfile, Signer
 from paygw_batch.gateway.signing.key import PrivateKey, load_private_key
 from tests.support.operator_terms import complete_rules
@@ -100,12 +100,17 @@ def signer(key: PrivateKey, profile: SignatureProfile, *, url: str = URL) -> Sig
     )
 
 
+def signed(signer: Signer, rule: CountryRule, attempt: Attempt) -> PreparedRequest:
+    """Return the request of one attempt, signed in this thread."""
+    drafted = signer.draft(rule, attempt)
+    return drafted.signed(signer.key.sign(drafted.text))
+
+
 def prepared(key: PrivateKey, profile: SignatureProfile, country: str) -> PreparedRequest:
     """Return the golden request of `country`."""
     instruction = instruction_for(country)
-    return signer(key, profile).prepare(
-        RULES[country], instruction, order_id=instruction.client_orderid, nonce=NONCE, timestamp_s=TIMESTAMP_S
-    )
+    attempt = Attempt(instruction, instruction.client_orderid, NONCE, TIMESTAMP_S)
+    return signed(signer(key, profile), RULES[country], attempt)
 
 
 def golden_file(profile: SignatureProfile, country: str) -> Path:
