@@ -17,10 +17,6 @@ def columns_of_operation(operation: str) -> tuple[str, ...]:
     return sheet_columns().of_operation[operation]
 
 
-def columns_by_operation() -> Mapping[str, tuple[str, ...]]:
-    return sheet_columns().of_operation
-
-
 def reconciled_columns(operation: str) -> tuple[str, ...]:
     """Return the fields of the forms that the reconciliation shows under their own names, behind its own columns."""
     return tuple(name for name in sheet_columns().reconciled[operation] if name not in RECONCILED_OF[operation])
@@ -77,11 +73,6 @@ RECONCILED_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"payout": RECONCILIATION_COLUMNS, "payin": (*RECONCILIATION_COLUMNS, CUSTOMER_URL)}
 )
 """Operation -> the columns that its reconciliation files start with."""
-
-
-def reserved_names(operation: str) -> frozenset[str]:
-    """Return the names that an unknown column cannot have in our frames; it is then called `NAME (sheet)`."""
-    return frozenset({*columns_of_operation(operation), *RECONCILED_OF[operation], *REJECTS_COLUMNS, "valid"})
 
 
 CONTROL = r"[\x00-\x08\x0a-\x1f\x7f-\x{9f}\x{2028}\x{2029}]"

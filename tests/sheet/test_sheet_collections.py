@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.load import load_operation, load_rules, operation_names
 from paygw_batch.countries.rules import FieldKind, OperatorTerms
 from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.sheet.check.contract import ContractGate, good_rows
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import PhoneColumn, bare, bare_number
-from paygw_batch.sheet.columns import columns_by_operation, columns_of_operation
+from paygw_batch.sheet.columns import columns_of_operation
 from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import read_sheet, refuse_misdirected
@@ -173,7 +174,7 @@ def test_own_reconciliation_column_is_unknown_in_collection_sheet(sheet: Path) -
     assert read(sheet, GOOD | {"customer_url": "x"}).unknown == ("customer_url (sheet)",)
 
 
-@pytest.mark.parametrize("operation", columns_by_operation())
+@pytest.mark.parametrize("operation", sheet_columns().of_operation)
 def test_sheet_may_have_every_form_field_of_operation(operation: str) -> None:
     terms = {code: OperatorTerms(form="account", purpose="X") for code in ("CI",)} if operation == "payout" else {}
     rules = load_rules(operation, terms)

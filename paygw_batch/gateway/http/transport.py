@@ -40,22 +40,18 @@ class KeptAddresses:
             return [host]
         addresses, kept_until_s = self._found.get(host, ((), 0.0))
         if not addresses or loop.time() >= kept_until_s:
-            addresses = await _looked_up(loop, host, port)
+            try:
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except (OSError, UnicodeError) as error:
+                detail = error.strerror if isinstance(error, OSError) else None
+                raise CannotOpen(FaultKind.NAME_NOT_RESOLVED, detail or type(error).__name__) from None
+            addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
             self._found[host] = (addresses, loop.time() + KEPT_S)
         return addresses
 
     def forget(self, host: str) -> None:
         """Forget the addresses of `host`: none of them answered."""
         self._found.pop(host, None)
-
-
-async def _looked_up(loop: asyncio.AbstractEventLoop, host: str, port: int) -> Sequence[str]:
-    try:
-        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        detail = error.strerror if isinstance(error, OSError) else None
-        raise CannotOpen(FaultKind.NAME_NOT_RESOLVED, detail or type(error).__name__) from None
-    return list(dict.fromkeys(str(address[0]) for *_, address in addresses))
 
 
 @lru_cache(maxsize=16)

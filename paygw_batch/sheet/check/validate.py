@@ -71,19 +71,14 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
     return _validated(sheet, rules, passing, tally, repeated)
 
 
-def _phone_notes(rules: Rules, countries: pl.Series) -> Iterator[str]:
-    """Yield a sentence for the countries of a sheet without accounts, in which the phone is the account."""
-    used = [rules[code] for code in countries.drop_nulls().sort() if code in rules]
-    names = [say(rule.name) for rule in used if rule.account_from]
-    if names:
-        yield say("The sheet has no accounts: the phone is the account (a wallet) for {names}.", names=", ".join(names))
-
-
 def _validated(
     sheet: Sheet, rules: Rules, passing: "_SheetPass", tally: SheetTally, repeated: pl.DataFrame
 ) -> Validated:
-    notes = (*sheet.notes, *_phone_notes(rules, tally.counts["country"].unique()), *passing.notes)
-    sheet = replace(sheet, notes=notes)
+    notes = [*sheet.notes]
+    used = [rules[code] for code in tally.counts["country"].unique().drop_nulls().sort() if code in rules]
+    if names := ", ".join(say(rule.name) for rule in used if rule.account_from):
+        notes.append(say("The sheet has no accounts: the phone is the account (a wallet) for {names}.", names=names))
+    sheet = replace(sheet, notes=(*notes, *passing.notes))
     defects = tally.defects().joined(repeated, first=True)
     if not defects.rows.sort().equals(tally.invalid):
         raise InternalError("the rows with a defect are not the rows that are not valid")

@@ -128,26 +128,22 @@ def to_sheet(table: Table, options: ReadOptions, sha256: str) -> Sheet:
         )
     hollow = {name for name in headings.nameless if frame[name].null_count() == frame.height}
     frame, read_in_other_digits = with_our_digits(frame.drop(hollow))
-    frame = frame.rechunk()
+    frame, notes = frame.rechunk(), table.notes
+    if headings.ours:
+        names = say(" and ").join(REJECTS_COLUMNS)
+        notes += (say("The columns {names} are those of a rejects file, and are left out.", names=names),)
     return Sheet(
         name=file if table.worksheet is None else f"{file} [{table.worksheet}]",
         sha256=sha256,
         frame=frame,
         headers={name: headings.sender[name] for name in frame.columns[1:]},
         unknown=tuple(name for name in headings.unknown if name not in hollow),
-        notes=(*table.notes, *notes_of(headings)),
+        notes=notes,
         defects=found_in(table.defects, frame),
         warnings=pl.concat([found_in(table.warnings, frame), read_in_other_digits]),
         operation=options.operation,
         encoding=table.encoding,
     )
-
-
-def notes_of(headings: Headings) -> tuple[str, ...]:
-    if not headings.ours:
-        return ()
-    names = say(" and ").join(REJECTS_COLUMNS)
-    return (say("The columns {names} are those of a rejects file, and are left out.", names=names),)
 
 
 def without_blank_rows(table: Table) -> pl.DataFrame:

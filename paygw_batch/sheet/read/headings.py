@@ -10,10 +10,10 @@ from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.language import say
 from paygw_batch.sheet.columns import (
     ALWAYS_NEEDED,
+    RECONCILED_OF,
     REJECTS_COLUMNS,
     columns_of_operation,
     known_columns,
-    reserved_names,
 )
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS
 
@@ -269,6 +269,7 @@ def match_headings(cells: Sequence[str], options: ReadOptions, *, row: int) -> H
     trimmed = [" ".join(cell.split()) for cell in cells]
     columns = known_names(trimmed, options)
     is_rejects = set(REJECTS_COLUMNS) <= set(trimmed)
+    reserved = {*options.columns, *RECONCILED_OF[options.operation], *REJECTS_COLUMNS, "valid"}
     names: list[str] = []
     sender: dict[str, str] = {}
     nameless: set[str] = set()
@@ -276,7 +277,7 @@ def match_headings(cells: Sequence[str], options: ReadOptions, *, row: int) -> H
         if not heading:
             nameless.add(f"column {position}")
         label = name or heading or f"column {position}"
-        if name is None and label in reserved_names(options.operation):
+        if name is None and label in reserved:
             label = f"{label} (ours)" if is_rejects and label in REJECTS_COLUMNS else f"{label} (sheet)"
         if label in sender:
             raise HeadingError(

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import polars as pl
 
+from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.errors import Asked, SheetError, SheetQuestion
 from paygw_batch.language import say
-from paygw_batch.sheet.columns import columns_by_operation, columns_of_operation
+from paygw_batch.sheet.columns import columns_of_operation
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.delimited import read_delimited
@@ -196,7 +197,7 @@ def refuse_misdirected(sheet: Sheet, commands: Mapping[str, str]) -> None:
     """Raise `SheetError` for a sheet whose columns are another operation's. `commands`: operation -> its command."""
     own = set(columns_of_operation(sheet.operation))
     headings = {fold(heading) for heading in sheet.headers.values()}
-    for operation, columns in columns_by_operation().items():
+    for operation, columns in sheet_columns().of_operation.items():
         alien = [name for name in columns if name not in own and fold(name) in headings]
         has_own = any(name in sheet.headers for name in own.difference(columns))
         if operation != sheet.operation and not has_own and alien:

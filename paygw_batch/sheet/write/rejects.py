@@ -18,7 +18,7 @@ from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.frame import to_sheet
 from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import read_again
-from paygw_batch.sheet.read.xlsx import Place, place_of, read_workbook
+from paygw_batch.sheet.read.xlsx import place_of, read_workbook
 from paygw_batch.sheet.write.table import rejects, write_frame
 
 MAX_MARKED_CELLS = 300_000
@@ -38,18 +38,6 @@ class Written:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    data: bytes
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _NoCopy:
-    why: str
-    """A clause."""
-
-
 def write_mendable(validated: Validated, source: Path, options: ReadOptions, path: Path) -> Written:
     """Write the refused rows of the sheet at `source` to `path`.
 
@@ -67,16 +55,13 @@ def write_mendable(validated: Validated, source: Path, options: ReadOptions, pat
     if {source.suffix.lower(), path.suffix.lower()} != {".xlsx"}:
         return Written(is_workbook=False, notes=_write_table(validated, path))
     copy = _annotated_copy(source, validated, options)
-    if isinstance(copy, _NoCopy):
+    if isinstance(copy, str):
         write_frame(rejects(validated), path)
-        note = say(
-            "{name} is a table of the refused rows, not an annotated copy of the workbook: {why}.",
-            name=path.name,
-            why=copy.why,
-        )
-        return Written(is_workbook=False, notes=(note,))
-    write_whole(path, copy.data)
-    return Written(is_workbook=True, notes=copy.notes)
+        sentence = mark("{name} is a table of the refused rows, not an annotated copy of the workbook: {why}.")
+        return Written(is_workbook=False, notes=(say(sentence, name=path.name, why=copy),))
+    data, notes = copy
+    write_whole(path, data)
+    return Written(is_workbook=True, notes=notes)
 
 
 def write_marked(
@@ -87,9 +72,9 @@ def write_marked(
     Of a workbook that is an annotated copy, and of another file, or if it cannot be annotated, a table of all rows.
     Raises `OutputError` if that would be too large, and `SheetError` when the file has changed since it was read.
     """
-    copy = _annotated_copy(source, validated, options, edits) if source.suffix.lower() == ".xlsx" else None
-    if isinstance(copy, _Copy):
-        write_whole(path, copy.data)
+    copy = _annotated_copy(source, validated, options, edits) if source.suffix.lower() == ".xlsx" else ""
+    if not isinstance(copy, str):
+        write_whole(path, copy[0])
         return
     table = rejects(validated, with_valid=True)
     if importlib.util.find_spec("openpyxl") is None or table.height * table.width > MAX_MARKED_CELLS:
@@ -122,15 +107,16 @@ def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
 
 def _annotated_copy(
     source: Path, validated: Validated, options: ReadOptions, edits: Sequence[CellEdit] = ()
-) -> _Copy | _NoCopy:
+) -> tuple[bytes, tuple[str, ...]] | str:
+    """Return the annotated copy with notes for a person, or a clause that says why there is none."""
     if importlib.util.find_spec("openpyxl") is None:
-        return _NoCopy(say("that needs the extra `excel`: {command}", command=install_command("excel")))
+        return say("that needs the extra `excel`: {command}", command=install_command("excel"))
     from paygw_batch.sheet.write import workbook_copy  # noqa: PLC0415 (needs the extra)
     from paygw_batch.sheet.write.marked_workbook import annotated  # noqa: PLC0415 (as above)
 
     data = read_again(source, validated.sheet, options)
     if why := workbook_copy.why_not_copied(data):
-        return _NoCopy(why)
+        return why
     # The copy is longer by our marks, and has to be read again, past the limit for sheets.
     most_bytes = options.max_sheet_bytes + 4 * workbook_copy.MAX_UNPACKED_BYTES
     options = replace(options, file=source.name, max_sheet_bytes=most_bytes)
@@ -138,9 +124,12 @@ def _annotated_copy(
     try:
         marked, cells = annotated(data, place, validated, edits)
     except Exception as error:  # noqa: BLE001 (the library's own, about whatever workbook: there is still the table)
-        return _NoCopy(say("the workbook cannot be copied ({kind})", kind=type(error).__name__))
-    if not _reads_alike(marked, _by_column(cells, place), validated.sheet, options):
-        return _NoCopy(say("it would read differently from the workbook"))
+        return say("the workbook cannot be copied ({kind})", kind=type(error).__name__)
+    names, formulas = dict(enumerate(place.names, start=1)), defaultdict[str, list[int]](list)
+    for row, column in cells:
+        formulas[names.get(column, f"column {column}")].append(row)
+    if not _reads_alike(marked, formulas, validated.sheet, options):
+        return say("it would read differently from the workbook")
     notes = []
     if cells:
         notes.append(
@@ -152,15 +141,7 @@ def _annotated_copy(
         )
     if lost := workbook_copy.lost_parts(data, marked):
         notes.append(say("The copy does not have the workbook's {lost}.", lost=", ".join(say(part) for part in lost)))
-    return _Copy(marked, tuple(notes))
-
-
-def _by_column(cells: Collection[tuple[int, int]], place: Place) -> _Formulas:
-    names = dict(enumerate(place.names, start=1))
-    rows: dict[str, list[int]] = defaultdict(list)
-    for row, column in cells:
-        rows[names.get(column, f"column {column}")].append(row)
-    return rows
+    return marked, tuple(notes)
 
 
 def _reads_alike(copy: bytes, formulas: _Formulas, before: Sheet, options: ReadOptions) -> bool:
