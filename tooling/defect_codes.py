@@ -5,7 +5,7 @@ python tooling/defect_codes.py --check    # exit 1 where the file is not what wo
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -14,7 +14,10 @@ from paygw_batch.countries.load import load_rules, operation_names
 from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.opening.given_sheet import rules_of
 from paygw_batch.settings.configuration import load_settings
-from paygw_batch.sheet.check.catalogue import ANY_COLUMN, DEFECTS, WARNINGS, CodeMeaning, codes_of, meaning_of
+from paygw_batch.sheet.check.catalogue import ANY_COLUMN, DEFECTS, WARNINGS, CodeMeaning, meaning_of
+from paygw_batch.sheet.check.checks import warnings_of
+from paygw_batch.sheet.check.contract import NO_COUNTRY, checks_in, contract
+from paygw_batch.sheet.columns import known_columns
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs/defects.md"
@@ -30,6 +33,10 @@ The message beside the code says more: it shows the value, and what would be rig
 A code has two parts: a column, or `row` or `sheet`, and what is wrong with it. `COLUMN` is any column that
 the program knows.
 """
+_OF_EVERY_COLUMN = {"*.float", "*.formula", "*.digits"}
+"""Defects that the format of the file shows, in any known column."""
+_WARNED_OF_EVERY_COLUMN = {"*.other_digits", "*.shown_otherwise"}
+"""Warnings that reading the file gives, in any known column."""
 _DEFECTS = """
 ## Defects
 
@@ -65,6 +72,23 @@ def _complete(rule: CountryRule) -> CountryRule:
         operator=rule.operator or (operators[0] if operators else None),
         account_from="",  # a sheet with a column of accounts: otherwise its checks are those of the phone
     )
+
+
+def codes_of(rules: Iterable[Rules]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the codes of all defects and all warnings: those of the catalogue, and those that `rules` make.
+
+    They are of a sheet with every column. For the defects that any column can have there is one code each, `*.WHAT`.
+    """
+    whole = {column: column for column in known_columns()}
+    defects = {code for code in DEFECTS if not code.startswith(ANY_COLUMN)}
+    warned = {code for code in WARNINGS if not code.startswith(ANY_COLUMN)}
+    for any_sheet in rules:
+        by_code = {code: rule.for_sheet(whole) for code, rule in any_sheet.items()}
+        for country in (NO_COUNTRY, *by_code):
+            defects.update(reason.code for check in checks_in(contract(country, by_code)) for reason in check.reasons)
+        doubts = (check for rule in by_code.values() for check in warnings_of(rule))
+        warned.update(reason.code for check in doubts for reason in check.reasons)
+    return frozenset(defects | _OF_EVERY_COLUMN), frozenset(warned | _WARNED_OF_EVERY_COLUMN)
 
 
 def document() -> str:

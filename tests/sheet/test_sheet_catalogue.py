@@ -11,7 +11,7 @@ import pytest
 
 from paygw_batch.approval.plan_document import READ_AS, SPELLED
 from paygw_batch.countries.form_columns import sheet_columns
-from paygw_batch.sheet.check.catalogue import ANY_COLUMN, DEFECTS, WARNINGS, CodeMeaning, codes_of, meaning_of
+from paygw_batch.sheet.check.catalogue import ANY_COLUMN, DEFECTS, WARNINGS, CodeMeaning, meaning_of
 from paygw_batch.sheet.read.xlsx_cells import Doubt
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,7 +56,7 @@ def test_typed_codes_are_in_catalogue() -> None:
 
 
 def test_check_codes_and_meanings_match(script: ModuleType) -> None:
-    defects, warnings = codes_of(script.every_rule())
+    defects, warnings = script.codes_of(script.every_rule())
     for codes, meanings in ((defects, DEFECTS), (warnings, WARNINGS)):
         used = {code if code in meanings else f"{ANY_COLUMN}.{code.partition('.')[2]}" for code in codes}
         assert used == set(meanings)

@@ -5,15 +5,11 @@ for `*.WHAT` in any column; `{column}` in a text is its name. The messages of si
 with the value; these texts are for lists, and the base for a translation. `docs/defects.md` is written from here.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from paygw_batch.countries.rules import Rules
 from paygw_batch.language import mark, say
-from paygw_batch.sheet.check.checks import warnings_of
-from paygw_batch.sheet.check.contract import NO_COUNTRY, checks_in, contract
-from paygw_batch.sheet.columns import known_columns
 
 ANY_COLUMN = "*"
 
@@ -281,11 +277,6 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
 )
 """The same for warnings, which refuse nothing, except with --strict."""
 
-OF_EVERY_COLUMN = frozenset({"*.float", "*.formula", "*.digits"})
-"""Defects that the format of the file shows, in any known column."""
-WARNED_OF_EVERY_COLUMN = frozenset({"*.other_digits", "*.shown_otherwise"})
-"""Warnings that reading the file gives, in any known column."""
-
 
 def meaning_of(
     code: str, meanings: Mapping[str, CodeMeaning] = DEFECTS, headings: Mapping[str, str] = MappingProxyType({})
@@ -298,20 +289,3 @@ def meaning_of(
     general = meanings.get(code) or meanings[f"{ANY_COLUMN}.{ending}"]
     texts = (general.label, general.sentence, general.suggestion)
     return CodeMeaning(*(say(text, column=headings.get(subject) or subject) for text in texts))
-
-
-def codes_of(rules: Iterable[Rules]) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the codes of all defects and all warnings: those of the catalogue, and those that `rules` make.
-
-    They are of a sheet with every column. For the defects that any column can have there is one code each, `*.WHAT`.
-    """
-    whole = {column: column for column in known_columns()}
-    rules = [{code: rule.for_sheet(whole) for code, rule in by_code.items()} for by_code in rules]
-    defects = {code for code in DEFECTS if not code.startswith(ANY_COLUMN)}
-    warned = {code for code in WARNINGS if not code.startswith(ANY_COLUMN)}
-    for by_code in rules:
-        for country in (NO_COUNTRY, *by_code):
-            defects.update(reason.code for check in checks_in(contract(country, by_code)) for reason in check.reasons)
-        doubts = (check for rule in by_code.values() for check in warnings_of(rule))
-        warned.update(reason.code for check in doubts for reason in check.reasons)
-    return frozenset(defects | OF_EVERY_COLUMN), frozenset(warned | WARNED_OF_EVERY_COLUMN)
