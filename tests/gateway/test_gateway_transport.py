@@ -204,7 +204,12 @@ def test_malformed_reply_is_fault_after_first_byte(channel: Channel, reply: byte
 @pytest.mark.parametrize(
     "reply", [pytest.param(REPLY, id="length", marks=pytest.mark.long), pytest.param(CHUNKED, id="chunks")]
 )
-async def test_reply_cut_at_any_byte_leaves_doubt(channel: Channel, reply: bytes) -> None:
+async def test_reply_cut_at_any_byte_leaves_doubt(
+    channel: Channel, reply: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Until a gateway has answered, each connection is listened to as long as the first.
+    monkeypatch.setattr("paygw_batch.gateway.http.transport.FIRST_LISTENING_S", 0)
+
     async def script(peer: Peer) -> None:
         await peer.answer(reply[: peer.number])
         peer.writer.close()

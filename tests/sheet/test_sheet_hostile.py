@@ -242,7 +242,7 @@ def test_many_unknown_countries_get_clean_verdict(tmp_path: Path, rules: Rules) 
     assert verdict(tmp_path / "pay.csv", lines(*rows).encode(), rules) is not None
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("start", range(0, 100, 25))
 def test_damaged_samples_get_clean_verdict(start: int) -> None:
     """The first hundred of what `python -m tests.sheet.hostile --sheets 10000` plays."""

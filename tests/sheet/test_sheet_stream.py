@@ -1,7 +1,7 @@
 """Large sheets, checked piece by piece: they come to the same as in one piece, and every refusal is the same."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -65,24 +65,23 @@ def told(found: Validated) -> tuple[object, ...]:
     )
 
 
-def outcome(work: Callable[[], Validated]) -> tuple[object, ...]:
-    """Return all that a sheet comes to, or the sentences that refuse it."""
-    try:
-        return told(work())
-    except SheetError as error:
-        return ("refused", error.message, error.hint)
-
-
 def both_ways(path: Path, content: bytes, rules: Rules, reference: str | None = None) -> tuple[object, ...]:
-    """Return what a sheet comes to in pieces, and hold it against what it comes to in one piece."""
+    """Return what a sheet comes to in pieces, or the sentences that refuse it: the same as in one piece."""
     path.write_bytes(content)
 
-    def checked() -> Validated:
-        return validate(read_sheet(path, ReadOptions()), rules, reference=reference)
+    def outcome() -> tuple[object, ...]:
+        try:
+            return told(validate(sheet, rules, reference=reference))
+        except SheetError as error:
+            return ("refused", error.message, error.hint)
 
+    try:
+        sheet = read_sheet(path, ReadOptions())
+    except SheetError as error:
+        return ("refused", error.message, error.hint)
     with small_pieces():
-        in_pieces = outcome(checked)
-    assert in_pieces == outcome(checked)
+        in_pieces = outcome()
+    assert in_pieces == outcome()
     return in_pieces
 
 
