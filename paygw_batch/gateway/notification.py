@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, assert_never
+from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from paygw_batch.core.evidence import Claim, Proof
@@ -139,17 +139,9 @@ class HeaderSignature:
 
 
 def _digest(algorithm: HashAlgorithm, secret: bytes, text: bytes) -> bytes:
-    match algorithm:
-        case HashAlgorithm.SHA256:
-            return hashlib.sha256(text).digest()
-        case HashAlgorithm.SHA1:
-            return hashlib.sha1(text, usedforsecurity=False).digest()
-        case HashAlgorithm.HMAC_SHA256:
-            return hmac.digest(secret, text, hashlib.sha256)
-        case HashAlgorithm.HMAC_SHA512:
-            return hmac.digest(secret, text, hashlib.sha512)
-        case _:
-            assert_never(algorithm)
+    if algorithm in {HashAlgorithm.HMAC_SHA256, HashAlgorithm.HMAC_SHA512}:
+        return hmac.digest(secret, text, algorithm.removeprefix("hmac-"))
+    return hashlib.new(algorithm, text, usedforsecurity=False).digest()
 
 
 MAX_FIELDS = 200

@@ -93,10 +93,6 @@ class BuiltOnUse:
     def __init__(self, make: Callable[[], pl.DataFrame]) -> None:
         self._make = make
 
-    @classmethod
-    def of(cls, frame: pl.DataFrame) -> "BuiltOnUse":
-        return cls(lambda: frame)
-
     @cached_property
     def frame(self) -> pl.DataFrame:
         return self._make()
@@ -129,7 +125,7 @@ class Findings:
     def of(cls, frame: pl.DataFrame) -> "Findings":
         """Return the findings of a frame that has all of them, in their order."""
         rows = frame["row"].unique(maintain_order=True)
-        return cls(_counts(frame), rows, BuiltOnUse(lambda: few_of(frame)), BuiltOnUse.of(frame))
+        return cls(_counts(frame), rows, BuiltOnUse(lambda: few_of(frame)), BuiltOnUse(lambda: frame))
 
     @property
     def is_empty(self) -> bool:

@@ -185,16 +185,12 @@ def shown_as_written(rule: CountryRule | None) -> list[pl.Expr]:
 
 
 def instructions_of(lines: pl.DataFrame, wire: pl.DataFrame) -> pl.DataFrame:
-    """Return the instructions of the valid `lines` (as in `Validated.rows`), whose `WIRE_COLUMNS` are `wire`'s rows.
-
-    The payee is the account, or the phone of a form that has no account.
-    """
+    """Return the instructions of the valid `lines` (as in `Validated.rows`), whose `WIRE_COLUMNS` are `wire`'s rows."""
     valid = lines.filter("valid") if not lines["valid"].all() else lines
     if not valid["row"].equals(wire["row"]):
         raise InternalError("the rows on the wire are not the valid rows")
-    account = valid["account_number"]
-    payee = account.zip_with(account.is_not_null(), valid["phone"]) if account.null_count() else account
-    further = [*wire.select("minor", "form", "content"), _fields(wire), payee.alias("payee")]
+    payee = payee_of(valid)
+    further = [*wire.select("minor", "form", "content"), _fields(wire), payee]
     instructions = valid.hstack(further).select(INSTRUCTION_COLUMNS)
     agree = instructions.select(
         (pl.col("fields").str.contains(pl.concat_str(pl.lit('"'), "payee", pl.lit('"')), literal=True)).all(),
@@ -203,6 +199,13 @@ def instructions_of(lines: pl.DataFrame, wire: pl.DataFrame) -> pl.DataFrame:
     if payee.null_count() or not all(agree.row(0)):
         raise InternalError("what is sent for a row does not name the payee and the amount that are shown for it")
     return instructions
+
+
+def payee_of(valid: pl.DataFrame) -> pl.Series:
+    """Return the `payee` of valid lines: the account, or the phone of a form that has no account."""
+    account = valid["account_number"]
+    payee = account.zip_with(account.is_not_null(), valid["phone"]) if account.null_count() else account
+    return payee.alias("payee")
 
 
 _REFERENCE = r"^[\x21-\x7e](?:[\x20-\x7e]{0,88}[\x21-\x7e])?$"

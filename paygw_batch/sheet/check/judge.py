@@ -133,37 +133,22 @@ class FailedTally:
         return few_of(in_order(pl.concat([no_defects(), *defects])))
 
     def _every(self) -> pl.DataFrame:
-        return explained(
-            Failed(country, place, group.check, rows)
-            for (country, place), group in self._groups.items()
-            for rows in group.waiting
-        )
+        """Explain all rows, in no order. Raises `InternalError` for a row without a reason.
 
-
-def explained(failed: Iterable[Failed]) -> pl.DataFrame:
-    """Return the defects of rows that failed a check, in no order. Raises `InternalError` for a row without a reason.
-
-    Rows of all pieces together: the same few reasons asked of many small frames would cost more than all the rest.
-    """
-    groups: dict[tuple[str, int], list[Failed]] = defaultdict(list)
-    for failure in _of_rows(failed):
-        groups[failure.country, failure.place].append(failure)
-    defects = [
-        _defects(rows, group[0].check, at)
-        for _, group in sorted(groups.items(), key=lambda item: item[0])
-        for at, rows in _by_reason(pl.concat(failure.rows for failure in group).rechunk(), group[0].check)
-    ]
-    return pl.concat([no_defects(), *defects])
+        Rows of all pieces together: the same few reasons asked of many small frames would cost more than all the rest.
+        """
+        defects = [
+            _defects(rows, group.check, at)
+            for _, group in sorted(self._groups.items(), key=lambda item: item[0])
+            for at, rows in _by_reason(pl.concat(group.waiting).rechunk(), group.check)
+        ]
+        return pl.concat([no_defects(), *defects])
 
 
 def rows_failed(failed: Sequence[Failed]) -> pl.Series:
     """Return the numbers of the rows that failed a check, each once and in order."""
-    rows = [failure.rows["row"] for failure in _of_rows(failed)]
+    rows = [failure.rows["row"] for failure in failed if not failure.check.of_whole_column]
     return pl.concat([pl.Series("row", [], pl.UInt32), *rows]).unique().sort()
-
-
-def _of_rows(failed: Iterable[Failed]) -> Iterator[Failed]:
-    return (failure for failure in failed if not failure.check.of_whole_column)
 
 
 def _by_reason(rows: pl.DataFrame, check: ColumnCheck) -> Iterator[tuple[int, pl.DataFrame]]:
@@ -205,7 +190,7 @@ class Judged:
     """The lines of some rows, and the values that failed a check.
 
     `lines` with `LINE_COLUMNS` (`row` UInt32, `valid` Boolean, else String), ordered by row. `failed` and `doubtful`
-    wait for `explained` to become sentences.
+    wait for `FailedTally` to become sentences.
     """
 
     lines: pl.DataFrame

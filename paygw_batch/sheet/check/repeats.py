@@ -5,6 +5,7 @@ import polars as pl
 from paygw_batch.core.text import spelled_alike, without_damage
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.findings import defects_of, no_defects, shown, worded
+from paygw_batch.sheet.instructions import payee_of
 
 _ROWS_NAMED = 6
 
@@ -59,11 +60,9 @@ def repeated_ids(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def payees_of(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return the valid lines with `payee`: the account, or the phone of a form that has no account."""
+    """Return the valid lines with `payee`."""
     valid = lines if lines["valid"].all() else lines.filter("valid")
-    account = valid["account_number"]
-    payee = account.zip_with(account.is_not_null(), valid["phone"]) if account.null_count() else account
-    return valid.select("row", "client_orderid", "currency", "amount", "account_name", payee.alias("payee"))
+    return valid.select("row", "client_orderid", "currency", "amount", "account_name", payee_of(valid))
 
 
 def payee_hashes(lines: pl.DataFrame) -> pl.DataFrame:

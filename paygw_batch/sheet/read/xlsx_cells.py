@@ -154,8 +154,9 @@ class Workbook:
         """Yield the rows of a worksheet that are not empty, in order."""
         if self._strings is None:
             strings = _TextReader(self.budget)
-            self._read_all("sharedStrings", Handlers(strings.start, strings.end, strings.text))
-            self._read_all("styles", Handlers(self._styles.start, self._styles.end))
+            texts = Handlers(strings.start, strings.end, strings.text)
+            self._read(self._only(self._others, "sharedStrings"), texts)
+            self._read(self._only(self._others, "styles"), Handlers(self._styles.start, self._styles.end))
             self._strings = strings.texts
         self.overlays = Overlays(self._styles.effects, self.budget)
         reader = _CellReader(self._strings, self._styles.styles, self._first_day, self.overlays)
@@ -174,9 +175,7 @@ class Workbook:
                 kind = attributes.get("ContentType", "")
                 paths.setdefault(kind, set()).add(attributes.get("PartName", "").lower())
 
-        if _TYPES in self._parts:
-            for _ in self._parse(_TYPES, Handlers(start=start)):
-                pass
+        self._read(_TYPES if _TYPES in self._parts else None, Handlers(start=start))
         if several := next((kind for kind in paths if kind.endswith(_SINGLE) and len(paths[kind]) > 1), None):
             raise self._twice(several.rpartition(".")[2].removesuffix("+xml"))
 
@@ -194,9 +193,7 @@ class Workbook:
                 related.append((attributes.get("Id", ""), kind, target[1:]))
 
         relations = posixpath.join(folder, "_rels", f"{name}.rels")
-        if relations in self._parts:
-            for _ in self._parse(relations, Handlers(start=start)):
-                pass
+        self._read(relations if relations in self._parts else None, Handlers(start=start))
         return related
 
     def _only(self, related: Sequence[tuple[str, str, str]], kind: str) -> str | None:
@@ -207,10 +204,9 @@ class Workbook:
             raise self._unclear(say("{file} refers to {part}, which it does not have.", file=self._file, part=missing))
         return next(iter(targets), None)
 
-    def _read_all(self, kind: str, handlers: "Handlers") -> None:
-        if (path := self._only(self._others, kind)) is not None:
-            for _ in self._parse(path, handlers):
-                pass
+    def _read(self, path: str | None, handlers: "Handlers") -> None:
+        for _ in self._parse(path, handlers) if path is not None else ():
+            pass
 
     def _parse(self, path: str, handlers: "Handlers") -> Iterator[None]:
         """Parse a part of the workbook as XML, and yield after each piece."""
