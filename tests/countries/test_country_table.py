@@ -1,30 +1,18 @@
 """docs/countries.md says what the data says."""
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 
 from paygw_batch.countries.load import load_rules
+from tests.support.checkout import ROOT, script
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs/countries.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    """Return the script that writes the document, as a module."""
-    spec = importlib.util.spec_from_file_location("country_table", ROOT / "tooling/country_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+SCRIPT = script("tooling/country_table.py")
 
 
-def test_country_document_matches_script(script: ModuleType) -> None:
-    assert script.document() == DOCUMENT
+def test_country_document_matches_script() -> None:
+    assert SCRIPT.document() == DOCUMENT
 
 
 @pytest.mark.parametrize("code", sorted(load_rules("payout", {})))

@@ -1,8 +1,6 @@
 """Mobile numbers: generated data, which must be current and mean the same to Python and to polars."""
 
-import importlib.util
 import re
-from pathlib import Path
 from types import ModuleType
 
 import polars as pl
@@ -12,10 +10,10 @@ from hypothesis import strategies as st
 
 from paygw_batch.countries.data import config_dir
 from paygw_batch.countries.load import load_rules
+from tests.support.checkout import script
 from tests.support.long_part import share_of
 
 NUMBERS = {code: rule.numbers for code, rule in load_rules("payout", {}).items()}
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def passes(code: str, national: str) -> bool:
@@ -30,12 +28,7 @@ def generator() -> ModuleType:
     text = (config_dir() / "mobile-numbers.toml").read_text(encoding="utf-8")
     if f"phonenumbers {phonenumbers.__version__};" not in text:
         pytest.skip(f"the file was made with another version than phonenumbers {phonenumbers.__version__}")
-    spec = importlib.util.spec_from_file_location("mobile_numbers", ROOT / "tooling/mobile_numbers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("tooling/mobile_numbers.py")
 
 
 def test_number_files_match_script(generator: ModuleType) -> None:

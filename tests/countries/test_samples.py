@@ -1,12 +1,8 @@
 """The sample sheets: what their scripts write, and fit for the countries they are for."""
 
-import importlib.util
 import re
-import sys
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from types import ModuleType
 
 import polars as pl
 import pytest
@@ -17,6 +13,7 @@ from paygw_batch.core.money import parse_amount
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import CountryRule
 from paygw_batch.sandbox.reply import shipped_behaviour
+from tests.support.checkout import script
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 RULES = load_rules("payout", {})
@@ -24,20 +21,10 @@ CLEAN = ["payroll-mixed.csv", *(f"countries/{code}.csv" for code in sorted(RULES
 SANDBOX_AMOUNTS = [rule.amount_whole for rule in shipped_behaviour().rule]
 
 
-@pytest.fixture(scope="module")
-def scripts() -> Iterator[tuple[ModuleType, ModuleType]]:
-    """Return the modules `make_sheet` and `make_samples`."""
-    loaded = []
-    for name in ("make_sheet", "make_collections", "make_samples"):
-        spec = importlib.util.spec_from_file_location(name, SAMPLES / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        loaded.append(module)
-    yield loaded[0], loaded[2]
-    for name in ("make_sheet", "make_collections", "make_samples"):
-        del sys.modules[name]
+MAKE_SHEET, _, MAKE_SAMPLES = (
+    script(f"samples/{name}.py") for name in ("make_sheet", "make_collections", "make_samples")
+)
+"""In this order: the last one imports the others."""
 
 
 def sample(name: str) -> pl.DataFrame:
@@ -55,8 +42,8 @@ def national(written: str, rule: CountryRule) -> str:
     return digits
 
 
-def test_samples_match_script(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
-    scripts[1].write_all(tmp_path)
+def test_samples_match_script(tmp_path: Path) -> None:
+    MAKE_SAMPLES.write_all(tmp_path)
     written = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*"))
     kept = [
         path.relative_to(SAMPLES).as_posix()
@@ -96,10 +83,10 @@ def test_a_clean_sample_fits_its_countries(name: str) -> None:
             assert re.fullmatch(rule.numbers.pattern, national(row[column], rule)), row[column]
 
 
-def test_mixed_payroll_has_listed_countries_and_no_purpose(scripts: tuple[ModuleType, ModuleType]) -> None:
+def test_mixed_payroll_has_listed_countries_and_no_purpose() -> None:
     sheet = sample("payroll-mixed.csv")
     assert sheet.height == 200
-    assert set(sheet["country"]) == set(scripts[0].MIXED)
+    assert set(sheet["country"]) == set(MAKE_SHEET.MIXED)
     assert sheet["client_orderid"].n_unique() == 200
     assert "department" in sheet.columns
     assert "purpose" not in sheet.columns
@@ -153,14 +140,14 @@ def test_the_readme_states_how_many_rows_have_defects() -> None:
     assert f"its {fine.height} rows without a defect" in readme
 
 
-def test_the_same_arguments_give_the_same_sheet(scripts: tuple[ModuleType, ModuleType]) -> None:
-    make_sheet = scripts[0].make_sheet
+def test_the_same_arguments_give_the_same_sheet() -> None:
+    make_sheet = MAKE_SHEET.make_sheet
     assert_frame_equal(make_sheet(500, seed=3, bad_share=0.1), make_sheet(500, seed=3, bad_share=0.1))
     assert not make_sheet(500, seed=3).equals(make_sheet(500, seed=4, prefix="S3"))
 
 
-def test_bad_share_spoils_expected_number_of_rows(scripts: tuple[ModuleType, ModuleType]) -> None:
-    make_sheet = scripts[0].make_sheet
+def test_bad_share_spoils_expected_number_of_rows() -> None:
+    make_sheet = MAKE_SHEET.make_sheet
     clean, spoilt = make_sheet(5_000, bad_share=0.0), make_sheet(5_000, bad_share=0.2)
     key = pl.concat_str(pl.all().fill_null("-"), separator="|")
     changed = (clean.select(key).to_series() != spoilt.select(key).to_series()).sum()
@@ -168,13 +155,13 @@ def test_bad_share_spoils_expected_number_of_rows(scripts: tuple[ModuleType, Mod
     assert clean["client_orderid"].equals(spoilt["client_orderid"])
 
 
-def test_a_large_sheet_has_no_payee_twice(scripts: tuple[ModuleType, ModuleType]) -> None:
-    sheet = scripts[0].make_sheet(50_000)
+def test_a_large_sheet_has_no_payee_twice() -> None:
+    sheet = MAKE_SHEET.make_sheet(50_000)
     accounts = sheet["account_number"].drop_nulls()
     assert accounts.n_unique() == accounts.len()
     assert set(sheet.dtypes) == {pl.String}
 
 
-def test_a_name_with_another_ending_is_refused(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
+def test_a_name_with_another_ending_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"must end in \.csv or \.parquet"):
-        scripts[0].write(scripts[0].make_sheet(1), tmp_path / "sheet.xls")
+        MAKE_SHEET.write(MAKE_SHEET.make_sheet(1), tmp_path / "sheet.xls")

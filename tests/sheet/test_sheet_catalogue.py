@@ -1,11 +1,8 @@
 """Every code of a defect or a warning that the source can make is in the catalogue, and in docs/defects.md."""
 
 import ast
-import importlib.util
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -13,21 +10,13 @@ from paygw_batch.approval.plan_document import READ_AS, SPELLED
 from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.sheet.check.catalogue import ANY_COLUMN, DEFECTS, WARNINGS, CodeMeaning, meaning_of
 from paygw_batch.sheet.read.xlsx_cells import Doubt
+from tests.support.checkout import ROOT, script
 
-ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("sheet", "submit")
 NO_CODE = re.compile(r".*\.(?:toml|csv|xlsx|parquet|json|xml|rels)")
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    """Return the script that writes the document, as a module."""
-    spec = importlib.util.spec_from_file_location("defect_codes", ROOT / "tooling/defect_codes.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+SCRIPT = script("tooling/defect_codes.py")
 
 
 def typed_codes() -> Iterator[str]:
@@ -55,8 +44,8 @@ def test_typed_codes_are_in_catalogue() -> None:
     assert [code for code in typed if code not in known and f"{ANY_COLUMN}.{code.partition('.')[2]}" not in known] == []
 
 
-def test_check_codes_and_meanings_match(script: ModuleType) -> None:
-    defects, warnings = script.codes_of(script.every_rule())
+def test_check_codes_and_meanings_match() -> None:
+    defects, warnings = SCRIPT.codes_of(SCRIPT.every_rule())
     for codes, meanings in ((defects, DEFECTS), (warnings, WARNINGS)):
         used = {code if code in meanings else f"{ANY_COLUMN}.{code.partition('.')[2]}" for code in codes}
         assert used == set(meanings)
@@ -80,5 +69,5 @@ def test_a_meaning_names_the_column() -> None:
         meaning_of("receiver_email.no_such_code")
 
 
-def test_defects_document_matches_script(script: ModuleType) -> None:
-    assert script.document() == (ROOT / "docs/defects.md").read_text(encoding="utf-8")
+def test_defects_document_matches_script() -> None:
+    assert SCRIPT.document() == (ROOT / "docs/defects.md").read_text(encoding="utf-8")

@@ -1,14 +1,27 @@
 """The checkout that the tests read: what is versioned in it, and nothing that its use left lying about."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path, PurePosixPath
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def script(path: str) -> ModuleType:
+    """Return a script of the checkout as a module."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    if spec is None or spec.loader is None:
+        raise ImportError(path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def versioned_files(folder: str = "", pattern: str = "*") -> list[Path]:
