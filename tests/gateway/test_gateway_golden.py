@@ -36,27 +36,12 @@ EVERY_REQUEST = [
     pytest.param(profile, country, id=f"{profile.value}-{country}") for profile in SignatureProfile for country in RULES
 ]
 ACCOUNT_FORM = [
-    "account_name",
-    "account_number",
-    "amount",
-    "client_orderid",
-    "currency",
-    "phone",
-    "purpose",
+    *("account_name", "account_number", "amount", "client_orderid", "currency", "phone", "purpose"),
     "server_callback_url",
 ]
 RECEIVER_FORM = [
-    "amount",
-    "client_orderid",
-    "currency",
-    "ipaddress",
-    "order_desc",
-    "purpose",
-    "receiver_country_code",
-    "receiver_email",
-    "receiver_first_name",
-    "receiver_last_name",
-    "receiver_phone",
+    *("amount", "client_orderid", "currency", "ipaddress", "order_desc", "purpose", "receiver_country_code"),
+    *("receiver_email", "receiver_first_name", "receiver_last_name", "receiver_phone"),
 ]
 
 

@@ -3,14 +3,13 @@
 import asyncio
 import ssl
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from paygw_batch.gateway.address import Connections
 from paygw_batch.gateway.http.transport import PayoutTransport
-from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.message import FaultKind, RawReply
 from tests.support.gateway_server import (
     BODY,
     HUGE,
@@ -21,6 +20,7 @@ from tests.support.gateway_server import (
     at_any_time,
     pause_reading,
     request_to,
+    sending,
     serving,
     settings_for,
     silence,
@@ -38,14 +38,10 @@ def play(coroutine: Coroutine[Any, Any, T]) -> T:
         return runner.run(coroutine)
 
 
-async def deliver_once(
-    script: Script, *, tls: ssl.SSLContext | None = None, body: bytes | None = None, **changes: Any
-) -> tuple[FaultKind, bool] | bytes:
-    async with serving(script, tls=tls) as server:
-        async with PayoutTransport(settings_for(server.url, **changes)) as transport:
-            result = await transport.deliver(request_to(server.url, body=body), at_any_time)
-        assert transport._living == set()
-        return summary(result)
+async def deliver_once(script: Script, *, body: bytes | None = None, **changes: Any) -> tuple[FaultKind, bool] | bytes:
+    async with sending(script, **changes) as line:
+        result = await line.deliver(body=body)
+    return summary(result)
 
 
 async def take_a_little_and_wait(peer: Peer) -> None:
@@ -96,15 +92,10 @@ def test_uvloop_reply_cut_at_any_byte_leaves_doubt(channel: Channel) -> None:
             await peer.answer(REPLY[: peer.number])
             peer.writer.close()
 
-        async with (
-            serving(script, tls=channel["tls"]) as server,
-            PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport,
-        ):
+        async with sending(script, **channel) as line:
             for cut in range(len(REPLY)):
-                result = await transport.deliver(request_to(server.url), at_any_time)
-                assert isinstance(result, TransportFault)
-                assert (result.kind, result.first_byte_left) == (FaultKind.CONNECTION_LOST, True), cut
-            assert isinstance(await transport.deliver(request_to(server.url), at_any_time), RawReply)
+                assert summary(await line.deliver()) == (FaultKind.CONNECTION_LOST, True), cut
+            assert isinstance(await line.deliver(), RawReply)
 
     play(scenario())
 
@@ -117,13 +108,12 @@ def test_uvloop_sends_nothing_on_untrusted_or_refused_connection(server_tls: ssl
             pass
         async with PayoutTransport(settings_for(server.url)) as transport:
             result = await transport.deliver(request_to(server.url), at_any_time)
-        assert isinstance(result, TransportFault)
-        assert (result.kind, result.first_byte_left) == (FaultKind.CONNECT_REFUSED, False)
+        assert summary(result) == (FaultKind.CONNECT_REFUSED, False)
 
     play(refused())
 
 
-def test_uvloop_reuses_quiet_but_not_ended_connection(channel: Channel, ca_bundle: Path) -> None:
+def test_uvloop_reuses_quiet_but_not_ended_connection(channel: Channel) -> None:
     async def scenario() -> None:
         ended = asyncio.Event()
         used_twice = asyncio.Event()
@@ -138,17 +128,12 @@ def test_uvloop_reuses_quiet_but_not_ended_connection(channel: Channel, ca_bundl
             else:
                 await peer.until_closed()
 
-        async with serving(script, tls=channel["tls"]) as server:
-            settings = settings_for(server.url, ca_bundle=ca_bundle, connections=Connections.REUSE)
-            async with PayoutTransport(settings) as transport:
-                replies = [await transport.deliver(request_to(server.url), at_any_time) for _ in range(2)]
-                used_twice.set()
-                await ended.wait()
-                replies.append(await transport.deliver(request_to(server.url), at_any_time))
-            assert [isinstance(reply, RawReply) and reply.reused_connection for reply in replies] == [
-                False,
-                True,
-                False,
-            ]
+        async with sending(script, connections=Connections.REUSE, **channel) as line:
+            replies = [await line.deliver() for _ in range(2)]
+            used_twice.set()
+            await ended.wait()
+            replies.append(await line.deliver())
+        reused = [isinstance(reply, RawReply) and reply.reused_connection for reply in replies]
+        assert reused == [False, True, False]
 
     play(scenario())

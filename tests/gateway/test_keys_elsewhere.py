@@ -211,14 +211,9 @@ def test_broken_token_module_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "uri",
     [
-        "pkcs11:token=paygw",
-        "pkcs11:object=payouts;object=twice",
-        "pkcs11:object=payouts;colour=red",
-        "pkcs11:object=payouts?pin-value=1234",
-        "pkcs11:object=payouts?module-path=/usr/lib/x.so",
-        "pkcs11:object=payouts;type=public",
-        "pkcs11:object=payouts;slot-id=first",
-        "pkcs11:object=%ff",
+        *("pkcs11:token=paygw", "pkcs11:object=payouts;object=twice", "pkcs11:object=payouts;colour=red"),
+        *("pkcs11:object=payouts?pin-value=1234", "pkcs11:object=payouts?module-path=/usr/lib/x.so"),
+        *("pkcs11:object=payouts;type=public", "pkcs11:object=payouts;slot-id=first", "pkcs11:object=%ff"),
     ],
 )
 def test_unsupported_token_address_is_refused(uri: str) -> None:

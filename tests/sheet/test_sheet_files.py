@@ -465,21 +465,8 @@ def warned(sheet: MakeSheet, style: Callable[[Worksheet], object], row: list[Any
 @pytest.mark.parametrize(
     ("code", "amount"),
     [
-        *(
-            (code, 250000)
-            for code in (
-                "#,##0,",
-                "0.0,",
-                ";;;",
-                '"250"',
-                "0%",
-                '#,##0,"k"',
-                "[>1000]0,;0",
-                "[White]0",
-                "[Color 2]#,##0;0",
-            )
-        ),
-        *((code, 250000) for code in ("#,##0,.00", '"1"0', '[=250000]"0";0')),
+        *((code, 250000) for code in ("#,##0,", "0.0,", ";;;", '"250"', "0%", '#,##0,"k"', "[>1000]0,;0", "[White]0")),
+        *((code, 250000) for code in ("[Color 2]#,##0;0", "#,##0,.00", '"1"0', '[=250000]"0";0')),
         *((code, 1500.5) for code in ("0", "#,##0", "0.00E+00", "# ?/?", "#,##0;(#,##0)", "[$KES-409]0")),
     ],
 )
