@@ -22,16 +22,14 @@ def reconciled_columns(operation: str) -> tuple[str, ...]:
     return tuple(name for name in sheet_columns().reconciled[operation] if name not in RECONCILED_OF[operation])
 
 
+PAYMENT_COLUMNS = (
+    *("client_orderid", "country", "currency", "amount"),
+    *("account_name", "account_number", "phone", "purpose"),
+)
+"""What the reconciliation shows of the payment of a row."""
 RECONCILIATION_COLUMNS = (
     "row",
-    "client_orderid",
-    "country",
-    "currency",
-    "amount",
-    "account_name",
-    "account_number",
-    "phone",
-    "purpose",
+    *PAYMENT_COLUMNS,
     "state",
     "attempts",
     "sent_orderid",

@@ -6,20 +6,10 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from paygw_batch.core.batch import ControlTotals
+from paygw_batch.sheet.columns import PAYMENT_COLUMNS
 from paygw_batch.sheet.findings import BuiltOnUse, Findings, no_defects
 
-LINE_COLUMNS = (
-    "row",
-    "valid",
-    "client_orderid",
-    "country",
-    "currency",
-    "amount",
-    "account_name",
-    "account_number",
-    "phone",
-    "purpose",
-)
+LINE_COLUMNS = ("row", "valid", *PAYMENT_COLUMNS)
 """A row's own columns in the reconciliation."""
 
 COUNT_KEYS = ("country", "currency", "valid")
