@@ -14,7 +14,6 @@ from tests.support.gateway_server import (
     REPLY,
     JumpingLoop,
     Peer,
-    Script,
     at_any_time,
     deliver_once,
     hang_up,
@@ -36,35 +35,27 @@ Channel = dict[str, Any]
 # Time.
 
 
-def test_silence_is_awaited_for_sixty_seconds(channel: Channel) -> None:
-    def script_of(silence_s: float) -> Script:
-        async def script(peer: Peer) -> None:
-            await peer.request()
-            jump(silence_s)
+@pytest.mark.parametrize(
+    ("pieces", "pause_s", "comes"),
+    [
+        ([REPLY], 59, BODY),
+        ([REPLY], 61, (FaultKind.READ_TIMEOUT, True)),
+        ([REPLY[:10], REPLY[10:20], REPLY[20:]], 39, BODY),
+        ([REPLY[:10], REPLY[10:20], REPLY[20:]], 41, (FaultKind.TOTAL_TIMEOUT, True)),
+    ],
+)
+def test_silence_is_awaited_sixty_seconds_and_twice_altogether(
+    channel: Channel, pieces: list[bytes], pause_s: float, comes: object
+) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        for piece in pieces:
+            jump(pause_s)
             await turns()
-            await peer.send(REPLY)
-            await peer.until_closed()
+            await peer.send(piece)
+        await peer.until_closed()
 
-        return script
-
-    assert summary(play(deliver_once(script_of(59), **channel))) == BODY
-    assert summary(play(deliver_once(script_of(61), **channel))) == (FaultKind.READ_TIMEOUT, True)
-
-
-def test_dripping_reply_is_awaited_until_total_time(channel: Channel) -> None:
-    def script_of(pause_s: float) -> Script:
-        async def script(peer: Peer) -> None:
-            await peer.request()
-            for piece in (REPLY[:10], REPLY[10:20], REPLY[20:]):
-                jump(pause_s)
-                await turns()
-                await peer.send(piece)
-            await peer.until_closed()
-
-        return script
-
-    assert summary(play(deliver_once(script_of(39), **channel))) == BODY
-    assert summary(play(deliver_once(script_of(41), **channel))) == (FaultKind.TOTAL_TIMEOUT, True)
+    assert summary(play(deliver_once(script, **channel))) == comes
 
 
 def test_endless_interim_replies_end_at_total_time() -> None:

@@ -35,9 +35,11 @@ from tests.support.gateway_server import (
 )
 
 
-def server_context(certificate: trustme.LeafCert) -> ssl.SSLContext:
+def server_context(certificate: trustme.LeafCert, version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate.configure_cert(context)
+    if version is not None:
+        context.minimum_version = context.maximum_version = version
     return context
 
 
@@ -93,8 +95,7 @@ def test_tls_is_verified_and_at_least_1_2(ca_bundle: Path) -> None:
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_both_versions_carry_a_payout(version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path) -> None:
-    context = server_context(authority.issue_cert("localhost"))
-    context.minimum_version = context.maximum_version = version
+    context = server_context(authority.issue_cert("localhost"), version)
     assert summary(play(deliver_once(answer, tls=context, ca_bundle=ca_bundle))) == BODY
 
 
@@ -152,8 +153,7 @@ def test_gateway_requiring_client_certificate_gets_no_request(
     # With TLS 1.3 it says so when the handshake is over for us: it is listened to for as long as it takes.
     monkeypatch.setattr(transport, "FIRST_LISTENING_S", 25)
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
-        context = server_context(authority.issue_cert("localhost"))
-        context.minimum_version = context.maximum_version = version
+        context = server_context(authority.issue_cert("localhost"), version)
         context.verify_mode = ssl.CERT_REQUIRED
         authority.configure_trust(context)
         result = play(deliver_once(never_asked, tls=context, ca_bundle=ca_bundle))
@@ -217,8 +217,7 @@ def test_foreign_bytes_inside_tls_reply_leave_doubt(server_tls: ssl.SSLContext, 
 async def test_finished_tls_connection_is_closed_properly(
     version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path
 ) -> None:
-    context = server_context(authority.issue_cert("localhost"))
-    context.minimum_version = context.maximum_version = version
+    context = server_context(authority.issue_cert("localhost"), version)
     said: list[bytes] = []
 
     async def script(peer: Peer) -> None:
@@ -248,8 +247,7 @@ async def test_finished_tls_connection_is_closed_properly(
 async def test_later_connections_resume_the_session_of_the_first(
     version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path
 ) -> None:
-    context = server_context(authority.issue_cert("localhost"))
-    context.minimum_version = context.maximum_version = version
+    context = server_context(authority.issue_cert("localhost"), version)
     resumed: list[bool] = []
 
     async def script(peer: Peer) -> None:

@@ -133,16 +133,6 @@ def test_every_environment_key_reaches_its_setting(name: str, tmp_path: Path) ->
     assert str(getattr(getattr(settings, section), key)) in {text, f"{text}.0"}
 
 
-def test_unknown_key_is_refused_with_nearest(tmp_path: Path) -> None:
-    message = refusal(tmp_path, "[submission]\nconcurency = 3\n")
-    assert "submission.concurency is not a known key" in message
-    assert "concurrency" in message.replace("concurency", "")
-
-
-def test_an_unknown_key_below_a_country_is_refused(tmp_path: Path) -> None:
-    assert "countries.KE.payout.purpse" in refusal(tmp_path, '[countries.KE.payout]\npurpse = "x"\n')
-
-
 def test_all_wrong_keys_are_told_at_once(tmp_path: Path) -> None:
     message = refusal(tmp_path, "[gateway]\nhost = 1\n[limits]\nmax_rows = 0\n[nonsense]\n")
     assert all(key in message for key in ("gateway.host", "limits.max_rows", "nonsense"))
@@ -162,6 +152,14 @@ def test_all_wrong_keys_are_told_at_once(tmp_path: Path) -> None:
         ("[countries.KE.payout]\nmin_amount = 10.5\n", "in quotes"),
         ('[countries.KE.payout]\nmin_amount = "ten"\n', "not an amount"),
         ('[countries.KE.payout]\nmin_amount = "NaN"\n', "not an amount"),
+        ("[submission]\nconcurency = 3\n", "submission.concurency is not a known key; the nearest is concurrency"),
+        ('[countries.KE.payout]\npurpse = "x"\n', "countries.KE.payout.purpse"),
+        ('[gateway]\nprivate_key_passphrase_env = "TZ"\n', "a secret cannot be in the variable TZ"),
+        ('[reply]\norderid = ["x"]\n', "reply.orderid is not a known key; the nearest is order_id"),
+        ("[reply]\norder_id = []\n", "reply.order_id"),
+        ('[reply]\norder_id = "x"\n', "reply.order_id"),
+        ('[reply]\nmessage = ["error..message"]\n', "reply.message"),
+        ('[reply]\namount_unit = "cents"\n', "reply.amount_unit"),
         ("not toml", "not TOML"),
         ('[console]\norigin = "http://payouts.example.com"\n', "console: "),
         ('[console]\norigin = "https://payouts.example.com/"\n', "no path"),
@@ -281,31 +279,6 @@ def test_foreign_configuration_is_refused_for_real_gateway(tmp_path: Path) -> No
     os.chown(config, 65534, 65534)
     with pytest.raises(ConfigurationError, match="belongs to another user"):
         load_settings(config, environ={})
-
-
-def test_secret_in_passed_on_variable_is_refused(tmp_path: Path) -> None:
-    config = tmp_path / "paygw.toml"
-    config.write_text('[gateway]\nprivate_key_passphrase_env = "TZ"\n')
-    with pytest.raises(ConfigurationError, match="a secret cannot be in the variable TZ"):
-        load_settings(config, environ={})
-
-
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ('orderid = ["x"]', "reply.orderid is not a known key; the nearest is order_id"),
-        ("order_id = []", "reply.order_id"),
-        ('order_id = "x"', "reply.order_id"),
-        ('message = ["error..message"]', "reply.message"),
-        ('amount_unit = "cents"', "reply.amount_unit"),
-    ],
-)
-def test_names_of_a_reply_are_read_strictly(tmp_path: Path, line: str, sentence: str) -> None:
-    file = tmp_path / "paygw.toml"
-    file.write_text(f"[reply]\n{line}\n")
-    with pytest.raises(ConfigurationError) as refused:
-        load_settings(file, environ={})
-    assert sentence in refused.value.message
 
 
 def test_environment_path_is_relative_but_address_stays_unchanged(

@@ -27,7 +27,7 @@ from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import CLEANERS, cleaned, is_clean
 from paygw_batch.sheet.columns import columns_of_operation, known_columns
 from tests.support.long_part import long, share_of
-from tests.support.sheet_values import KENYAN, TANZANIAN, codes, of_rows
+from tests.support.sheet_values import COLLECTED, KENYAN, TANZANIAN, codes, of_rows
 
 ABOUT_THE_SHEET = ["client_orderid.duplicate", "client_orderid.look_alike", "client_orderid.rewritten", "row.total"]
 """Codes of defects that no single value shows."""
@@ -55,21 +55,6 @@ CELLS: dict[str, list[str | None]] = {
 any_row = st.fixed_dictionaries(
     {name: st.one_of(st.sampled_from(cells), st.text(max_size=12)) for name, cells in CELLS.items()}
 )
-COLLECTED = {
-    "country": "KE",
-    "client_orderid": "C-1",
-    "amount": "1500.50",
-    "first_name": "Jane",
-    "last_name": "Wanjiku",
-    "phone": "+254712345678",
-    "email": "jane@example.com",
-    "address1": "1 Moi Avenue",
-    "city": "Nairobi",
-    "zip_code": "00100",
-    "ipaddress": "192.0.2.1",
-    "order_desc": "Shoes",
-    "merchant_data": "tag",
-}
 PAYIN_CELLS: dict[str, list[str | None]] = {
     **{name: CELLS[name] for name in ("country", "client_orderid", "amount", "currency", "account_name", "purpose")},
     "first_name": ["Jane", "a\tb", None],

@@ -21,25 +21,11 @@ from paygw_batch.sheet.columns import columns_of_operation
 from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import read_sheet, refuse_misdirected
+from tests.support.sheet_values import COLLECTED
 
 RULES = load_rules("payin", {"KE": OperatorTerms(purpose="W"), "RW": OperatorTerms(purpose="R", order_desc="Fees")})
 COMMANDS = {name: load_operation(name).command for name in operation_names()}
-GOOD = {
-    "country": "KE",
-    "client_orderid": "C-1",
-    "amount": "1500.50",
-    "first_name": "Jane",
-    "last_name": "Wanjiku",
-    "phone": "+254712345678",
-    "email": "jane@example.com",
-    "address1": "1 Moi Avenue",
-    "city": "Nairobi",
-    "zip_code": "00100",
-    "ipaddress": "192.0.2.1",
-    "order_desc": "Shoes",
-    "merchant_data": "tag",
-}
-RWANDAN = {name: value for name, value in GOOD.items() if name not in {"merchant_data", "order_desc"}} | {
+RWANDAN = {name: value for name, value in COLLECTED.items() if name not in {"merchant_data", "order_desc"}} | {
     "country": "RW",
     "amount": "5000",
     "account_name": "Keza Gasana",
@@ -67,12 +53,12 @@ def codes(found: Validated) -> list[str]:
 
 
 def test_good_collection_row_becomes_instruction_with_country_fields(sheet: Path) -> None:
-    found = validated(sheet, GOOD, {**RWANDAN, "client_orderid": "C-2"})
+    found = validated(sheet, COLLECTED, {**RWANDAN, "client_orderid": "C-2"})
     assert codes(found) == []
     for part in found.parts():
         ContractGate(RULES, "payin").hold(good_rows(part))
     kenyan, rwandan = (json.loads(text) for text in found.instructions["fields"])
-    assert kenyan == {name: GOOD[name] for name in GOOD if name not in {"client_orderid", "amount"}}
+    assert kenyan == {name: COLLECTED[name] for name in COLLECTED if name not in {"client_orderid", "amount"}}
     assert (rwandan["cell_phone"], rwandan["phone"]) == ("+250788000103", "+250788***103")
     assert (rwandan["account_name"], rwandan["order_desc"]) == ("Keza Gasana", "Fees")
     assert found.instructions["payee"].to_list() == ["+254712345678", "+250788000103"]
@@ -97,28 +83,28 @@ def test_good_collection_row_becomes_instruction_with_country_fields(sheet: Path
     ],
 )
 def test_wrong_collection_value_is_defect_of_column(sheet: Path, change: dict[str, str], code: str) -> None:
-    assert codes(validated(sheet, GOOD | change)) == [code]
+    assert codes(validated(sheet, COLLECTED | change)) == [code]
 
 
 @pytest.mark.parametrize("sign", ["X", "x", "#", "•", "●", "×", "_", "?", "＊", "Ｘ"])  # noqa: RUF001 (as people write)
 def test_hidden_digit_may_use_other_signs(sheet: Path, sign: str) -> None:
     rwandan = RWANDAN | {"phone": f"250788{sign * 3}103", "client_orderid": "C-2"}
-    found = validated(sheet, GOOD | {"phone": f"+2547123{sign * 3}78"}, rwandan)
+    found = validated(sheet, COLLECTED | {"phone": f"+2547123{sign * 3}78"}, rwandan)
     assert codes(found) == []
     assert [json.loads(text)["phone"] for text in found.instructions["fields"]] == ["+2547123***78", "+250788***103"]
 
 
 def test_hidden_number_defect_names_readable_signs(sheet: Path) -> None:
-    (message,) = validated(sheet, GOOD | {"phone": "+254*********"}).defects["message"]
+    (message,) = validated(sheet, COLLECTED | {"phone": "+254*********"}).defects["message"]
     signs = re.findall(r"\ban? (\S)", message.partition("a hidden digit is")[2])
     assert signs == ["*", "X", "#"]
     for sign in signs:
-        assert codes(validated(sheet, GOOD | {"phone": f"+2547123{sign * 3}78"})) == []
+        assert codes(validated(sheet, COLLECTED | {"phone": f"+2547123{sign * 3}78"})) == []
 
 
 @pytest.mark.parametrize("number", ["+2547123XX67", "+254XXXXXXXXX", "+2547123XXX78 ext"])
 def test_hiding_signs_do_not_excuse_malformed_number(sheet: Path, number: str) -> None:
-    assert codes(validated(sheet, GOOD | {"phone": number})) == ["phone.format"]
+    assert codes(validated(sheet, COLLECTED | {"phone": number})) == ["phone.format"]
 
 
 def test_hiding_signs_are_refused_where_full_number_needed(sheet: Path) -> None:
@@ -133,7 +119,7 @@ def test_south_africa_takes_no_name_purpose_or_data(sheet: Path) -> None:
 
 
 def test_missing_column_is_named_unless_filled_by_terms(sheet: Path) -> None:
-    rows = {name: value for name, value in GOOD.items() if name not in {"city", "zip_code"}}
+    rows = {name: value for name, value in COLLECTED.items() if name not in {"city", "zip_code"}}
     with pytest.raises(SheetError, match=r"city \(needed for Kenya\); zip_code"):
         validated(sheet, rows)
     assert codes(validated(sheet, {k: v for k, v in RWANDAN.items() if k != "order_desc"})) == []
@@ -164,14 +150,14 @@ def test_a_hidden_digit_passes_nowhere_else(digits: str) -> None:
 
 
 def test_columns_of_other_operation_are_unknown_and_returned(sheet: Path) -> None:
-    found = read(sheet, GOOD | {"account_number": "254712345678"})
+    found = read(sheet, COLLECTED | {"account_number": "254712345678"})
     assert found.unknown == ("account_number (sheet)",)
     payout = read(sheet, {"country": "KE", "amount": "1", "city": "Nairobi", "customer_url": "x"}, operation="payout")
     assert payout.unknown == ("city", "customer_url")
 
 
 def test_own_reconciliation_column_is_unknown_in_collection_sheet(sheet: Path) -> None:
-    assert read(sheet, GOOD | {"customer_url": "x"}).unknown == ("customer_url (sheet)",)
+    assert read(sheet, COLLECTED | {"customer_url": "x"}).unknown == ("customer_url (sheet)",)
 
 
 @pytest.mark.parametrize("operation", sheet_columns().of_operation)
@@ -183,7 +169,7 @@ def test_sheet_may_have_every_form_field_of_operation(operation: str) -> None:
 
 
 def test_sheet_with_columns_of_both_operations_is_accepted(sheet: Path) -> None:
-    refuse_misdirected(read(sheet, GOOD | {"account_number": "1", "receiver_phone": "1"}), COMMANDS)
+    refuse_misdirected(read(sheet, COLLECTED | {"account_number": "1", "receiver_phone": "1"}), COMMANDS)
 
 
 @pytest.mark.parametrize("operation", ["payout", "payin"])
@@ -198,7 +184,7 @@ def test_batch_id_differs_between_operations(sheet: Path) -> None:
 
 
 def test_batch_id_changes_with_collection_fields(sheet: Path) -> None:
-    ids = [validated(sheet, GOOD | change).batch for change in ({}, {"city": "Mombasa"}, {"merchant_data": "u"})]
+    ids = [validated(sheet, COLLECTED | change).batch for change in ({}, {"city": "Mombasa"}, {"merchant_data": "u"})]
     assert len(set(ids)) == 3
 
 

@@ -40,6 +40,12 @@ GOOD_COLUMNS: dict[str, list[object]] = {
 }
 
 
+def saved(book: openpyxl.Workbook) -> bytes:
+    file = io.BytesIO()
+    book.save(file)
+    return file.getvalue()
+
+
 def workbook(*rows: list[object], more: dict[str, list[list[object]]] | None = None) -> bytes:
     book = openpyxl.Workbook()
     sheet = book.active
@@ -50,9 +56,7 @@ def workbook(*rows: list[object], more: dict[str, list[list[object]]] | None = N
         other = book.create_sheet(name)
         for row in others:
             other.append(row)
-    file = io.BytesIO()
-    book.save(file)
-    return file.getvalue()
+    return saved(book)
 
 
 HEADINGS: list[object] = [*HEADER.split(",")]
@@ -363,16 +367,12 @@ def test_hidden_rows_and_worksheets_are_told(sheet: MakeSheet) -> None:
     book = openpyxl.load_workbook(io.BytesIO(workbook(HEADINGS, CELLS, CELLS, more={"Old": [HEADINGS, CELLS]})))
     book["Old"].sheet_state = "hidden"
     book["Sheet"].row_dimensions[3].hidden = True
-    file = io.BytesIO()
-    book.save(file)
-    read = sheet(file.getvalue(), "pay.xlsx")
+    read = sheet(saved(book), "pay.xlsx")
     assert read.notes == ("The worksheet 'Old' is hidden, and is not read.",)
     assert codes(read.warnings) == [(3, "row.hidden")]
     book["Sheet"].delete_rows(1, 5)
-    file = io.BytesIO()
-    book.save(file)
     with pytest.raises(SheetError, match="Only hidden worksheets look"):
-        sheet(file.getvalue(), "pay.xlsx")
+        sheet(saved(book), "pay.xlsx")
 
 
 def rewritten(content: bytes, path: str, change: dict[bytes, bytes]) -> bytes:
@@ -449,13 +449,21 @@ def styled(*rows: list[Any], style: Callable[[Worksheet], object]) -> bytes:
     for row in rows:
         sheet.append(row)
     style(sheet)
-    file = io.BytesIO()
-    book.save(file)
-    return file.getvalue()
+    return saved(book)
 
 
 PAID_BY = ["country", "client_orderid", "amount"]
 PAID: list[Any] = ["KE", "P-1", 250000]
+
+
+def formats(**codes: str) -> Callable[[Worksheet], None]:
+    """Return a style that shows cells by other number formats."""
+
+    def style(worksheet: Worksheet) -> None:
+        for place, code in codes.items():
+            worksheet[place].number_format = code
+
+    return style
 
 
 def warned(sheet: MakeSheet, style: Callable[[Worksheet], object], row: list[Any] = PAID) -> list[tuple[int, str]]:
@@ -471,10 +479,7 @@ def warned(sheet: MakeSheet, style: Callable[[Worksheet], object], row: list[Any
     ],
 )
 def test_amount_shown_differently_is_warned_of(sheet: MakeSheet, code: str, amount: float) -> None:
-    def style(worksheet: Worksheet) -> None:
-        worksheet["C2"].number_format = code
-
-    assert warned(sheet, style, ["KE", "P-1", amount]) == [(2, "amount.shown_otherwise")]
+    assert warned(sheet, formats(C2=code), ["KE", "P-1", amount]) == [(2, "amount.shown_otherwise")]
 
 
 @pytest.mark.parametrize(
@@ -490,10 +495,7 @@ def test_amount_shown_differently_is_warned_of(sheet: MakeSheet, code: str, amou
     ],
 )
 def test_amount_shown_truly_has_no_warning(sheet: MakeSheet, code: str, amount: float) -> None:
-    def style(worksheet: Worksheet) -> None:
-        worksheet["C2"].number_format = code
-
-    assert warned(sheet, style, ["KE", "P-1", amount]) == []
+    assert warned(sheet, formats(C2=code), ["KE", "P-1", amount]) == []
 
 
 @pytest.mark.parametrize(
@@ -536,11 +538,7 @@ def test_white_format_is_seen_on_dark_ground(sheet: MakeSheet) -> None:
 
 
 def test_text_hidden_by_format_is_warned_of(sheet: MakeSheet) -> None:
-    def style(worksheet: Worksheet) -> None:
-        worksheet["C2"].number_format = ";;;"
-        worksheet["C3"].number_format = "0;0;0;@"
-
-    assert warned(sheet, style, ["KE", "P-1", "250"]) == [(2, "amount.shown_otherwise")]
+    assert warned(sheet, formats(C2=";;;", C3="0;0;0;@"), ["KE", "P-1", "250"]) == [(2, "amount.shown_otherwise")]
 
 
 def test_a_row_struck_through_is_warned_of_once(sheet: MakeSheet) -> None:

@@ -32,6 +32,23 @@ TANZANIAN = {
     "receiver_email": "asha@example.com",
 }
 
+COLLECTED = {
+    "country": "KE",
+    "client_orderid": "C-1",
+    "amount": "1500.50",
+    "first_name": "Jane",
+    "last_name": "Wanjiku",
+    "phone": "+254712345678",
+    "email": "jane@example.com",
+    "address1": "1 Moi Avenue",
+    "city": "Nairobi",
+    "zip_code": "00100",
+    "ipaddress": "192.0.2.1",
+    "order_desc": "Shoes",
+    "merchant_data": "tag",
+}
+"""A row of a collection."""
+
 
 def lines(*rows: str, header: str = HEADER) -> str:
     """Return a CSV text."""
