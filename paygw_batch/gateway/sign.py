@@ -307,10 +307,7 @@ def _control(signer: Signer, rule: CountryRule, drafted: Draft) -> ExplainedCont
     if (profile := signer.supplies.control) is None or "control" not in sent:
         return None
     text = replace(profile, secret=SECRET_SHOWN).text(
-        attempt.instruction,
-        order_id=attempt.order_id,
-        amount_sent=sent["amount"],
-        minor_units=rule.minor_units,
+        attempt.instruction, order_id=attempt.order_id, amount_sent=sent["amount"], minor_units=rule.minor_units
     )
     return ExplainedControl(text, sent["control"], profile.algorithm is ControlAlgorithm.HMAC_SHA256)
 

@@ -237,10 +237,7 @@ class PayinSection(Section):
         order = self.control_order
         if order is not None and (len(set(order)) != len(order) or not {*order} >= {*CONTROL_PARTS}):
             raise ValueError(
-                say(
-                    "control_order names each of {parts} once, and secret at most once",
-                    parts=", ".join(CONTROL_PARTS),
-                )
+                say("control_order names each of {parts} once, and secret at most once", parts=", ".join(CONTROL_PARTS))
             )
         if order is not None and "secret" in order and self.has_key:
             raise ValueError(say("with hmac-sha256 the secret is the key of the hash; remove it from control_order"))

@@ -46,16 +46,7 @@ RECONCILIATION_COLUMNS = (
 ALWAYS_NEEDED = ("country", "amount")
 """The columns without which no row of any country can be understood."""
 
-QUESTION_COLUMNS = (
-    "order_id",
-    "amount",
-    "currency",
-    "country",
-    "sent_at",
-    "http_status",
-    "what_we_saw",
-    "answer",
-)
+QUESTION_COLUMNS = ("order_id", "amount", "currency", "country", "sent_at", "http_status", "what_we_saw", "answer")
 """The columns of the questions to the gateway's support."""
 
 REJECTS_COLUMNS = ("row", "problems")

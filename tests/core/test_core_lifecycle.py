@@ -86,9 +86,7 @@ def may_be_sent(history: History) -> bool:
 
 
 @given(legal_histories())
-def test_row_is_sendable_only_if_history_permits(
-    history: History,
-) -> None:
+def test_row_is_sendable_only_if_history_permits(history: History) -> None:
     for length in range(len(history) + 1):
         standing, illegal = replay(history[:length])
         assert illegal == []

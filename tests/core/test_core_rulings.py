@@ -52,11 +52,7 @@ def test_forged_or_mismatched_claim_names_row() -> None:
 
 @pytest.mark.parametrize(
     ("word", "finding"),
-    [
-        ("declined", Finding.CONTRADICTING),
-        ("approved", Finding.CONTRADICTING),
-        ("processing", Finding.CONTRADICTING),
-    ],
+    [("declined", Finding.CONTRADICTING), ("approved", Finding.CONTRADICTING), ("processing", Finding.CONTRADICTING)],
 )
 def test_no_word_about_unsent_row_is_harmless(word: str, finding: Finding) -> None:
     found = ruled(said(word), candidate(7, State.READY, attempt=0, sent=None))

@@ -41,10 +41,7 @@ def test_id_without_valid_suffix_has_no_first_id(order_id: str) -> None:
         (ControlTotals(0), ["You expected 0 rows; the sheet has 2."]),
         (
             ControlTotals(sums={"KES": Decimal("10.01"), "UGX": Decimal(5)}),
-            [
-                "You expected KES 10.01; the sheet's total is KES 10.",
-                "UGX 5 was stated; the sheet has no UGX row.",
-            ],
+            ["You expected KES 10.01; the sheet's total is KES 10.", "UGX 5 was stated; the sheet has no UGX row."],
         ),
     ],
 )

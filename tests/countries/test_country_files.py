@@ -72,11 +72,7 @@ def test_copied_data_loads_as_original(data: Path) -> None:
             added('fields = { purpse = "never" }'),
             r"KE\.toml: the account form has no field 'purpse'; did you",
         ),
-        (
-            "countries/KE.toml",
-            added("max_characters = { phone = 9 }"),
-            r"KE\.toml: phone is not a text",
-        ),
+        ("countries/KE.toml", added("max_characters = { phone = 9 }"), r"KE\.toml: phone is not a text"),
         ("countries/KE.toml", added("max_characters = { account_name = 257 }"), r"max_characters\.account_name: Input"),
         ("countries/RW.toml", instead('"required"', '"needed"'), r"RW\.toml: .*fields\.account_name: Input should be"),
         ("countries/CI.toml", added('form = "account"'), r"CI\.toml: .*write either a form or `unusable`, not both"),
@@ -100,11 +96,7 @@ def test_copied_data_loads_as_original(data: Path) -> None:
             instead("70123456", "7012345"),
             r"mobile-numbers\.toml: BF: .*the example does not match",
         ),
-        (
-            "mobile-numbers.toml",
-            instead("0[1-7]|", r"0\d|"),
-            r"BF: .*cannot be used in a pattern",
-        ),
+        ("mobile-numbers.toml", instead("0[1-7]|", r"0\d|"), r"BF: .*cannot be used in a pattern"),
         (
             "mobile-numbers.toml",
             instead('trunk_prefix = ""', 'trunk_prefix = "0"'),

@@ -196,23 +196,19 @@ MADE: Mapping[str, Callable[[], bytes]] = {
     ),
     "sheets/styles-twice.xlsx": lambda: repacked(
         workbook(odd),
-        edits={
-            TYPES: ("</Types>", f'<Override PartName="/xl/styles2.xml" ContentType="{_STYLES_TYPE}"/></Types>'),
-        },
+        edits={TYPES: ("</Types>", f'<Override PartName="/xl/styles2.xml" ContentType="{_STYLES_TYPE}"/></Types>')},
         added={"xl/styles2.xml": "<styleSheet/>"},
     ),
     "sheets/part-twice.xlsx": lambda: repacked(workbook(), added={"XL/Workbook.xml": "<workbook/>"}),
     "sheets/workbook-of-another-name.xlsx": lambda: repacked(
-        workbook(),
-        renamed={WORKBOOK: "xl/workbook22.xml", RELATIONS: "xl/_rels/workbook22.xml.rels"},
+        workbook(), renamed={WORKBOOK: "xl/workbook22.xml", RELATIONS: "xl/_rels/workbook22.xml.rels"}
     ),
     "sheets/backslashes.xlsx": lambda: repacked(
         workbook(), renamed={name: name.replace("/", "\\") for name in (SHEET, RELATIONS, WORKBOOK, STYLES)}
     ),
     "sheets/worksheet-missing.xlsx": lambda: repacked(workbook(), left_out=SHEET),
     "sheets/pronunciation.xlsx": lambda: repacked(
-        workbook(),
-        edits={SHEET: ("<t>Wanjiru Kamau</t>", '<t>Wanjiru Kamau</t><rPh sb="0" eb="3"><t>WAN</t></rPh>')},
+        workbook(), edits={SHEET: ("<t>Wanjiru Kamau</t>", '<t>Wanjiru Kamau</t><rPh sb="0" eb="3"><t>WAN</t></rPh>')}
     ),
     "sheets/ids-shown-with-zeros.xlsx": lambda: _set({"B2": 1, "B3": 2}, {"B2": "00000", "B3": "00000"}),
     "sheets/phone-with-its-code-in-the-format.xlsx": lambda: _set({"G2": 712345678}, {"G2": '"+254"0'}),

@@ -143,10 +143,7 @@ def test_the_secret_is_not_shown() -> None:
 def test_amount_with_surplus_decimals_is_never_cut() -> None:
     with pytest.raises(InternalError):
         encode_body(
-            RULES["KE"],
-            instruction_for("KE", "1.005"),
-            order_id="COL-1",
-            supplies=supplies(AmountForm.TWO_DECIMALS),
+            RULES["KE"], instruction_for("KE", "1.005"), order_id="COL-1", supplies=supplies(AmountForm.TWO_DECIMALS)
         )
 
 

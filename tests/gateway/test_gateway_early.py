@@ -394,9 +394,7 @@ def test_slow_reader_answering_whole_request_is_believed(
 # How long is listened.
 
 
-async def test_first_connection_listens_longer_than_later_connections(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_first_connection_listens_longer_than_later_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     listened: list[float] = []
     listen = connection.Connection.listen
 

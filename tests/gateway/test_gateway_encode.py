@@ -97,9 +97,7 @@ def test_an_optional_field_may_be_absent_or_empty() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"account_name": "Wanjiku"}, {"account_name": "", "account_number": "1"}])
-def test_missing_form_field_error_names_no_payee(
-    fields: dict[str, str],
-) -> None:
+def test_missing_form_field_error_names_no_payee(fields: dict[str, str]) -> None:
     with pytest.raises(InternalError) as caught:
         encode("KE", fields=fields)
     assert "Wanjiku" not in str(caught.value)

@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.address import gateway_origin
-from paygw_batch.gateway.http.http1 import (
-    MAX_INTERIM_REPLIES,
-    MAX_REPLY_BYTES,
-    Broken,
-    ReplyReader,
-    payout_request,
-)
+from paygw_batch.gateway.http.http1 import MAX_INTERIM_REPLIES, MAX_REPLY_BYTES, Broken, ReplyReader, payout_request
 from paygw_batch.gateway.message import FaultKind, RawReply
 from tests.support.gateway_server import request_to
 
@@ -81,10 +75,7 @@ BROKEN = {
     "bad chunk": (OK + CHUNKED + b"\r\n-2\r\n{}\r\n0\r\n\r\n", FaultKind.PROTOCOL_ERROR),
     "chunk too long": (OK + CHUNKED + b"\r\n2\r\n{}x\r\n0\r\n\r\n", FaultKind.PROTOCOL_ERROR),
     "chunked twice": (OK + CHUNKED + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n\r\n", FaultKind.REPLY_ENCODED),
-    "chunks in HTTP/1.0": (
-        b"HTTP/1.0 200 OK\r\n" + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n\r\n",
-        FaultKind.PROTOCOL_ERROR,
-    ),
+    "chunks in HTTP/1.0": (b"HTTP/1.0 200 OK\r\n" + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n\r\n", FaultKind.PROTOCOL_ERROR),
     "gzip twice": (packed(b"gzip, gzip", gzip.compress(GZIPPED)), FaultKind.REPLY_ENCODED),
     "gzip cut": (packed(b"gzip", GZIPPED[:-1]), FaultKind.REPLY_ENCODED),
     "gzip with another sum": (packed(b"gzip", GZIPPED[:-8] + bytes(8)), FaultKind.REPLY_ENCODED),

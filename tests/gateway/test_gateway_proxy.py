@@ -162,11 +162,7 @@ async def test_a_proxy_in_the_environment_is_not_asked(
 
 @pytest.mark.parametrize("variable", BUNDLE_VARIABLES)
 def test_environment_authority_is_neither_trusted_nor_needed(
-    variable: str,
-    server_tls: ssl.SSLContext,
-    ca_bundle: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    variable: str, server_tls: ssl.SSLContext, ca_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trusted = ca_bundle.parent if variable == "SSL_CERT_DIR" else ca_bundle
     monkeypatch.setenv(variable, str(trusted))
@@ -178,10 +174,7 @@ def test_environment_authority_is_neither_trusted_nor_needed(
 
 @pytest.mark.parametrize("variable", OTHER_VARIABLES)
 def test_switches_in_the_environment_turn_nothing_off(
-    variable: str,
-    server_tls: ssl.SSLContext,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    variable: str, server_tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(variable, OTHER_VARIABLES[variable])
     assert summary(play(deliver_once(never_asked, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)

@@ -9,16 +9,7 @@ import pytest
 from paygw_batch.gateway.address import Connections
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from tests.support.gateway_cases import head_and_body
-from tests.support.gateway_server import (
-    BODY,
-    REPLY,
-    Line,
-    Peer,
-    Script,
-    jump,
-    sending,
-    turns,
-)
+from tests.support.gateway_server import BODY, REPLY, Line, Peer, Script, jump, sending, turns
 
 Channel = dict[str, Any]
 
@@ -126,9 +117,7 @@ async def test_ended_connection_carries_no_further_request(channel: Channel, end
         assert not (await deliver(line)).reused_connection
 
 
-async def test_request_on_ending_connection_is_doubtful_and_unrepeated(
-    channel: Channel,
-) -> None:
+async def test_request_on_ending_connection_is_doubtful_and_unrepeated(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.answer()
         await peer.request()

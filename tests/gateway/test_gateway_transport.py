@@ -52,11 +52,7 @@ async def test_request_arrives_whole_and_once(channel: Channel) -> None:
         origin, _ = gateway_origin(line.server.url)
         assert heard == [payout_request(request_to(line.server.url), origin, close=True), b""]
         first, headers, body = head_and_body(heard[0])
-        assert (first, headers["connection"], body) == (
-            f"POST {PATH} HTTP/1.1",
-            "close",
-            b'{"client_orderid":"PAY-1"}',
-        )
+        assert (first, headers["connection"], body) == (f"POST {PATH} HTTP/1.1", "close", b'{"client_orderid":"PAY-1"}')
         assert headers["host"] == f"localhost:{line.server.port}"
         assert reply == RawReply(200, (("content-type", "application/json"), ("content-length", str(len(BODY)))), BODY)
         assert len(line.server.peers) == 1

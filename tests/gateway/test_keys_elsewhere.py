@@ -266,10 +266,7 @@ def test_aws_refusals_are_told_as_key_trouble(kms: Kms, code: str, trouble: KeyT
 
 @pytest.mark.parametrize(
     ("options", "trouble"),
-    [
-        ({"KeySpec": "ECC_NIST_P256"}, KeyTrouble.WRONG_KIND),
-        ({"KeyUsage": "ENCRYPT_DECRYPT"}, KeyTrouble.WRONG_KIND),
-    ],
+    [({"KeySpec": "ECC_NIST_P256"}, KeyTrouble.WRONG_KIND), ({"KeyUsage": "ENCRYPT_DECRYPT"}, KeyTrouble.WRONG_KIND)],
 )
 def test_unfit_aws_key_is_refused(kms: Kms, options: dict[str, str], trouble: KeyTrouble) -> None:
     kms.key("payouts", None, **options)

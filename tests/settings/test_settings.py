@@ -10,11 +10,7 @@ import pytest
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.opening.gateway_access import passphrase
-from paygw_batch.settings.configuration import (
-    environment_keys,
-    load_settings,
-    unknown_variables,
-)
+from paygw_batch.settings.configuration import environment_keys, load_settings, unknown_variables
 from paygw_batch.settings.user_directories import state_directory
 
 EXAMPLE = """

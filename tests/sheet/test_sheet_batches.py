@@ -270,7 +270,7 @@ def many(count: int) -> Sheet:
         .with_columns(
             account_number=pl.when(pl.col("country") == "KE")
             .then(pl.lit("254712") + pl.col("n").cast(pl.String).str.zfill(6))
-            .otherwise(pl.lit("233231") + pl.col("n").cast(pl.String).str.zfill(6)),
+            .otherwise(pl.lit("233231") + pl.col("n").cast(pl.String).str.zfill(6))
         )
         .with_columns(phone=pl.when(pl.col("n") % 1000 == 999).then(pl.lit("x")).otherwise("account_number"))
         .drop("n")

@@ -15,14 +15,7 @@ from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.errors import InternalError, SheetError
-from paygw_batch.sheet.check.contract import (
-    NO_COUNTRY,
-    ContractGate,
-    breaches,
-    checks_in,
-    contract,
-    rules_for_sheet,
-)
+from paygw_batch.sheet.check.contract import NO_COUNTRY, ContractGate, breaches, checks_in, contract, rules_for_sheet
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import CLEANERS, cleaned, is_clean
 from paygw_batch.sheet.columns import columns_of_operation, known_columns
@@ -39,7 +32,7 @@ CELLS: dict[str, list[str | None]] = {
     "currency": ["KES", "kes", "TZS", "XOF", "USD", None],
     "account_name": ["Wanjiru Kamau", "Aïssatou", "12345", "x" * 257, "a\tb", "#N/A", None],
     "account_number": [
-        *("254712345678", "0712345678", "712345678", "0123456789", "2.54712345678E+11", "2.5E+11", "x", None),
+        *("254712345678", "0712345678", "712345678", "0123456789", "2.54712345678E+11", "2.5E+11", "x", None)
     ],
     "phone": ["+254712345678", "00254712345678", "+255621234567", "0712345", "+1 202 555 0100", "-0712345678", None],
     "purpose": ["WALLET-KE", "OTHER", None],

@@ -231,10 +231,7 @@ def test_name_in_two_unicode_forms_causes_no_warning(sheet: MakeSheet, rules: Ru
 
 @pytest.mark.parametrize(
     ("line", "code"),
-    [
-        (row(name="A\ufffdcha"), "account_name.lost_character"),
-        (row(order="A\ufffd1"), "client_orderid.lost_character"),
-    ],
+    [(row(name="A\ufffdcha"), "account_name.lost_character"), (row(order="A\ufffd1"), "client_orderid.lost_character")],
 )
 def test_lost_character_is_defect(checked: Check, line: str, code: str) -> None:
     assert checked(line).defects["code"].to_list() == [code]

@@ -64,15 +64,7 @@ def test_statement_columns_are_read_as_written(tmp_path: Path) -> None:
         hashlib.sha256(text.encode()).hexdigest(),
         [
             StatementLine(
-                2,
-                "A-1",
-                Decimal("1500.50"),
-                "1500.50",
-                "KES",
-                "approved",
-                None,
-                "2026-11-21",
-                "2026-11-21T08:01:00Z",
+                2, "A-1", Decimal("1500.50"), "1500.50", "KES", "approved", None, "2026-11-21", "2026-11-21T08:01:00Z"
             ),
             StatementLine(4, "A-2", Decimal(7), "7", "UGX", "", None, "", ""),
         ],
@@ -162,16 +154,8 @@ def test_gateway_headings_come_from_configuration(tmp_path: Path) -> None:
         ("sep=;\n", "day.csv is empty.", MEND),
         ("order_id,amount,currency,status\n\n", "day.csv has a header and no line below it.", MEND),
         ("order_id,amount,status\nA,1,ok\n", "day.csv has no column currency.", COLUMNS_HINT),
-        (
-            "order_id,amount,currency\nA,1,KES\n",
-            NEITHER,
-            COLUMNS_HINT,
-        ),
-        (
-            "order_id,amount,currency,status,answer\nA,1,KES,ok,paid\n",
-            NEITHER,
-            COLUMNS_HINT,
-        ),
+        ("order_id,amount,currency\nA,1,KES\n", NEITHER, COLUMNS_HINT),
+        ("order_id,amount,currency,status,answer\nA,1,KES,ok,paid\n", NEITHER, COLUMNS_HINT),
         (
             "order_id,amount,currency,status,Client OrderID\nA,1,KES,ok,B\n",
             "day.csv: the headings 'order_id' and 'Client OrderID' are both the order_id.",

@@ -214,10 +214,7 @@ _SENTENCES = {
         mark("AWS does not accept the credentials for {key}, or there are none."),
         mark("Give this account a role or credentials, as for any AWS program (AWS_PROFILE, AWS_ACCESS_KEY_ID, ...)."),
     ),
-    KeyTrouble.EXPIRED: (
-        mark("The AWS credentials for {key} have expired."),
-        mark("Sign in again, or renew them."),
-    ),
+    KeyTrouble.EXPIRED: (mark("The AWS credentials for {key} have expired."), mark("Sign in again, or renew them.")),
     KeyTrouble.FORBIDDEN: (
         mark("These AWS credentials may not use {key} ({detail})."),
         mark("Allow them kms:Sign, kms:GetPublicKey and kms:DescribeKey on the key."),

@@ -253,10 +253,5 @@ def _process(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     # session: Linux gives each session an equal share of the processor, and niceness counts only within one. Their
     # error text is discarded if they cannot start: the run reports that, and signs in threads.
     return subprocess.Popen(  # noqa: S603 (our own program, with our own arguments)
-        command,
-        env=environ,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        process_group=0,
+        command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0
     )

@@ -351,10 +351,7 @@ def _name(column: str, rule: CountryRule, *, required: bool) -> ColumnCheck:
         Reason(
             f"{column}.direction",
             text.str.contains(_TURNS_THE_TEXT),
-            worded(
-                "{value}: an invisible character reverses text. Type the name again.",
-                value=shown(column),
-            ),
+            worded("{value}: an invisible character reverses text. Type the name again.", value=shown(column)),
         ),
         Reason(
             f"{column}.formula_sign",

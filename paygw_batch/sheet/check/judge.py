@@ -178,11 +178,7 @@ def _defects(rows: pl.DataFrame, check: ColumnCheck, at: int) -> pl.DataFrame:
     return defects_of(rows, check.column, reason.code, reason.message, correction=pl.lit(offered))
 
 
-_WIRE_SCHEMA = {
-    "row": pl.UInt32(),
-    **dict.fromkeys(WIRE_COLUMNS, pl.String()),
-    "minor": pl.Int64(),
-}
+_WIRE_SCHEMA = {"row": pl.UInt32(), **dict.fromkeys(WIRE_COLUMNS, pl.String()), "minor": pl.Int64()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,7 @@ from functools import lru_cache
 
 from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.language import say
-from paygw_batch.sheet.columns import (
-    ALWAYS_NEEDED,
-    RECONCILED_OF,
-    REJECTS_COLUMNS,
-    columns_of_operation,
-    known_columns,
-)
+from paygw_batch.sheet.columns import ALWAYS_NEEDED, RECONCILED_OF, REJECTS_COLUMNS, columns_of_operation, known_columns
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS
 
 NOT_OURS = ""

@@ -23,13 +23,7 @@ from paygw_batch.errors import SheetError
 from paygw_batch.language import say
 from paygw_batch.sheet.amounts import SAFE_DIGITS, at_safe_digits
 from paygw_batch.sheet.read.headings import MAX_COLUMNS
-from paygw_batch.sheet.read.workbook_limits import (
-    MAX_CELL_CHARACTERS,
-    MAX_DEPTH,
-    MAX_TAG_BYTES,
-    MAX_WORKSHEETS,
-    Budget,
-)
+from paygw_batch.sheet.read.workbook_limits import MAX_CELL_CHARACTERS, MAX_DEPTH, MAX_TAG_BYTES, MAX_WORKSHEETS, Budget
 from paygw_batch.sheet.read.workbook_styles import (
     FONT_TAGS,
     GENERAL,

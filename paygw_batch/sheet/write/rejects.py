@@ -92,13 +92,7 @@ def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
         return ()
     if table.height * table.width > MAX_MARKED_CELLS:
         write_frame(table, path)
-        return (
-            say(
-                "{name} has no marks: it has more than {most:,} cells.",
-                name=path.name,
-                most=MAX_MARKED_CELLS,
-            ),
-        )
+        return (say("{name} has no marks: it has more than {most:,} cells.", name=path.name, most=MAX_MARKED_CELLS),)
     from paygw_batch.sheet.write.marked_workbook import marked_table  # noqa: PLC0415 (needs the extra)
 
     write_whole(path, marked_table(table, validated, title=say("Refused rows")))

@@ -134,8 +134,7 @@ def _amount(rule: CountryRule) -> tuple[str, str]:
         )
         if units
         else say(
-            "{currency} above zero, in plain digits: no decimals, no thousands separators.",
-            currency=rule.currency,
+            "{currency} above zero, in plain digits: no decimals, no thousands separators.", currency=rule.currency
         )
     )
     example = _EXAMPLE_AMOUNT if units > 1 else _EXAMPLE_AMOUNT.to_integral_value()
