@@ -16,6 +16,7 @@ from paygw_batch.core.evidence import (
     Span,
     StatedTimes,
     Waits,
+    is_only_attempt,
     later_attempt_of,
     meant_attempt,
     rule,
@@ -278,3 +279,94 @@ def test_accepted_after_persons_rejection_is_not_late(standing: Standing, findin
 def test_accepted_after_release_of_rejected_attempt_is_told(mark: int | None, finding: Finding) -> None:
     later = candidate(sent_order_id="PAY-1-r2", standing=Standing(State.IN_DOUBT, 2, 2, mark))
     assert ruled(replace(CLAIM, status="processing"), later).finding is finding
+
+
+# Whole rulings: a finding alone does not say which row, which attempt and which word it is about
+
+
+def at_third(number: int, state: State, *, attempt: int = 3, sent: str | None = "A") -> Candidate:
+    return Candidate(number, "A", "10.00", "KES", Standing(state, attempt, 1, None), sent, has_left_once=True)
+
+
+def said(word: str | None, *, order_id: str = "A", amount: str = "10.00", **further: object) -> Claim:
+    proof = further.pop("proof", Proof.PROVEN)
+    return Claim(order_id, amount, "KES", word, None, proof, **further)  # type: ignore[arg-type]
+
+
+def test_ambiguous_claim_names_rows_and_proven_word() -> None:
+    both = at_third(7, State.IN_DOUBT), at_third(8, State.READY, attempt=1)
+    assert ruled(said("approved"), *both) == Ruling(Finding.AMBIGUOUS, 7, 3, OutcomeKind.PAID, others=(8,))
+    unproven = said("approved", proof=Proof.UNPROVEN)
+    assert ruled(unproven, *both) == Ruling(Finding.AMBIGUOUS, 7, 3, None, others=(8,))
+
+
+def test_unmoving_claim_names_row_and_attempt() -> None:
+    doubtful = at_third(7, State.IN_DOUBT)
+    assert ruled(said(None, is_not_found=True), doubtful) == Ruling(Finding.NOT_FOUND, 7, 3)
+    assert ruled(said("limbo"), doubtful) == Ruling(Finding.UNLISTED, 7, 3)
+    assert rule(said(None), [doubtful], {"XXXX": OutcomeKind.PAID}) == Ruling(Finding.UNLISTED, 7, 3)
+    assert ruled(said("approved", proof=Proof.UNPROVEN), doubtful) == Ruling(Finding.TO_CONFIRM, 7, 3, OutcomeKind.PAID)
+
+
+def test_forged_or_mismatched_claim_names_row() -> None:
+    doubtful = at_third(7, State.IN_DOUBT)
+    assert ruled(said("approved", proof=Proof.FORGED), doubtful) == Ruling(Finding.FORGED, 7)
+    assert ruled(said("approved", amount="10.01"), doubtful) == Ruling(Finding.UNMATCHED, 7)
+
+
+@pytest.mark.parametrize(
+    ("word", "finding"),
+    [("declined", Finding.CONTRADICTING), ("approved", Finding.CONTRADICTING), ("processing", Finding.CONTRADICTING)],
+)
+def test_no_word_about_unsent_row_is_harmless(word: str, finding: Finding) -> None:
+    found = ruled(said(word), at_third(7, State.READY, attempt=0, sent=None))
+    assert (found.finding, found.instruction, found.attempt) == (finding, 7, 0)
+
+
+@pytest.mark.parametrize(
+    ("word", "is_current", "finding"),
+    [
+        ("approved", False, Finding.CONTRADICTING),
+        ("processing", False, Finding.SUPERSEDED),
+        ("processing", True, Finding.CONTRADICTING),
+        ("declined", True, Finding.SUPERSEDED),
+    ],
+)
+@pytest.mark.parametrize(("attempt", "about"), [(3, 2), (1, 0), (0, 0)])
+def test_word_about_earlier_attempt_is_noted_there(
+    word: str, is_current: bool, finding: Finding, attempt: int, about: int
+) -> None:
+    later = at_third(7, State.IN_DOUBT, attempt=attempt, sent="A-r2")
+    found = ruled(said(word, is_current=is_current), later)
+    assert (found.finding, found.instruction, found.attempt) == (finding, 7, about)
+
+
+@pytest.mark.parametrize(
+    ("state", "is_current", "finding"),
+    [
+        (State.REJECTED, True, Finding.CONTRADICTING),
+        (State.REJECTED, False, Finding.LATE),
+        (State.PAID, True, Finding.LATE),
+        (State.PAID, False, Finding.LATE),
+    ],
+)
+def test_current_processing_word_contradicts_rejection(state: State, is_current: bool, finding: Finding) -> None:
+    assert ruled(said("processing", is_current=is_current), at_third(7, state)).finding is finding
+
+
+@pytest.mark.parametrize(
+    ("marked", "attempt", "left_once", "sole"),
+    [
+        (None, 1, True, True),
+        (None, 2, True, True),  # the first was proven not to have left
+        (0, 0, True, False),
+        (0, 1, True, False),  # called not received before any of ours left: the word that was answered may come again
+        (1, 2, True, False),  # the same, after one that was proven not to have left
+        (1, 2, False, False),
+        (2, 2, True, True),
+        (2, 2, False, False),
+    ],
+)
+def test_sole_possible_attempt_is_recognised(marked: int | None, attempt: int, left_once: bool, sole: bool) -> None:
+    standing = Standing(State.IN_DOUBT, attempt, 1, marked)
+    assert is_only_attempt(Candidate(7, "A", "10.00", "KES", standing, "A", has_left_once=left_once)) is sole

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paygw_batch.core.money import from_minor, parse_amount, to_minor
+from paygw_batch.core.money import from_minor, parse_amount, to_minor, with_two_decimals
 from paygw_batch.errors import InternalError
 
 MINOR = st.integers(0, 10**17)
@@ -59,3 +59,19 @@ def test_minor_units_never_swallow_a_decimal() -> None:
     with pytest.raises(InternalError):
         to_minor(Decimal("1.005"), minor_units=2)
     assert to_minor(Decimal("1.500"), minor_units=2) == 150
+
+
+def test_large_amounts_are_exact_both_ways() -> None:
+    digits = "12345678901234567890123456789012345.67"
+    assert to_minor(Decimal(digits), minor_units=2) == int(digits.replace(".", ""))
+    assert from_minor(int(digits.replace(".", "")), minor_units=2) == digits
+    assert from_minor(10**30, minor_units=0) == "1" + "0" * 30
+    assert from_minor(1, minor_units=8) == "0.00000001"
+    with pytest.raises(InternalError, match="more than 2 decimals"):
+        to_minor(Decimal("1.001"), minor_units=2)
+
+
+def test_amount_has_two_decimals_or_fails() -> None:
+    assert [with_two_decimals(text) for text in ("7", "7.5", "7.25")] == ["7.00", "7.50", "7.25"]
+    with pytest.raises(InternalError, match=r"^an amount has more than two decimals where two are to be written"):
+        with_two_decimals("7.255")

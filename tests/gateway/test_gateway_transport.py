@@ -21,7 +21,6 @@ from tests.support.gateway_server import (
     answer,
     at_any_time,
     deliver_once,
-    pause_reading,
     play,
     request_to,
     sending,
@@ -169,18 +168,12 @@ async def test_a_redirect_is_handed_over_and_never_followed(http_status: int, *,
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
-        (REPLY + REPLY, FaultKind.PROTOCOL_ERROR),
         (REPLY + b"x", FaultKind.PROTOCOL_ERROR),
         (b"garbage\r\n\r\n", FaultKind.PROTOCOL_ERROR),
-        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n", FaultKind.PROTOCOL_ERROR),
-        (b"HTTP/1.1 100 Continue\r\n\r\n" * 100, FaultKind.PROTOCOL_ERROR),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}", FaultKind.PROTOCOL_ERROR),
         (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b", FaultKind.REPLY_ENCODED),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n", FaultKind.REPLY_TOO_LARGE),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 10_000_000, FaultKind.REPLY_TOO_LARGE),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, FaultKind.REPLY_TOO_LARGE),
     ],
-    ids=["two", "surplus", "garbage", "101", "1xx", "lengths", "gzip", "length", "10 MB", "head"],
+    ids=["surplus", "garbage", "gzip", "10 MB"],
 )
 def test_malformed_reply_is_fault_after_first_byte(channel: Channel, reply: bytes, kind: FaultKind) -> None:
     async def script(peer: Peer) -> None:
@@ -243,13 +236,3 @@ def test_reset_during_write_is_failed_write(channel: Channel) -> None:
     assert summary(result) == (FaultKind.WRITE_FAILED, True)
     assert isinstance(result, TransportFault)
     assert result.bytes_written < len(HUGE)
-
-
-def test_reply_before_request_end_is_early_reply(channel: Channel) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.reader.readexactly(1000)
-        pause_reading(peer)
-        await peer.send(REPLY)
-        await asyncio.Event().wait()
-
-    assert summary(play(deliver_once(script, body=HUGE, **channel))) == (FaultKind.EARLY_REPLY, True)

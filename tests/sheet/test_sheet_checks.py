@@ -310,9 +310,3 @@ def test_totals_count_every_row_and_every_readable_amount(rules: Rules) -> None:
     ).totals
     assert totals.rows == 4
     assert totals.sums == {"KES": Decimal("1501.00"), "TZS": Decimal(20000)}
-
-
-def test_digits_only_name_is_warned_of(rules: Rules) -> None:
-    validated = validate(of_rows({**KENYAN, "account_name": "254712345678"}), rules)
-    assert codes(validated.warnings) == [(2, "account_name.digits")]
-    assert validated.rows["valid"].all()

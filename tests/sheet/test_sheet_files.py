@@ -70,6 +70,7 @@ def test_missing_file_folder_and_pipe_are_refused(tmp_path: Path) -> None:
     for name, sentence in (
         ("nothing.csv", "cannot be read: No such file"),
         ("folder.csv", "is a folder"),
+        ("", "is a folder"),
         ("pipe.csv", "not a regular file"),
     ):
         with pytest.raises(SheetError, match=sentence):

@@ -24,9 +24,16 @@ def test_good_rows_have_no_warning(rules: Rules) -> None:
     assert not validate(of_rows(KENYAN, TANZANIAN), rules).warnings.height
 
 
-@pytest.mark.parametrize("name", ["OK", "ok.", "n/a", "N/A", "-", "...", "Test", "null", "XXX", "same as above", "?"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("OK", "ok.", "n/a", "N/A", "-", "...", "Test", "null", "XXX", "same as above", "?"),
+        *("nan", "NaN", "NaT", "undefined", "NULL", "None", "<NA>", "(null)", "\\N"),
+    ],
+)
 def test_placeholder_name_is_warning(rules: Rules, name: str) -> None:
-    assert codes(validate(of_rows(kenyan("A", account_name=name)), rules).warnings) == [(2, "account_name.placeholder")]
+    found = validate(of_rows(kenyan("A", account_name=name)), rules)
+    assert (codes(found.warnings), found.payable) == ([(2, "account_name.placeholder")], 1)
 
 
 @pytest.mark.parametrize(
