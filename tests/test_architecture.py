@@ -62,7 +62,7 @@ ALLOWED = {
 
 FLOORS = {
     "sheet": (
-        "columns findings model pieces amounts clean formats",
+        "columns findings model amounts clean formats",
         "read",
         "instructions",
         "check",

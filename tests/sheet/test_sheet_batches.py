@@ -281,7 +281,7 @@ def many(count: int) -> Sheet:
 
 
 def test_sheet_of_many_pieces_keeps_row_order(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paygw_batch.sheet.pieces.ROWS_AT_ONCE", 50_000)
+    monkeypatch.setattr("paygw_batch.sheet.check.tally.ROWS_AT_ONCE", 50_000)
     sheet = many(230_001)
     validated = validate(sheet, rules)
     assert validated.rows["row"].equals(sheet.frame["row"])

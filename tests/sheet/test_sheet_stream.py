@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet import findings, pieces
-from paygw_batch.sheet.check import judge
+from paygw_batch.sheet import findings
+from paygw_batch.sheet.check import judge, tally
 from paygw_batch.sheet.check.validate import validate, warnings_as_defects
 from paygw_batch.sheet.findings import Findings
 from paygw_batch.sheet.model import Validated
@@ -31,7 +31,7 @@ RECEIVER = "country,client_orderid,amount,receiver_first_name,receiver_last_name
 def small_pieces() -> Iterator[None]:
     """A piece of a sheet is a few rows."""
     with pytest.MonkeyPatch.context() as patching:
-        patching.setattr(pieces, "ROWS_AT_ONCE", 7)
+        patching.setattr(tally, "ROWS_AT_ONCE", 7)
         yield
 
 

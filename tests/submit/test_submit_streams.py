@@ -46,7 +46,7 @@ MINOR_UNITS = {"KES": 2}
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece of a sheet is a few rows, a page some more; every batch is long enough to be sorted."""
-    monkeypatch.setattr("paygw_batch.sheet.pieces.ROWS_AT_ONCE", 9)
+    monkeypatch.setattr("paygw_batch.sheet.check.tally.ROWS_AT_ONCE", 9)
     monkeypatch.setattr("paygw_batch.sheet.instructions.ROWS_A_PAGE", 25)
     monkeypatch.setattr("paygw_batch.sheet.instructions._ROWS_AT_ONCE", 7)
     monkeypatch.setattr("paygw_batch.journal.sqlite.sqlite_tables._FEWEST_SORTED", 1)
@@ -78,7 +78,7 @@ def streamed(path: Path) -> Validated:
 def in_one(path: Path) -> Validated:
     """Check a sheet in one piece: whatever is made of it later is of that piece."""
     with pytest.MonkeyPatch.context() as patching:
-        patching.setattr("paygw_batch.sheet.pieces.ROWS_AT_ONCE", 1_000)
+        patching.setattr("paygw_batch.sheet.check.tally.ROWS_AT_ONCE", 1_000)
         found = validate(read_sheet(path, OPTIONS), RULES)
     assert found.streamed is None
     return found

@@ -1,11 +1,15 @@
-"""Adds up the rows of a sheet piece by piece, and keeps no row.
+"""Goes through the rows of a sheet in pieces, several at a time, adds them up, and keeps no row.
 
 Rows that concern each other (the same order id twice, payments that look alike) are found by 64-bit hashes of all
 rows; the few rows whose hashes occur twice are then compared themselves.
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import polars as pl
 
@@ -17,9 +21,44 @@ from paygw_batch.sheet.check.repeats import in_one_spelling, occurring_twice, pa
 from paygw_batch.sheet.findings import Findings, defects_of
 from paygw_batch.sheet.instructions import BatchDigest
 from paygw_batch.sheet.model import COUNT_KEYS, Sheet
-from paygw_batch.sheet.pieces import Piece, each
 
 _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
+
+ROWS_AT_ONCE = 250_000
+_CORES_A_PIECE = 2  # that polars keeps busy, more or less: pieces in parallel cost memory
+_MAX_AT_ONCE = 4
+
+_Made = TypeVar("_Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some rows of a sheet as in its `frame`, and those of its `defects` that are in them."""
+
+    frame: pl.DataFrame
+    defects: pl.DataFrame
+
+
+def pieces_of(sheet: Sheet) -> Iterator[Piece]:
+    for frame in sheet.frame.iter_slices(ROWS_AT_ONCE):
+        of_piece = pl.col("row").is_between(frame["row"][0], frame["row"][-1])
+        yield Piece(frame, sheet.defects.filter(of_piece))
+
+
+def each(sheet: Sheet, work: Callable[[Piece], _Made]) -> Iterator[_Made]:
+    """Apply `work` to each piece of a sheet, and yield the results in order.
+
+    A few pieces are in work at once (polars releases the interpreter's lock), and no more than those are begun.
+    """
+    threads = max(1, min(pl.thread_pool_size() // _CORES_A_PIECE, _MAX_AT_ONCE))
+    begun: deque[Future[_Made]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for piece in pieces_of(sheet):
+            begun.append(pool.submit(copy_context().run, work, piece))  # it has the language
+            if len(begun) > threads:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
 
 
 @dataclass(frozen=True, slots=True)

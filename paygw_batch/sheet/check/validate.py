@@ -23,13 +23,12 @@ from paygw_batch.sheet.check.contract import rules_for_sheet
 from paygw_batch.sheet.check.judge import Judge, Judged
 from paygw_batch.sheet.check.mending import LEFT_OUT
 from paygw_batch.sheet.check.repeats import doubtful_payees, ids_rewritten, ids_spelled_alike, repeated_ids
-from paygw_batch.sheet.check.tally import SheetTally, counted, tallied
+from paygw_batch.sheet.check.tally import Piece, SheetTally, counted, each, pieces_of, tallied
 from paygw_batch.sheet.clean import cleaned
 from paygw_batch.sheet.columns import reconciled_columns
 from paygw_batch.sheet.findings import DEFECT_SCHEMA, BuiltOnUse, Findings, no_defects
 from paygw_batch.sheet.instructions import BatchDigest, derived_ids, payees_of
 from paygw_batch.sheet.model import COUNT_KEYS, LINE_COLUMNS, Sheet, Validated, ValidatedPart
-from paygw_batch.sheet.pieces import Piece, each, pieces_of
 from paygw_batch.sheet.read.frame import rows_of
 from paygw_batch.sheet.read.headings import MissingColumns, fold
 from paygw_batch.sheet.read.profiles import profile_names, read_profile
