@@ -158,7 +158,11 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, s
             continue
         params.append((name, value))
         members.append(f"{_quoted(name)}:{value if kind is _AMOUNT_KIND and is_number else _quoted(value)}")
-    return EncodedBody(_utf8("{" + ",".join(members) + "}"), tuple(params))
+    try:
+        return EncodedBody(f"{{{','.join(members)}}}".encode(), tuple(params))
+    except UnicodeEncodeError:
+        # The original error would carry the text, which names a payee.
+        raise InternalError("an instruction reached the gateway with text that is not Unicode") from None
 
 
 def _form(rule: CountryRule, instruction: Instruction) -> Form:
@@ -196,11 +200,3 @@ def _may_be_absent(rule: CountryRule, wanted: FormField) -> None:
             say("{name} cannot be used yet: {other} is not set.", name=rule.name, other=wanted.name)
         )
     raise InternalError(f"an instruction for {rule.name} reached the gateway without {wanted.name}")
-
-
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        # The original error would carry the text, which names a payee.
-        raise InternalError("an instruction reached the gateway with text that is not Unicode") from None

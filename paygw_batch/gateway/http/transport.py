@@ -108,7 +108,27 @@ class PayoutTransport:
         If cancelled, it cuts its connection and re-raises `CancelledError`: by then a byte may have left.
         Raises `InternalError` for a request to another place than the settings name.
         """
-        return await self._send(payout_request(request, self._origin, close=not self._reuse), may_leave)
+        content = payout_request(request, self._origin, close=not self._reuse)
+        if self._is_closed:
+            raise InternalError("a request was sent through a transport that is closed")
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._settings.total_timeout_s
+        connection = self._take_idle(loop.time())
+        if connection is None:
+            opened = await self._open(loop, deadline_s)
+            if isinstance(opened, TransportFault):
+                return opened
+            connection = opened
+        asked_s, served = loop.time(), False
+        try:
+            result = await connection.exchange(
+                content, may_leave, read_timeout_s=self._settings.read_timeout_s, deadline_s=deadline_s
+            )
+            served = isinstance(result, RawReply)
+            self._answer_s = loop.time() - asked_s if served else self._answer_s
+        finally:
+            self._let_go(connection, served=served)
+        return result
 
     async def probe(self) -> TransportFault | None:
         """Check that the gateway can be reached: open a connection with proxy and TLS, send nothing, and close it."""
@@ -137,28 +157,6 @@ class PayoutTransport:
             async with asyncio.timeout(CLOSED_WITHIN_S):
                 for connection in list(self._living):
                     await connection.gone.wait()
-
-    async def _send(self, request: bytes, may_leave: MayLeave) -> RawReply | TransportFault:
-        if self._is_closed:
-            raise InternalError("a request was sent through a transport that is closed")
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + self._settings.total_timeout_s
-        connection = self._take_idle(loop.time())
-        if connection is None:
-            opened = await self._open(loop, deadline_s)
-            if isinstance(opened, TransportFault):
-                return opened
-            connection = opened
-        asked_s, served = loop.time(), False
-        try:
-            result = await connection.exchange(
-                request, may_leave, read_timeout_s=self._settings.read_timeout_s, deadline_s=deadline_s
-            )
-            served = isinstance(result, RawReply)
-            self._answer_s = loop.time() - asked_s if served else self._answer_s
-        finally:
-            self._let_go(connection, served=served)
-        return result
 
     def _take_idle(self, now_s: float) -> Connection | None:
         """Return the most recently used connection that is still fit, and close the others that are not."""

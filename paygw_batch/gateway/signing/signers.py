@@ -162,15 +162,13 @@ class SigningProcesses:
 
     async def _started(self) -> "_AtWork":
         loop = asyncio.get_running_loop()
-        signer = _AtWork(_process(self._environment()), self._key.public.signature_characters + 1)
+        # A vendor's module and the AWS SDK need more variables.
+        environ = os.environ if self._staff.is_slow else child_environment(os.environ)
+        signer = _AtWork(_process(environ), self._key.public.signature_characters + 1)
         await loop.connect_read_pipe(lambda: signer, signer.process.stdout)
         signer.input, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, signer.process.stdin)
         signer.input.write(self._key.hand_over() + b"\n")
         return signer
-
-    def _environment(self) -> Mapping[str, str]:
-        """Return the environment of the processes. A vendor's module and the AWS SDK need more variables."""
-        return os.environ if self._staff.is_slow else child_environment(os.environ)
 
     async def __aexit__(self, *_: object) -> None:
         for signer in self._working:
