@@ -85,14 +85,22 @@ def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
 def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
     """Return the expressions that turn valid, prepared rows of one country into the fields of a request.
 
-    Result: `row` (UInt32) and `WIRE_COLUMNS` (`minor` Int64, the rest String).
+    Result: `row` (UInt32) and `WIRE_COLUMNS` (`minor` Int64, the rest String). `content` has each decision of a person:
+    country, currency, amount, form, its fields. A value that the configuration fills in is not a decision about the
+    payment: an order's content does not depend on today's configuration. `own_fields` is null if the same fields are
+    sent: `_fields` cuts them out of the content.
     """
-    minor = minor_value("amount", rule.minor_units)
+    fields, minor = _own_fields(rule, form), minor_value("amount", rule.minor_units)
+    head = (f"{rule.code} {rule.currency} ", f" {form.name:<{_FORM_LETTERS}}")
+    if len("".join(head)) + _MINOR_DIGITS != _HEAD_LETTERS:
+        raise InternalError(f"{rule.code}, {rule.currency} and {form.name} do not fit the head of a content")
+    order = (pl.lit(head[0]), minor.cast(pl.String).str.zfill(_MINOR_DIGITS), pl.lit(head[1]))
+    filled_in = any(field.name in rule.defaults for field in fields)
+    own_fields = pl.concat_str(_json_object(rule, fields, with_defaults=True)) if filled_in else pl.lit(None, pl.String)
+    content = pl.concat_str(*order, *_json_object(rule, fields, with_defaults=False))
     return [
-        pl.col("row"),
-        minor.alias("minor"),
-        pl.lit(form.name).alias("form"),
-        *_fields_and_content(rule, form, _own_fields(rule, form), minor),
+        *(pl.col("row"), minor.alias("minor"), pl.lit(form.name).alias("form")),
+        *(content.alias("content"), own_fields.alias("own_fields")),
     ]
 
 
@@ -114,22 +122,6 @@ def _value(rule: CountryRule, field: FormField) -> pl.Expr:
     if field.kind is FieldKind.PURPOSE:
         return chosen_purpose(rule)
     return pl.col(field.name)
-
-
-def _fields_and_content(rule: CountryRule, form: Form, fields: list[FormField], minor: pl.Expr) -> list[pl.Expr]:
-    """Return each decision of a person (country, currency, amount, form, its fields), and the fields of the request.
-
-    A value that the configuration fills in is not a decision about the payment: an order's content does not depend on
-    today's configuration. `own_fields` is null if the same fields are sent: `_fields` cuts them out of it.
-    """
-    head = (f"{rule.code} {rule.currency} ", f" {form.name:<{_FORM_LETTERS}}")
-    if len("".join(head)) + _MINOR_DIGITS != _HEAD_LETTERS:
-        raise InternalError(f"{rule.code}, {rule.currency} and {form.name} do not fit the head of a content")
-    order = (pl.lit(head[0]), minor.cast(pl.String).str.zfill(_MINOR_DIGITS), pl.lit(head[1]))
-    filled_in = any(field.name in rule.defaults for field in fields)
-    own_fields = pl.concat_str(_json_object(rule, fields, with_defaults=True)) if filled_in else pl.lit(None, pl.String)
-    content = pl.concat_str(*order, *_json_object(rule, fields, with_defaults=False))
-    return [content.alias("content"), own_fields.alias("own_fields")]
 
 
 def _fields(wire: pl.DataFrame) -> pl.Series:

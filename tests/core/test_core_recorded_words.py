@@ -58,41 +58,35 @@ SENTENCES: dict[str, list[Fact]] = {
 }
 
 
-@pytest.mark.parametrize("shown", SENTENCES)
-def test_sentence_of_journal_is_shown_in_french(shown: str) -> None:
-    with speaking("fr"):
-        progress = RowProgress("PAY-1")
-        for fact in (Intended("PAY-1", "nonce", 0, None), *SENTENCES[shown]):
-            moved = advance(progress, fact, 1, AT)
-            assert not isinstance(moved, IllegalMove)
-            progress = moved
-        assert progress.message is not None
-        assert recorded(progress.message) == shown
-        assert recorded(with_duplicate(progress.message, 1) or "") == f"{shown} [doublon possible de la tentative 1]"
-        assert recorded(with_duplicate(None, 1) or "") == "doublon possible de la tentative 1"
-
-
-def test_recorded_text_does_not_depend_on_language() -> None:
-    def message() -> str | None:
-        moved = advance(RowProgress("PAY-1"), Intended("PAY-1", "nonce", 0, None), 1, AT)
-        assert not isinstance(moved, IllegalMove)
-        moved = advance(moved, Interrupted(), 1, AT)
-        assert not isinstance(moved, IllegalMove)
-        return moved.message
-
-    english = message()
-    with speaking("fr"):
-        assert message() == english
-    assert language() == "en"
-
-
-def test_an_officer_reads_no_code_of_a_cause() -> None:
+def message_after(*facts: Fact) -> str:
+    """Return what the journal keeps of a row that left, after these facts."""
     progress = RowProgress("PAY-1")
-    for fact in (Intended("PAY-1", "nonce", 0, None), Concluded(Outcome(UNKNOWN, cause="read.timeout"))):
+    for fact in (Intended("PAY-1", "nonce", 0, None), *facts):
         moved = advance(progress, fact, 1, AT)
         assert not isinstance(moved, IllegalMove)
         progress = moved
     assert progress.message is not None
-    assert "read.timeout" in recorded(progress.message)
-    for kept in (progress.message, with_duplicate(progress.message, 1) or ""):
+    return progress.message
+
+
+@pytest.mark.parametrize("shown", SENTENCES)
+def test_sentence_of_journal_is_shown_in_french(shown: str) -> None:
+    with speaking("fr"):
+        message = message_after(*SENTENCES[shown])
+        assert recorded(message) == shown
+        assert recorded(with_duplicate(message, 1) or "") == f"{shown} [doublon possible de la tentative 1]"
+        assert recorded(with_duplicate(None, 1) or "") == "doublon possible de la tentative 1"
+
+
+def test_recorded_text_does_not_depend_on_language() -> None:
+    english = message_after(Interrupted())
+    with speaking("fr"):
+        assert message_after(Interrupted()) == english
+    assert language() == "en"
+
+
+def test_an_officer_reads_no_code_of_a_cause() -> None:
+    message = message_after(Concluded(Outcome(UNKNOWN, cause="read.timeout")))
+    assert "read.timeout" in recorded(message)
+    for kept in (message, with_duplicate(message, 1) or ""):
         assert "read.timeout" not in recorded(kept, is_for_officers=True)

@@ -216,13 +216,10 @@ class ReplyReader:
         else:
             self._status = status
             self._head_read = True
-            self._judge_framing(self._parser.get_http_version())
-
-    def _judge_framing(self, version: str) -> None:
-        if (fault := framing_fault(version, self._headers)) is not None:
-            self._break(fault.kind, fault.detail)
-        self._is_chunked = bool(_elements(self._headers, "transfer-encoding"))
-        self._until_end = not self._is_chunked and not _elements(self._headers, "content-length")
+            if (fault := framing_fault(self._parser.get_http_version(), self._headers)) is not None:
+                self._break(fault.kind, fault.detail)
+            self._is_chunked = bool(_elements(self._headers, "transfer-encoding"))
+            self._until_end = not self._is_chunked and not _elements(self._headers, "content-length")
 
     def on_body(self, piece: bytes) -> None:
         self._body_bytes += len(piece)

@@ -6,7 +6,7 @@ be paid. A property test holds the two to the same rows (docs/decisions/0124-one
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pandera.polars as pa
 import polars as pl
@@ -89,9 +89,12 @@ class ContractGate:
     def hold(self, good: pl.DataFrame) -> None:
         """Raise `InternalError` unless all rows pass: rows of a sheet's frame, with the order ids that are used."""
         rows = _with_code(cleaned(good, self._columns), self._rules)
+        for country in rows["code"].unique():
+            if country not in self._contracts:
+                self._contracts[country] = contract(country, self._rules)
         try:
             with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
-                fused(self._contracts_of(rows["code"].unique())).validate(rows)
+                fused(self._contracts).validate(rows)
         except (SchemaError, SchemaErrors):  # it holds payees' data, and is not passed on
             refused = True
         else:
@@ -100,12 +103,6 @@ class ContractGate:
             for row, column in breaches(good, self._rules, self._columns).iter_rows():
                 raise InternalError(f"row {row}, {column}: validation passed a value that the schema refuses")
             raise InternalError("pandera refused rows, and then did not")
-
-    def _contracts_of(self, countries: Iterable[str]) -> Mapping[str, pa.DataFrameSchema]:
-        for country in countries:
-            if country not in self._contracts:
-                self._contracts[country] = contract(country, self._rules)
-        return self._contracts
 
 
 def good_rows(part: ValidatedPart) -> pl.DataFrame:

@@ -110,7 +110,11 @@ def to_sheet(table: Table, options: ReadOptions, sha256: str) -> Sheet:
     Raises `SheetError` for a sheet without a row or with more than `max_rows`.
     """
     headings, file, max_rows = table.headings, options.file, options.max_rows
-    frame = without_blank_rows(on_one_line(table))
+    frame = on_one_line(table).frame.drop(headings.ours)
+    if table.has_empty:
+        frame = frame.with_columns(_empty_as_null(frame, name) for name in frame.columns[1:])
+    if (blank := _blank_rows(frame)).any():  # copies every text, so only if necessary
+        frame = rows_of(frame, ~blank)
     if not frame.height:
         raise SheetError(
             say("{file} has a header and no row below it.", file=file),
@@ -144,15 +148,6 @@ def to_sheet(table: Table, options: ReadOptions, sha256: str) -> Sheet:
         operation=options.operation,
         encoding=table.encoding,
     )
-
-
-def without_blank_rows(table: Table) -> pl.DataFrame:
-    """Return the table's frame without blank rows and the columns of a rejects file; blank texts as nulls."""
-    frame = table.frame.drop(table.headings.ours)
-    if table.has_empty:
-        frame = frame.with_columns(_empty_as_null(frame, name) for name in frame.columns[1:])
-    blank = _blank_rows(frame)
-    return rows_of(frame, ~blank) if blank.any() else frame  # copies every text, so only if necessary
 
 
 def found_in(findings: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
