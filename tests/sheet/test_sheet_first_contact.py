@@ -19,7 +19,6 @@ from paygw_batch.sheet.model import Validated
 from tests.support.sheet_values import MakeSheet, lines
 
 Check = Callable[[str], Validated]
-ARABIC_1500 = "\u0661\u0665\u0660\u0660"
 
 
 def row(amount: str = "1500", *, name: str = "Jane Wanjiku", number: str = "254712345678", order: str = "A-1") -> str:

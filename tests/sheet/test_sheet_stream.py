@@ -24,8 +24,6 @@ from tests.sheet.hostile import hostile_sheet
 from tests.support.long_part import share_of
 from tests.support.sheet_values import GOOD, HEADER, lines
 
-RECEIVER = "country,client_orderid,amount,receiver_first_name,receiver_last_name,receiver_phone,receiver_email"
-
 
 @contextmanager
 def small_pieces() -> Iterator[None]:

@@ -4,15 +4,15 @@ from enum import StrEnum
 from pathlib import Path
 
 from paygw_batch.errors import SheetError
-from paygw_batch.language import mark, mark_all, say
+from paygw_batch.language import mark, say
 
 
 class Kind(StrEnum):
     """Names a format of sheets, in the words of a sentence."""
 
-    DELIMITED = "delimited text"
-    PARQUET = "Parquet"
-    WORKBOOK = "a workbook (.xlsx)"
+    DELIMITED = mark("delimited text")
+    PARQUET = mark("Parquet")
+    WORKBOOK = mark("a workbook (.xlsx)")
 
 
 _KINDS = {
@@ -24,8 +24,6 @@ _KINDS = {
 }
 SHEET_ENDINGS = tuple(_KINDS)
 """The endings of sheets' names, in lower case."""
-_NAMES = mark_all("delimited text", "Parquet", "a workbook (.xlsx)")
-"""The values of `Kind`, for the catalogue."""
 _COMPOUND = b"\xd0\xcf\x11\xe0"
 """The first bytes of a compound file: an .xls, or a workbook with a password."""
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
