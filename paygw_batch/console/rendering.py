@@ -12,7 +12,6 @@ from datetime import UTC, date, datetime, tzinfo
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar
 from urllib.parse import urlencode
 
 from jinja2 import Environment
@@ -62,13 +61,6 @@ _DAYS = mark_all(
     "{day} Nov {year}",
     "{day} Dec {year}",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The values of one page: each field has a name in its template, which can use no other names."""
-
-    template: ClassVar[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ import traceback
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from threading import RLock
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
@@ -30,7 +30,7 @@ from paygw_batch.console.passkey_access import PasskeyAccess, SignedInKey, SignI
 from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.payout_folder import is_folder_name, uploads_by_batch
 from paygw_batch.console.permissions import Act, Member, Role, Thing, may
-from paygw_batch.console.rendering import Page, own_names, shown_for
+from paygw_batch.console.rendering import own_names, shown_for
 from paygw_batch.console.web_guard import BodyRefused
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.rules import Rules
@@ -219,29 +219,33 @@ class Visit:
         text = self.query(name)
         return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0  # noqa: PLR2004 (no row number is that long)
 
-    def page(self, page: Page, *, status: int = 200) -> Response:
+    def page(self, template: str, /, *, status: int = 200, **values: Any) -> Response:
+        """Return the page of a template, which knows these values, those of every page, and no other names."""
         console, member = self.console, None if self.session is None else self.session.member
-        frame = PageFrame(
-            member=member,
-            csrf="" if self.session is None else self.session.csrf_token,
-            may=lambda act: member is not None and self.may(Act(act)),
-            is_sandbox=console.settings.uses_sandbox,
-            has_workers=console.settings.journal.url is not None,
-            gateway=console.settings.gateway.base_url or "",
-            here=self.request.url.path,
-            back=self._back,
-            home="/sign-in" if member is None else first_page(member),
-            session_left_s=0 if self.session is None else int(self.session.left_s),
-            refusal=self.refusal,
-            sent={} if self.refusal is None else self.form,
-            languages=own_names(),
-            called=called_in(console),
-            account=self.account,
-            writes_workbooks=has_workbooks(),
-        )
-        values = {field.name: getattr(part, field.name) for part in (frame, page) for field in fields(part)}
+        frame = {
+            "member": member,
+            "csrf": "" if self.session is None else self.session.csrf_token,
+            # Whether the person may do an action at all, by its name.
+            "may": lambda act: member is not None and self.may(Act(act)),
+            "is_sandbox": console.settings.uses_sandbox,
+            # Whether several machines can send, sharing a journal in a database.
+            "has_workers": console.settings.journal.url is not None,
+            "gateway": console.settings.gateway.base_url or "",
+            "here": self.request.url.path,
+            "back": self._back,
+            "home": "/sign-in" if member is None else first_page(member),
+            # The seconds of inactivity until the person is signed out; 0: nobody is signed in.
+            "session_left_s": 0 if self.session is None else int(self.session.left_s),
+            "refusal": self.refusal,
+            # The fields of the refused form.
+            "sent": {} if self.refusal is None else self.form,
+            "languages": own_names(),
+            "called": called_in(console),
+            "account": self.account,
+            "writes_workbooks": has_workbooks(),
+        }
         status = _REFUSED if self.refusal is not None and status == _SHOWN else status
-        return HTMLResponse(console.templates.get_template(page.template).render(values), status_code=status)
+        return HTMLResponse(console.templates.get_template(template).render(frame | values), status_code=status)
 
     def gone(self, sentence: str) -> PaygwError:
         """Return the error for a missing thing: a form about it came from an outdated page."""
@@ -263,57 +267,6 @@ class Visit:
 
     def go_to(self, path: str) -> Response:
         return RedirectResponse(path, status_code=303)
-
-
-@dataclass(frozen=True, slots=True)
-class PageFrame:
-    """The values that every page has in addition to its own."""
-
-    member: Member | None
-    csrf: str
-    may: Callable[[str], bool]
-    """Whether the person may do an action at all, by its name."""
-    is_sandbox: bool
-    has_workers: bool
-    """Whether several machines can send, sharing a journal in a database."""
-    gateway: str
-    here: str
-    back: str
-    """The address of this page or, for an answer to a form, of the page with the form."""
-    home: str
-    """The first page for this person."""
-    session_left_s: int
-    """The seconds of inactivity until the person is signed out; 0: nobody is signed in."""
-    refusal: Refusal | None
-    sent: Mapping[str, str]
-    """The fields of the refused form."""
-    languages: Mapping[str, str]
-    called: Callable[[str, str], str]
-    """Returns a payout's name, from its batch and its sheet's name."""
-    account: Callable[[str], str]
-    """Returns an account as the person sees it."""
-    writes_workbooks: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorPage(Page):
-    """Why something cannot be done."""
-
-    template: ClassVar[str] = "error.html"
-
-    heading: str
-    message: str = ""
-    hint: str = ""
-    can_reload: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ForwardPage(Page):
-    """A page reached from another site's link: the browser requests it again, from our own site."""
-
-    template: ClassVar[str] = "forward.html"
-
-    address: str
 
 
 def called_in(console: Console) -> Callable[[str, str], str]:
@@ -375,10 +328,13 @@ class WebRoute:
             except BodyRefused as error:
                 with suppress(AuditUnwritable):
                     await run_in_threadpool(self._note_refusal, visit, error)
-                return _too_much(visit)
+                message = say("The file is too large, or took too long to upload.")
+                answer = _problem_page(visit, 413, say("This cannot be done now"), message)
+                answer.headers["connection"] = "close"  # the rest of the body is not read
+                return answer
             except Exception as error:  # noqa: BLE001 (the last resort: a page without details, a trace without data)
                 _log.error("Unexpected error at %s. %s", self.path, _bare_trace(error))
-                return visit.page(ErrorPage(say("Something went wrong")), status=500)
+                return _problem_page(visit, 500, say("Something went wrong"))
             finally:
                 await request.close()
 
@@ -443,7 +399,7 @@ class WebRoute:
         wanted = visit.form_page if is_form else f"{request.url.path}?{request.url.query}".rstrip("?")
         if not is_form and request.headers.get("sec-fetch-site") == "cross-site" and not _cookie_of(visit):
             # A link in an e-mail: the browser withholds the session's cookie on the way from another site.
-            return visit.page(ForwardPage(wanted))
+            return visit.page("forward.html", address=wanted)
         shown = {"to": wanted if wanted != "/" else "", "ended": "yes" if _cookie_of(visit) else ""}
         query = urlencode({name: value for name, value in shown.items() if value})
         answer = visit.go_to(f"/sign-in?{query}" if query else "/sign-in")
@@ -477,15 +433,13 @@ def error_page(visit: Visit, error: PaygwError) -> Response:
         case _:
             status, heading = 409, say("This cannot be done now")
     is_of_form = status == 409 and visit.request.method == "POST"  # noqa: PLR2004 (as above)
-    return visit.page(ErrorPage(heading, error.message, error.page_hint, is_of_form), status=status)
+    return _problem_page(visit, status, heading, error.message, error.page_hint, can_reload=is_of_form)
 
 
-def _too_much(visit: Visit) -> Response:
-    """Return the page about a body that is too long or too slow. The rest of it is not read."""
-    message = say("The file is too large, or took too long to upload.")
-    answer = visit.page(ErrorPage(say("This cannot be done now"), message), status=413)
-    answer.headers["connection"] = "close"
-    return answer
+def _problem_page(
+    visit: Visit, status: int, heading: str, message: str = "", hint: str = "", *, can_reload: bool = False
+) -> Response:
+    return visit.page("error.html", heading=heading, message=message, hint=hint, can_reload=can_reload, status=status)
 
 
 def _require_own_origin(visit: Visit) -> None:

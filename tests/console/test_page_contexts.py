@@ -1,31 +1,41 @@
-"""Every page has a class for its values: a template knows these names and no others."""
+"""A template uses exactly the names that its handler gives, and those of every page."""
 
-import importlib
-import pkgutil
+import ast
 from collections.abc import Iterator
-from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from jinja2 import meta, nodes
 
-from paygw_batch.console import pages
-from paygw_batch.console.rendering import TEMPLATES, Page, page_templates
-from paygw_batch.console.visits import PageFrame
+from paygw_batch.console.rendering import TEMPLATES, page_templates
 
-for module in pkgutil.walk_packages(pages.__path__, f"{pages.__name__}."):
-    importlib.import_module(module.name)
-
-
-def classes(parent: type[Page] = Page) -> Iterator[type[Page]]:
-    """Yield the class of each page."""
-    for one in parent.__subclasses__():
-        yield one
-        yield from classes(one)
-
-
-OF_TEMPLATE = {one.template: one for one in classes()}
 PARTS = {"base.html", "parts.html", "reading_parts.html", "agreement.html"}
 """Templates that are only parts of others."""
+
+
+def names_given(module: Path) -> Iterator[tuple[str, set[str]]]:
+    """Yield each template that a module shows, with the names given to it; `frame` stands for those of every page."""
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    of_function = [one for one in ast.walk(tree) if isinstance(one, ast.Return) and isinstance(one.value, ast.Dict)]
+    returned = {key for one in of_function for key in keys_of(one.value)}
+    for one in ast.walk(tree):
+        match one:
+            case ast.Call(ast.Attribute(attr="page"), [ast.Constant(str(template))], keywords):
+                names = {keyword.arg for keyword in keywords} - {"status"}
+                yield template, {name for name in names if name} | (returned if None in names else set())
+            case ast.Assign([ast.Name("frame")], ast.Dict()):
+                yield "frame", set(keys_of(one.value))
+            case _:
+                pass
+
+
+def keys_of(value: ast.expr | None) -> Iterator[str]:
+    assert isinstance(value, ast.Dict)
+    yield from (key.value for key in value.keys if isinstance(key, ast.Constant) and isinstance(key.value, str))
+
+
+GIVEN = dict(given for module in TEMPLATES.parent.rglob("*.py") for given in names_given(module))
+FRAME = GIVEN.pop("frame")
 
 
 def names_in(template: str) -> tuple[set[str], set[str]]:
@@ -45,15 +55,14 @@ def names_in(template: str) -> tuple[set[str], set[str]]:
     return used, own
 
 
-def test_every_template_has_a_class_for_its_values() -> None:
-    assert {path.name for path in TEMPLATES.iterdir()} == OF_TEMPLATE.keys() | PARTS
+def test_every_template_is_shown_or_a_part() -> None:
+    assert {path.name for path in TEMPLATES.iterdir()} == GIVEN.keys() | PARTS
 
 
-@pytest.mark.parametrize("template", sorted(OF_TEMPLATE))
-def test_template_uses_exactly_names_of_context_class(template: str) -> None:
-    given = {one.name for one in fields(OF_TEMPLATE[template])}
+@pytest.mark.parametrize("template", sorted(GIVEN))
+def test_template_uses_exactly_its_given_names(template: str) -> None:
     used, own = names_in(template)
-    assert used - own - {one.name for one in fields(PageFrame)} == given - UNSHOWN.get(template, set()) - own
+    assert used - own - FRAME == GIVEN[template] - UNSHOWN.get(template, set()) - own
 
 
 UNSHOWN = {"payout_live.html": {"after", "seen"}}

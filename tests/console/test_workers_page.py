@@ -22,25 +22,25 @@ RUN = RunNow("b" * 16, "salaries.csv", 12_345, is_urgent=True, is_stopped=False)
 
 
 def test_rows_per_minute_count_from_worker_start() -> None:
-    page = people_page.workers_page(SharedWork([WORKER], [RUN], GATE), [], Settings.model_validate({}), NOW)
-    (one,) = page.workers
+    page = people_page.shown_work(SharedWork([WORKER], [RUN], GATE), [], Settings.model_validate({}), NOW)
+    (one,) = page["workers"]
     assert (one.rows_a_minute, one.sheet_name) == (300, "salaries.csv")
-    assert (page.rate_per_s, page.in_flight, page.stop_reason) == (50, 8, "")
+    assert (page["rate_per_s"], page["in_flight"], page["stop_reason"]) == (50, 8, "")
 
 
 def test_unset_limits_show_configured_values() -> None:
     gate = replace(GATE, rate_per_s=None, concurrency=None)
-    page = people_page.workers_page(SharedWork([], [], gate), [], Settings.model_validate({}), NOW)
-    assert (page.rate_per_s, page.in_flight) == (0, 16)
+    page = people_page.shown_work(SharedWork([], [], gate), [], Settings.model_validate({}), NOW)
+    assert (page["rate_per_s"], page["in_flight"]) == (0, 16)
 
 
 def test_a_stop_is_told_with_its_reason() -> None:
     stop = GateStop(GateStopKind.REQUESTED, 0, "An operator stopped it.")
-    page = people_page.workers_page(
+    page = people_page.shown_work(
         SharedWork([], [], replace(GATE, stop=stop, stopped_at=timestamp(NOW))), [], Settings.model_validate({}), NOW
     )
-    assert "An operator stopped it." in page.stop_reason
-    assert page.work.gate.stopped_at == timestamp(NOW)
+    assert "An operator stopped it." in page["stop_reason"]
+    assert page["work"].gate.stopped_at == timestamp(NOW)
 
 
 def test_timetable_jobs_are_described_by_task() -> None:
@@ -52,13 +52,13 @@ def test_timetable_jobs_are_described_by_task() -> None:
     )
     names = ("verify", pick_up_name(Path("/srv/in")), pick_up_name(Path("/srv/other")))
     jobs = [TimetableJob(name, False, 0, None, "nairobi-1", None, timestamp(NOW), 0) for name in names]
-    page = people_page.workers_page(SharedWork([], [], GATE), jobs, settings, NOW)
-    assert [about for about, _ in page.jobs] == [
+    page = people_page.shown_work(SharedWork([], [], GATE), jobs, settings, NOW)
+    assert [about for about, _ in page["jobs"]] == [
         "Verify the whole journal",
         "Pay the sheets in the folder in",
         "Pay the sheets in a folder of another machine",
     ]
-    assert [job for _, job in page.jobs] == jobs
+    assert [job for _, job in page["jobs"]] == jobs
 
 
 def test_journal_file_has_no_workers_page_or_link(house: House) -> None:

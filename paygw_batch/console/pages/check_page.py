@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import urlencode
 
 import polars as pl
@@ -29,14 +29,12 @@ from paygw_batch.console.payout_folder import (
     FoundKind,
     PayoutFolder,
     UnreadableSheet,
-    UploadedSheet,
 )
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import Page, PageLink, pages_after
+from paygw_batch.console.rendering import pages_after
 from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit
 from paygw_batch.language import say
-from paygw_batch.sheet.check.mending import CellEdit, Mending, plain_cell, with_edits, with_row_out
-from paygw_batch.sheet.read.guesses import GuessedHeading
+from paygw_batch.sheet.check.mending import Mending, plain_cell, with_edits, with_row_out
 
 ROWS_A_PAGE = 20
 SHOWN_HEADINGS = 200
@@ -70,22 +68,6 @@ class ShownRow:
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadablePage(Page):
-    """A sheet that could not be read, and how it might be."""
-
-    template: ClassVar[str] = "unreadable.html"
-
-    uploaded: UploadedSheet
-    number: str
-    version: str
-    """The version shown by the page, sent with its form."""
-    checked: UnreadableSheet
-    can_mend: bool
-    headings: Sequence[GuessedHeading]
-    has_worksheets: bool
-
-
-@dataclass(frozen=True, slots=True)
 class CellPlace:
     """A cell of the sheet."""
 
@@ -115,39 +97,6 @@ class KindAnswered:
     answers: str
 
 
-@dataclass(frozen=True, slots=True)
-class CheckPage(Page):
-    """A sheet with its defects and warnings."""
-
-    template: ClassVar[str] = "check.html"
-
-    uploaded: UploadedSheet
-    number: str
-    version: str
-    """The version shown by the page, sent with its form; so is `file`."""
-    file: str
-    checked: CheckedSheet
-    can_mend: bool
-    headings: Sequence[GuessedHeading]
-    has_worksheets: bool
-    opened: str
-    """The batch opened with these rows; empty: none."""
-    kind: str
-    """The kind of rows shown."""
-    rows: Sequence[ShownRow]
-    after: int
-    pages: Sequence[PageLink]
-    edits: Sequence[CellEdit]
-    mostly: Sequence[FoundKind]
-    """The kinds that affect more than half of the rows."""
-    has_guesses: bool
-    answered: Sequence[KindAnswered]
-    """The kinds that one click can correct: the one shown, or all of those to correct."""
-    change: ShownChange | None
-    focus: CellPlace | None
-    """The red cell to correct next."""
-
-
 def check_sheet(visit: Visit) -> Response:
     payout = folder(visit)
     result, uploaded = checked_or_reading(visit, payout), payout.uploaded
@@ -157,7 +106,14 @@ def check_sheet(visit: Visit) -> Response:
     has_worksheets = uploaded.name.lower().endswith(".xlsx")
     if isinstance(result, UnreadableSheet):
         return visit.page(
-            UnreadablePage(uploaded, payout.number, payout.version, result, can_mend, headings, has_worksheets)
+            "unreadable.html",
+            uploaded=uploaded,
+            number=payout.number,
+            version=payout.version,
+            checked=result,
+            can_mend=can_mend,
+            headings=headings,
+            has_worksheets=has_worksheets,
         )
     batch = opened_batch(visit, result)
     if batch is not None and payout.plan is not None:
@@ -175,27 +131,28 @@ def check_sheet(visit: Visit) -> Response:
         after = focus.row - 1 if focus.row > after else 0
         rows = _rows(payout, result, kind, after)
     return visit.page(
-        CheckPage(
-            uploaded=uploaded,
-            number=payout.number,
-            version=payout.version,
-            file=mending_of(payout).sheet_sha256,
-            checked=result,
-            can_mend=can_mend,
-            headings=headings,
-            has_worksheets=has_worksheets,
-            opened=batch or "",
-            kind=kind,
-            rows=rows[:ROWS_A_PAGE],
-            after=after,
-            pages=pages_after(after, rows[ROWS_A_PAGE - 1].number if len(rows) > ROWS_A_PAGE else 0, "look", kind=kind),
-            edits=sorted(mending_of(payout).edits, key=lambda edit: (edit.row, edit.column)),
-            mostly=_mostly(result),
-            has_guesses=any(heading.column and not heading.is_known for heading in headings),
-            answered=list(_answered(payout, result, kind)),
-            change=change,
-            focus=focus,
-        )
+        "check.html",
+        uploaded=uploaded,
+        number=payout.number,
+        version=payout.version,
+        file=mending_of(payout).sheet_sha256,
+        checked=result,
+        can_mend=can_mend,
+        headings=headings,
+        has_worksheets=has_worksheets,
+        opened=batch or "",
+        kind=kind,
+        rows=rows[:ROWS_A_PAGE],
+        after=after,
+        pages=pages_after(after, rows[ROWS_A_PAGE - 1].number if len(rows) > ROWS_A_PAGE else 0, "look", kind=kind),
+        edits=sorted(mending_of(payout).edits, key=lambda edit: (edit.row, edit.column)),
+        mostly=_mostly(result),
+        has_guesses=any(heading.column and not heading.is_known for heading in headings),
+        # The kinds that one click can correct: the one shown, or all of those to correct.
+        answered=list(_answered(payout, result, kind)),
+        change=change,
+        # The red cell to correct next.
+        focus=focus,
     )
 
 

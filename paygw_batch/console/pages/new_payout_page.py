@@ -2,11 +2,11 @@
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, get_args
 
 from starlette.responses import Response
 
@@ -33,7 +33,6 @@ from paygw_batch.console.payout_folder import (
     new_folder_name,
     plain_file_name,
 )
-from paygw_batch.console.rendering import Page
 from paygw_batch.console.sheet_process import mark_in_process
 from paygw_batch.console.visits import (
     FieldRefused,
@@ -63,21 +62,6 @@ _MAX_DECIMALS = 4
 _MAX_ROWS_DIGITS = 9
 
 
-@dataclass(frozen=True, slots=True)
-class NewPayoutPage(Page):
-    """The form for a new payout."""
-
-    template: ClassVar[str] = "new.html"
-
-    number: str
-    """The name of the future folder, so that a form sent twice creates one."""
-    most_mib: int
-    most_rows: int
-    countries: Sequence[tuple[str, str]]
-    has_sample: bool
-    """Whether the page offers a sample sheet: in the demonstration's sandbox."""
-
-
 def _sample(visit: Visit) -> Path | None:
     """Return the sample sheet beside a sandbox's configuration; None if there is none."""
     path = visit.console.config.with_name(SAMPLE)
@@ -100,13 +84,13 @@ def new_payout(visit: Visit) -> Response:
     console = visit.console
     countries = sorted((say(rule.name), code) for code, rule in console.rules.items() if rule.form is not None)
     return visit.page(
-        NewPayoutPage(
-            number=new_folder_name(),
-            most_mib=console.settings.console.max_upload_mib,
-            most_rows=console.settings.limits.max_rows,
-            countries=countries,
-            has_sample=_sample(visit) is not None,
-        )
+        "new.html",
+        # The name of the future folder, so that a form sent twice creates one.
+        number=new_folder_name(),
+        most_mib=console.settings.console.max_upload_mib,
+        most_rows=console.settings.limits.max_rows,
+        countries=countries,
+        has_sample=_sample(visit) is not None,
     )
 
 

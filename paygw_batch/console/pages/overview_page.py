@@ -4,7 +4,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import ClassVar
 
 from starlette.responses import Response
 
@@ -14,7 +13,7 @@ from paygw_batch.console.pages.orders import open_orders
 from paygw_batch.console.pages.plan_page import PlanAgreement
 from paygw_batch.console.payout_folder import UploadedSheet, all_folders, uploads_by_batch
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, day_in_zone, day_of, page_links
+from paygw_batch.console.rendering import STATES_SHOWN, day_in_zone, day_of, page_links
 from paygw_batch.console.visits import Visit
 from paygw_batch.core.shown_states import shown_state
 from paygw_batch.errors import UsageError
@@ -30,39 +29,24 @@ from paygw_batch.show.batch_status import (
     to_be_paid,
     totals_of,
 )
-from paygw_batch.show.remittance import Payee, paid_out, payee_of, remittance_page
+from paygw_batch.show.remittance import paid_out, payee_of, remittance_page
 
 _SHORTEST = 2
 SHOWN_PAYMENTS = 100
 """The maximum number of payments on a page; for a person with more of them, type more of the name."""
 
 
-@dataclass(frozen=True, slots=True)
-class PayeePage(Page):
-    """The payments that match a name, a number or an order id."""
-
-    template: ClassVar[str] = "payee.html"
-
-    typed: str
-    is_asked: bool
-    has_more: bool
-    found: Sequence[tuple[Payee, str, FoundPayment]]
-    """Each payment with its payee and its state."""
-    has_advice: bool
-    """Whether exactly one person was paid, who can be given a remittance advice."""
-
-
 def find_payee(visit: Visit) -> Response:
     typed = visit.query("text").strip()
     payments = _payments(visit, typed)
     return visit.page(
-        PayeePage(
-            typed=typed,
-            is_asked=len(typed) >= _SHORTEST,
-            has_more=len(payments) > SHOWN_PAYMENTS,
-            found=[(payee_of(row.form, row.fields), shown_state(row.state), row) for row in payments[:SHOWN_PAYMENTS]],
-            has_advice=bool(_paid_to_one(payments)),
-        )
+        "payee.html",
+        typed=typed,
+        is_asked=len(typed) >= _SHORTEST,
+        has_more=len(payments) > SHOWN_PAYMENTS,
+        found=[(payee_of(row.form, row.fields), shown_state(row.state), row) for row in payments[:SHOWN_PAYMENTS]],
+        # Whether exactly one person was paid, who can be given a remittance advice.
+        has_advice=bool(_paid_to_one(payments)),
     )
 
 
@@ -152,26 +136,6 @@ class Search:
         return has_words and (not self.since or day >= self.since) and (not self.until or day <= self.until)
 
 
-@dataclass(frozen=True, slots=True)
-class OverviewPage(Page):
-    """The payouts, and those that need the viewer."""
-
-    template: ClassVar[str] = "overview.html"
-
-    needing: Sequence[NeededAct]
-    prepared: Sequence[ListedAgreement]
-    orders: Sequence[ListedAgreement]
-    payouts: Sequence[ListedPayout]
-    search: Search
-    pages: Sequence[PageLink]
-    totals: Mapping[str, Mapping[str, str]]
-    """The sums of all payouts shown, by currency and state."""
-    states: Sequence[str]
-    """The states that have a sum."""
-    notes: Sequence[str]
-    """The journal's notes."""
-
-
 def overview(visit: Visit) -> Response:
     with journal_for_planning(visit.console.settings) as journal:
         records = list(journal.batches())
@@ -198,28 +162,27 @@ def overview(visit: Visit) -> Response:
     ]
     totals = totals_of(tallies_once(batches))
     return visit.page(
-        OverviewPage(
-            needing=[*waiting, *_needing(visit, lines)],
-            prepared=prepared,
-            orders=orders,
-            payouts=lines,
-            search=search,
-            pages=page_links(
-                "before",
-                {
-                    say("Newer payouts"): min(before + PAYOUTS_A_PAGE, len(records) + 1)
-                    if before <= len(records)
-                    else None,
-                    say("Older payouts"): shown[0].number
-                    if len(shown) == PAYOUTS_A_PAGE and shown[0].number > records[0].number
-                    else None,
-                },
-                **asdict(search),
-            ),
-            totals=totals,
-            states=[name for name in STATES_SHOWN if any(name in sums for sums in totals.values())],
-            notes=notes,
-        )
+        "overview.html",
+        needing=[*waiting, *_needing(visit, lines)],
+        prepared=prepared,
+        orders=orders,
+        payouts=lines,
+        search=search,
+        pages=page_links(
+            "before",
+            {
+                say("Newer payouts"): min(before + PAYOUTS_A_PAGE, len(records) + 1)
+                if before <= len(records)
+                else None,
+                say("Older payouts"): shown[0].number
+                if len(shown) == PAYOUTS_A_PAGE and shown[0].number > records[0].number
+                else None,
+            },
+            **asdict(search),
+        ),
+        totals=totals,
+        states=[name for name in STATES_SHOWN if any(name in sums for sums in totals.values())],
+        notes=notes,
     )
 
 

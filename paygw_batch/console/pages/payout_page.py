@@ -2,16 +2,15 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
 from starlette.responses import Response
 
-from paygw_batch.console.pages.agreement import ListedAgreement
 from paygw_batch.console.pages.orders import open_orders
-from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, day_in_zone, pages_after, state_word, when
+from paygw_batch.console.rendering import STATES_SHOWN, day_in_zone, pages_after, state_word, when
 from paygw_batch.console.start_run import pause_run, run_shown, start_run, started_run
 from paygw_batch.console.visits import (
     FILE_TYPES,
@@ -33,7 +32,6 @@ from paygw_batch.opening.given_sheet import minor_units_of
 from paygw_batch.settle.settle_rows import SettleChoice, settle_choices
 from paygw_batch.show.batch_status import (
     FollowedBatch,
-    FollowedRow,
     FollowedRowHistory,
     followed_batch,
     followed_row,
@@ -86,62 +84,12 @@ class ShownRun:
     can_continue: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LivePayout(Page):
-    """The part of a payout that changes during a run."""
-
-    template: ClassVar[str] = "payout_live.html"
-
-    followed: FollowedBatch
-    run: ShownRun
-    is_finished: bool
-    pace: str
-    """How fast rows get answers and how long the rest takes; empty while unknown."""
-    bar: Sequence[tuple[str, float, float]]
-    """State, start and width of each part of the bar, in thousandths."""
-    summed_states: Sequence[str]
-    wanted: str
-    """The state whose rows are shown; empty: all."""
-    after: int
-    rows: Sequence[FollowedRow]
-    pages: Sequence[PageLink]
-    seen: str
-    """A value that stays the same while nothing on the page changes."""
-
-
-@dataclass(frozen=True, slots=True)
-class PayoutPage(LivePayout):
-    """A payout during and after its run."""
-
-    template: ClassVar[str] = "payout.html"
-
-    history: Sequence[Happened]
-    orders: Sequence[ListedAgreement]
-
-
-@dataclass(frozen=True, slots=True)
-class RowPage(Page):
-    """One row of a payout, with its history."""
-
-    template: ClassVar[str] = "row.html"
-
-    record: BatchRecord
-    followed: FollowedRow
-    advice: ShownStep | None
-    happened: Sequence[Happened]
-    orders: Sequence[ListedAgreement]
-    """The open orders about this row."""
-    can_settle: bool
-
-
 def payout(visit: Visit) -> Response:
     with payout_at(visit) as (journal, record):
         followed = _followed(visit, journal, record, is_poll=False)
-        shown = _shown(visit, journal, followed)
+        live = _live(visit, journal, followed)
         history = [_deed(entry) for entry in journal.history(record.number)[-MAX_DEEDS:]]
-    orders = open_orders(visit, record.batch)
-    live = {name.name: getattr(shown, name.name) for name in fields(shown)}
-    return visit.page(PayoutPage(**live, history=history, orders=orders))
+    return visit.page("payout.html", **live, history=history, orders=open_orders(visit, record.batch))
 
 
 def progress(visit: Visit) -> Response:
@@ -154,9 +102,9 @@ def progress(visit: Visit) -> Response:
         visit.console.counts.note_seen(visit.path("batch"), language(), seen)
         if visit.query("seen") == seen:
             return Response(status_code=204)
-        shown = _shown(visit, journal, followed)
-    answer = visit.page(shown)
-    answer.headers["x-seen"] = shown.seen
+        live = _live(visit, journal, followed)
+    answer = visit.page("payout_live.html", **live)
+    answer.headers["x-seen"] = live["seen"]
     return answer
 
 
@@ -164,14 +112,13 @@ def row(visit: Visit) -> Response:
     record, story, choices = row_at(visit)
     number = story.followed.standing.row
     return visit.page(
-        RowPage(
-            record=record,
-            followed=story.followed,
-            advice=None if story.step is None else _shown_step(story.step),
-            happened=sorted(_happened(visit, story), key=lambda event: event.at),
-            orders=[order for order in open_orders(visit, record.batch) if number in order.rows],
-            can_settle=bool(choices),
-        )
+        "row.html",
+        record=record,
+        followed=story.followed,
+        advice=None if story.step is None else _shown_step(story.step),
+        happened=sorted(_happened(visit, story), key=lambda event: event.at),
+        orders=[order for order in open_orders(visit, record.batch) if number in order.rows],
+        can_settle=bool(choices),
     )
 
 
@@ -202,7 +149,8 @@ def _seen(visit: Visit, followed: FollowedBatch) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _shown(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> LivePayout:
+def _live(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> Mapping[str, Any]:
+    """Return the values of the part of a payout's page that changes during a run."""
     wanted, after = visit.query("state"), visit.query_number("after")
     try:
         rows = followed_rows(
@@ -211,23 +159,23 @@ def _shown(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> Liv
     except UsageError as error:
         raise PageNotFound(error.message) from None
     counts, run = followed.counts, _run(visit, followed)
-    return LivePayout(
-        followed=followed,
-        run=run,
-        is_finished=not (counts.get("ready") or counts.get(State.IN_FLIGHT) or run.waits_for),
-        pace=_pace(visit, followed),
-        bar=list(_bar(followed)),
-        summed_states=[
+    return {
+        "followed": followed,
+        "run": run,
+        "is_finished": not (counts.get("ready") or counts.get(State.IN_FLIGHT) or run.waits_for),
+        "pace": _pace(visit, followed),
+        "bar": list(_bar(followed)),
+        "summed_states": [
             name for name in STATES_SHOWN if name in {"paid", "ready"} or any(name in s for s in followed.sums.values())
         ],
-        wanted=wanted,
-        after=after,
-        rows=rows[:ROWS_A_PAGE],
-        pages=pages_after(
+        "wanted": wanted,
+        "after": after,
+        "rows": rows[:ROWS_A_PAGE],
+        "pages": pages_after(
             after, rows[ROWS_A_PAGE - 1].standing.row if len(rows) > ROWS_A_PAGE else 0, "rows", state=wanted
         ),
-        seen=_seen(visit, followed),
-    )
+        "seen": _seen(visit, followed),
+    }
 
 
 def _run(visit: Visit, followed: FollowedBatch) -> ShownRun:

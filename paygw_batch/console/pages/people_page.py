@@ -4,13 +4,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar
+from typing import Any
 
 from starlette.responses import Response
 
 from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.console.permissions import Member
-from paygw_batch.console.rendering import Page, PageLink, page_links
+from paygw_batch.console.rendering import page_links
 from paygw_batch.console.start_run import last_summary, start_run, started_run
 from paygw_batch.console.visits import PageNotFound, Visit, called_in, parts_of
 from paygw_batch.errors import PaygwError
@@ -19,7 +19,6 @@ from paygw_batch.journal import (
     AuditEntry,
     AuditResult,
     JournalReader,
-    LockHolder,
     SharedWork,
     TimetableJob,
     WorkerLife,
@@ -50,46 +49,33 @@ class ShownWorker:
     rows_a_minute: float
 
 
-@dataclass(frozen=True, slots=True)
-class WorkersPage(Page):
-    """The workers of all hosts."""
-
-    template: ClassVar[str] = "workers.html"
-
-    workers: Sequence[ShownWorker]
-    work: SharedWork
-    jobs: Sequence[tuple[str, TimetableJob]]
-    """The timetable's jobs, each with its description."""
-    rate_per_s: float
-    """0: no limit."""
-    in_flight: int
-    """The maximum number of rows in flight over all workers."""
-    stop_reason: str
-    """Empty while workers may send."""
-
-
 def workers_of_all_hosts(visit: Visit) -> Response:
     """Show the workers. Raises `PageNotFound` if the journal is a file, which only one machine sends from."""
     settings = visit.console.settings
     if settings.journal.url is None:
         raise PageNotFound(say("This machine sends all payouts itself. There are no workers."))
     place = require_workers(settings)
-    return visit.page(workers_page(place.shared_work(), place.timetable_jobs(), settings, visit.console.now()))
+    work = shown_work(place.shared_work(), place.timetable_jobs(), settings, visit.console.now())
+    return visit.page("workers.html", **work)
 
 
-def workers_page(work: SharedWork, jobs: Sequence[TimetableJob], settings: Settings, now: datetime) -> WorkersPage:
-    """Build the page about the work of all hosts."""
+def shown_work(work: SharedWork, jobs: Sequence[TimetableJob], settings: Settings, now: datetime) -> Mapping[str, Any]:
+    """Return the values of the page about the work of all hosts."""
     gate, configured = work.gate, settings.submission
     names = {run.batch: run.sheet_name for run in work.runs}
-    concurrency = configured.concurrency if gate.concurrency is None else gate.concurrency
-    return WorkersPage(
-        workers=[ShownWorker(worker, names.get(worker.batch or "", ""), _rate(worker, now)) for worker in work.workers],
-        work=work,
-        jobs=[(_job_words(job.name, settings), job) for job in jobs],
-        rate_per_s=configured.rate_per_s if gate.rate_per_s is None else gate.rate_per_s,
-        in_flight=concurrency,
-        stop_reason=why_stopped(gate),
-    )
+    return {
+        "workers": [
+            ShownWorker(worker, names.get(worker.batch or "", ""), _rate(worker, now)) for worker in work.workers
+        ],
+        "work": work,
+        "jobs": [(_job_words(job.name, settings), job) for job in jobs],
+        # 0: no limit.
+        "rate_per_s": configured.rate_per_s if gate.rate_per_s is None else gate.rate_per_s,
+        # The maximum number of rows in flight over all workers.
+        "in_flight": configured.concurrency if gate.concurrency is None else gate.concurrency,
+        # Empty while workers may send.
+        "stop_reason": why_stopped(gate),
+    }
 
 
 def _job_words(name: str, settings: Settings) -> str:
@@ -165,31 +151,6 @@ class JournalHealth:
     ahead_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class PeopleAndHealthPage(Page):
-    """People, keys, the health of the program, and its audit trail."""
-
-    template: ClassVar[str] = "people.html"
-
-    members: Sequence[tuple[Member, Sequence[str]]]
-    """Each person with the fingerprints of their keys."""
-    needed: int
-    expires_h: float
-    endpoint: str
-    journal: JournalHealth | None
-    """None if there is no readable journal."""
-    running: LockHolder | None
-    is_file: bool
-    """Whether the journal is a file, which `backup` copies and only one machine sends from."""
-    copied_at: str | None
-    """When it was last copied; None if unknown."""
-    checks: Sequence[OwnCheck]
-    entries: Sequence[ShownAct]
-    pages: Sequence[PageLink]
-    trouble: str
-    """Why the audit trail cannot be read."""
-
-
 def people_and_health(visit: Visit) -> Response:
     console, settings = visit.console, visit.console.settings
     keys: dict[Member, list[str]] = defaultdict(list)
@@ -206,23 +167,24 @@ def people_and_health(visit: Visit) -> Response:
         trouble = error.message
     is_file = database_of(settings) is None
     return visit.page(
-        PeopleAndHealthPage(
-            members=[(member, sorted(keys[member])) for member in console.members],
-            needed=settings.approval.needed,
-            expires_h=settings.approval.expires_h,
-            endpoint=settings.endpoint(),
-            journal=health,
-            running=running_now(settings),
-            is_file=is_file,
-            copied_at=file_of(settings).copied_at() if is_file else None,
-            checks=[_own_check(visit, name) for name in _CHECKS],
-            entries=acts,
-            pages=page_links(
-                "before",
-                {say("Older entries"): acts[-1].entry.number if len(acts) == ENTRIES_A_PAGE else None},
-            ),
-            trouble=trouble,
-        )
+        "people.html",
+        # Each person with the fingerprints of their keys.
+        members=[(member, sorted(keys[member])) for member in console.members],
+        needed=settings.approval.needed,
+        expires_h=settings.approval.expires_h,
+        endpoint=settings.endpoint(),
+        journal=health,
+        running=running_now(settings),
+        # Whether the journal is a file, which `backup` copies and only one machine sends from.
+        is_file=is_file,
+        copied_at=file_of(settings).copied_at() if is_file else None,
+        checks=[_own_check(visit, name) for name in _CHECKS],
+        entries=acts,
+        pages=page_links(
+            "before", {say("Older entries"): acts[-1].entry.number if len(acts) == ENTRIES_A_PAGE else None}
+        ),
+        # Why the audit trail cannot be read.
+        trouble=trouble,
     )
 
 

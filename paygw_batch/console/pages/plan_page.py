@@ -26,7 +26,6 @@ from paygw_batch.approval.policy import required_policy
 from paygw_batch.console.check_payout import kind_meaning
 from paygw_batch.console.pages.agreement import (
     Agreement,
-    AgreementCard,
     Stage,
     agreement_card,
     progress_of,
@@ -40,9 +39,9 @@ from paygw_batch.console.pages.preparing import (
     folder,
     reading_page,
 )
-from paygw_batch.console.payout_folder import CheckedSheet, PayoutFolder, UploadedSheet
+from paygw_batch.console.payout_folder import CheckedSheet, PayoutFolder
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import Page, PageLink, day, page_links, when
+from paygw_batch.console.rendering import day, page_links, when
 from paygw_batch.console.start_run import StartedRun, start_run
 from paygw_batch.console.visits import (
     PageNotFound,
@@ -62,8 +61,6 @@ from paygw_batch.show.remittance import masked
 from paygw_batch.submit.changes import CHANGED_ACCOUNT
 from paygw_batch.submit.notices import add_notices, plan_notices
 from paygw_batch.submit.plan_to_approve import (
-    KindOfDifference,
-    KindOfWarning,
     ListedPayee,
     Piece,
     comparison,
@@ -211,43 +208,6 @@ def _as_shown(finding: PlanFinding) -> PlanFinding:
     return finding.model_copy(update=shown)
 
 
-@dataclass(frozen=True, slots=True)
-class PlanPage(Page):
-    """A payout as it would be paid."""
-
-    template: ClassVar[str] = "plan.html"
-
-    card: AgreementCard
-    uploaded: UploadedSheet
-    document: PlanDocument
-    sums: Sequence[tuple[str, int, str]]
-    """Currency, people and sum."""
-    doubles: Sequence[PlanFinding]
-    """The findings that could pay somebody twice, in full."""
-    sent_before: Sequence[PlanFinding]
-    """The people who are in an earlier payout, and are not paid again."""
-    comparison: str
-    """The number of people who were paid before."""
-    changes: Sequence[KindOfDifference]
-    shown: Callable[[PlanFinding], ShownDifference]
-    corrections: Sequence[Sequence[PlanFinding]]
-    """The cells corrected, those of money first; cells that had one text and have another are together."""
-    names: Mapping[int, str]
-    left_out: Sequence[PlanFinding]
-    left_out_sums: Sequence[tuple[str, int, str]]
-    people: Sequence[ListedPayee]
-    """The first page of everyone who is paid."""
-    meant: Sequence[PlanFinding]
-    """The columns that were given another meaning."""
-    warnings: Sequence[KindOfWarning]
-    meaning: Callable[[str], tuple[str, str]]
-    """Returns the name of a kind of warnings, and the advice about them."""
-    difference: Callable[[str], str] = difference_word
-    sentence: Callable[[PlanFinding], str] = page_sentence
-    warning_line: Callable[[PlanFinding], str] = warning_line
-    double_line: Callable[[PlanFinding], str] = double_line
-
-
 def payout_plan(visit: Visit) -> Response:
     payout = folder(visit)
     if checked_or_reading(visit, payout, to_sign=True) is None:
@@ -263,27 +223,31 @@ def payout_plan(visit: Visit) -> Response:
     listed = payees(document)
     people = Counter(payee.currency for payee in listed)  # of what is signed, as the sums are
     return visit.page(
-        PlanPage(
-            card=agreement_card(agreement, document, progress),
-            uploaded=agreement.folder.uploaded,
-            document=document,
-            sums=[(currency, people[currency], amount) for currency, amount in document.content.totals.items()],
-            doubles=double_payments(document),
-            sent_before=document.findings_of(SENT_BEFORE),
-            comparison=comparison(
-                document.model_copy(update={"findings": list(map(_as_shown, document.findings))}), is_for_officers=True
-            ),
-            changes=differences(document),
-            shown=partial(_shown_difference, visit),
-            corrections=_corrections(document, agreement.checked.headings.get("amount", "amount")),
-            names={payee.row: payee.name for payee in listed},
-            left_out=document.findings_of(LEFT_OUT),
-            left_out_sums=left_out_sums(document),
-            people=listed[:PEOPLE_A_PAGE],
-            meant=document.findings_of(MEANT, READ_AS, SPELLED),
-            warnings=kinds_of_warnings(document),
-            meaning=_meaning,
-        )
+        "plan.html",
+        card=agreement_card(agreement, document, progress),
+        uploaded=agreement.folder.uploaded,
+        document=document,
+        sums=[(currency, people[currency], amount) for currency, amount in document.content.totals.items()],
+        doubles=double_payments(document),
+        sent_before=document.findings_of(SENT_BEFORE),
+        comparison=comparison(
+            document.model_copy(update={"findings": list(map(_as_shown, document.findings))}), is_for_officers=True
+        ),
+        changes=differences(document),
+        shown=partial(_shown_difference, visit),
+        # The cells corrected, those of money first; cells that had one text and have another are together.
+        corrections=_corrections(document, agreement.checked.headings.get("amount", "amount")),
+        names={payee.row: payee.name for payee in listed},
+        left_out=document.findings_of(LEFT_OUT),
+        left_out_sums=left_out_sums(document),
+        people=listed[:PEOPLE_A_PAGE],
+        meant=document.findings_of(MEANT, READ_AS, SPELLED),
+        warnings=kinds_of_warnings(document),
+        meaning=_meaning,
+        difference=difference_word,
+        sentence=page_sentence,
+        warning_line=warning_line,
+        double_line=double_line,
     )
 
 
@@ -292,23 +256,6 @@ def _corrections(document: PlanDocument, money: str) -> Sequence[Sequence[PlanFi
     for finding in document.findings_of(MENDED):
         alike.setdefault((finding.column, finding.value, finding.becomes), []).append(finding)
     return sorted(alike.values(), key=lambda findings: findings[0].column != money)
-
-
-@dataclass(frozen=True, slots=True)
-class PeoplePage(Page):
-    """The people paid by a payout: a page of those that match the search."""
-
-    template: ClassVar[str] = "plan_people.html"
-
-    uploaded: UploadedSheet
-    number: str
-    typed: str
-    order: str
-    count: int
-    fitting: int
-    pages: Sequence[PageLink]
-    people: Sequence[ListedPayee]
-    difference: Callable[[str], str] = difference_word
 
 
 def payout_people(visit: Visit) -> Response:
@@ -321,25 +268,25 @@ def payout_people(visit: Visit) -> Response:
         fitting.sort(key=_ORDERS[order])
     start = min(visit.query_number("after"), max(len(fitting) - 1, 0))
     return visit.page(
-        PeoplePage(
-            uploaded=payout.uploaded,
-            number=payout.number,
-            typed=typed,
-            order=order if order in _ORDERS else "",
-            count=len(everybody),
-            fitting=len(fitting),
-            pages=page_links(
-                "after",
-                {
-                    say("Previous page"): max(start - PEOPLE_A_PAGE, 0) if start else None,
-                    say("Next page"): start + PEOPLE_A_PAGE if start + PEOPLE_A_PAGE < len(fitting) else None,
-                },
-                "people",
-                text=typed,
-                order=order,
-            ),
-            people=fitting[start : start + PEOPLE_A_PAGE],
-        )
+        "plan_people.html",
+        uploaded=payout.uploaded,
+        number=payout.number,
+        typed=typed,
+        order=order if order in _ORDERS else "",
+        count=len(everybody),
+        fitting=len(fitting),
+        pages=page_links(
+            "after",
+            {
+                say("Previous page"): max(start - PEOPLE_A_PAGE, 0) if start else None,
+                say("Next page"): start + PEOPLE_A_PAGE if start + PEOPLE_A_PAGE < len(fitting) else None,
+            },
+            "people",
+            text=typed,
+            order=order,
+        ),
+        people=fitting[start : start + PEOPLE_A_PAGE],
+        difference=difference_word,
     )
 
 

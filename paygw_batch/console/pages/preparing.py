@@ -3,10 +3,10 @@
 import contextvars
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from threading import Lock, Thread
-from typing import Any, ClassVar
+from typing import Any
 
 from starlette.responses import Response
 
@@ -14,9 +14,8 @@ from paygw_batch.approval.approval_keys import PublicKey, plain_name
 from paygw_batch.approval.policy import listed_people, sandbox_key
 from paygw_batch.console.check_payout import check_again, check_payout, is_kept, remember, unreadable
 from paygw_batch.console.pages.agreement import withdraw
-from paygw_batch.console.payout_folder import CheckedSheet, PayoutFolder, UnreadableSheet, UploadedSheet
+from paygw_batch.console.payout_folder import CheckedSheet, PayoutFolder, UnreadableSheet
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import Page
 from paygw_batch.console.sheet_process import IN_PROCESS_BYTES, check_in_process
 from paygw_batch.console.start_run import started_run
 from paygw_batch.console.visits import ActRefused, Console, PageNotFound, PageOutdated, Visit, made_once
@@ -164,21 +163,10 @@ def own_key(console: Console, name: str) -> PublicKey:
 _BLOCK_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingPage(Page):
-    """A large sheet while it is being read."""
-
-    template: ClassVar[str] = "reading.html"
-
-    uploaded: UploadedSheet
-    rows: int
-    kib: int
-
-
 def reading_page(visit: Visit, payout: PayoutFolder) -> Response:
     """Return the page shown while the sheet is read. A text has about one row a line."""
     size, rows = payout.sheet.stat().st_size, 0
     if not payout.sheet.name.lower().endswith((".xlsx", ".parquet")):
         with payout.sheet.open("rb") as file:
             rows = sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK_BYTES), b""))
-    return visit.page(ReadingPage(uploaded=payout.uploaded, rows=rows, kib=size // 1024))
+    return visit.page("reading.html", uploaded=payout.uploaded, rows=rows, kib=size // 1024)

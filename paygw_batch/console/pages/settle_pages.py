@@ -5,18 +5,15 @@ again, so it becomes an order that a second person agrees to.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 from starlette.responses import Response
 
 from paygw_batch.approval.policy import person, required_line
 from paygw_batch.clock import utc_now
 from paygw_batch.console.pages.agreement import (
-    AgreementCard,
-    ListedAgreement,
     Stage,
     agreement_card,
     progress_of,
@@ -33,7 +30,7 @@ from paygw_batch.console.pages.orders import (
 )
 from paygw_batch.console.pages.payout_page import row_at
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import Page, PageLink, pages_after, state_word, when
+from paygw_batch.console.rendering import pages_after, state_word, when
 from paygw_batch.console.visits import ActRefused, PageOutdated, Visit, payout_at, payout_record
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.shown_states import recorded
@@ -43,44 +40,26 @@ from paygw_batch.journal import BatchRecord, JournalReader, RowState
 from paygw_batch.language import mark, say
 from paygw_batch.opening.open_journal import journal_for_planning, run_journal
 from paygw_batch.settle.resolve import Settlement, standings_of
-from paygw_batch.settle.row_order import Decision, OrderedRow, RowAct, RowOrder
+from paygw_batch.settle.row_order import Decision, OrderedRow, RowAct
 from paygw_batch.settle.settle_rows import SettleChoice, draft_order, settle_by_word
-from paygw_batch.show.batch_status import FollowedRow, running_now, sums_by_currency, with_payees
+from paygw_batch.show.batch_status import running_now, sums_by_currency, with_payees
 from paygw_batch.show.remittance import payee_of
 from paygw_batch.submit.submit_sheet import RejectedRows, rejected_rows
-
-
-@dataclass(frozen=True, slots=True)
-class SettlePage(Page):
-    """The outcomes that a row may be settled with."""
-
-    template: ClassVar[str] = "settle.html"
-
-    record: BatchRecord
-    followed: FollowedRow
-    choices: Sequence[SettleChoice]
-    meaning: Callable[[SettleChoice], str]
-    why_shut: Callable[[SettleChoice], str]
-    """Returns why an outcome cannot be chosen; empty if it can."""
-    orders: Sequence[ListedAgreement]
-    """The open orders about this row."""
-    is_running: bool
-    act_name: Callable[[str], str] = choice_name
 
 
 def settle_form(visit: Visit) -> Response:
     record, story, choices = row_at(visit)
     number = story.followed.standing.row
     return visit.page(
-        SettlePage(
-            record=record,
-            followed=story.followed,
-            choices=choices,
-            meaning=_meaning,
-            why_shut=partial(_why_shut, visit),
-            orders=[order for order in open_orders(visit, record.batch) if number in order.rows],
-            is_running=running_now(visit.console.settings) is not None,
-        )
+        "settle.html",
+        record=record,
+        followed=story.followed,
+        choices=choices,
+        meaning=_meaning,
+        why_shut=partial(_why_shut, visit),
+        orders=[order for order in open_orders(visit, record.batch) if number in order.rows],
+        is_running=running_now(visit.console.settings) is not None,
+        act_name=choice_name,
     )
 
 
@@ -175,28 +154,6 @@ class RejectedReason:
     waiting: int
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPage(Page):
-    """The rejected rows of a payout, by reason and by page."""
-
-    template: ClassVar[str] = "retry.html"
-
-    record: BatchRecord
-    found: RejectedRows
-    shown: str
-    """A digest of the rows shown by the page, sent with its form."""
-    reasons: Sequence[RejectedReason]
-    other_reasons: int
-    rows: Sequence[FollowedRow]
-    reason: Callable[[RowState], str]
-    wanted: str
-    """The reason whose rows are shown; empty: all."""
-    pages: Sequence[PageLink]
-    most: int
-    orders: Sequence[ListedAgreement]
-    """The open orders about some of these rows."""
-
-
 def rejected_form(visit: Visit) -> Response:
     settings, wanted, after = visit.console.settings, visit.query("reason"), visit.query_number("after")
     with payout_at(visit) as (journal, record):
@@ -206,19 +163,19 @@ def rejected_form(visit: Visit) -> Response:
         rows = with_payees(journal, record, listed[:ROWS_A_PAGE], None)
     numbers = {row.row for row in rejected.rows}
     return visit.page(
-        RetryPage(
-            record=record,
-            found=rejected,
-            shown=_digest(rejected),
-            reasons=reasons[:MAX_REASONS],
-            other_reasons=max(len(reasons) - MAX_REASONS, 0),
-            rows=rows,
-            reason=_reason,
-            wanted=wanted,
-            pages=pages_after(after, rows[-1].standing.row if len(listed) > ROWS_A_PAGE else 0, "rows", reason=wanted),
-            most=MAX_AT_ONCE,
-            orders=[order for order in open_orders(visit, record.batch) if not numbers.isdisjoint(order.rows)],
-        )
+        "retry.html",
+        record=record,
+        found=rejected,
+        # A digest of the rows shown by the page, sent with its form.
+        shown=_digest(rejected),
+        reasons=reasons[:MAX_REASONS],
+        other_reasons=max(len(reasons) - MAX_REASONS, 0),
+        rows=rows,
+        reason=_reason,
+        wanted=wanted,
+        pages=pages_after(after, rows[-1].standing.row if len(listed) > ROWS_A_PAGE else 0, "rows", reason=wanted),
+        most=MAX_AT_ONCE,
+        orders=[order for order in open_orders(visit, record.batch) if not numbers.isdisjoint(order.rows)],
     )
 
 
@@ -277,23 +234,6 @@ def _key(row: RowState) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True)
-class OrderPage(Page):
-    """An order about rows."""
-
-    template: ClassVar[str] = "order.html"
-
-    card: AgreementCard
-    order: RowOrder
-    record: BatchRecord
-    ready: int
-    """The payout's unsent rows, which the same run sends."""
-    rows: Sequence[tuple[OrderedRow, str, str]]
-    """Each row of this page of the list, with its payee's name and the consequence."""
-    pages: Sequence[PageLink]
-    act_name: Callable[[str], str] = choice_name
-
-
 def show_order(visit: Visit) -> Response:
     agreement, settings, after = OrderAgreement.required(visit), visit.console.settings, visit.query_number("after")
     with journal_for_planning(settings) as journal:
@@ -306,14 +246,15 @@ def show_order(visit: Visit) -> Response:
         shown = _rows(journal, record, later[:ROWS_A_PAGE], settings.submission.quarantine_h)
         ready = sum(tally.count for tally in journal.tallies(record.number) if tally.state is State.READY)
     return visit.page(
-        OrderPage(
-            card=agreement_card(agreement, document, progress),
-            order=document,
-            record=record,
-            ready=ready,
-            rows=shown,
-            pages=pages_after(after, later[ROWS_A_PAGE - 1].row if len(later) > ROWS_A_PAGE else 0),
-        )
+        "order.html",
+        card=agreement_card(agreement, document, progress),
+        order=document,
+        record=record,
+        # The payout's unsent rows, which the same run sends.
+        ready=ready,
+        rows=shown,
+        pages=pages_after(after, later[ROWS_A_PAGE - 1].row if len(later) > ROWS_A_PAGE else 0),
+        act_name=choice_name,
     )
 
 

@@ -3,10 +3,6 @@
 Only in the sandbox can a person be chosen from a list. A new passkey is shown, and not stored.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
-
 from starlette.responses import PlainTextResponse, Response
 
 from paygw_batch.approval.approval_keys import RelyingParty
@@ -20,8 +16,7 @@ from paygw_batch.console.passkey_access import (
     new_passkey,
     signature_in,
 )
-from paygw_batch.console.permissions import Member
-from paygw_batch.console.rendering import LANGUAGE_COOKIE, Page
+from paygw_batch.console.rendering import LANGUAGE_COOKIE
 from paygw_batch.console.visits import (
     ActRefused,
     PageNotFound,
@@ -36,25 +31,6 @@ from paygw_batch.journal import AuditResult
 from paygw_batch.language import languages, mark, say
 
 
-@dataclass(frozen=True, slots=True)
-class SignInPage(Page):
-    """The page on which a person signs in."""
-
-    template: ClassVar[str] = "sign_in.html"
-
-    members: Sequence[Member]
-    passkey: Mapping[str, str] | None
-    """The parts of the form that asks for a passkey; None if no address is configured."""
-    has_keys: bool
-    """Whether the configuration has anybody's key."""
-    to: str
-    """The page requested before; empty: the first one."""
-    is_ended: bool
-    """Whether a session of this browser has ended."""
-    idle_min: float
-    session_h: float
-
-
 def sign_in_page(visit: Visit) -> Response:
     """Show the button for a passkey and, in the sandbox, the people who may sign in."""
     access = visit.console.access
@@ -64,15 +40,14 @@ def sign_in_page(visit: Visit) -> Response:
         passkey = {"kind": "get", "challenge": begun.challenge, "rp_id": access.party.rp_id, "nonce": begun.nonce}
     section = visit.console.settings.console
     return visit.page(
-        SignInPage(
-            members=visit.console.members,
-            passkey=passkey,
-            has_keys=bool(access.keys),
-            to=own_path(visit.query("to")) or "",
-            is_ended=visit.query("ended") == "yes",
-            idle_min=section.idle_min,
-            session_h=section.session_h,
-        )
+        "sign_in.html",
+        members=visit.console.members,
+        passkey=passkey,
+        has_keys=bool(access.keys),
+        to=own_path(visit.query("to")) or "",
+        is_ended=visit.query("ended") == "yes",
+        idle_min=section.idle_min,
+        session_h=section.session_h,
     )
 
 
@@ -136,16 +111,6 @@ _SHOWN = 22
 """Part of the token, as the authenticator's name for the person: 16 bytes, meaningless, and new each time."""
 
 
-@dataclass(frozen=True, slots=True)
-class InvitationPage(Page):
-    """The page on which an invited person creates a passkey."""
-
-    template: ClassVar[str] = "invitation.html"
-
-    passkey: Mapping[str, str]
-    name: str
-
-
 def invited(visit: Visit) -> Response:
     token, party = visit.path("token"), _party(visit)
     invitation = visit.console.access.invitations.invitation(token, visit.console.now())
@@ -158,18 +123,7 @@ def invited(visit: Visit) -> Response:
         "user_name": invitation.name,
         "user_id": token[:_SHOWN],
     }
-    return visit.page(InvitationPage(passkey=passkey, name=invitation.name))
-
-
-@dataclass(frozen=True, slots=True)
-class NewPasskeyPage(Page):
-    """A new passkey: its line for the configuration."""
-
-    template: ClassVar[str] = "new_passkey.html"
-
-    name: str
-    line: str
-    fingerprint: str
+    return visit.page("invitation.html", passkey=passkey, name=invitation.name)
 
 
 def take_invitation(visit: Visit) -> Response:
@@ -184,7 +138,7 @@ def take_invitation(visit: Visit) -> Response:
         raise PageOutdated(say("This link was used before, or is older than a day. Ask for another one."))
     if used.is_first:
         visit.note(mark("make a passkey"), key.fingerprint, AuditResult.DONE, who=used.name)
-    return visit.page(NewPasskeyPage(name=used.name, line=key.text, fingerprint=key.fingerprint))
+    return visit.page("new_passkey.html", name=used.name, line=key.text, fingerprint=key.fingerprint)
 
 
 def _party(visit: Visit) -> RelyingParty:

@@ -5,13 +5,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from starlette.responses import Response
 
 from paygw_batch.approval.policy import person, required_line
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.console.pages.agreement import ListedAgreement, signing_key
+from paygw_batch.console.pages.agreement import signing_key
 from paygw_batch.console.pages.orders import (
     FIRST_PERSON,
     StatementFolder,
@@ -28,7 +27,7 @@ from paygw_batch.console.pages.orders import (
 )
 from paygw_batch.console.payout_folder import is_folder_name, new_folder_name, plain_file_name
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import Page, PageLink, pages_after
+from paygw_batch.console.rendering import pages_after
 from paygw_batch.console.visits import (
     ActRefused,
     PageNotFound,
@@ -94,35 +93,19 @@ def download_questions(visit: Visit) -> Response:
     return file_to_take_away(visit, ending, write)
 
 
-@dataclass(frozen=True, slots=True)
-class StatementPage(Page):
-    """The questions for the gateway, and the form for its answers."""
-
-    template: ClassVar[str] = "statement.html"
-
-    record: BatchRecord
-    upload: str
-    """The name of the future folder, so that a form sent twice creates one."""
-    in_doubt: int
-    takes_signature: bool
-    statements: Sequence[tuple[str, UploadedStatement]]
-    """The address and upload of each earlier statement."""
-    most_mib: int
-
-
 def statement_form(visit: Visit) -> Response:
     with payout_at(visit) as (journal, record):
         followed = followed_batch(visit.console.settings, journal, record)
     folders = list(statement_folders(_directory(visit), record.batch))[:MAX_LISTED]
     return visit.page(
-        StatementPage(
-            record=record,
-            upload=new_folder_name(),
-            in_doubt=followed.counts.get("in_doubt", 0),
-            takes_signature=visit.console.settings.evidence.statement_key is not None,
-            statements=[(f"/statements/{folder.number}", folder.uploaded) for folder in folders],
-            most_mib=visit.console.settings.console.max_upload_mib,
-        )
+        "statement.html",
+        record=record,
+        # The name of the future folder, so that a form sent twice creates one.
+        upload=new_folder_name(),
+        in_doubt=followed.counts.get("in_doubt", 0),
+        takes_signature=visit.console.settings.evidence.statement_key is not None,
+        statements=[(f"/statements/{folder.number}", folder.uploaded) for folder in folders],
+        most_mib=visit.console.settings.console.max_upload_mib,
     )
 
 
@@ -169,32 +152,6 @@ def _read_once(visit: Visit, content: Path, uploaded: UploadedStatement) -> str:
     return number
 
 
-@dataclass(frozen=True, slots=True)
-class PreviewPage(Page):
-    """The changes that a statement would make."""
-
-    template: ClassVar[str] = "statement_preview.html"
-
-    record: BatchRecord
-    number: str
-    uploaded: UploadedStatement
-    matched: Matched
-    words: Sequence[tuple[str, int]]
-    """The number of rows settled with each outcome."""
-    proof: str
-    needs_two: bool
-    code: str
-    """A digest of the statement's effect, which changes if the statement would do anything else."""
-    orders: Sequence[ListedAgreement]
-    done: str
-    """The sentence saying that it was carried out before; empty if it was not."""
-    notes: Sequence[str]
-    is_running: bool
-    wanted: str
-    lines: Sequence[ShownLine]
-    pages: Sequence[PageLink]
-
-
 def statement_preview(visit: Visit) -> Response:
     """Show the rows that a statement would settle, and why the other lines do not match. Changes nothing."""
     folder = _required(visit)
@@ -207,25 +164,23 @@ def statement_preview(visit: Visit) -> Response:
         start = visit.query_number("after")
         lines = _shown(journal, record, matched, wanted, start)
         return visit.page(
-            PreviewPage(
-                record=record,
-                number=folder.number,
-                uploaded=folder.uploaded,
-                matched=matched,
-                words=[(choice_name(outcome), counts[outcome]) for outcome in Resolution if counts[outcome]],
-                proof=proof_sentence(asked_statement.statement.proof),
-                needs_two=bool(needs_order(settings, journal, record, matched.settlements)),
-                code=_code(matched),
-                orders=open_orders(visit, record.batch),
-                done=asked_statement.carried_out_before(journal, record),
-                notes=JournalClock.read(journal, utc_now()).sentences(),
-                is_running=running_now(settings) is not None,
-                wanted=wanted,
-                lines=lines[:LINES_A_PAGE],
-                pages=pages_after(
-                    start, start + LINES_A_PAGE if len(lines) > LINES_A_PAGE else 0, "lines", show=wanted
-                ),
-            )
+            "statement_preview.html",
+            record=record,
+            number=folder.number,
+            uploaded=folder.uploaded,
+            matched=matched,
+            words=[(choice_name(outcome), counts[outcome]) for outcome in Resolution if counts[outcome]],
+            proof=proof_sentence(asked_statement.statement.proof),
+            needs_two=bool(needs_order(settings, journal, record, matched.settlements)),
+            # A digest of the statement's effect, which changes if the statement would do anything else.
+            code=_code(matched),
+            orders=open_orders(visit, record.batch),
+            done=asked_statement.carried_out_before(journal, record),
+            notes=JournalClock.read(journal, utc_now()).sentences(),
+            is_running=running_now(settings) is not None,
+            wanted=wanted,
+            lines=lines[:LINES_A_PAGE],
+            pages=pages_after(start, start + LINES_A_PAGE if len(lines) > LINES_A_PAGE else 0, "lines", show=wanted),
         )
 
 
