@@ -43,7 +43,7 @@ def invite_command(invocation: Invocation, *, name: str) -> None:
     with journal_for_document(settings, "invite", must_be_known=False):
         note = AuditNote(person(None), "invite", "", AuditResult.DONE)
         place_of(settings).note_act(note, timestamp(utc_now()))
-    invitation = Invitations(invitation_folder(settings)).invite(member.name, token, utc_now())
+    expires_at = Invitations(invitation_folder(settings)).invite(member.name, token, utc_now())
     link = f"{settings.console.origin}/invitation/{token}"
     screen.finish(
         Summary(
@@ -54,7 +54,7 @@ def invite_command(invocation: Invocation, *, name: str) -> None:
                 invited=member.name,
                 hours=INVITATION_H,
             ),
-            further={"link": link, "name": member.name, "expires_at": invitation.expires_at},
+            further={"link": link, "name": member.name, "expires_at": expires_at},
         )
     )
 

@@ -246,7 +246,9 @@ class WebSessions:
         passkey = None if key is None else SignedInKey(key[0], session.credential)
         idle_s = now_s - session.seen_s if is_poll else 0
         left_s = min(self._idle_s - idle_s, self._at_most_s - (now_s - session.started_s))
-        return WebSession(self._members[session.person], _token_of(session_id), passkey, max(left_s, 0))
+        # It reveals nothing about the id, and is not stored.
+        csrf_token = hmac.new(session_id.encode(), b"forms", hashlib.sha256).hexdigest()
+        return WebSession(self._members[session.person], csrf_token, passkey, max(left_s, 0))
 
     def sign_out(self, session_id: str) -> None:
         self._kept.end(_digest(session_id))
@@ -269,31 +271,10 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def _token_of(session_id: str) -> str:
-    """Return the token for a session's forms. It reveals nothing about the id, and is not stored."""
-    return hmac.new(session_id.encode(), b"forms", hashlib.sha256).hexdigest()
-
-
 INVITATION_H = 24
 _PLAIN_TOKEN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 _TOKEN_CHARACTERS = 43
 """`RANDOM_BYTES` in base64url."""
-
-
-@dataclass(frozen=True, slots=True)
-class Invitation:
-    """The person whom an invitation asks for a passkey, and its expiry."""
-
-    name: str
-    expires_at: str
-
-
-@dataclass(frozen=True, slots=True)
-class UsedInvitation:
-    """The person whose passkey an invitation created, and whether this was the first click."""
-
-    name: str
-    is_first: bool
 
 
 class Invitations:
@@ -303,49 +284,46 @@ class Invitations:
         self._folder = folder
         self._lock = Lock()
 
-    def invite(self, name: str, token: str, now: datetime) -> Invitation:
-        """Write an invitation for a person. `token` is random, and appears only in the link."""
-        invitation = Invitation(name, timestamp(now + timedelta(hours=INVITATION_H)))
+    def invite(self, name: str, token: str, now: datetime) -> str:
+        """Write an invitation for a person, and return when it expires. `token` is random, and only in the link."""
+        expires_at = timestamp(now + timedelta(hours=INVITATION_H))
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        content = {"expires_at": invitation.expires_at, "name": invitation.name}
-        write_whole(self._path(token), json.dumps(content).encode())
-        return invitation
+        self._write(self._path(token), {"name": name, "expires_at": expires_at})
+        return expires_at
 
-    def invitation(self, token: str, now: datetime) -> Invitation | None:
-        """Return the invitation with this token; None if it is missing, used, or expired."""
-        if len(token) != _TOKEN_CHARACTERS or not _PLAIN_TOKEN.issuperset(token):
-            return None
-        try:
-            content = json.loads(self._path(token).read_bytes())
-        except FileNotFoundError:
-            return None
-        invitation = Invitation(str(content["name"]), str(content["expires_at"]))
-        return invitation if timestamp(now) < invitation.expires_at else None
+    def invitation(self, token: str, now: datetime) -> Mapping[str, str] | None:
+        """Return the open invitation with this token (`name`, `expires_at`); None if missing, used, or expired."""
+        is_token = len(token) == _TOKEN_CHARACTERS and _PLAIN_TOKEN.issuperset(token)
+        return self._read(self._path(token), now) if is_token else None
 
-    def use(self, token: str, fingerprint: str, now: datetime) -> UsedInvitation | None:
-        """Return the invitation with this token, and use it for the passkey with this fingerprint only.
+    def use(self, token: str, fingerprint: str, now: datetime) -> tuple[str, bool] | None:
+        """Use an invitation for the passkey with this fingerprint only.
 
-        The same passkey again is a second click on one form. Returns None as `invitation` does.
+        Returns its person, and whether this was the first click: the same passkey again is a second click on one form.
+        Returns None as `invitation` does.
         """
+        used_path = self._path(token, "used")
         with self._lock:
             invitation = self.invitation(token, now)
             if invitation is None:
-                return self._used_before(token, fingerprint, now)
-            content = {"expires_at": invitation.expires_at, "fingerprint": fingerprint, "name": invitation.name}
-            write_whole(self._path(token, "used"), json.dumps(content).encode())
+                used = self._read(used_path, now)
+                return (used["name"], False) if used is not None and used["fingerprint"] == fingerprint else None
+            self._write(used_path, {**invitation, "fingerprint": fingerprint})
             try:
                 self._path(token).unlink()
             except FileNotFoundError:  # another browser was faster
                 return None
-            return UsedInvitation(invitation.name, is_first=True)
+            return invitation["name"], True
 
-    def _used_before(self, token: str, fingerprint: str, now: datetime) -> UsedInvitation | None:
+    def _read(self, path: Path, now: datetime) -> Mapping[str, str] | None:
         try:
-            content = json.loads(self._path(token, "used").read_bytes())
+            content: Mapping[str, str] = json.loads(path.read_bytes())
         except FileNotFoundError:
             return None
-        is_same = content["fingerprint"] == fingerprint and timestamp(now) < content["expires_at"]
-        return UsedInvitation(str(content["name"]), is_first=False) if is_same else None
+        return content if timestamp(now) < content["expires_at"] else None
+
+    def _write(self, path: Path, content: Mapping[str, str]) -> None:
+        write_whole(path, json.dumps(content, sort_keys=True).encode())
 
     def _path(self, token: str, ending: str = "json") -> Path:
         return self._folder / f"{hashlib.sha256(token.encode()).hexdigest()}.{ending}"
@@ -358,24 +336,19 @@ ALGORITHMS = (-7, -8, -257)
 """ES256, EdDSA and RS256 (RFC 9053, RFC 8812), in order of preference."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewPasskey:
-    """The parts of a new passkey as a browser sends them, each in base64url without padding."""
-
-    client_data: str
-    authenticator_data: str
-    public_key: str
-    """`getPublicKey()`: SubjectPublicKeyInfo."""
-
-
 def invitation_challenge(token: str) -> str:
     return challenge_of(f"paygw-batch invitation 1\n{token}".encode())
 
 
-def new_passkey(passkey: NewPasskey, token: str, party: RelyingParty) -> PublicKey | None:
-    """Return the key of a passkey created for an invitation on a page of `party`, with its owner verified; or None."""
-    client_data, authenticator_data = from_base64url(passkey.client_data), from_base64url(passkey.authenticator_data)
-    plain = from_base64url(passkey.public_key)
+def new_passkey(form: Mapping[str, str], token: str, party: RelyingParty) -> PublicKey | None:
+    """Return the key of a passkey created for an invitation on a page of `party`, with its owner verified; or None.
+
+    `form` has its parts as a browser sends them, each in base64url without padding. `public_key` is what
+    `getPublicKey()` returns: SubjectPublicKeyInfo.
+    """
+    client_data, authenticator_data, plain = (
+        from_base64url(form.get(name, "")) for name in ("client_data", "authenticator_data", "public_key")
+    )
     if client_data is None or authenticator_data is None or plain is None:
         return None
     if not is_client_data(client_data, "webauthn.create", invitation_challenge(token), party):
@@ -391,20 +364,9 @@ _KEPT_S = 24 * 3600.0
 """How long a finished sign-in is remembered: longer than a clock is ever set back."""
 
 
-@dataclass(frozen=True, slots=True)
-class SignInText:
-    """The text of one sign-in. `nonce` is random, and used once."""
-
-    nonce: str
-
-    @property
-    def text(self) -> bytes:
-        """The bytes hashed into the challenge."""
-        return f"paygw-batch sign-in 1\n{self.nonce}".encode()
-
-    @property
-    def challenge(self) -> str:
-        return challenge_of(self.text)
+def sign_in_text(nonce: str) -> bytes:
+    """Return the text that a sign-in signs."""
+    return f"paygw-batch sign-in 1\n{nonce}".encode()
 
 
 class OpenSignIns:
@@ -419,30 +381,30 @@ class OpenSignIns:
         self._now_s = now_s
         self._new_nonce = new_nonce
 
-    def begin(self) -> SignInText:
+    def begin(self) -> str:
+        """Return a new nonce."""
         begun = f"{self._new_nonce()}.{int(self._now_s())}"
-        return SignInText(f"{begun}.{self._code(begun)}")
+        return f"{begun}.{self._code(begun)}"
 
-    def end(self, nonce: str) -> SignInText | None:
-        """Close an open sign-in and return its text; None if it was never begun, or too long ago."""
+    def end(self, nonce: str) -> bool:
+        """Close an open sign-in; return whether there was one: begun here, not too long ago, and not used yet."""
         begun, _, code = nonce.rpartition(".")
         if not hmac.compare_digest(code.encode(), self._code(begun).encode()):
-            return None
+            return False
         now_s = self._now_s()
         if abs(now_s - int(begun.rpartition(".")[2])) > SIGN_IN_S:
-            return None
-        is_first = self._kept.end_sign_in(_digest(nonce), now_s, forget_before_s=now_s - _KEPT_S)
-        return SignInText(nonce) if is_first else None
+            return False
+        return self._kept.end_sign_in(_digest(nonce), now_s, forget_before_s=now_s - _KEPT_S)
 
     def _code(self, begun: str) -> str:
         return hmac.new(self._kept.secret, begun.encode(), hashlib.sha256).hexdigest()
 
 
 def key_that_signed(
-    sign_in: SignInText, signature: PasskeySignature, keys: Iterable[PublicKey], party: RelyingParty
+    nonce: str, signature: PasskeySignature, keys: Iterable[PublicKey], party: RelyingParty
 ) -> PublicKey | None:
-    """Return the key among `keys` that signed a sign-in, or None."""
-    return next((key for key in keys if has_asserted(key, signature, sign_in.text, party)), None)
+    """Return the key among `keys` that signed the sign-in with this nonce, or None."""
+    return next((key for key in keys if has_asserted(key, signature, sign_in_text(nonce), party)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,13 +99,6 @@ class Act(StrEnum):
     """Have the program check itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Thing:
-    """The subject of an action: a payout or an order prepared by `maker`; empty if nobody is recorded."""
-
-    maker: str = ""
-
-
 _ROLES: Mapping[Act, frozenset[Role]] = MappingProxyType(
     {
         Act.LOOK: frozenset({Role.MAKER, Role.APPROVER, Role.AUDITOR}),
@@ -126,19 +119,19 @@ _ROLES: Mapping[Act, frozenset[Role]] = MappingProxyType(
 """The roles that may do each action at all. Any other action or role is refused."""
 
 
-def may(member: Member, act: Act, thing: Thing | None = None) -> bool:
-    """Whether a person may do something, with `thing` if it is about one.
+def may(member: Member, act: Act, maker: str | None = None) -> bool:
+    """Whether a person may do something, with a payout or an order prepared by `maker` if it is about one.
 
     A person has one role on each payout and each order: its maker does not approve it, and nobody else changes it.
     """
     if not member.roles & _ROLES.get(act, frozenset()):
         return False
-    if thing is None:
+    if maker is None:
         return True
     match act:
         case Act.MEND | Act.ORDER:
-            return member.name == thing.maker
+            return member.name == maker
         case Act.APPROVE | Act.AGREE:
-            return member.name != thing.maker
+            return member.name != maker
         case _:
             return True

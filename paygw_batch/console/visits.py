@@ -26,10 +26,10 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 
 from paygw_batch.clock import Now, timestamp
 from paygw_batch.console.kept_sheet import CheckMemories
-from paygw_batch.console.passkey_access import PasskeyAccess, SignedInKey, SignInWay, WebSession, WebSessions
+from paygw_batch.console.passkey_access import PasskeyAccess, SignedInKey, WebSession, WebSessions
 from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.payout_folder import is_folder_name, uploads_by_batch
-from paygw_batch.console.permissions import Act, Member, Role, Thing, may
+from paygw_batch.console.permissions import Act, Member, Role, may
 from paygw_batch.console.rendering import own_names, shown_for
 from paygw_batch.console.web_guard import BodyRefused
 from paygw_batch.core.batch import PAYOUT
@@ -185,7 +185,7 @@ class Visit:
 
     def may(self, act: Act, maker: str | None = None) -> bool:
         """Whether the person may do something, with a payout prepared by `maker` if one is named."""
-        return may(self.member, act, None if maker is None else Thing(maker))
+        return may(self.member, act, maker)
 
     def require(self, act: Act, maker: str, sentence: str) -> None:
         """Raise `ActRefused` with a sentence unless the person may do something with a payout of `maker`."""
@@ -397,23 +397,23 @@ class WebRoute:
         """Redirect to the sign-in, and from there to the requested page; for a form, to the page that has it."""
         request, is_form = visit.request, self.method == "POST"
         wanted = visit.form_page if is_form else f"{request.url.path}?{request.url.query}".rstrip("?")
-        if not is_form and request.headers.get("sec-fetch-site") == "cross-site" and not _cookie_of(visit):
+        if not is_form and request.headers.get("sec-fetch-site") == "cross-site" and not cookie_of(visit):
             # A link in an e-mail: the browser withholds the session's cookie on the way from another site.
             return visit.page("forward.html", address=wanted)
-        shown = {"to": wanted if wanted != "/" else "", "ended": "yes" if _cookie_of(visit) else ""}
+        shown = {"to": wanted if wanted != "/" else "", "ended": "yes" if cookie_of(visit) else ""}
         query = urlencode({name: value for name, value in shown.items() if value})
         answer = visit.go_to(f"/sign-in?{query}" if query else "/sign-in")
-        if _cookie_of(visit):
-            _forget_cookie(visit, answer)
+        if cookie_of(visit):
+            forget_cookie(visit, answer)
         return answer
 
 
 def _with_session(visit: Visit, *, is_poll: bool = False) -> Visit:
     """Return the visit with the browser's session, which a poll does not prolong."""
-    return replace(visit, session=visit.console.sessions.session(_cookie_of(visit), is_poll=is_poll))
+    return replace(visit, session=visit.console.sessions.session(cookie_of(visit), is_poll=is_poll))
 
 
-def _cookie_of(visit: Visit) -> str:
+def cookie_of(visit: Visit) -> str:
     return visit.request.cookies.get(visit.console.cookie, "")
 
 
@@ -469,23 +469,7 @@ def first_page(member: Member) -> str:
     return "/people" if member.roles == {Role.ADMINISTRATOR} else "/"
 
 
-def signed_in(visit: Visit, member: Member, way: SignInWay, passkey: SignedInKey | None = None) -> Response:
-    """Return the response that signs a person in with a new session, and redirects to their first page."""
-    console = visit.console
-    session_id = console.sessions.sign_in(member, _cookie_of(visit), way, passkey)
-    answer = visit.go_to(own_path(visit.form.get("to", "")) or first_page(member))
-    answer.set_cookie(console.cookie, session_id, path="/", secure=console.is_secure, httponly=True, samesite="strict")
-    return answer
-
-
-def signed_out(visit: Visit) -> Response:
-    visit.console.sessions.sign_out(_cookie_of(visit))
-    answer = visit.go_to("/sign-in")
-    _forget_cookie(visit, answer)
-    return answer
-
-
-def _forget_cookie(visit: Visit, answer: Response) -> None:
+def forget_cookie(visit: Visit, answer: Response) -> None:
     answer.delete_cookie(
         visit.console.cookie, path="/", secure=visit.console.is_secure, httponly=True, samesite="strict"
     )

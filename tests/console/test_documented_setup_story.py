@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,7 @@ def signed_up(account: Account, name: str) -> PasskeyPerson:
     person = person_at(account, name)
     assert person.key is not None
     token = json.loads(account.command("--json", "invite", name))["link"].rpartition("/")[2]
-    form = asdict(made(person.key, token=token))
+    form = made(person.key, token=token)
     answer = person.ask("POST", f"/invitation/{token}", data=form, headers={"origin": account.origin})
     assert f'<code id="line">{person.key.public.text}</code>' in answer.text
     account.list_key(name, person.key.public.text)

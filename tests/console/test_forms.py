@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import chain
@@ -458,7 +458,7 @@ def test_doubled_invitation_is_used_once_with_same_line(tmp_path: Path) -> None:
     house = PasskeyHouse(set_up(tmp_path))
     token = "T" * 43
     house.console.access.invitations.invite(APPROVER, token, house.console.now())
-    form = asdict(made(KEYS[APPROVER], token=token))
+    form = made(KEYS[APPROVER], token=token)
     first, second = (
         house.stranger().ask("POST", f"/invitation/{token}", data=form, headers=FROM_PAGES) for _ in range(2)
     )

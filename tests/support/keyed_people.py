@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from httpx import ASGITransport, AsyncClient, Response
 
 from paygw_batch.approval.approval_keys import PasskeySignature, RelyingParty, to_base64url
-from paygw_batch.console.passkey_access import NewPasskey, SignInText, invitation_challenge
+from paygw_batch.console.passkey_access import invitation_challenge, sign_in_text
 from tests.support.people import APPROVER, MAKER, House, Person
 from tests.support.software_passkey import SoftwarePasskey, passkey
 
@@ -29,14 +29,14 @@ class PasskeyPerson(Person):
         data = {"csrf": self.token(), **form}
         return self.ask("POST", path, data=data, files={"sheet": (name, content)}, headers={"origin": self.origin})
 
-    def begun(self) -> SignInText:
-        """Return the sign-in that the page to sign in on begins."""
-        return SignInText(str(re.findall(r'name="nonce" value="([^"]+)"', self.get("/sign-in").text)[0]))
+    def begun(self) -> str:
+        """Return the nonce of the sign-in that the page to sign in on begins."""
+        return str(re.findall(r'name="nonce" value="([^"]+)"', self.get("/sign-in").text)[0])
 
-    def sign_in(self, key: SoftwarePasskey, begun: SignInText | None = None) -> Response:
+    def sign_in(self, key: SoftwarePasskey, begun: str | None = None) -> Response:
         """Sign in by a passkey; `begun` is one that was begun before."""
-        sign_in = begun or self.begun()
-        parts = parts_of(key.sign(sign_in.text)) | {"nonce": sign_in.nonce, "credential": key.credential_id}
+        nonce = begun or self.begun()
+        parts = parts_of(key.sign(sign_in_text(nonce))) | {"nonce": nonce, "credential": key.credential_id}
         return self.ask("POST", "/sign-in/passkey", data=parts, headers={"origin": self.origin})
 
     def signature_for(self, page: str, key: SoftwarePasskey | None = None) -> dict[str, str]:
@@ -104,9 +104,9 @@ TOKEN = "T" * 43
 AT_AND_MORE = 0x45
 
 
-def made(key: SoftwarePasskey = ADA, *, token: str = TOKEN, kind: str = "webauthn.create") -> NewPasskey:
-    return NewPasskey(
-        client_data=to_base64url(key.client_data(invitation_challenge(token), kind, {})),
-        authenticator_data=to_base64url(key.authenticator_data(AT_AND_MORE, more=b"\0" * 100)),
-        public_key=to_base64url(key.public.material),
-    )
+def made(key: SoftwarePasskey = ADA, *, token: str = TOKEN, kind: str = "webauthn.create") -> dict[str, str]:
+    return {
+        "client_data": to_base64url(key.client_data(invitation_challenge(token), kind, {})),
+        "authenticator_data": to_base64url(key.authenticator_data(AT_AND_MORE, more=b"\0" * 100)),
+        "public_key": to_base64url(key.public.material),
+    }

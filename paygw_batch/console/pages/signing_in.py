@@ -5,27 +5,27 @@ Only in the sandbox can a person be chosen from a list. A new passkey is shown, 
 
 from starlette.responses import PlainTextResponse, Response
 
-from paygw_batch.approval.approval_keys import RelyingParty
+from paygw_batch.approval.approval_keys import RelyingParty, challenge_of
 from paygw_batch.console.passkey_access import (
-    NewPasskey,
     SignedInKey,
-    SignInText,
     SignInWay,
     invitation_challenge,
     key_that_signed,
     new_passkey,
+    sign_in_text,
     signature_in,
 )
+from paygw_batch.console.permissions import Member
 from paygw_batch.console.rendering import LANGUAGE_COOKIE
 from paygw_batch.console.visits import (
     ActRefused,
     PageNotFound,
     PageOutdated,
     Visit,
+    cookie_of,
     first_page,
+    forget_cookie,
     own_path,
-    signed_in,
-    signed_out,
 )
 from paygw_batch.journal import AuditResult
 from paygw_batch.language import languages, mark, say
@@ -36,8 +36,9 @@ def sign_in_page(visit: Visit) -> Response:
     access = visit.console.access
     passkey = None
     if access.party is not None:
-        begun = access.sign_ins.begin()
-        passkey = {"kind": "get", "challenge": begun.challenge, "rp_id": access.party.rp_id, "nonce": begun.nonce}
+        nonce = access.sign_ins.begin()
+        challenge = challenge_of(sign_in_text(nonce))
+        passkey = {"kind": "get", "challenge": challenge, "rp_id": access.party.rp_id, "nonce": nonce}
     section = visit.console.settings.console
     return visit.page(
         "sign_in.html",
@@ -59,18 +60,18 @@ def session_left(visit: Visit) -> Response:
 def use_passkey(visit: Visit) -> Response:
     access, form = visit.console.access, visit.form
     nonce, signature, party = form.get("nonce", ""), signature_in(form), access.party
-    begun = access.sign_ins.end(nonce)
-    if begun is None and party is not None and (own := visit.passkey) is not None:
-        is_second_click = key_that_signed(SignInText(nonce), signature, [own.key], party) is not None
+    was_open = access.sign_ins.end(nonce)
+    if not was_open and party is not None and (own := visit.passkey) is not None:
+        is_second_click = key_that_signed(nonce, signature, [own.key], party) is not None
         if is_second_click:
             return visit.go_to(first_page(visit.member))
-    if begun is None or party is None:
+    if not was_open or party is None:
         raise ActRefused(say("This page was open for too long. Reload it and sign in."))
-    key = key_that_signed(begun, signature, access.keys, party)
+    key = key_that_signed(nonce, signature, access.keys, party)
     if key is None:
         raise ActRefused(say("This passkey isn't registered. Ask your administrator."))
     visit.note(mark("sign in"), key.fingerprint, AuditResult.DONE, who=access.keys[key].name)
-    return signed_in(visit, access.keys[key], SignInWay.PASSKEY, SignedInKey(key, form.get("credential", "")))
+    return _signed_in(visit, access.keys[key], SignInWay.PASSKEY, SignedInKey(key, form.get("credential", "")))
 
 
 def choose_person(visit: Visit) -> Response:
@@ -80,11 +81,23 @@ def choose_person(visit: Visit) -> Response:
     if member is None:
         raise ActRefused(say("There is no such person."))
     visit.note(mark("sign in"), "sandbox", AuditResult.DONE, who=member.name)
-    return signed_in(visit, member, SignInWay.LIST)
+    return _signed_in(visit, member, SignInWay.LIST)
+
+
+def _signed_in(visit: Visit, member: Member, way: SignInWay, passkey: SignedInKey | None = None) -> Response:
+    """Return the response that signs a person in with a new session, and redirects to their first page."""
+    console = visit.console
+    session_id = console.sessions.sign_in(member, cookie_of(visit), way, passkey)
+    answer = visit.go_to(own_path(visit.form.get("to", "")) or first_page(member))
+    answer.set_cookie(console.cookie, session_id, path="/", secure=console.is_secure, httponly=True, samesite="strict")
+    return answer
 
 
 def sign_out(visit: Visit) -> Response:
-    return signed_out(visit)
+    visit.console.sessions.sign_out(cookie_of(visit))
+    answer = visit.go_to("/sign-in")
+    forget_cookie(visit, answer)
+    return answer
 
 
 _A_YEAR_S = 365 * 24 * 3600
@@ -120,25 +133,25 @@ def invited(visit: Visit) -> Response:
         "kind": "create",
         "challenge": invitation_challenge(token),
         "rp_id": party.rp_id,
-        "user_name": invitation.name,
+        "user_name": invitation["name"],
         "user_id": token[:_SHOWN],
     }
-    return visit.page("invitation.html", passkey=passkey, name=invitation.name)
+    return visit.page("invitation.html", passkey=passkey, name=invitation["name"])
 
 
 def take_invitation(visit: Visit) -> Response:
     """Show the line and fingerprint of the new passkey, once."""
     token, form, console = visit.path("token"), visit.form, visit.console
-    passkey = NewPasskey(form.get("client_data", ""), form.get("authenticator_data", ""), form.get("public_key", ""))
-    key = new_passkey(passkey, token, _party(visit))
+    key = new_passkey(form, token, _party(visit))
     if key is None:
         raise ActRefused(say("The passkey was not made. Open the link again, and make it there."))
     used = console.access.invitations.use(token, key.fingerprint, console.now())
     if used is None:
         raise PageOutdated(say("This link was used before, or is older than a day. Ask for another one."))
-    if used.is_first:
-        visit.note(mark("make a passkey"), key.fingerprint, AuditResult.DONE, who=used.name)
-    return visit.page("new_passkey.html", name=used.name, line=key.text, fingerprint=key.fingerprint)
+    name, is_first = used
+    if is_first:
+        visit.note(mark("make a passkey"), key.fingerprint, AuditResult.DONE, who=name)
+    return visit.page("new_passkey.html", name=name, line=key.text, fingerprint=key.fingerprint)
 
 
 def _party(visit: Visit) -> RelyingParty:
