@@ -75,7 +75,7 @@ FLOORS = {
         *("file_place database_place", "adopt"),
     ),
     "console": (
-        "permissions passkey_access web_guard payout_counts kept_sheet payout_folder start_run",
+        "permissions passkey_access web_guard payout_counts payout_folder start_run",
         "rendering visits check_payout sheet_process",
         "pages",
         "console_app",
@@ -101,7 +101,7 @@ ROOMS_OF_LIBRARIES = {
     "botocore": {"custody/kms_key.py"},
     "polars": {
         *("sheet", "submit", "show", "cli", "api.py", "approval/plan_document.py", "opening/given_sheet.py"),
-        *("console/check_payout.py", "console/kept_sheet.py", "console/pages/check_page.py"),
+        *("console/check_payout.py", "console/pages/check_page.py"),
     },
     "pandera": {"sheet/check"},
     "openpyxl": {"sheet/write"},

@@ -5,9 +5,10 @@ table. Pages read only these, never the sheet itself.
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -18,7 +19,6 @@ import polars as pl
 
 from paygw_batch.approval.approval_keys import PublicKey
 from paygw_batch.clock import utc_now
-from paygw_batch.console.kept_sheet import keep_sheet, kept_sheet, kept_values
 from paygw_batch.console.payout_folder import (
     FOUND,
     HEADINGS,
@@ -35,6 +35,7 @@ from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.money import from_minor
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import Asked, PaygwError, SheetError, SheetQuestion
+from paygw_batch.files import write_whole
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import say
 from paygw_batch.opening.given_sheet import GivenSheet, Reading, minor_units_of, require_complete, suggested_reference
@@ -70,8 +71,9 @@ def check_again(folder: PayoutFolder, settings: Settings, rules: Rules, memory: 
     The journal is only asked about rows changed since the last time. No plan is drafted: `check_payout` does that,
     from the file itself. Returns False, and checks nothing, if the sheet was not kept or was read in another way.
     """
-    if (mending := folder.mending) is None or (sheet := kept_sheet(folder.kept, folder.reading(mending))) is None:
+    if (kept := _kept_sheet(folder)) is None:
         return False
+    mending, sheet = kept
     try:
         require_complete(settings, rules, set())
         submission = _submission(folder, _given_sheet(folder, settings, rules, mending), sheet)
@@ -85,17 +87,57 @@ def check_again(folder: PayoutFolder, settings: Settings, rules: Rules, memory: 
 
 def is_kept(folder: PayoutFolder) -> bool:
     """Whether `check_again` can check the corrections of a payout."""
-    mending = folder.mending
-    return mending is not None and kept_values(folder.kept, folder.reading(mending)) is not None
+    return _kept_values(folder) is not None
 
 
 def remember(folder: PayoutFolder, settings: Settings, rules: Rules, memory: ComparisonMemory) -> None:
     """Load a checked payout into `memory`, so that its first correction is as fast as later ones."""
-    if (mending := folder.mending) is None or (sheet := kept_sheet(folder.kept, folder.reading(mending))) is None:
+    if (kept := _kept_sheet(folder)) is not None:
+        mending, sheet = kept
+        submission = _submission(folder, _given_sheet(folder, settings, rules, mending), sheet)
+        with journal_for_document(settings, "console") as journal:
+            plan_sheet(submission, journal, memory=memory)
+
+
+_FRAMES = ("frame", "defects", "warnings")
+_VALUES = "sheet.json"
+MAX_KEPT_ROWS = 200_000
+"""A larger sheet is read from its file again: the pages lack the memory for it."""
+
+
+def _keep_sheet(folder: PayoutFolder, mending: Mending, sheet: Sheet) -> None:
+    """Keep a sheet as it was read, so that a correction needs no new process."""
+    folder.kept.mkdir(mode=0o700, exist_ok=True)
+    (folder.kept / _VALUES).unlink(missing_ok=True)
+    if sheet.frame.height > MAX_KEPT_ROWS:
         return
-    submission = _submission(folder, _given_sheet(folder, settings, rules, mending), sheet)
-    with journal_for_document(settings, "console") as journal:
-        plan_sheet(submission, journal, memory=memory)
+    for name in _FRAMES:
+        getattr(sheet, name).write_ipc(folder.kept / f"{name}.arrow", compression="lz4")
+    values = {field.name: getattr(sheet, field.name) for field in fields(sheet) if field.name not in _FRAMES}
+    content = {"reading": folder.reading(mending), "sheet": values}
+    write_whole(folder.kept / _VALUES, json.dumps(content, default=dict).encode())
+
+
+def _kept_sheet(folder: PayoutFolder) -> tuple[Mending, Sheet] | None:
+    """Return the corrections and the sheet as it was read; None if it is not kept, or was read in another way."""
+    if (kept := _kept_values(folder)) is None:
+        return None
+    mending, kept_values = kept
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in kept_values.items()
+    }
+    return mending, Sheet(**values | {name: pl.read_ipc(folder.kept / f"{name}.arrow") for name in _FRAMES})
+
+
+def _kept_values(folder: PayoutFolder) -> tuple[Mending, dict[str, Any]] | None:
+    """Return the corrections, and the values of a kept sheet other than its frames, as `_kept_sheet` does."""
+    if (mending := folder.mending) is None:
+        return None
+    try:
+        kept: dict[str, Any] = json.loads((folder.kept / _VALUES).read_bytes())
+    except FileNotFoundError:
+        return None
+    return (mending, kept["sheet"]) if kept["reading"] == folder.reading(mending) else None
 
 
 def _checked(
@@ -110,7 +152,7 @@ def _checked(
             mending, sheet = _read_as_before(folder, settings, rules, mending)
         given_sheet = _given_sheet(folder, settings, rules, mending)
         sheet = sheet or given_sheet.read()
-        keep_sheet(sheet, folder.kept, folder.reading(mending))
+        _keep_sheet(folder, mending, sheet)
         with journal_for_document(settings, "console") as journal:
             return _planned(folder, mending, _submission(folder, given_sheet, sheet), journal, maker)
     except PaygwError as error:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
@@ -19,7 +20,6 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from paygw_batch.clock import utc_now
-from paygw_batch.console.kept_sheet import CheckMemories
 from paygw_batch.console.pages import (
     check_page,
     new_payout_page,
@@ -45,6 +45,7 @@ from paygw_batch.language import say
 from paygw_batch.opening.given_sheet import rules_of
 from paygw_batch.opening.open_journal import journal_for_document
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.submit.compare_sheet import ComparisonMemory
 from paygw_batch.web_server import LOOPBACK, LocalServer, bounded, listen_on_loopback
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -131,6 +132,8 @@ ROUTES = (
 """Every page and every action. No other path exists."""
 _UPLOADS = ("/new", "/again", "/statement")
 """The endings of the paths that accept file uploads."""
+_MAX_SHEETS = 2
+"""The sheets remembered at once: one of 200,000 rows takes about 100 MB. A third one displaces the oldest."""
 
 
 def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str, str], port: int) -> Console:
@@ -167,7 +170,7 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
             now_s=time.time,
         ),
         counts=PayoutCounts(monotonic_s=time.monotonic),
-        memories=CheckMemories(),
+        memories=lru_cache(_MAX_SHEETS)(lambda _number: ComparisonMemory()),
         templates=page_templates(),
         program=(sys.executable, "-P", "-m", "paygw_batch", *options),
         environ=environ,
@@ -235,7 +238,8 @@ def serve_console(
 
         def served(settings: Settings) -> AsgiApp:
             console = console_of(settings, config=config, environ=environ, port=port)
-            return console_app(stack.enter_context(closing(console)))
+            stack.callback(console.sessions.close)
+            return console_app(console)
 
         app = CurrentPages(config, served(settings), lambda: served(read_again()), tell)
         asyncio.run(serve_pages(app, listener, ready=lambda: tell(say("The pages are at {place}.", place=place))))

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, tzinfo
 from decimal import Decimal
 from pathlib import Path
@@ -63,24 +62,18 @@ _DAYS = mark_all(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PageLink:
-    """A link to another page of a list."""
-
-    address: str
-    label: str
-
-
-def pages_after(after: int, next_after: int, anchor: str = "", /, **kept: str) -> Sequence[PageLink]:
+def pages_after(after: int, next_after: int, anchor: str = "", /, **kept: str) -> Sequence[tuple[str, str]]:
     """Return a list's links after a row: to its first page, and to the next one (0: none)."""
     labels = {say("First page"): 0 if after else None, say("Next page"): next_after or None}
     return page_links("after", labels, anchor, **kept)
 
 
-def page_links(name: str, places: Mapping[str, int | None], anchor: str = "", /, **kept: str) -> Sequence[PageLink]:
-    """Return links to positions in a list, by label. `name` is the position's name in the address, `kept` the rest."""
+def page_links(
+    name: str, places: Mapping[str, int | None], anchor: str = "", /, **kept: str
+) -> Sequence[tuple[str, str]]:
+    """Return links to positions in a list, with labels. `name` is the position's in the address, `kept` the rest."""
     return [
-        PageLink(f"?{urlencode({key: value for key, value in {**kept, name: place}.items() if value})}#{anchor}", label)
+        (f"?{urlencode({key: value for key, value in {**kept, name: place}.items() if value})}#{anchor}", label)
         for label, place in places.items()
         if place is not None
     ]

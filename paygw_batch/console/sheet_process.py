@@ -14,12 +14,10 @@ from paygw_batch.approval.approval_keys import read_public_key
 from paygw_batch.console.check_payout import check_payout, mark_payout
 from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.core.batch import PAYOUT
-from paygw_batch.errors import SheetError
-from paygw_batch.language import ENGLISH, language, say, use
+from paygw_batch.language import ENGLISH, language, use
 from paygw_batch.opening.given_sheet import rules_of
 from paygw_batch.processes import child_environment, forbid_core_dumps
 from paygw_batch.settings.configuration import Settings, load_settings, secret_variables
-from paygw_batch.sheet.write.rejects import NO_MARKED_WORKBOOK
 
 MAX_MEMORY_BYTES = 8 * 1024**3
 """Address space, of which libraries reserve far more than they use."""
@@ -28,30 +26,8 @@ MAX_PROCESSOR_S = 300
 LIMIT_S = 600
 IN_PROCESS_BYTES = 256 * 1024
 """A sheet up to this size, once checked, is checked again in the pages' process: starting one costs a second."""
-_PROGRAM = "from paygw_batch.console.sheet_process import main; main()"
-_MARKING = "from paygw_batch.console.sheet_process import mark; mark()"
-
-
-def check_in_process(
-    folder: PayoutFolder, settings: Settings, maker_key: str, *, config: Path, environ: Mapping[str, str]
-) -> None:
-    """Check a payout in another process. Raises `SheetError` if the process is killed."""
-    if not run_within_limits(_PROGRAM, [str(folder.path), maker_key], settings, config=config, environ=environ):
-        raise SheetError(
-            say("The sheet is too large: checking it needs more memory or time than is allowed."),
-            hint=say("Split it, and upload the parts."),
-        )
-
-
-def mark_in_process(
-    folder: PayoutFolder, settings: Settings, path: Path, *, config: Path, environ: Mapping[str, str]
-) -> None:
-    """Write the marked sheet of a payout to `path`, in another process. Raises `SheetError` if it cannot."""
-    if not run_within_limits(_MARKING, [str(folder.path), str(path)], settings, config=config, environ=environ):
-        raise SheetError(
-            say(NO_MARKED_WORKBOOK),
-            hint=say("Correct the cells on the page, or correct the file itself and upload it again."),
-        )
+CHECKING = "from paygw_batch.console.sheet_process import check; check()"
+MARKING = "from paygw_batch.console.sheet_process import mark; mark()"
 
 
 def run_within_limits(
@@ -94,7 +70,7 @@ def limit_this_process() -> Settings:
     return load_settings(Path(config), environ=os.environ, flags={("journal", "path"): journal} if journal else None)
 
 
-def main() -> None:
+def check() -> None:
     """Check one payout; the arguments are configuration, journal, folder and the maker's public key."""
     settings = limit_this_process()
     folder, key = sys.argv[3:]

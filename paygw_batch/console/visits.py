@@ -25,12 +25,12 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 from paygw_batch.clock import Now, timestamp
-from paygw_batch.console.kept_sheet import CheckMemories
 from paygw_batch.console.passkey_access import PasskeyAccess, SignedInKey, WebSession, WebSessions
 from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.payout_folder import is_folder_name, uploads_by_batch
 from paygw_batch.console.permissions import Act, Member, Role, may
 from paygw_batch.console.rendering import own_names, shown_for
+from paygw_batch.console.sheet_process import run_within_limits
 from paygw_batch.console.web_guard import BodyRefused
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.rules import Rules
@@ -47,6 +47,7 @@ from paygw_batch.opening.open_journal import journal_for_planning, place_of
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.columns import columns_of_operation
 from paygw_batch.show.remittance import masked
+from paygw_batch.submit.compare_sheet import ComparisonMemory
 
 _MAX_ROW_DIGITS = 10
 _SECRETS = frozenset({"token"})
@@ -99,7 +100,8 @@ class Console:
     access: PasskeyAccess
     sessions: WebSessions
     counts: PayoutCounts
-    memories: CheckMemories
+    memories: Callable[[str], ComparisonMemory]
+    """Returns the memory of a payout in preparation by its number, empty if it was not corrected recently."""
     templates: Environment
     program: tuple[str, ...]
     environ: Mapping[str, str] = field(repr=False)
@@ -107,8 +109,9 @@ class Console:
     origins: frozenset[str]
     cookie: str
 
-    def close(self) -> None:
-        self.sessions.close()
+    def ran_within_limits(self, program: str, *arguments: str) -> bool:
+        """Run one of our programs on an upload, in a process with limits; return whether it ended by itself."""
+        return run_within_limits(program, arguments, self.settings, config=self.config, environ=self.environ)
 
     @property
     def directory(self) -> Path:

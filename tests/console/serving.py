@@ -32,4 +32,4 @@ def served(program: Program, listener: socket) -> Iterator[None]:
     finally:
         server.end()
         thread.join()
-        console.close()
+        console.sessions.close()

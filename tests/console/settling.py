@@ -1,13 +1,7 @@
 """Rows in doubt at the pages: settled by word, by order, by statement."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
-import pytest
-
-from paygw_batch.console.pages import orders
-from paygw_batch.console.pages.orders import StatementFolder, read_statement_of
-from paygw_batch.settings.configuration import Settings
 from tests.support.people import House, Person
 from tests.support.program import HEADING
 
@@ -57,13 +51,3 @@ def drafted(person: Person, batch: str, row: int, said: str = "rejected") -> str
     status, place = settle(person, batch, row, said)
     assert (status, place.startswith("/orders/")) == ("303", True), place
     return place
-
-
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read statements in this process: another one costs a second. The stories read them as the pages do."""
-
-    def run(_program: str, given: Sequence[str], settings: Settings, **_where: object) -> bool:
-        read_statement_of(StatementFolder(Path(given[0])), settings)
-        return True
-
-    monkeypatch.setattr(orders, "run_within_limits", run)

@@ -2,19 +2,18 @@
 
 import io
 import re
+from collections.abc import Sequence
 from html import unescape
 from threading import Event
 
 import openpyxl
 import pytest
 
-from paygw_batch.approval.approval_keys import read_public_key
 from paygw_batch.approval.plan_document import read_plan
-from paygw_batch.console.check_payout import check_payout
+from paygw_batch.console import visits
 from paygw_batch.console.pages import plan_page, preparing
-from paygw_batch.console.payout_folder import PayoutFolder
-from paygw_batch.errors import SheetError
 from paygw_batch.settings.configuration import Settings
+from tests.console.checking import run_here
 from tests.console.preparing import PAYROLL, columns, digest, finished, folder_of, sheet, signed, to_pay, uploaded
 from tests.support.patience import PATIENCE_S
 from tests.support.people import APPROVER, AUDITOR, MAKER, House, Person, newest_entries
@@ -354,13 +353,11 @@ def test_problem_of_most_rows_is_single_sentence(house: House) -> None:
 def test_large_sheet_is_read_while_page_waits(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Event()
 
-    def check(folder: PayoutFolder, settings: Settings, key: str, **_where: object) -> None:
+    def run(program: str, given: Sequence[str], settings: Settings, **_where: object) -> bool:
         assert gate.wait(timeout=PATIENCE_S)
-        maker = read_public_key(key)
-        assert maker is not None
-        check_payout(folder, settings, house.console.rules, maker)
+        return run_here(program, given, settings)
 
-    monkeypatch.setattr(preparing, "check_in_process", check)
+    monkeypatch.setattr(visits, "run_within_limits", run)
     monkeypatch.setattr(preparing, "IN_PROCESS_BYTES", 100)
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(990))
@@ -377,13 +374,11 @@ def test_large_sheet_is_read_while_page_waits(house: House, monkeypatch: pytest.
 def test_sheet_above_limits_is_checked_only_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = []
 
-    def check(_folder: PayoutFolder, *_given: object, **_where: object) -> None:
+    def run(*_given: object, **_where: object) -> bool:
         tries.append(1)
-        raise SheetError(
-            "The sheet is too large: checking it needs more memory or time than is allowed.", hint="Split it."
-        )
+        return False
 
-    monkeypatch.setattr(preparing, "check_in_process", check)
+    monkeypatch.setattr(visits, "run_within_limits", run)
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(1))
     for _ in range(2):

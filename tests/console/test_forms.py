@@ -28,9 +28,9 @@ from paygw_batch.journal.lock import RunLock, lock_path
 from paygw_batch.opening.open_journal import journal_for_planning
 from paygw_batch.settle.kept_documents import withdrawn_at_a_page
 from paygw_batch.submit.approvals import withdraw_document
+from tests.console.checking import checked_here
 from tests.console.preparing import NO_APPROVAL, folder_of, sheet, signed, uploaded
 from tests.console.settling import DECLINES, drafted, paid, settle
-from tests.console.settling import here as read_statements_here
 from tests.support.clocks import SetClock, clock_of
 from tests.support.keyed_people import FROM_PAGES, KEYS, PasskeyHouse, made
 from tests.support.patience import until
@@ -386,7 +386,7 @@ def desk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, set_clock: SetClock
 ) -> Iterator[Desk]:
     """Return the people of a house in which a started run is a process that waits."""
-    read_statements_here(monkeypatch)
+    checked_here(monkeypatch)
     house = House(set_up(tmp_path, behaviour=DECLINES))
     if not str(request.node.callspec.params["path"]).startswith("/sheets/"):
         text = house.program.config.read_text()

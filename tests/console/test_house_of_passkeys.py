@@ -45,7 +45,7 @@ def test_members_without_keys_start_pages_but_approve_nothing(config: Path) -> N
     assert not console.access.keys
     with pytest.raises(ConfigurationError, match="nothing could ever be approved"):
         required_policy(settings)
-    console.close()
+    console.sessions.close()
 
 
 def asked(pages: Any, path: str) -> str:

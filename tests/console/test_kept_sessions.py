@@ -211,7 +211,7 @@ def test_session_file_readable_by_others_is_refused(serve: Serve, journal: Path)
 def test_sessions_outlive_restart_of_pages(house: House) -> None:
     people = {name: house.person(name) for name in (MAKER, APPROVER, AUDITOR)}
     tokens = {name: person.token("/") for name, person in people.items()}
-    house.console.close()
+    house.console.sessions.close()
     again = House(house.program)
     for name, person in people.items():
         new = again.stranger()

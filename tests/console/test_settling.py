@@ -28,9 +28,10 @@ from paygw_batch.journal.lock import RunLock, lock_path
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
 from paygw_batch.opening.open_journal import journal_to_read
 from paygw_batch.settle.kept_documents import check_kept_orders
+from tests.console.checking import checked_here
 from tests.console.french import choose, sentences, texts
 from tests.console.preparing import NO_APPROVAL
-from tests.console.settling import DECLINES, PAYS, TICKET, drafted, here, paid, settle
+from tests.console.settling import DECLINES, PAYS, TICKET, drafted, paid, settle
 from tests.support.clocks import SetClock, clock_of
 from tests.support.clusters import ClusterProgram
 from tests.support.journal_rows import outcome_of
@@ -53,7 +54,7 @@ def house(tmp_path: Path) -> Iterator[House]:
     config.write_text(config.read_text().replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]"))
     house = House(house.program)
     yield house
-    house.console.close()
+    house.console.sessions.close()
 
 
 def hidden(page: str, name: str) -> str:
@@ -398,7 +399,7 @@ def carried_out(person: Person, place: str, code: str | None = None) -> Sequence
 @pytest.fixture
 def doubtful(house: House, monkeypatch: pytest.MonkeyPatch) -> str:
     """A batch of which rows 2 to 5 are in doubt, 6 is rejected and 7 is paid."""
-    here(monkeypatch)
+    checked_here(monkeypatch)
     return paid(house, "9006.00", "9006.10", "9008.20", "9006.30", "9001.00", "100.00")
 
 
@@ -510,7 +511,7 @@ def test_file_other_than_statement_is_not_kept(
 ) -> None:
     batch = paid(house, "100.00")
     if content:  # one of them in the process with limits, as the pages do
-        here(monkeypatch)
+        checked_here(monkeypatch)
     answer = house.person(MAKER).upload(f"/payouts/{batch}/statement", name, content)
     assert (answer.status_code, why in answer.text) == (409, True), answer.text
     assert not list((house.console.directory / "statements").glob("*"))
@@ -521,7 +522,7 @@ def test_file_other_than_statement_is_not_kept(
 
 
 def test_hostile_texts_are_only_texts_on_these_pages(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    here(monkeypatch)
+    checked_here(monkeypatch)
     hostile = "<img src=x onerror=alert(1)>"
     (house.program.home / "behaviour.toml").write_text(DECLINES.replace("The account is closed.", hostile))
     batch = paid(house, "9001.00", "9006.00")
@@ -575,7 +576,7 @@ def test_postgres_journal_is_settled_by_same_pages(tmp_path: Path, postgres_serv
     assert ada.get(order).headers["location"] == f"/payouts/{batch}"
     assert [line["client_orderid"] for line in program.record()][-1] == "P-3-r2"
     assert kept_orders(house) == 2
-    house.console.close()
+    house.console.sessions.close()
     postgres_server.drop_database(database)
 
 
@@ -599,7 +600,7 @@ def house_with_proof(house: House) -> Iterator[House]:
     config.write_text(config.read_text() + evidence)
     found = House(house.program)
     yield found
-    found.console.close()
+    found.console.sessions.close()
 
 
 def declined(house: House, batch: str) -> bytes:

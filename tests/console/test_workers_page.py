@@ -23,8 +23,7 @@ RUN = RunNow("b" * 16, "salaries.csv", 12_345, is_urgent=True, is_stopped=False)
 
 def test_rows_per_minute_count_from_worker_start() -> None:
     page = people_page.shown_work(SharedWork([WORKER], [RUN], GATE), [], Settings.model_validate({}), NOW)
-    (one,) = page["workers"]
-    assert (one.rows_a_minute, one.sheet_name) == (300, "salaries.csv")
+    assert page["workers"] == [(WORKER, "salaries.csv", 300)]
     assert (page["rate_per_s"], page["in_flight"], page["stop_reason"]) == (50, 8, "")
 
 
@@ -83,5 +82,5 @@ def test_the_page_shows_a_worker(tmp_path: Path, postgres_server: PostgresServer
     worker.terminate()
     worker.communicate(timeout=PATIENCE_S)
     assert worker.returncode == 0
-    house.console.close()
+    house.console.sessions.close()
     postgres_server.drop_database(database)

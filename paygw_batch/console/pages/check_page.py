@@ -68,14 +68,6 @@ class ShownRow:
 
 
 @dataclass(frozen=True, slots=True)
-class CellPlace:
-    """A cell of the sheet."""
-
-    row: int
-    column: str
-
-
-@dataclass(frozen=True, slots=True)
 class ShownChange:
     """The change just made, as a sentence, and the form that undoes it (empty if there is none).
 
@@ -85,16 +77,6 @@ class ShownChange:
     sentence: str
     undo: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class KindAnswered:
-    """A kind of defect for which several cells have one correction each; `answers` is their digest."""
-
-    code: str
-    label: str
-    cells: int
-    answers: str
 
 
 def check_sheet(visit: Visit) -> Response:
@@ -127,8 +109,8 @@ def check_sheet(visit: Visit) -> Response:
         kind = _first_kind(result)
     focus = _next_cell(red, result, visit, kind) if change is not None or visit.query("row") else None
     rows = _rows(payout, result, kind, after)
-    if focus is not None and focus.row not in [row.number for row in rows[:ROWS_A_PAGE]]:
-        after = focus.row - 1 if focus.row > after else 0
+    if focus is not None and focus[0] not in [row.number for row in rows[:ROWS_A_PAGE]]:
+        after = focus[0] - 1 if focus[0] > after else 0
         rows = _rows(payout, result, kind, after)
     return visit.page(
         "check.html",
@@ -173,7 +155,7 @@ def _red_cells(payout: PayoutFolder, result: CheckedSheet) -> pl.DataFrame:
     return cells.select("row", "column", "code", place=place).sort("row", "place")
 
 
-def _next_cell(red: pl.DataFrame, result: CheckedSheet, visit: Visit, kind: str) -> CellPlace | None:
+def _next_cell(red: pl.DataFrame, result: CheckedSheet, visit: Visit, kind: str) -> tuple[int, str] | None:
     """Return the red cell at or after the last change; after the last one, the first of all."""
     shown = red if kind == _TO_MEND else red.filter(pl.col("code") == kind)
     row, column = visit.query_number("row"), visit.query("column")
@@ -181,7 +163,7 @@ def _next_cell(red: pl.DataFrame, result: CheckedSheet, visit: Visit, kind: str)
     is_after = (pl.col("row") > row) | ((pl.col("row") == row) & (pl.col("place") >= place))
     for cells in (shown.filter(is_after), shown):
         if cells.height:
-            return CellPlace(int(cells["row"][0]), str(cells["column"][0]))
+            return int(cells["row"][0]), str(cells["column"][0])
     return None
 
 
@@ -211,13 +193,16 @@ def _change(visit: Visit, payout: PayoutFolder, result: CheckedSheet) -> ShownCh
             return None
 
 
-def _answered(payout: PayoutFolder, result: CheckedSheet, kind: str) -> Iterator[KindAnswered]:
-    """Yield the kinds for which several cells have one correction: in all rows to correct, or of the kind shown."""
+def _answered(payout: PayoutFolder, result: CheckedSheet, kind: str) -> Iterator[tuple[FoundKind, int, str]]:
+    """Yield the kinds for which several cells have one correction each, with their number and a digest of the answers.
+
+    They are those of all rows to correct, or the kind shown.
+    """
     for entry in result.kinds:
         if entry.is_defect and kind in {_TO_MEND, entry.code}:
             answers = _answers(payout, entry.code)
             if answers.height > 1:
-                yield KindAnswered(entry.code, entry.label, answers.height, _digest_of_answers(answers))
+                yield entry, answers.height, _digest_of_answers(answers)
 
 
 def _mostly(result: CheckedSheet) -> Sequence[FoundKind]:

@@ -33,7 +33,7 @@ from paygw_batch.console.payout_folder import (
     new_folder_name,
     plain_file_name,
 )
-from paygw_batch.console.sheet_process import mark_in_process
+from paygw_batch.console.sheet_process import MARKING
 from paygw_batch.console.visits import (
     FieldRefused,
     PageNotFound,
@@ -45,11 +45,12 @@ from paygw_batch.console.visits import (
     made_once,
 )
 from paygw_batch.core.money import parse_amount
-from paygw_batch.errors import Asked, UsageError
+from paygw_batch.errors import Asked, SheetError, UsageError
 from paygw_batch.language import say
 from paygw_batch.opening.given_sheet import Reading
 from paygw_batch.settings.sections import Names, Numbers
 from paygw_batch.sheet.check.mending import Mending, with_headings, write_mending
+from paygw_batch.sheet.write.rejects import NO_MARKED_WORKBOOK
 from paygw_batch.sheet.write.template import write_template
 
 _MAX_TITLE = 80
@@ -214,11 +215,15 @@ def state_totals(visit: Visit) -> Response:
 
 def download_marked(visit: Visit) -> Response:
     """Return the sheet as a workbook, with all corrections made here, and its red cells."""
-    payout, console = folder(visit), visit.console
+    payout = folder(visit)
     readable(visit, payout)
 
     def write(path: Path) -> str:
-        mark_in_process(payout, console.settings, path, config=console.config, environ=console.environ)
+        if not visit.console.ran_within_limits(MARKING, str(payout.path), str(path)):
+            raise SheetError(
+                say(NO_MARKED_WORKBOOK),
+                hint=say("Correct the cells on the page, or correct the file itself and upload it again."),
+            )
         return f"{payout.sheet.stem.removesuffix('.marked')}.marked.xlsx"
 
     return file_to_take_away(visit, "xlsx", write)

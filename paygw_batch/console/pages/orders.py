@@ -27,9 +27,9 @@ from paygw_batch.console.pages.agreement import (
 )
 from paygw_batch.console.payout_folder import NamedFolder, move_in, new_named_folder
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.sheet_process import limit_this_process, run_within_limits
+from paygw_batch.console.sheet_process import limit_this_process
 from paygw_batch.console.start_run import StartedRun, start_run
-from paygw_batch.console.visits import PageOutdated, Visit
+from paygw_batch.console.visits import Console, PageOutdated, Visit
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.errors import ApprovalError, JournalHeld, PaygwError, SheetError
 from paygw_batch.files import write_whole
@@ -43,7 +43,7 @@ from paygw_batch.settle.settle_rows import AskedStatement, as_of_time, carry_out
 from paygw_batch.settle.statement import SIGNATURE_ENDING
 from paygw_batch.submit.approvals import order_problem
 
-_PROGRAM = "from paygw_batch.console.pages.orders import main; main()"
+READING = "from paygw_batch.console.pages.orders import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +144,9 @@ def statement_folders(directory: Path, batch: str) -> Iterator[StatementFolder]:
     yield from (folder for uploaded, folder in uploads if uploaded.batch == batch)
 
 
-def read_in_process(folder: StatementFolder, settings: Settings, *, config: Path, environ: Mapping[str, str]) -> None:
+def read_in_process(folder: StatementFolder, console: Console) -> None:
     """Read a statement in another process. Raises `SheetError` if it cannot be read."""
-    if not run_within_limits(_PROGRAM, [str(folder.path)], settings, config=config, environ=environ):
+    if not console.ran_within_limits(READING, str(folder.path)):
         raise SheetError(
             say("The statement is too large: reading it needs more memory or time than is allowed."),
             hint=say("Split it, and upload the parts."),

@@ -351,9 +351,15 @@ def download_reconciliation(visit: Visit) -> Response:
     if ending not in FILE_TYPES or (ending == "xlsx" and not has_workbooks()):
         raise PageNotFound(say("There is no such file."))
 
+    minor_units, quarantine_h = minor_units_of(visit.console.rules), visit.console.settings.submission.quarantine_h
+    reader = Reader(when, _deed_told, is_operator=False)
+
     def write(path: Path) -> str:
+        out, report = (None, path) if ending == "html" else (path, None)
         with payout_at(visit) as (journal, record):
-            _write(visit, journal, record, path)
+            write_results(
+                journal, record, minor_units, out=out, report=report, quarantine_h=quarantine_h, reader=reader
+            )
         return f"{Path(record.sheet_name).stem}.reconciliation.{ending}"
 
     return file_to_take_away(visit, ending, write)
@@ -368,11 +374,3 @@ def download_advices(visit: Visit) -> Response:
         return f"{Path(record.sheet_name).stem}.advices.html"
 
     return file_to_take_away(visit, "html", write)
-
-
-def _write(visit: Visit, journal: JournalReader, record: BatchRecord, path: Path) -> None:
-    minor_units, quarantine_h = minor_units_of(visit.console.rules), visit.console.settings.submission.quarantine_h
-    is_page = path.suffix == ".html"
-    out, report = (None, path) if is_page else (path, None)
-    reader = Reader(when, _deed_told, is_operator=False)
-    write_results(journal, record, minor_units, out=out, report=report, quarantine_h=quarantine_h, reader=reader)

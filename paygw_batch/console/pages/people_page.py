@@ -40,15 +40,6 @@ _JOBS: Mapping[str, str] = {
 """The timetable's jobs in words, except those of folders."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownWorker:
-    """A worker, the sheet it is sending, and its rate in rows a minute since it started."""
-
-    life: WorkerLife
-    sheet_name: str
-    rows_a_minute: float
-
-
 def workers_of_all_hosts(visit: Visit) -> Response:
     """Show the workers. Raises `PageNotFound` if the journal is a file, which only one machine sends from."""
     settings = visit.console.settings
@@ -63,10 +54,14 @@ def shown_work(work: SharedWork, jobs: Sequence[TimetableJob], settings: Setting
     """Return the values of the page about the work of all hosts."""
     gate, configured = work.gate, settings.submission
     names = {run.batch: run.sheet_name for run in work.runs}
+
+    def rows_a_minute(worker: WorkerLife) -> float:
+        minutes = (now - datetime.fromisoformat(worker.since)).total_seconds() / 60
+        return worker.rows / minutes if minutes > 0 else 0.0
+
     return {
-        "workers": [
-            ShownWorker(worker, names.get(worker.batch or "", ""), _rate(worker, now)) for worker in work.workers
-        ],
+        # Each with the sheet that it is sending, and its rate in rows a minute since it started.
+        "workers": [(worker, names.get(worker.batch or "", ""), rows_a_minute(worker)) for worker in work.workers],
         "work": work,
         "jobs": [(_job_words(job.name, settings), job) for job in jobs],
         # 0: no limit.
@@ -86,11 +81,6 @@ def _job_words(name: str, settings: Settings) -> str:
     if name in folders:
         return say("Pay the sheets in the folder {folder}", folder=folders[name])
     return say("Pay the sheets in a folder of another machine")
-
-
-def _rate(worker: WorkerLife, now: datetime) -> float:
-    minutes = (now - datetime.fromisoformat(worker.since)).total_seconds() / 60
-    return worker.rows / minutes if minutes > 0 else 0.0
 
 
 ENTRIES_A_PAGE = 50
@@ -117,15 +107,6 @@ _OTHER_REASON = mark("it could not be done")
 
 
 @dataclass(frozen=True, slots=True)
-class ShownAct:
-    """An entry of the audit trail in the words of the pages. `about` names the sheet and the row."""
-
-    entry: AuditEntry
-    about: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class OwnCheck:
     """The program's last check of itself from these pages. `at` is empty if there was none.
 
@@ -142,27 +123,20 @@ class OwnCheck:
     findings: Sequence[tuple[str, str]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class JournalHealth:
-    """The journal as the page shows it. `ahead_s` is its clock compared with the gateway's; None if unknown."""
-
-    facts: int
-    newest_time: str | None
-    ahead_s: float | None
-
-
 def people_and_health(visit: Visit) -> Response:
     console, settings = visit.console, visit.console.settings
     keys: dict[Member, list[str]] = defaultdict(list)
     for key, owner in console.access.keys.items():
         keys[owner].append(key.fingerprint)
     before = visit.query_number("before") or NO_ENTRY
-    health, acts, trouble = None, list[ShownAct](), ""
+    head, acts, trouble = None, list[tuple[AuditEntry, str, str]](), ""
     try:
         with journal_to_read(settings) as journal:
             head, about = journal.head(), _about(visit, journal)
-            health = JournalHealth(head.seq, head.newest_time, None if head.clock is None else head.clock.ahead_s)
-            acts = [_shown_act(entry, about) for entry in journal.acts(before=before, limit=ENTRIES_A_PAGE)]
+            acts = [
+                (entry, about(entry.thing), _why_refused(entry))
+                for entry in journal.acts(before=before, limit=ENTRIES_A_PAGE)
+            ]
     except PaygwError as error:
         trouble = error.message
     is_file = database_of(settings) is None
@@ -173,16 +147,14 @@ def people_and_health(visit: Visit) -> Response:
         needed=settings.approval.needed,
         expires_h=settings.approval.expires_h,
         endpoint=settings.endpoint(),
-        journal=health,
+        journal=head,
         running=running_now(settings),
         # Whether the journal is a file, which `backup` copies and only one machine sends from.
         is_file=is_file,
         copied_at=file_of(settings).copied_at() if is_file else None,
         checks=[_own_check(visit, name) for name in _CHECKS],
         entries=acts,
-        pages=page_links(
-            "before", {say("Older entries"): acts[-1].entry.number if len(acts) == ENTRIES_A_PAGE else None}
-        ),
+        pages=page_links("before", {say("Older entries"): acts[-1][0].number if len(acts) == ENTRIES_A_PAGE else None}),
         # Why the audit trail cannot be read.
         trouble=trouble,
     )
@@ -216,9 +188,8 @@ def _own_check(visit: Visit, name: str) -> OwnCheck:
     return OwnCheck(name, about, False, run.at, run.by, summary.get("exit_code") == 0, message, findings)
 
 
-def _shown_act(entry: AuditEntry, about: Callable[[str], str]) -> ShownAct:
-    is_refused = entry.result == AuditResult.REFUSED
-    return ShownAct(entry, about(entry.thing), say(_WHY.get(entry.said, _OTHER_REASON)) if is_refused else "")
+def _why_refused(entry: AuditEntry) -> str:
+    return say(_WHY.get(entry.said, _OTHER_REASON)) if entry.result == AuditResult.REFUSED else ""
 
 
 def _about(visit: Visit, journal: JournalReader) -> Callable[[str], str]:

@@ -16,7 +16,7 @@ from paygw_batch.console.check_payout import check_again, check_payout, is_kept,
 from paygw_batch.console.pages.agreement import withdraw
 from paygw_batch.console.payout_folder import CheckedSheet, PayoutFolder, UnreadableSheet
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.sheet_process import IN_PROCESS_BYTES, check_in_process
+from paygw_batch.console.sheet_process import CHECKING, IN_PROCESS_BYTES
 from paygw_batch.console.start_run import started_run
 from paygw_batch.console.visits import ActRefused, Console, PageNotFound, PageOutdated, Visit, made_once
 from paygw_batch.errors import SheetError
@@ -70,13 +70,15 @@ def checked(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -> Che
         if (result := _known(payout, to_sign=to_sign)) is not None:
             return result
         key, console = own_key(visit.console, payout.uploaded.by), visit.console
-        settings, rules, memory = console.settings, console.rules, console.memories.of(payout.number)
+        settings, rules, memory = console.settings, console.rules, console.memories(payout.number)
         if payout.was_read and _is_small(payout):
             check_payout(payout, settings, rules, key)
         elif payout.checked is not None or not check_again(payout, settings, rules, memory):
-            try:
-                check_in_process(payout, settings, key.text, config=console.config, environ=console.environ)
-            except SheetError as error:
+            if not console.ran_within_limits(CHECKING, str(payout.path), key.text):
+                error = SheetError(
+                    say("The sheet is too large: checking it needs more memory or time than is allowed."),
+                    hint=say("Split it, and upload the parts."),
+                )
                 payout.write_checked(unreadable(error))
             payout = PayoutFolder(payout.path)  # a first check may take over the answers of an earlier payout
             if isinstance(result := payout.checked, CheckedSheet) and not result.is_ready:

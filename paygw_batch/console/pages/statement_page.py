@@ -133,7 +133,7 @@ def upload_statement(visit: Visit) -> Response:
 
 def _read_once(visit: Visit, content: Path, uploaded: UploadedStatement) -> str:
     """Store a statement and read it; return its number. A form sent twice finds it there."""
-    console, number = visit.console, visit.form.get("upload", "")
+    number = visit.form.get("upload", "")
     number = number if is_folder_name(number) else new_folder_name()
     with made_once(number):
         before = StatementFolder.named(_directory(visit), number)
@@ -145,7 +145,7 @@ def _read_once(visit: Visit, content: Path, uploaded: UploadedStatement) -> str:
         if visit.signature is not None:
             folder.keep_signature(visit.signature.file.read(_MAX_SIGNATURE_BYTES))
         try:
-            read_in_process(folder, console.settings, config=console.config, environ=console.environ)
+            read_in_process(folder, visit.console)
         except SheetError:
             folder.remove()
             raise
