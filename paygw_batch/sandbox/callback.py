@@ -77,10 +77,6 @@ CallbackProof = CallbackHash | CallbackHeader
 """How the sandbox proves its notifications."""
 
 
-def by_secret(algorithm: str, secret: bytes) -> Callable[[bytes], bytes]:
-    return lambda body: hmac.digest(secret, body, algorithm.removeprefix("hmac-"))
-
-
 def by_key(algorithm: str, key: RSAPrivateKey) -> Callable[[bytes], bytes]:
     """Return the proof by an RSA signature: `rsa-sha256`, `rsa-sha512` or `rsa-pss-sha256`."""
     digest = SHA512() if algorithm == "rsa-sha512" else SHA256()

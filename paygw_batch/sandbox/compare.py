@@ -9,7 +9,6 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
@@ -23,51 +22,35 @@ _MONEY_MOVED = frozenset({"paid", "accepted", "returned"})
 _COLUMNS = frozenset(
     {"client_orderid", "sent_orderid", "state", "country", "currency", "amount", "account_number", "phone"}
 )
-_RELEASED = re.compile(r"(.+)-r[0-9]+", re.DOTALL)
+_RELEASE = re.compile(r"(?<=.)-r[0-9]+\Z", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordDifference:
-    """A difference between record and reconciliation for one row. The sentence holds no payee's data."""
-
-    client_orderid: str
-    sentence: str
-
-
-def compare(record: Iterable[RecordLine], reconciliation: Iterable[Mapping[str, str]]) -> list[RecordDifference]:
+def compare(record: Iterable[RecordLine], reconciliation: Iterable[Mapping[str, str]]) -> list[str]:
     """Return the differences, in the order of the reconciliation's rows (its columns as text, by name).
+
+    Each is a sentence behind the order id of its row, without a payee's data.
 
     An order of the record belongs to the row with its id, or with its id before a release's suffix (`ID-r2`). Orders of
     no row are left out: the record is kept over many batches. A row in doubt agrees with anything but a double payment.
     """
-    rows = _by_order_id(reconciliation)
+    rows: dict[str, Mapping[str, str]] = {}
+    for row in reconciliation:
+        order_id = row["client_orderid"]  # of rows that share one, all but one at most are invalid and give way
+        if order_id and (order_id not in rows or rows[order_id]["state"] == "invalid"):
+            rows[order_id] = row
     sent_as = {row["sent_orderid"]: order_id for order_id, row in rows.items() if row["sent_orderid"]}
     committed: defaultdict[str, list[RecordLine]] = defaultdict(list)
     for line in record:
         sent = line.client_orderid
-        order_id = next((each for each in (sent, sent_as.get(sent), _stem(sent)) if each in rows), None)
-        if order_id is not None and line.committed == "yes":
-            committed[order_id].append(line)
+        candidates = (sent, sent_as.get(sent, ""), _RELEASE.sub("", sent))
+        taken_for = next((each for each in candidates if each in rows), None)
+        if taken_for is not None and line.committed == "yes":
+            committed[taken_for].append(line)
     return [
-        RecordDifference(order_id, sentence)
+        f"{order_id}: {sentence}"
         for order_id, row in rows.items()
         for sentence in _sentences(row, committed.get(order_id, []))
     ]
-
-
-def _by_order_id(reconciliation: Iterable[Mapping[str, str]]) -> Mapping[str, Mapping[str, str]]:
-    """Return the rows by order id; of rows that share one, all but one at most are invalid and give way."""
-    rows: dict[str, Mapping[str, str]] = {}
-    for row in reconciliation:
-        order_id = row["client_orderid"]
-        if order_id and (order_id not in rows or rows[order_id]["state"] == "invalid"):
-            rows[order_id] = row
-    return rows
-
-
-def _stem(order_id: str) -> str | None:
-    match = _RELEASED.fullmatch(order_id)
-    return None if match is None else match[1]
 
 
 def _sentences(row: Mapping[str, str], committed: Sequence[RecordLine]) -> Iterable[str]:
@@ -123,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"{fit_for_terminal(problem.message)}\n")
         return problem.exit_code
     for each in differences:
-        sys.stdout.write(fit_for_terminal(f"{each.client_orderid}: {each.sentence}") + "\n")
+        sys.stdout.write(fit_for_terminal(each) + "\n")
     sys.stdout.write(f"Differences: {len(differences)}.\n")
     return 1 if differences else 0
 

@@ -1,6 +1,8 @@
 """Configures the built-in gateway from the settings: the requests it accepts, and the proof of its notifications."""
 
+import hmac
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from paygw_batch.core.batch import PAYOUT
@@ -10,7 +12,7 @@ from paygw_batch.gateway.notification import HeaderHash, SharedSecretHash
 from paygw_batch.gateway.signing.key import SigningKey
 from paygw_batch.opening.gateway_access import authenticity, control_secret, field_names, signed_header, supplies_of
 from paygw_batch.opening.given_sheet import as_answered, operation_of
-from paygw_batch.sandbox.callback import CallbackHash, CallbackHeader, CallbackProof, by_key, by_secret
+from paygw_batch.sandbox.callback import CallbackHash, CallbackHeader, CallbackProof, by_key
 from paygw_batch.sandbox.form import ControlRule, Expects
 from paygw_batch.sandbox.reply import load_behaviour, shipped_behaviour
 from paygw_batch.sandbox.server import SandboxConfig, Served
@@ -54,7 +56,9 @@ def _callback_proof(settings: Settings, environ: Mapping[str, str]) -> CallbackP
         case SharedSecretHash():
             return CallbackHash(check.algorithm, check.fields, check.separator, check.hash_field, check.secret)
         case HeaderHash(algorithm, header, secret):
-            return CallbackHeader(header.name, header.encoding, header.prefix, by_secret(algorithm, secret))
+            digest = algorithm.removeprefix("hmac-")
+            proof = partial(hmac.digest, secret, digest=digest)
+            return CallbackHeader(header.name, header.encoding, header.prefix, proof)
         case _:
             return None
 

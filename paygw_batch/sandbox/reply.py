@@ -297,13 +297,12 @@ class EnquiryDesk:
 
     def __init__(
         self,
-        operation: Operation,
         verifier: Verifier,
         records: Sequence[Path],
         enquiries: Enquiries,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._operation = operation
+        self._operation = verifier.operation
         self._verifier = verifier
         self._records = records
         self._enquiries = enquiries

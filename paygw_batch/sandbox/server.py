@@ -78,15 +78,6 @@ class SandboxConfig:
         return self.served[0].record_path.with_name("sandbox-callbacks.csv")
 
 
-@dataclass(frozen=True, slots=True)
-class _Desk:
-    """Verifies and records the orders of one operation."""
-
-    operation: Operation
-    record: Record
-    verifier: Verifier
-
-
 class SandboxApp:
     """The ASGI callable. Its scope's `state` must hold `transport`, so that a connection can be dropped.
 
@@ -110,35 +101,26 @@ class SandboxApp:
         authenticator = Authenticator(
             consumer_key=config.consumer_key, public_key_pem=config.public_key_pem, profile=profile
         )
-        self._desks = [
-            _Desk(
-                served.operation,
-                records[served.operation.name],
-                Verifier(
-                    endpoint_id=config.endpoint_id,
-                    operation=served.operation,
-                    rules=served.rules,
-                    authenticator=authenticator,
-                    clock=clock,
-                    expects=served.expects,
-                ),
+
+        def verifier(operation: Operation, rules: Rules, expects: Expects) -> Verifier:
+            return Verifier(
+                endpoint_id=config.endpoint_id,
+                operation=operation,
+                rules=rules,
+                authenticator=authenticator,
+                clock=clock,
+                expects=expects,
             )
+
+        self._desks = [
+            (verifier(served.operation, served.rules, served.expects), records[served.operation.name])
             for served in config.served
         ]
-        self._enquiries = self._enquiry_desk(config, authenticator)
-
-    def _enquiry_desk(self, config: SandboxConfig, authenticator: Authenticator) -> EnquiryDesk | None:
-        if config.enquiry is None:
-            return None
-        verifier = Verifier(
-            endpoint_id=config.endpoint_id,
-            operation=config.enquiry,
-            rules={},
-            authenticator=authenticator,
-            clock=self._clock,
-        )
-        records = [served.record_path for served in config.served]
-        return EnquiryDesk(config.enquiry, verifier, records, config.behaviour.enquiry, self._clock)
+        self._enquiries: EnquiryDesk | None = None
+        if config.enquiry is not None:
+            paths = [served.record_path for served in config.served]
+            enquirer = verifier(config.enquiry, {}, Expects())
+            self._enquiries = EnquiryDesk(enquirer, paths, config.behaviour.enquiry, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request. A request that did not arrive whole is ignored."""
@@ -153,25 +135,25 @@ class SandboxApp:
 
     async def _serve(self, arriving: requests.Request) -> ASGIApp:
         request = _request(arriving, await _read_body(arriving))
-        desk = next((each for each in self._desks if each.verifier.is_asked(request)), self._desks[0])
+        verifier, record = next((desk for desk in self._desks if desk[0].is_asked(request)), self._desks[0])
         if len(request.body) > MAX_BODY_BYTES:
             refusal = Refusal(413, "body", f"The body is longer than {MAX_BODY_BYTES} bytes.")
-            reply = refusal_reply(desk.operation, refusal)
+            reply = refusal_reply(verifier.operation, refusal)
             reply.headers["Connection"] = "close"
             return reply
         if self._enquiries is not None and self._enquiries.is_asked(request):
             return self._enquiries.reply(request)
-        verdict = desk.verifier.verify(request)
+        verdict = verifier.verify(request)
         if isinstance(verdict, Refusal):
-            return refusal_reply(desk.operation, verdict)
-        return await self._answer(desk, verdict, arriving)
+            return refusal_reply(verifier.operation, verdict)
+        return await self._answer(verifier.operation, record, verdict, arriving)
 
-    async def _answer(self, desk: "_Desk", order: Order, arriving: requests.Request) -> ASGIApp:
+    async def _answer(self, operation: Operation, record: Record, order: Order, arriving: requests.Request) -> ASGIApp:
         answer = self._choice.choose(order)
         reference = secrets.token_hex(8)
         try:
             # Before a byte of the answer leaves: an order that is not in the record was never accepted.
-            desk.record.append(self._line(order, answer, reference))
+            record.append(self._line(order, answer, reference))
         except OutputError as problem:
             _log.error("%s", problem.message)
             return BARE_500
@@ -180,7 +162,7 @@ class SandboxApp:
         if answer.delay_s:
             await asyncio.sleep(answer.delay_s)
         order_id = f"{order.order_id}-other" if answer.fault is Fault.WRONG_ECHO else order.order_id
-        reply = answer_reply(desk.operation, order, answer, order_id=order_id, reference=reference)
+        reply = answer_reply(operation, order, answer, order_id=order_id, reference=reference)
         match answer.fault:
             case None | Fault.WRONG_ECHO:
                 return reply
@@ -275,7 +257,11 @@ def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
         thread = threading.Thread(target=server.run, args=([listener],), name="paygw-sandbox", daemon=True)
         thread.start()
         try:
-            _wait_until_started(server, thread)
+            give_up_at_s = time.monotonic() + _START_LIMIT_S
+            while not server.started:
+                if not thread.is_alive() or time.monotonic() > give_up_at_s:
+                    raise InternalError("The sandbox did not start.")
+                time.sleep(0.002)
             yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
         finally:
             server.end()
@@ -315,11 +301,3 @@ class _SandboxServer(LocalServer):
             _, late = await asyncio.wait(answering, timeout=_LAST_WORDS_S)
             for each in late:
                 each.cancel()
-
-
-def _wait_until_started(server: LocalServer, thread: threading.Thread) -> None:
-    give_up_at_s = time.monotonic() + _START_LIMIT_S
-    while not server.started:
-        if not thread.is_alive() or time.monotonic() > give_up_at_s:
-            raise InternalError("The sandbox did not start.")
-        time.sleep(0.002)

@@ -27,8 +27,6 @@ CLOCK_TOLERANCE_S = 300
 """How far a timestamp may be from the sandbox's own clock, either way."""
 
 _SIGNATURE = "oauth_signature"
-
-
 _PARAMETERS = frozenset(
     {
         "oauth_consumer_key",
@@ -39,14 +37,8 @@ _PARAMETERS = frozenset(
         "oauth_version",
     }
 )
-
-
 _PARAMETER = re.compile(r'([a-z_]+)="([A-Za-z0-9._~%-]+)"')
-
-
 _TIMESTAMP = re.compile(r"[1-9][0-9]{0,11}")
-
-
 _NONCE_CHARACTERS = 22
 """A shorter text of the 66 unreserved characters cannot hold 128 random bits."""
 
@@ -207,6 +199,7 @@ class Verifier:
         expects: Expects = Expects(),  # noqa: B008 (frozen)
     ) -> None:
         """`clock` returns the seconds since 1970 that timestamps are compared with."""
+        self.operation = operation
         self._path_stem = operation.path.format(endpoint_id="")
         self._path = operation.path.format(endpoint_id=endpoint_id)
         self._form_check = FormCheck(rules, expects)

@@ -47,7 +47,7 @@ def judge_end(machine: Machine, at: GatewayProcess, rows: int, *, name: str = "p
     if [int(line["row"]) for line in lines] != list(range(2, rows + 2)):
         raise Broken(f"the reconciliation does not hold every row once: {[line['row'] for line in lines]}")
     if differences := compare(orders, read_reconciliation(machine.home / name)):
-        raise Broken("; ".join(f"{one.client_orderid}: {one.sentence}" for one in differences))
+        raise Broken("; ".join(differences))
     shown = {line["sent_orderid"] for line in lines if line["sent_orderid"]}
     if lost := {line.client_orderid for line in orders} - shown:
         raise Broken(f"arrived, but unknown here: {sorted(lost)}")

@@ -142,7 +142,7 @@ class Company:
         if len(lines) != rows or {line["client_orderid"] for line in lines} != wanted:
             raise Broken(f"the reconciliation has {len(lines)} rows, but the sheet has {rows}")
         if differences := compare((line for order_id, line in self.orders().items() if order_id in wanted), lines):
-            raise Broken("; ".join(f"{one.client_orderid}: {one.sentence}" for one in differences))
+            raise Broken("; ".join(differences))
 
 
 def host(home: Path, name: str, url: str, **more: object) -> DatabasePlace:
