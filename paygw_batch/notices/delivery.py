@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -64,7 +63,8 @@ def send_due(settings: Settings, channels: Channels, *, within_s: float, again: 
         done.has_ended = True
         return done
     until_s = time.monotonic() + within_s
-    thread = Thread(target=_deliver, args=(settings, channels, done, until_s), kwargs={"again": again}, daemon=True)
+    delivery = _Delivery(settings, channels, done, until_s)
+    thread = Thread(target=delivery.run, kwargs={"again": again}, daemon=True)
     thread.start()
     thread.join(within_s)
     return done
@@ -75,17 +75,17 @@ def begin(settings: Settings, environ: Mapping[str, str]) -> Callable[[Tell], No
 
     Raises `ConfigurationError` for unusable channels, before anything is done.
     """
-    return partial(_send_after, settings, channels_of(settings, environ))
+    channels = channels_of(settings, environ)
 
+    def send_after(tell: Tell) -> None:
+        with suppress(KeyboardInterrupt):  # a signal ends the wait, and changes nothing else
+            done = send_due(settings, channels, within_s=AFTER_A_RUN_S)
+            if done.fault:
+                tell(say("The notices cannot be sent: {reason}", reason=done.fault))
+            elif done.failed or not done.has_ended:
+                tell(say("A notice could not be sent yet; `paygw-batch notices` shows why. It will be tried again."))
 
-def _send_after(settings: Settings, channels: Channels, tell: Tell) -> None:
-    """Send due notices. A signal ends the wait, and changes nothing else."""
-    with suppress(KeyboardInterrupt):
-        done = send_due(settings, channels, within_s=AFTER_A_RUN_S)
-        if done.fault:
-            tell(say("The notices cannot be sent: {reason}", reason=done.fault))
-        elif done.failed or not done.has_ended:
-            tell(say("A notice could not be sent yet; `paygw-batch notices` shows why. It will be tried again."))
+    return send_after
 
 
 @dataclass(slots=True)
@@ -100,6 +100,18 @@ class _Delivery:
     """The channels not tried again in this round."""
 
     def run(self, *, again: bool) -> None:
+        """Send the due notices. No failure here ends the command."""
+        try:
+            with speaking(self.settings.notices.language):
+                self._send(again=again)
+        except JournalMissing:
+            self.done.has_ended = True
+        except PaygwError as error:
+            self.done.fault = f"{error.message} {error.hint}".strip()
+        except Exception as error:  # noqa: BLE001 (its text could hold anything: only its kind is told)
+            self.done.fault = say("Unexpected error ({kind}).", kind=type(error).__name__)
+
+    def _send(self, *, again: bool) -> None:
         with place_of(self.settings).outbox(write=True) as outbox:
             if not outbox.may_send:  # a worker's login: the desk's hosts send
                 self.done.has_ended = True
@@ -133,19 +145,6 @@ class _Delivery:
         self.done.failed += 1
         if trouble.kind in _SERVER_IS_DOWN:
             self.down.add(way)
-
-
-def _deliver(settings: Settings, channels: Channels, done: Delivered, until_s: float, *, again: bool) -> None:
-    """Send the due notices. No failure here ends the command."""
-    try:
-        with speaking(settings.notices.language):
-            _Delivery(settings, channels, done, until_s).run(again=again)
-    except JournalMissing:
-        done.has_ended = True
-    except PaygwError as error:
-        done.fault = f"{error.message} {error.hint}".strip()
-    except Exception as error:  # noqa: BLE001 (its text could hold anything: only its kind is told)
-        done.fault = say("Unexpected error ({kind}).", kind=type(error).__name__)
 
 
 def deliver(settings: Settings, channels: Channels, notice: KeptNotice, content: Mapping[str, Any]) -> Trouble | None:
@@ -288,8 +287,8 @@ def mail_trouble(channels: Channels) -> Trouble | None:
     return troubles[0] if troubles else Trouble(TroubleKind.NO_ANSWER)
 
 
-def listed_notices(settings: Settings, *, limit: int = 1_000) -> Sequence[KeptNotice]:
+def listed_notices(settings: Settings) -> Sequence[KeptNotice]:
     """Return the journal's newest notices, unsent ones first, without writing anything; none without a journal."""
     with suppress(JournalMissing), place_of(settings).outbox(write=False) as outbox:
-        return outbox.listed(limit=limit)
+        return outbox.listed(limit=1_000)
     return ()

@@ -1,10 +1,9 @@
 """Sends one e-mail at a time, over TLS alone: from the first byte, or after STARTTLS."""
 
-import contextlib
 import smtplib
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from email.headerregistry import Address
@@ -43,18 +42,16 @@ class MailServer:
 
     def send(self, mail: EmailMessage) -> Trouble | None:
         """Send a mail; return why the server did not take it, or None if it did."""
-        try:
-            with self._connected() as client:
-                client.send_message(mail)
-        except tuple(kind for kind, _ in _FAILURES) as error:
-            return _trouble(error)
-        return None
+        return self._trouble_with(lambda client: client.send_message(mail))
 
     def probe(self) -> Trouble | None:
         """Sign in, and send nothing; return why that failed, or None if it did not."""
+        return self._trouble_with(smtplib.SMTP.noop)
+
+    def _trouble_with(self, act: Callable[[smtplib.SMTP], object]) -> Trouble | None:
         try:
             with self._connected() as client:
-                client.noop()
+                act(client)
         except tuple(kind for kind, _ in _FAILURES) as error:
             return _trouble(error)
         return None
@@ -75,7 +72,7 @@ class MailServer:
             if self.user is not None:
                 self._sign_in(client, self.user)
             yield client
-            with contextlib.suppress(smtplib.SMTPException, OSError):  # it has the mail by now
+            with suppress(smtplib.SMTPException, OSError):  # it has the mail by now
                 client.quit()
         finally:
             client.close()
