@@ -40,7 +40,6 @@ from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.next_step import (
     NEED_PERSON,
     NextStep,
-    batch_in_command_words,
     batch_steps,
     long_accepted_until,
     next_step,
@@ -158,8 +157,7 @@ def summary_of(
     parts = [", ".join(counted_state(count, state) for state, count in states.items()) + "."]
     if stop_reason:
         parts.append(say("The run stopped early: {reason}", reason=stop_reason))
-    steps = batch_steps(states, contradictions=contradictions, waiting=waiting, interrupted=interrupted)
-    parts += [batch_in_command_words(step, count, record.batch) for step, count in steps]
+    parts += batch_steps(states, record.batch, contradictions=contradictions, waiting=waiting, interrupted=interrupted)
     return Summary(
         of_states(states, interrupted=interrupted, contradictions=contradictions + waiting),
         " ".join(parts),
@@ -262,27 +260,35 @@ def batch_status(
     """Return the state of a batch, with at most `limit` rows that need a person (None: all)."""
     now, batch = utc_now(), record.number
     tallies, messages, holds = journal.tallies(batch), journal.messages(batch), journal.holds(batch)
-    verb = load_operation(record.operation).verb
-    quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
     being_sent = rows_being_sent(journal, batch, tallies)
     current = with_living(tallies, being_sent)
     needing, rows = _needing_person(journal, batch, tallies, being_sent, holds, now, only_doubt=only_doubt, limit=limit)
-
-    def about(row: RowState) -> RowStatus:
-        hold = holds.get(row.row)
-        step = next_step(row, batch=record.batch, verb=verb, quarantine=quarantine, now=now, hold=hold)
-        return RowStatus(row, step, hold)
-
     return BatchStatus(
         record,
         current,
         summary_of(record, states_of(record, current), totals_of(current), messages),
         needing,
-        [about(row) for row in rows],
+        _row_statuses(settings, journal, record, rows, now, holds),
         journal.message_counts(batch),
         messages.waiting,
         messages.contradictions,
     )
+
+
+def _row_statuses(
+    settings: Settings,
+    journal: JournalReader,
+    record: BatchRecord,
+    rows: Sequence[RowState],
+    now: datetime,
+    holds: Mapping[int, Hold],
+) -> Sequence[RowStatus]:
+    verb = load_operation(record.operation).verb
+    quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
+    return [
+        RowStatus(row, next_step(row, batch=record.batch, verb=verb, quarantine=quarantine, now=now, hold=hold), hold)
+        for row, hold in ((row, holds.get(row.row)) for row in rows)
+    ]
 
 
 def _needing_person(
@@ -495,17 +501,9 @@ def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord
     if standing is None:
         raise UsageError(say("Row {row} is not part of this payout.", row=row))
     (followed,) = with_payees(journal, record, [standing], running_now(settings))
-    now = utc_now()
-    step = next_step(
-        standing,
-        batch=record.batch,
-        verb=load_operation(record.operation).verb,
-        quarantine=JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h),
-        now=now,
-        hold=journal.holds(record.number).get(row),
-    )
+    (status,) = _row_statuses(settings, journal, record, [standing], utc_now(), journal.holds(record.number))
     history = [entry for entry in journal.history(record.number) if entry.row == row]
-    return FollowedRowHistory(followed, step, journal.replies(standing.instruction), history)
+    return FollowedRowHistory(followed, status.step, journal.replies(standing.instruction), history)
 
 
 def _shown(state: State, running: LockHolder | None) -> str:

@@ -44,17 +44,6 @@ class RowStep(StrEnum):
     PAY_ANEW = "pay_anew"
 
 
-class BatchStep(StrEnum):
-    """The next step for a batch."""
-
-    RESOLVE_DOUBT = "resolve_doubt"
-    LOOK_AT_CONTRADICTIONS = "look_at_contradictions"
-    LOOK_AT_MESSAGES = "look_at_messages"
-    RUN_AGAIN = "run_again"
-    RESUME = "resume"
-    RETRY = "retry"
-
-
 @dataclass(frozen=True, slots=True)
 class NextStep:
     """A person's next step for `row` of a batch (its id, shortened or not).
@@ -106,21 +95,6 @@ def _step_of(row: RowState, now: datetime) -> RowStep | None:
 def long_accepted_until(now: datetime) -> str:
     """Return the intent time up to which an accepted row has waited too long by `now`."""
     return timestamp(now - timedelta(hours=LONG_ACCEPTED_H))
-
-
-def batch_steps(
-    states: Mapping[str, int], *, contradictions: int, waiting: int, interrupted: bool
-) -> Iterator[tuple[BatchStep, int]]:
-    """Yield a person's next steps for a batch, each with its number of rows or messages."""
-    ready = states.get(State.READY, 0)
-    steps = (
-        (BatchStep.RESOLVE_DOUBT, states.get(State.IN_DOUBT, 0)),
-        (BatchStep.LOOK_AT_CONTRADICTIONS, contradictions),
-        (BatchStep.LOOK_AT_MESSAGES, waiting),
-        (BatchStep.RUN_AGAIN, 1) if interrupted else (BatchStep.RESUME, ready),
-        (BatchStep.RETRY, states.get(State.REJECTED, 0)),
-    )
-    yield from (step for step in steps if step[1])
 
 
 def held_sentence(hold: Hold) -> str:
@@ -194,34 +168,34 @@ _COMMAND_WORDS: Mapping[RowStep, str] = {
 """Each step for a row, in command-line terms."""
 
 
-def batch_in_command_words(step: BatchStep, count: int, batch: str) -> str:
-    match step:
-        case BatchStep.RESOLVE_DOUBT:
-            return say(
-                "Rows in doubt may have been paid and are never sent again automatically. `paygw-batch status "
-                "{batch}` says what to do about each.",
-                batch=batch,
-            )
-        case BatchStep.LOOK_AT_CONTRADICTIONS:
-            return say_count(
-                count,
-                "The journal holds {count} contradicting messages: `paygw-batch status` shows them, and which "
-                "rows they hold.",
-            )
-        case BatchStep.LOOK_AT_MESSAGES:
-            return say_count(
-                count,
-                "{count:,} messages from the gateway need a person: `paygw-batch status {batch}` shows them.",
-                batch=batch,
-            )
-        case BatchStep.RUN_AGAIN:
-            return say("Interrupted: run the same command again to continue.")
-        case BatchStep.RESUME:
-            return say("`paygw-batch resume {batch}` sends the rows that are not sent yet.", batch=batch)
-        case BatchStep.RETRY:
-            return say("`paygw-batch retry {batch}` gives rejected rows another attempt.", batch=batch)
-        case _:
-            assert_never(step)
+def batch_steps(
+    states: Mapping[str, int], batch: str, *, contradictions: int, waiting: int, interrupted: bool
+) -> Iterator[str]:
+    """Yield a person's next steps for a batch, in command-line terms."""
+    if states.get(State.IN_DOUBT):
+        yield say(
+            "Rows in doubt may have been paid and are never sent again automatically. `paygw-batch status "
+            "{batch}` says what to do about each.",
+            batch=batch,
+        )
+    if contradictions:
+        yield say_count(
+            contradictions,
+            "The journal holds {count} contradicting messages: `paygw-batch status` shows them, and which "
+            "rows they hold.",
+        )
+    if waiting:
+        yield say_count(
+            waiting,
+            "{count:,} messages from the gateway need a person: `paygw-batch status {batch}` shows them.",
+            batch=batch,
+        )
+    if interrupted:
+        yield say("Interrupted: run the same command again to continue.")
+    elif states.get(State.READY):
+        yield say("`paygw-batch resume {batch}` sends the rows that are not sent yet.", batch=batch)
+    if states.get(State.REJECTED):
+        yield say("`paygw-batch retry {batch}` gives rejected rows another attempt.", batch=batch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,18 +38,13 @@ def masked(number: str) -> str:
 
 def payee_of(form: str, fields: Mapping[str, str]) -> Payee:
     """Return the payee named by a form's fields: the account counts, or the phone if the form has no account."""
+    forms = read_forms(config_dir())
+    shown = forms[form].shown if form in forms else {}  # the fields shown in a column, if not its own
     name, account, phone = (
-        " ".join(fields[name] for name in shown_fields(form, column) if fields.get(name))
+        " ".join(fields[name] for name in shown.get(column, (column,)) if fields.get(name))
         for column in ("account_name", "account_number", "phone")
     )
     return Payee(name, account or phone)
-
-
-def shown_fields(form: str, column: str) -> tuple[str, ...]:
-    """Return the fields of `form` shown in `column` of the reconciliation: those it names, or its own."""
-    forms = read_forms(config_dir())
-    sources = forms[form].shown.items() if form in forms else ()
-    return next((tuple(fields) for name, fields in sources if name == column), (column,))
 
 
 def paid_out(payments: Sequence[FoundPayment]) -> Sequence[FoundPayment]:

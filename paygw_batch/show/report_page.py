@@ -241,7 +241,7 @@ def report_html(
         PageKind.REPORT,
         batch=batch,
         reader=reader,
-        about=_about(batch, history) if reader.is_operator else [_about_payout(batch, reader)],
+        about=_about(batch, history, reader),
         counts={state: books.states[state] for state in STATE_COLOURS if books.states.get(state)},
         sums=[(line, {state: amount for state, _, amount in line.states}) for line in by_currency(books) if line.rows],
         waiting=list(_waiting(journal, batch, shown, minor_units, quarantine_h)),
@@ -253,14 +253,11 @@ def report_html(
     )
 
 
-def _about_payout(batch: BatchRecord, reader: Reader) -> str:
+def _about(batch: BatchRecord, history: Sequence[HistoryEntry], reader: Reader) -> Sequence[str]:
     rows = say_count(batch.rows, "{count:,} row", "{count:,} rows")
-    return say("{rows}, started {time}.", rows=rows, time=reader.when(batch.opened_at))
-
-
-def _about(batch: BatchRecord, history: Sequence[HistoryEntry]) -> tuple[str, str]:
+    if not reader.is_operator:
+        return [say("{rows}, started {time}.", rows=rows, time=reader.when(batch.opened_at))]
     by = next((deed.by for deed in history if deed.kind == _OPENED and deed.by), "")
-    rows = say_count(batch.rows, "{count:,} row", "{count:,} rows")
     about = {"batch": batch.batch, "rows": rows, "time": minute(batch.opened_at)}
     opening = (
         say("Batch {batch}, {rows}, opened {time} UTC by {by}.", by=by, **about)
@@ -269,7 +266,8 @@ def _about(batch: BatchRecord, history: Sequence[HistoryEntry]) -> tuple[str, st
     )
     approvals = [recorded(deed.said) for deed in history if deed.kind == _APPROVED]
     approved = "; ".join(f"{sentence[:1].upper()}{sentence[1:]}" for sentence in approvals)
-    return opening, say("Its plan: {approved}.", approved=approved) if approved else say("No plan was approved for it.")
+    plan = say("Its plan: {approved}.", approved=approved) if approved else say("No plan was approved for it.")
+    return [opening, plan]
 
 
 def _rows_in_state(frame: pl.DataFrame, state: str, most: int, minor_units: Mapping[str, int]) -> RowsInState:

@@ -26,7 +26,7 @@ from paygw_batch.opening.given_sheet import GivenSheet, rules_of
 from paygw_batch.opening.open_journal import journal_to_read, run_journal
 from paygw_batch.settings.configuration import Settings, load_settings
 from paygw_batch.show.batch_status import batch_status, journal_status
-from paygw_batch.show.next_step import BatchStep, RowStep, batch_steps, in_command_words, next_step
+from paygw_batch.show.next_step import RowStep, batch_steps, in_command_words, next_step
 from paygw_batch.submit.plan import Plan
 from paygw_batch.submit.send import send
 from paygw_batch.submit.submission import Conversation, RefusedSheet, Submission, plan_sheet
@@ -162,15 +162,23 @@ def test_batch_status_counts_states_and_rows(program: Program) -> None:
     ("states", "interrupted", "steps"),
     [
         ({"paid": 3}, False, []),
-        ({"ready": 2, "paid": 1}, False, [(BatchStep.RESUME, 2)]),
-        ({"ready": 2, "paid": 1}, True, [(BatchStep.RUN_AGAIN, 1)]),
-        ({"in_doubt": 1, "rejected": 4}, False, [(BatchStep.RESOLVE_DOUBT, 1), (BatchStep.RETRY, 4)]),
+        ({"ready": 2, "paid": 1}, False, ["`paygw-batch resume B` sends the rows that are not sent yet."]),
+        ({"ready": 2, "paid": 1}, True, ["Interrupted: run the same command again to continue."]),
+        (
+            {"in_doubt": 1, "rejected": 4},
+            False,
+            [
+                (
+                    "Rows in doubt may have been paid and are never sent again automatically. `paygw-batch status B` "
+                    "says what to do about each."
+                ),
+                "`paygw-batch retry B` gives rejected rows another attempt.",
+            ],
+        ),
     ],
 )
-def test_the_next_steps_about_a_batch(
-    states: dict[str, int], interrupted: bool, steps: list[tuple[BatchStep, int]]
-) -> None:
-    assert list(batch_steps(states, contradictions=0, waiting=0, interrupted=interrupted)) == steps
+def test_the_next_steps_about_a_batch(states: dict[str, int], interrupted: bool, steps: list[str]) -> None:
+    assert list(batch_steps(states, "B", contradictions=0, waiting=0, interrupted=interrupted)) == steps
 
 
 def standing(state: State, intended_at: str, *, by_person: bool) -> RowState:
