@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
@@ -177,9 +177,15 @@ class NamedFolder:
         return cls(path) if is_folder_name(number) and (path / cls.FIRST).exists() else None
 
     @classmethod
-    def all_in(cls, directory: Path) -> Iterator[Self]:
+    def newest_first(cls, directory: Path, moment: Callable[[Self], Any]) -> Sequence[Self]:
+        """Return all such folders by their `moment`; those for which it is None are left out."""
+        dated = list[tuple[Any, Self]]()
         with suppress(FileNotFoundError):
-            yield from [cls(path) for path in directory.iterdir() if (path / cls.FIRST).exists()]
+            for path in [path for path in directory.iterdir() if (path / cls.FIRST).exists()]:
+                with suppress(FileNotFoundError):  # another click may have removed it meanwhile, or put it away
+                    dated.append((moment(folder := cls(path)), folder))
+        dated = [entry for entry in dated if entry[0] is not None]
+        return [folder for _, folder in sorted(dated, key=itemgetter(0), reverse=True)]
 
     @property
     def number(self) -> str:
@@ -406,13 +412,9 @@ def plain_file_name(name: str) -> str:
     return last
 
 
-def all_folders(directory: Path) -> Iterator[PayoutFolder]:
-    """Yield all payouts in preparation, and those started from here, newest first."""
-    folders = list[tuple[int, PayoutFolder]]()
-    for folder in PayoutFolder.all_in(directory):
-        with suppress(FileNotFoundError):  # this one may have been removed meanwhile
-            folders.append((folder.path.stat().st_mtime_ns, folder))
-    yield from (folder for _, folder in sorted(folders, key=itemgetter(0), reverse=True))
+def all_folders(directory: Path) -> Sequence[PayoutFolder]:
+    """Return all payouts in preparation, and those started from here, newest first."""
+    return PayoutFolder.newest_first(directory, lambda folder: folder.path.stat().st_mtime_ns)
 
 
 def uploads_by_batch(directory: Path) -> Mapping[str, UploadedSheet]:

@@ -50,8 +50,14 @@ from paygw_batch.show.remittance import masked
 from paygw_batch.submit.compare_sheet import ComparisonMemory
 
 _MAX_ROW_DIGITS = 10
+"""No row number is longer."""
 _SECRETS = frozenset({"token"})
 _AT_ONCE = 1024 * 1024
+
+
+def row_number(text: str) -> int | None:
+    """Return the number that a text in an address or a form is; None if it is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_ROW_DIGITS else None
 
 
 def thing_of(path: Mapping[str, Any], form: Mapping[str, str]) -> str:
@@ -64,7 +70,7 @@ def _parts(path: Mapping[str, Any], form: Mapping[str, str]) -> Iterator[tuple[s
     number, row, column = (form.get(name, "") for name in ("number", "row", "column"))
     if "sheet" not in path and is_folder_name(number):
         yield "sheet", number
-    if "row" not in path and row.isascii() and row.isdigit() and len(row) <= _MAX_ROW_DIGITS:
+    if "row" not in path and row_number(row) is not None:
         yield "row", row
     if column in columns_of_operation(PAYOUT):
         yield "column", column
@@ -219,8 +225,7 @@ class Visit:
 
     def query_number(self, name: str) -> int:
         """Return a numeric query value; 0 if there is none."""
-        text = self.query(name)
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0  # noqa: PLR2004 (no row number is that long)
+        return row_number(self.query(name)) or 0
 
     def page(self, template: str, /, *, status: int = 200, **values: Any) -> Response:
         """Return the page of a template, which knows these values, those of every page, and no other names."""
@@ -518,6 +523,13 @@ def kept_upload(visit: Visit, upload: UploadFile) -> Iterator[Path]:
             yield Path(kept.name)
         finally:
             Path(kept.name).unlink(missing_ok=True)
+
+
+def required_ending(ending: str, *known: str) -> str:
+    """Return the ending of a file that was asked for. Raises `PageNotFound` unless it is known, and can be written."""
+    if ending not in known or (ending == "xlsx" and not has_workbooks()):
+        raise PageNotFound(say("There is no such file."))
+    return ending
 
 
 def file_to_take_away(visit: Visit, ending: str, write: Callable[[Path], str]) -> Response:

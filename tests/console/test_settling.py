@@ -4,7 +4,6 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
@@ -659,9 +658,16 @@ def test_wrong_statement_signature_is_told_and_not_kept(house_with_proof: House,
 
 
 def test_removed_statement_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    there, gone = StatementFolder(tmp_path / "a"), StatementFolder(tmp_path / "b")
-    there.path.mkdir()
     uploaded = UploadedStatement("b-1", "answers.csv", "ada", "2026-11-24T08:00:00.000Z", "ticket 7", "")
-    (there.path / StatementFolder.FIRST).write_text(json.dumps(asdict(uploaded)))
-    monkeypatch.setattr(StatementFolder, "all_in", lambda _: iter([gone, there]))
-    assert list(statement_folders(tmp_path, "b-1")) == [there]
+    for name in ("there", "gone"):
+        folder = StatementFolder(tmp_path / name)
+        folder.path.mkdir()
+        folder.write_json(StatementFolder.FIRST, uploaded)
+
+    def read(folder: StatementFolder) -> UploadedStatement:
+        if folder.number == "gone":
+            folder.remove()
+        return UploadedStatement(**json.loads((folder.path / StatementFolder.FIRST).read_bytes()))
+
+    monkeypatch.setattr(StatementFolder, "uploaded", property(read))
+    assert [folder.number for folder in statement_folders(tmp_path, "b-1")] == ["there"]

@@ -32,7 +32,7 @@ from paygw_batch.console.payout_folder import (
 )
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import pages_after
-from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit
+from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit, row_number
 from paygw_batch.language import say
 from paygw_batch.sheet.check.mending import Mending, plain_cell, with_edits, with_row_out
 
@@ -328,10 +328,10 @@ def digest_of_texts(texts: Mapping[str, Any]) -> str:
 
 
 def _row(visit: Visit) -> int:
-    text = visit.form.get("row", "")
-    if not text.isascii() or not text.isdigit() or len(text) > len("1048576000"):
+    row = row_number(visit.form.get("row", ""))
+    if row is None:
         raise PageNotFound(say("The sheet has no such row."))
-    return int(text)
+    return row
 
 
 def _back(visit: Visit, *, did: str = "", row: int = 0, column: str = "") -> Response:

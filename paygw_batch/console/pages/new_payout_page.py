@@ -40,9 +40,9 @@ from paygw_batch.console.visits import (
     PageOutdated,
     Visit,
     file_to_take_away,
-    has_workbooks,
     kept_upload,
     made_once,
+    required_ending,
 )
 from paygw_batch.core.money import parse_amount
 from paygw_batch.errors import Asked, SheetError, UsageError
@@ -97,9 +97,9 @@ def new_payout(visit: Visit) -> Response:
 
 def download_template(visit: Visit) -> Response:
     """Return an empty sheet with the columns of a country."""
-    code, ending = visit.query("country"), visit.query("ending")
+    code, ending = visit.query("country"), required_ending(visit.query("ending"), "csv", "xlsx")
     rule = visit.console.rules.get(code)
-    if rule is None or rule.form is None or ending not in {"csv", "xlsx"} or (ending == "xlsx" and not has_workbooks()):
+    if rule is None or rule.form is None:
         raise PageNotFound(say("There is no such file."))
 
     def write(path: Path) -> str:

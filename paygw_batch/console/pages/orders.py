@@ -8,7 +8,7 @@ import filecmp
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -134,14 +134,14 @@ def new_statement_folder(
     return folder
 
 
-def statement_folders(directory: Path, batch: str) -> Iterator[StatementFolder]:
-    """Yield the statements uploaded for a batch, newest first."""
-    uploads: list[tuple[UploadedStatement, StatementFolder]] = []
-    for folder in StatementFolder.all_in(directory):
-        with suppress(FileNotFoundError):  # another click may have removed it meanwhile
-            uploads.append((folder.uploaded, folder))
-    uploads.sort(key=lambda upload: upload[0].at, reverse=True)
-    yield from (folder for uploaded, folder in uploads if uploaded.batch == batch)
+def statement_folders(directory: Path, batch: str) -> Sequence[StatementFolder]:
+    """Return the statements uploaded for a batch, newest first."""
+
+    def uploaded_at(folder: StatementFolder) -> str | None:
+        uploaded = folder.uploaded
+        return uploaded.at if uploaded.batch == batch else None
+
+    return StatementFolder.newest_first(directory, uploaded_at)
 
 
 def read_in_process(folder: StatementFolder, console: Console) -> None:
@@ -219,7 +219,7 @@ class OrderFolder(NamedFolder):
     @property
     def draft(self) -> RowOrder:
         """The order before its maker signs it."""
-        return _order(self.path / "draft.json")
+        return read_document(self.path / "draft.json", RowOrder)
 
     @property
     def order_file(self) -> Path:
@@ -229,7 +229,7 @@ class OrderFolder(NamedFolder):
     @property
     def order(self) -> RowOrder | None:
         """The signed order with its approvals; None if there is none."""
-        return _order(self.order_file) if self.order_file.exists() else None
+        return read_document(self.order_file, RowOrder) if self.order_file.exists() else None
 
     @property
     def document(self) -> RowOrder:
@@ -252,29 +252,14 @@ class OrderFolder(NamedFolder):
             self.path = done / self.number
 
 
-def new_order_folder(directory: Path, draft: RowOrder, *, by: str, at: str) -> OrderFolder:
-    folder = OrderFolder(new_named_folder(directory))
-    write_document(draft, folder.path / "draft.json")
-    folder.write_json("drafted.json", DraftedOrder(by, at))
-    return folder
-
-
 def order_folder_of(directory: Path, number: str) -> OrderFolder | None:
     """Return the folder with this name, of an open or a carried-out order; None if there is none."""
     return OrderFolder.named(directory, number) or OrderFolder.named(directory / _DONE, number)
 
 
-def open_order_folders(directory: Path) -> Iterator[OrderFolder]:
-    """Yield the open orders, newest first."""
-    folders: list[tuple[str, OrderFolder]] = []
-    for folder in OrderFolder.all_in(directory):
-        with suppress(FileNotFoundError):  # it is being put away
-            folders.append((folder.drafted.at, folder))
-    yield from (folder for _, folder in sorted(folders, key=lambda entry: entry[0], reverse=True))
-
-
-def _order(path: Path) -> RowOrder:
-    return read_document(path, RowOrder)
+def open_order_folders(directory: Path) -> Sequence[OrderFolder]:
+    """Return the open orders, newest first."""
+    return OrderFolder.newest_first(directory, lambda folder: folder.drafted.at)
 
 
 class OrderAgreement(Agreement[RowOrder]):
@@ -389,7 +374,7 @@ def drafted_order(visit: Visit, draft: RowOrder) -> OrderFolder:
     """
     shown = visit.form.get(ORDERS_SHOWN, "").split()
     with _drafting:
-        folders = list(open_order_folders(orders_directory(visit)))
+        folders = open_order_folders(orders_directory(visit))
         for folder in folders:
             is_own = folder.drafted.by == visit.member.name and not folder.drafted.sent_back
             if is_own and folder.document.content == draft.content:
@@ -401,13 +386,15 @@ def drafted_order(visit: Visit, draft: RowOrder) -> OrderFolder:
                 raise PageOutdated(
                     say("{name} asked for an order about these rows since this page was opened.", name=other.drafted.by)
                 )
-        at = timestamp(visit.console.now())
-        return new_order_folder(orders_directory(visit), draft, by=visit.member.name, at=at)
+        folder = OrderFolder(new_named_folder(orders_directory(visit)))
+        write_document(draft, folder.path / "draft.json")
+        folder.write_json("drafted.json", DraftedOrder(visit.member.name, timestamp(visit.console.now())))
+        return folder
 
 
 def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
     """Return the orders not carried out yet, of one payout or of all."""
-    folders = list(open_order_folders(orders_directory(visit)))
+    folders = open_order_folders(orders_directory(visit))
     if not folders:
         return []
     shown = []

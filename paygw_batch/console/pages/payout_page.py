@@ -18,9 +18,9 @@ from paygw_batch.console.visits import (
     PageOutdated,
     Visit,
     file_to_take_away,
-    has_workbooks,
     made_once,
     payout_at,
+    required_ending,
 )
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.shown_states import INVALID, code_of, deed_words, name_in, recorded
@@ -347,9 +347,7 @@ def _shown_step(step: NextStep) -> ShownStep:
 
 
 def download_reconciliation(visit: Visit) -> Response:
-    ending = visit.path("ending")
-    if ending not in FILE_TYPES or (ending == "xlsx" and not has_workbooks()):
-        raise PageNotFound(say("There is no such file."))
+    ending = required_ending(visit.path("ending"), *FILE_TYPES)
 
     minor_units, quarantine_h = minor_units_of(visit.console.rules), visit.console.settings.submission.quarantine_h
     reader = Reader(when, _deed_told, is_operator=False)

@@ -31,7 +31,7 @@ from paygw_batch.console.pages.orders import (
 from paygw_batch.console.pages.payout_page import row_at
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import pages_after, state_word, when
-from paygw_batch.console.visits import ActRefused, PageOutdated, Visit, payout_at, payout_record
+from paygw_batch.console.visits import ActRefused, PageOutdated, Visit, payout_at, payout_record, row_number
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.shown_states import recorded
 from paygw_batch.engine.quarantine import JournalClock
@@ -187,8 +187,8 @@ def choose_rejected(visit: Visit) -> Response:
         if _digest(rejected) != form.get("shown"):
             raise PageOutdated(say("The rejected rows of this payout have changed since this page was opened."))
         of_reasons = {row for reason in _reasons(rejected) if f"{_REASON}{reason.key}" in form for row in reason.rows}
-        texts = [name.removeprefix(_ROW) for name in form if name.startswith(_ROW)]
-        rows = {int(text) for text in texts if text.isascii() and text.isdigit() and len(text) < 12}  # noqa: PLR2004 (no row number is that long)
+        numbers = {row_number(name.removeprefix(_ROW)) for name in form if name.startswith(_ROW)}
+        rows = {number for number in numbers if number is not None}
         chosen = sorted(of_reasons.difference(rejected.opens) | rows)
         if not {row.row for row in rejected.rows}.issuperset(chosen):
             raise UsageError(say("One of these rows is no longer rejected. Reload the page and check again."), hint="")

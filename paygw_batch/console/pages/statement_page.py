@@ -34,11 +34,11 @@ from paygw_batch.console.visits import (
     PageOutdated,
     Visit,
     file_to_take_away,
-    has_workbooks,
     kept_upload,
     made_once,
     payout_at,
     payout_record,
+    required_ending,
 )
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.countries.load import minor_units_by_currency
@@ -81,9 +81,7 @@ class ShownLine:
 
 
 def download_questions(visit: Visit) -> Response:
-    ending = visit.path("ending")
-    if ending not in {"csv", "xlsx"} or (ending == "xlsx" and not has_workbooks()):
-        raise PageNotFound(say("There is no such file."))
+    ending = required_ending(visit.path("ending"), "csv", "xlsx")
 
     def write(path: Path) -> str:
         with payout_at(visit) as (journal, record):
@@ -96,7 +94,7 @@ def download_questions(visit: Visit) -> Response:
 def statement_form(visit: Visit) -> Response:
     with payout_at(visit) as (journal, record):
         followed = followed_batch(visit.console.settings, journal, record)
-    folders = list(statement_folders(_directory(visit), record.batch))[:MAX_LISTED]
+    folders = statement_folders(_directory(visit), record.batch)[:MAX_LISTED]
     return visit.page(
         "statement.html",
         record=record,
