@@ -1,9 +1,12 @@
-"""A page is its golden file, to the byte. `python -m tests.show.test_golden_pages` writes the golden files again.
+"""A page is its golden file with the style sheet in it, to the byte.
 
+`python -m tests.show.test_golden_pages` writes the golden files again, and whole pages into a folder that it names.
 Look at every difference in a browser before you keep it.
 """
 
 import hashlib
+import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from decimal import Decimal
@@ -26,6 +29,7 @@ from paygw_batch.show.remittance import remittance_page
 from paygw_batch.show.report_page import report_html
 from paygw_batch.show.totals import books
 from paygw_batch.submit.plan_to_approve import plan_page
+from tests.support.checkout import ROOT
 from tests.support.journal_rows import at, intent, memory, new_instruction, outcome_of, resolved
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -157,11 +161,21 @@ PAGES: Mapping[PageKind, Callable[[], str]] = {
 }
 
 
+STYLE_SHEET = (ROOT / "paygw_batch/show/static/pages.css").read_text(encoding="utf-8")
+INSTEAD = "/* pages.css */\n"
+"""Stands for the style sheet in a golden file."""
+
+
 @pytest.mark.parametrize("kind", PageKind)
 def test_page_matches_golden_file(kind: PageKind) -> None:
-    assert PAGES[kind]().encode() == (GOLDEN / f"{kind}.html").read_bytes()
+    golden = (GOLDEN / f"{kind}.html").read_bytes()
+    assert golden.count(INSTEAD.encode()) == 1
+    assert PAGES[kind]().encode() == golden.replace(INSTEAD.encode(), STYLE_SHEET.encode())
 
 
 if __name__ == "__main__":
+    whole = Path(tempfile.mkdtemp(prefix="paygw-pages-"))
+    sys.stdout.write(f"{whole}\n")
     for kind, made in PAGES.items():
-        (GOLDEN / f"{kind}.html").write_bytes(made().encode())
+        (whole / f"{kind}.html").write_bytes(made().encode())
+        (GOLDEN / f"{kind}.html").write_bytes(made().replace(STYLE_SHEET, INSTEAD).encode())
