@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 from tests.console.checking import checked_here
 from tests.console.serving import free_listener
 from tests.support.browsers import HOW_TO_GET_IT, PATIENCE_MS, Desk, chromium
-from tests.support.people import House, set_up
+from tests.support.people import APPROVER, MAKER, House, Person, set_up
 from tests.support.program import Program, sandbox_toml
 
 
@@ -70,6 +70,18 @@ def program(tmp_path: Path) -> Program:
 def house(tmp_path: Path) -> House:
     """Return a sandbox with a maker, an approver, an auditor and an administrator, and its pages."""
     return House(set_up(tmp_path))
+
+
+@pytest.fixture
+def ada(house: House) -> Person:
+    """Return the maker, signed in."""
+    return house.person(MAKER)
+
+
+@pytest.fixture
+def ben(house: House) -> Person:
+    """Return the approver, signed in."""
+    return house.person(APPROVER)
 
 
 @pytest.fixture

@@ -12,9 +12,14 @@ from tests.support.people import MAKER, House, Person, forms_of
 from tests.support.program import Program
 
 NO_APPROVAL = '[approval.from_amount]\nKES = "100000000"\n'
-
-
 HEADING = "Country,Client Order ID,Amount,Currency,Account name,account_number,phone,Team"
+
+
+def without_approval(program: Program) -> str:
+    """Have sums like a test's paid without approval; return the configuration as it was before."""
+    plain = program.config.read_text()
+    program.config.write_text(plain.replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]"))
+    return plain
 
 
 def row(n: int, **wrong: str) -> str:
@@ -93,10 +98,6 @@ def folder_of(house: House, place: str) -> PayoutFolder:
     return PayoutFolder(house.console.directory / place.rpartition("/")[2])
 
 
-def folder_in(house: House, place: str) -> PayoutFolder:
-    return PayoutFolder(house.console.directory / place.rpartition("/")[2])
-
-
 def submitted(program: Program, found: PayoutFolder) -> tuple[int, str]:
     """Submit the sheet of the pages by the command line; return the exit code and what it says."""
     run = program.run(
@@ -116,8 +117,7 @@ def upload(desk: Desk, path: Path) -> Keyboard:
 
 
 def paid_payout(program: Program) -> str:
-    small = '[approval.from_amount]\nKES = "100000000"\n'
-    program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{small}[approval.makers]"))
+    without_approval(program)
     heading = "country,client_orderid,amount,currency,account_name,account_number,phone,note"
     rows = [
         "KE,F-1,100.00,KES,Jane Wanjiku,254712345001,+254712345001,=1+1",
@@ -130,12 +130,9 @@ LONG = "Uchukuzi-na-Mawasiliano-Halmashauri-ya-Wilaya-ya-Kisumu-Magharibi-" * 2
 
 
 def paid_through(program: Program, name: str, amounts: list[str]) -> str:
-    program.config.write_text(
-        program.config.read_text().replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]")
-    )
+    without_approval(program)
     lines = [row(n, amount=amount, id=f"{name}-{n}", name=LONG) for n, amount in enumerate(amounts, 1)]
-    heading = "Country,Client Order ID,Amount,Currency,Account name,account_number,phone,Team"
-    run = program.start("--json", "submit", program.sheet(lines, f"{name}.csv", heading))
+    run = program.start("--json", "submit", program.sheet(lines, f"{name}.csv", HEADING))
     said, problem = run.communicate(timeout=PATIENCE_S)
     found = re.findall(r'"batch": "(\w+)"', said)
     assert found, problem

@@ -7,7 +7,7 @@ from socket import socket
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.preparing import NO_APPROVAL, upload
+from tests.console.preparing import upload, without_approval
 from tests.console.serving import served
 from tests.support.browsers import Desk, Keyboard
 from tests.support.months import after_three_other_batches
@@ -24,8 +24,7 @@ def month(tmp_path_factory: pytest.TempPathFactory) -> tuple[House, Path]:
     It is made before the browser is started, in this process: four processes cost more than the story itself.
     """
     program = set_up(tmp_path_factory.mktemp("home"))
-    plain = program.config.read_text()
-    program.config.write_text(plain.replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]"))
+    plain = without_approval(program)
     rows = after_three_other_batches(program)
     program.config.write_text(plain)
     return House(program), program.sheet(rows, "payroll-november.csv")

@@ -8,7 +8,7 @@ from paygw_batch.console.rendering import LANGUAGE_COOKIE, when
 from paygw_batch.journal import AuditResult
 from paygw_batch.language import say, speaking
 from tests.console.french import choose, sentences, texts
-from tests.support.people import MAKER, ORIGIN, House
+from tests.support.people import MAKER, ORIGIN, House, Person
 
 PAGES = (
     ("/sign-in", "sign_in"),
@@ -37,8 +37,7 @@ def test_french_page_has_no_english_sentences(house: House, address: str, templa
     assert texts(page) & english == set()
 
 
-def test_checked_sheet_is_in_maker_language(house: House) -> None:
-    ada = house.person(MAKER)
+def test_checked_sheet_is_in_maker_language(ada: Person) -> None:
     choose(ada, "fr")
     answer = ada.upload("/new", "payroll.csv", SHEET)
     page = ada.get(answer.headers["location"]).text

@@ -11,7 +11,7 @@ from paygw_batch.errors import HolderKind
 from paygw_batch.journal.lock import RunLock, journal_holder, lock_path
 from paygw_batch.opening.open_journal import journal_to_read
 from paygw_batch.settings.configuration import load_settings
-from tests.console.preparing import NO_APPROVAL
+from tests.console.preparing import without_approval
 from tests.support.people import APPROVER, AUDITOR, MAKER, House, Person, set_up
 from tests.support.program import Program, kenyan_rows, kill
 
@@ -36,9 +36,7 @@ delay_s = 50
 
 def paid(program: Program, amounts: list[str], name: str = "payroll.csv") -> str:
     """Pay rows without approval, and return the batch."""
-    program.config.write_text(
-        program.config.read_text().replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]")
-    )
+    without_approval(program)
     rows = [
         f"KE,{name}-{n},{amount},KES,Jane {n},254712345{n:03},+254712345{n:03}" for n, amount in enumerate(amounts, 1)
     ]
@@ -116,9 +114,7 @@ def test_auditor_sees_only_last_account_digits(house: House) -> None:
 
 def test_row_in_flight_becomes_doubtful_after_run_ends(house: House) -> None:
     program = house.program
-    program.config.write_text(
-        program.config.read_text().replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]")
-    )
+    without_approval(program)
     rows = [
         f"KE,S-{n},{amount},KES,Jane {n},25471234500{n},+25471234500{n}" for n, amount in ((1, "7777"), (2, "5.00"))
     ]

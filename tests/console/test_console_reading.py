@@ -31,8 +31,7 @@ def choose(form: dict[str, str], heading: str, column: str) -> dict[str, str]:
 # Which column means what
 
 
-def test_column_guess_is_used_only_after_agreement(house: House) -> None:
-    ada = house.person(MAKER)
+def test_column_guess_is_used_only_after_agreement(ada: Person) -> None:
     place = uploaded(ada, PAYROLL.encode())
     page = ada.get(place).text
     assert "What is each column of your sheet?" in page
@@ -55,8 +54,7 @@ def test_column_guess_is_used_only_after_agreement(house: House) -> None:
     assert "300.00" in page
 
 
-def test_run_uses_signed_columns_shown_to_approver(house: House) -> None:
-    ada, ben = house.person(MAKER), house.person(APPROVER)
+def test_run_uses_signed_columns_shown_to_approver(house: House, ada: Person, ben: Person) -> None:
     place = uploaded(ada, PAYROLL.encode())
     form = columns(ada.get(place).text)
     ada.post(f"{place}/reading", **choose(choose(form, "Net Pay", ""), "Gross", "amount"))
@@ -72,8 +70,7 @@ def test_run_uses_signed_columns_shown_to_approver(house: House) -> None:
     assert [line["amount"] for line in house.program.record()] == ["180.00", "280.00"]
 
 
-def test_columns_changed_after_approval_pay_no_rows(house: House) -> None:
-    ada, ben = house.person(MAKER), house.person(APPROVER)
+def test_columns_changed_after_approval_pay_no_rows(house: House, ada: Person, ben: Person) -> None:
     place = uploaded(ada, PAYROLL.encode())
     form = columns(ada.get(place).text)
     ada.post(f"{place}/reading", **form)
@@ -88,8 +85,7 @@ def test_columns_changed_after_approval_pay_no_rows(house: House) -> None:
     assert house.program.record() == []
 
 
-def test_known_heading_can_be_unset_and_column_reassigned(house: House) -> None:
-    ada = house.person(MAKER)
+def test_known_heading_can_be_unset_and_column_reassigned(ada: Person) -> None:
     content = (
         sheet(2)
         .replace(b"Amount", b"Net,Amount")
@@ -108,8 +104,7 @@ def test_known_heading_can_be_unset_and_column_reassigned(house: House) -> None:
     assert (form["column-2"], form["column-3"]) == ("amount", "")
 
 
-def test_unknown_column_is_refused(house: House) -> None:
-    ada = house.person(MAKER)
+def test_unknown_column_is_refused(house: House, ada: Person) -> None:
     place = uploaded(ada, sheet(2))
     form = columns(ada.get(place).text)
     for strange in ("amuont", "customer_url", "row", "../x"):
@@ -118,8 +113,7 @@ def test_unknown_column_is_refused(house: House) -> None:
     assert ben.post(f"{place}/reading", **form).status_code == 403
 
 
-def test_mended_cells_are_kept_only_with_same_columns(house: House) -> None:
-    ada = house.person(MAKER)
+def test_mended_cells_are_kept_only_with_same_columns(ada: Person) -> None:
     place = uploaded(ada, sheet(3, {2: {"amount": "abc"}}))
     ada.post(f"{place}/mend", row="3", column="amount", text="5.00")
     form = columns(ada.get(place).text)
@@ -131,8 +125,7 @@ def test_mended_cells_are_kept_only_with_same_columns(house: House) -> None:
     assert "1 of 3 rows cannot be paid yet" in page
 
 
-def test_worksheet_is_chosen_on_error_page(house: House) -> None:
-    ada = house.person(MAKER)
+def test_worksheet_is_chosen_on_error_page(ada: Person) -> None:
     book = openpyxl.Workbook()
     for name, worksheet in (("October", book.active), ("November", book.create_sheet())):
         assert worksheet is not None
@@ -152,8 +145,7 @@ def test_worksheet_is_chosen_on_error_page(house: House) -> None:
 # Templates
 
 
-def test_every_country_has_templates_as_workbook_and_csv(house: House) -> None:
-    ada = house.person(MAKER)
+def test_every_country_has_templates_as_workbook_and_csv(house: House, ada: Person) -> None:
     page = ada.get("/new").text
     codes = re.findall(r'<option value="([A-Z]{2})">', page)
     assert {"KE", "CI"} <= set(codes)
@@ -171,8 +163,7 @@ def test_every_country_has_templates_as_workbook_and_csv(house: House) -> None:
     assert "download template" in {one.act for one in newest_entries(house.console.settings, limit=200)}
 
 
-def test_unfilled_template_pays_no_rows(house: House) -> None:
-    ada = house.person(MAKER)
+def test_unfilled_template_pays_no_rows(ada: Person) -> None:
     book = ada.get("/new/template?country=KE&ending=xlsx").content
     assert "a header and no row below it" in ada.get(uploaded(ada, book, "template-ke.xlsx")).text
 
@@ -180,8 +171,7 @@ def test_unfilled_template_pays_no_rows(house: House) -> None:
 # Control totals
 
 
-def test_differing_typed_totals_prevent_signing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    ada, ben = house.person(MAKER), house.person(APPROVER)
+def test_differing_typed_totals_prevent_signing(ada: Person, ben: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = ada.upload("/new", "pay.csv", sheet(3), stated_rows="1,200", stated_sums="kes 306.00\r\nUGX=5\r\n")
     place = answer.headers["location"]
     page = ada.get(place).text
@@ -201,8 +191,7 @@ def test_differing_typed_totals_prevent_signing(house: House, monkeypatch: pytes
     assert command[command.index("--expect-total") + 1] == "KES=306"
 
 
-def test_a_mended_amount_counts_in_the_totals(house: House) -> None:
-    ada = house.person(MAKER)
+def test_a_mended_amount_counts_in_the_totals(ada: Person) -> None:
     answer = ada.upload("/new", "pay.csv", sheet(2, {1: {"amount": "abc"}}), stated_sums="KES 107.00")
     place = answer.headers["location"]
     assert "the sheet&#39;s total is KES 102.00" in ada.get(place).text
@@ -245,8 +234,7 @@ def marked(person: Person, place: str) -> openpyxl.Workbook:
     return openpyxl.load_workbook(io.BytesIO(answer.content))
 
 
-def test_text_sheet_returns_as_workbook_with_corrections(house: House) -> None:
-    ada = house.person(MAKER)
+def test_text_sheet_returns_as_workbook_with_corrections(house: House, ada: Person) -> None:
     place = uploaded(ada, sheet(4, {1: {"amount": "abc"}, 2: {"name": ""}, 3: {"name": "=1+1"}}))
     ada.post(f"{place}/mend", row="2", column="amount", text="5.00")
     book = marked(ada, place)
@@ -269,8 +257,7 @@ def test_text_sheet_returns_as_workbook_with_corrections(house: House) -> None:
     assert 'filename="payroll-november.marked.xlsx"' in ada.get(f"{place}/marked").headers["content-disposition"]
 
 
-def test_left_out_row_stays_out_unless_changed(house: House) -> None:
-    ada = house.person(MAKER)
+def test_left_out_row_stays_out_unless_changed(house: House, ada: Person) -> None:
     place = uploaded(ada, sheet(4))
     for number in ("3", "4"):
         ada.post(f"{place}/leave-out", row=number)
@@ -282,8 +269,7 @@ def test_left_out_row_stays_out_unless_changed(house: House) -> None:
     assert "Left out by" in ada.get(f"{place}?kind=mended").text
 
 
-def test_corrected_file_is_reread_and_loses_signature(house: House) -> None:
-    ada, ben = house.person(MAKER), house.person(APPROVER)
+def test_corrected_file_is_reread_and_loses_signature(ada: Person, ben: Person) -> None:
     place = uploaded(ada, PAYROLL.encode())
     ada.post(f"{place}/reading", reference="", **columns(ada.get(place).text))
     signed(ada, place)
@@ -304,8 +290,7 @@ def test_oversized_corrected_file_is_refused(house: House) -> None:
     assert ada.upload(f"{place}/again", "fits.csv", b"x" * (600 * 1024)).status_code == 303
 
 
-def test_unreadable_sheet_takes_no_corrections(house: House) -> None:
-    ada = house.person(MAKER)
+def test_unreadable_sheet_takes_no_corrections(ada: Person) -> None:
     place = uploaded(ada, b"%PDF-1.4", "scan.csv")
     for act, form in (
         ("mend", {"row": "2", "column": "amount", "text": "1"}),
@@ -318,8 +303,7 @@ def test_unreadable_sheet_takes_no_corrections(house: House) -> None:
     assert "Every row can be paid" in again(ada, place, sheet(1))
 
 
-def test_repeated_sheet_can_be_changed_or_removed(house: House) -> None:
-    ada, ben = house.person(MAKER), house.person(APPROVER)
+def test_repeated_sheet_can_be_changed_or_removed(house: House, ada: Person, ben: Person) -> None:
     first = uploaded(ada, sheet(2))
     signed(ada, first)
     ben.post(f"{first}/approve", digest=digest(ben, first))
@@ -335,14 +319,14 @@ def test_repeated_sheet_can_be_changed_or_removed(house: House) -> None:
     assert "2 rows are known from earlier payouts" in ada.get(again_place).text
     assert ada.post(f"{again_place}/remove").status_code == 303
     assert ada.get(again_place).status_code == 404
+    assert not folder_of(house, again_place).path.exists()
     assert ada.post(f"{first}/remove").status_code == 409  # that one was started: its page has no such form any more
 
 
 # One sentence, and while it is read
 
 
-def test_problem_of_most_rows_is_single_sentence(house: House) -> None:
-    ada = house.person(MAKER)
+def test_problem_of_most_rows_is_single_sentence(ada: Person) -> None:
     lines = {n: {"amount": f"{n}000x"} for n in range(1, 13)}
     page = ada.get(uploaded(ada, sheet(14, lines))).text
     assert page.count("12 of 14 rows: Amount not readable.") == 1

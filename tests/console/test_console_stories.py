@@ -17,22 +17,12 @@ from paygw_batch.console.console_app import ROUTES
 from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.notices.delivery import listed_notices
 from paygw_batch.opening.open_journal import journal_to_read
-from tests.console.preparing import digest, finished, folder_in, row, sheet, signed, submitted, uploaded
+from tests.console.preparing import digest, finished, folder_of, row, sheet, signed, submitted, uploaded
 from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, PORT, House, Person, address, set_up
 from tests.support.program import Program
 from tests.support.software_passkey import PRESENT_AND_VERIFIED, SoftwarePasskey, passkey
 
 pytestmark = pytest.mark.usefixtures("checks_here")
-
-
-@pytest.fixture
-def ada(house: House) -> Person:
-    return house.person(MAKER)
-
-
-@pytest.fixture
-def ben(house: House) -> Person:
-    return house.person(APPROVER)
 
 
 # 4
@@ -57,7 +47,7 @@ def test_story_4_own_approval_is_refused_everywhere(house: House, *, is_approver
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(2))
     signed(ada, place)
-    found = folder_in(house, place)
+    found = folder_of(house, place)
     assert "Approve</button>" not in ada.get(f"{place}/plan").text
     assert "another person must approve it" in ada.get(f"{place}/plan").text
     by_route = ada.post(f"{place}/approve", digest=read_plan(found.plan_file).digest())
@@ -81,7 +71,7 @@ def test_story_4_own_approval_is_refused_everywhere(house: House, *, is_approver
 def test_story_6_sent_back_plan_loses_signature(house: House, ada: Person, ben: Person) -> None:
     place = uploaded(ada, sheet(2))
     signed(ada, place)
-    found, shown = folder_in(house, place), digest(ben, place)
+    found, shown = folder_of(house, place), digest(ben, place)
     old = read_plan(found.plan_file)
     assert ben.post(f"{place}/send-back", digest=shown, reason=" ").status_code == 409
     assert ben.post(f"{place}/send-back", digest=shown, reason="Row 2 was paid in cash <b>").status_code == 303
@@ -154,7 +144,7 @@ class Signed:
 
     @property
     def found(self) -> PayoutFolder:
-        return folder_in(self.house, self.place)
+        return folder_of(self.house, self.place)
 
     def approve(self, key: SoftwarePasskey = BENS, flags: int = PRESENT_AND_VERIFIED) -> int:
         ben = at_passkey(self.house, BENS)
@@ -299,7 +289,7 @@ def test_story_16_the_auditor_can_change_nothing(house: House, ada: Person) -> N
 
 
 def digest_of(house: House, place: str) -> str:
-    return read_plan(folder_in(house, place).plan_file).digest()
+    return read_plan(folder_of(house, place).plan_file).digest()
 
 
 # 17

@@ -6,7 +6,7 @@ import pytest
 
 from paygw_batch.console.pages import preparing
 from paygw_batch.console.payout_folder import PayoutFolder
-from tests.support.people import MAKER, House, Person
+from tests.support.people import House, Person
 
 HEADER = "client_orderid,country,currency,amount,account_name,account_number,phone"
 ROWS = (
@@ -48,8 +48,7 @@ def results(house: House, path: str) -> dict[str, object]:
 
 
 @pytest.mark.usefixtures("large")
-def test_each_correction_equals_whole_check(house: House) -> None:
-    ada = house.person(MAKER)
+def test_each_correction_equals_whole_check(house: House, ada: Person) -> None:
     path = uploaded(ada)
     for row, column, text in (
         ("2", "amount", "55.00"),
@@ -69,8 +68,7 @@ def test_each_correction_equals_whole_check(house: House) -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_whole_file_is_checked_before_plan_is_shown(house: House) -> None:
-    ada = house.person(MAKER)
+def test_whole_file_is_checked_before_plan_is_shown(house: House, ada: Person) -> None:
     path = uploaded(ada)
     ada.post(f"{path}/mend", row="2", column="amount", text="55.00")
     ada.post(f"{path}/mend", row="4", column="amount", text="60.00")
@@ -85,8 +83,7 @@ def test_whole_file_is_checked_before_plan_is_shown(house: House) -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_sheet_uploaded_again_is_read_from_file(house: House) -> None:
-    ada = house.person(MAKER)
+def test_sheet_uploaded_again_is_read_from_file(house: House, ada: Person) -> None:
     path = uploaded(ada)
     found = PayoutFolder.named(house.console.directory, path.rpartition("/")[2])
     assert found is not None

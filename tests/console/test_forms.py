@@ -29,7 +29,7 @@ from paygw_batch.opening.open_journal import journal_for_planning
 from paygw_batch.settle.kept_documents import withdrawn_at_a_page
 from paygw_batch.submit.approvals import withdraw_document
 from tests.console.checking import checked_here
-from tests.console.preparing import NO_APPROVAL, folder_of, sheet, signed, uploaded
+from tests.console.preparing import folder_of, sheet, signed, uploaded, without_approval
 from tests.console.settling import DECLINES, drafted, paid, settle
 from tests.support.clocks import SetClock, clock_of
 from tests.support.keyed_people import FROM_PAGES, KEYS, PasskeyHouse, made
@@ -43,11 +43,6 @@ WRONG = {3: {"amount": '"1,250.00"'}, 4: {"amount": '"2,250.00"'}}
 @pytest.fixture
 def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
     return clock_of(monkeypatch)
-
-
-@pytest.fixture
-def ada(house: House) -> Person:
-    return house.person(MAKER)
 
 
 def sent(person: Person, path: str, form: dict[str, str], content: bytes | None = None) -> Response:
@@ -389,8 +384,7 @@ def desk(
     checked_here(monkeypatch)
     house = House(set_up(tmp_path, behaviour=DECLINES))
     if not str(request.node.callspec.params["path"]).startswith("/sheets/"):
-        text = house.program.config.read_text()
-        house.program.config.write_text(text.replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]"))
+        without_approval(house.program)
         house = House(house.program)
     waits = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(300)"
     house.console = replace(house.console, program=(sys.executable, "-S", "-c", waits))
@@ -517,9 +511,7 @@ def test_withdrawn_plan_is_told_and_not_approved(house: House, ada: Person) -> N
 
 
 def test_withdrawn_order_is_signed_again_on_page(house: House, ada: Person) -> None:
-    house.program.config.write_text(
-        house.program.config.read_text().replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]")
-    )
+    without_approval(house.program)
     batch, ben = paid(house, "9006.00"), house.person(APPROVER)
     place = drafted(ada, batch, 2)
     ada.post(f"{place}/sign")

@@ -20,8 +20,7 @@ def mended(ada: Person, place: str, row: str, column: str, text: str) -> str:
     return ada.get(answer.headers["location"]).text
 
 
-def test_focus_moves_to_next_red_cell_then_button(house: House) -> None:
-    ada = house.person(MAKER)
+def test_focus_moves_to_next_red_cell_then_button(ada: Person) -> None:
     place = uploaded(ada, sheet(4, {1: {"amount": "x"}, 3: {"currency": "USD"}}))
     page = mended(ada, place, "2", "amount", "5.00")
     assert "Row 2, Amount: changed to 5.00." in page
@@ -31,8 +30,7 @@ def test_focus_moves_to_next_red_cell_then_button(house: House) -> None:
     assert "autofocus>Check what will be paid</a>" in page
 
 
-def test_undone_mend_leads_back_to_cell(house: House) -> None:
-    ada = house.person(MAKER)
+def test_undone_mend_leads_back_to_cell(ada: Person) -> None:
     place = uploaded(ada, sheet(3, {1: {"amount": "x"}}))
     mended(ada, place, "2", "amount", "5.00")
     form = {"row": "2", "column": "amount", "shown": "5.00", "text": "x", "kind": "mended"}
@@ -69,8 +67,7 @@ def test_payout_search_uses_words_states_and_local_days(tmp_path: Path, zone: st
         assert (address in ada.get(f"/?{query}").text) is is_found, query
 
 
-def test_payout_has_name_given_by_maker(house: House) -> None:
-    ada = house.person(MAKER)
+def test_payout_has_name_given_by_maker(ada: Person) -> None:
     named = ada.upload("/new", "x1.csv", sheet(2), title="Salaries November").headers["location"]
     page = ada.get(named).text
     assert "<h1><bdi>Salaries November</bdi></h1>" in page

@@ -12,7 +12,7 @@ import openpyxl
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.preparing import EIGHT_DEFECTS, NO_APPROVAL, payroll, read_once, sheet, signed, upload
+from tests.console.preparing import EIGHT_DEFECTS, payroll, read_once, sheet, signed, upload, without_approval
 from tests.console.serving import served
 from tests.support.browsers import Desk, Keyboard
 from tests.support.clocks import clock_of
@@ -132,8 +132,7 @@ def test_story_3_octobers_sheet_again_would_send_nothing(house: House, ada: Desk
     program = house.program
     path = tmp_path / "october.csv"
     path.write_bytes(sheet(12))
-    plain = program.config.read_text()
-    program.config.write_text(plain.replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]"))
+    plain = without_approval(program)
     run = program.start("submit", path)  # a process: this one has the event loop of the browser
     said = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 0, said

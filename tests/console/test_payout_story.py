@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from paygw_batch.approval.plan_document import read_plan
-from tests.console.preparing import NO_APPROVAL
+from tests.console.preparing import without_approval
 from tests.console.serving import served
 from tests.support.browsers import PATIENCE_MS, Desk, Keyboard
 from tests.support.passkey_people import at_origin, give_passkeys, origin_of, sign_in
@@ -38,8 +38,7 @@ def rows(month: str, *, changed: int) -> list[str]:
 
 def pay_october(program: Program) -> None:
     """Pay the month before by the command line: a process, because this one has the event loop of the browser."""
-    plain = program.config.read_text()
-    program.config.write_text(plain.replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]"))
+    plain = without_approval(program)
     run = program.start("submit", program.sheet(rows("OCT", changed=0), "payroll-october.csv"))
     said = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 0, said

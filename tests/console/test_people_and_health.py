@@ -10,7 +10,7 @@ from paygw_batch.console.pages.people_page import HEALTH
 from paygw_batch.console.start_run import started_run
 from tests.console.preparing import EIGHT_DEFECTS, sheet, uploaded
 from tests.support.patience import until
-from tests.support.people import ADMINISTRATOR, AUDITOR, MAKER, ORIGIN, House
+from tests.support.people import ADMINISTRATOR, AUDITOR, ORIGIN, House, Person
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 
@@ -22,8 +22,7 @@ def trail_shown(page: str) -> list[tuple[str, str, str]]:
     return [(act, about, result) for _, _, act, about, result, _ in cells]
 
 
-def test_trail_names_sheet_row_and_column_without_hash(house: House) -> None:
-    ada = house.person(MAKER)
+def test_trail_names_sheet_row_and_column_without_hash(house: House, ada: Person) -> None:
     place = uploaded(ada, sheet(wrong=EIGHT_DEFECTS), "november.csv")
     ada.post(f"{place}/mend", row="4", column="amount", text="1250.00")
     ada.post(f"{place}/leave-out", row="5")
@@ -41,8 +40,7 @@ def test_trail_names_sheet_row_and_column_without_hash(house: House) -> None:
     assert trail_shown(ada.get("/people").text)[2][1] == "a sheet that was removed, row 9"
 
 
-def test_the_last_backup_is_told(house: House) -> None:
-    ada = house.person(MAKER)
+def test_the_last_backup_is_told(house: House, ada: Person) -> None:
     assert "none is known" in ada.get("/people").text
     assert house.program.run("backup", house.program.home / "copy.sqlite3").exit_code == 0
     assert "(0 minutes ago)" in ada.get("/people").text

@@ -29,7 +29,7 @@ from paygw_batch.opening.open_journal import journal_to_read
 from paygw_batch.settle.kept_documents import check_kept_orders
 from tests.console.checking import checked_here
 from tests.console.french import choose, sentences, texts
-from tests.console.preparing import NO_APPROVAL
+from tests.console.preparing import without_approval
 from tests.console.settling import DECLINES, PAYS, TICKET, drafted, paid, settle
 from tests.support.clocks import SetClock, clock_of
 from tests.support.clusters import ClusterProgram
@@ -49,8 +49,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
     house = House(set_up(tmp_path, behaviour=DECLINES))
-    config = house.program.config
-    config.write_text(config.read_text().replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]"))
+    without_approval(house.program)
     house = House(house.program)
     yield house
     house.console.sessions.close()
@@ -81,9 +80,8 @@ def kept_orders(house: House) -> int:
 # One person's word
 
 
-def test_single_person_settles_row_as_paid_once(house: House) -> None:
+def test_single_person_settles_row_as_paid_once(house: House, ada: Person, ben: Person) -> None:
     batch = paid(house, "9006.00", "100.00")
-    ada, ben = house.person(MAKER), house.person(APPROVER)
     assert "Settle it" in ada.get(f"/payouts/{batch}/rows/2").text
     assert "Settle it" not in ada.get(f"/payouts/{batch}/rows/3").text
     assert "Settle it" not in house.person(AUDITOR).get(f"/payouts/{batch}/rows/2").text
@@ -112,9 +110,8 @@ def test_single_person_settles_row_as_paid_once(house: House) -> None:
     assert house.program.json("verify")["exit_code"] == 0
 
 
-def test_row_being_sent_is_not_settled(house: House) -> None:
+def test_row_being_sent_is_not_settled(house: House, ada: Person) -> None:
     batch = paid(house, "9006.00")
-    ada = house.person(MAKER)
     lock = RunLock(lock_path(house.console.settings.journal_path()), now="2026-11-22T00:00:00.000Z", command="submit")
     try:
         assert "A payout is running." in ada.get(f"/payouts/{batch}/rows/2/settle").text
@@ -144,9 +141,10 @@ def test_row_answered_meanwhile_is_not_settled(house: House, monkeypatch: pytest
 # Two people
 
 
-def test_not_received_awaits_quarantine_and_needs_two_people(house: House, set_clock: SetClock) -> None:
+def test_not_received_awaits_quarantine_and_needs_two_people(
+    house: House, ada: Person, ben: Person, set_clock: SetClock
+) -> None:
     batch = paid(house, "9008.00")
-    ada, ben = house.person(MAKER), house.person(APPROVER)
     page = ada.get(f"/payouts/{batch}/rows/2/settle").text
     assert re.search(r'value="not-received" required disabled>.*?Not before \d+ \w+ \d{4}, \d\d:\d\d UTC', page)
     status, said = settle(ada, batch, 2, "not-received")
@@ -205,9 +203,8 @@ def test_overview_asks_second_person_other_than_maker(house: House) -> None:
     assert f"prepared by {MAKER}, approved by {APPROVER}" in history
 
 
-def test_order_sent_back_loses_signature(house: House) -> None:
+def test_order_sent_back_loses_signature(house: House, ada: Person, ben: Person) -> None:
     batch = paid(house, "9006.00")
-    ada, ben = house.person(MAKER), house.person(APPROVER)
     order = drafted(ada, batch, 2)
     act(ada, order, "sign")
     assert act(ben, order, "send-back", reason=" ") == 409
@@ -228,9 +225,8 @@ def test_order_sent_back_loses_signature(house: House) -> None:
     assert kept_orders(house) == 0
 
 
-def test_order_about_changed_row_is_never_carried_out(house: House) -> None:
+def test_order_about_changed_row_is_never_carried_out(house: House, ada: Person, ben: Person) -> None:
     batch = paid(house, "9006.00")
-    ada, ben = house.person(MAKER), house.person(APPROVER)
     order = drafted(ada, batch, 2)
     act(ada, order, "sign")
     digest = hidden(ben.get(order).text, "digest")
@@ -246,9 +242,8 @@ def test_order_about_changed_row_is_never_carried_out(house: House) -> None:
     assert act(ada, order, "take-back") == 303
 
 
-def test_order_agreed_during_run_is_carried_out_later(house: House) -> None:
+def test_order_agreed_during_run_is_carried_out_later(house: House, ada: Person, ben: Person) -> None:
     batch = paid(house, "9006.00")
-    ada, ben = house.person(MAKER), house.person(APPROVER)
     order = drafted(ada, batch, 2)
     act(ada, order, "sign")
     lock = RunLock(lock_path(house.console.settings.journal_path()), now="2026-11-22T00:00:00.000Z", command="submit")
@@ -264,9 +259,8 @@ def test_order_agreed_during_run_is_carried_out_later(house: House) -> None:
     assert state_of(ada, batch, 2) == "rejected"
 
 
-def test_order_vanishing_during_look_is_no_error(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_vanishing_during_look_is_no_error(house: House, ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = paid(house, "9006.00", "9006.10")
-    ada = house.person(MAKER)
     kept, gone = drafted(ada, batch, 2), drafted(ada, batch, 3)
     found = order_folder_of(house.console.directory / "orders", gone.rpartition("/")[2])
     assert found is not None
@@ -282,9 +276,8 @@ def test_order_vanishing_during_look_is_no_error(house: House, monkeypatch: pyte
     assert (page.status_code, kept in page.text, gone in page.text) == (200, True, False)
 
 
-def test_settling_acts_are_traced_without_personal_data(house: House) -> None:
+def test_settling_acts_are_traced_without_personal_data(house: House, ada: Person, ben: Person) -> None:
     batch = paid(house, "9006.00")
-    ada, ben = house.person(MAKER), house.person(APPROVER)
     order = drafted(ada, batch, 2)
     act(ben, order, "sign")
     act(ada, order, "sign")
@@ -299,9 +292,8 @@ def test_settling_acts_are_traced_without_personal_data(house: House) -> None:
     assert house.program.json("verify")["exit_code"] == 0
 
 
-def test_signed_order_matches_shown_order(house: House) -> None:
+def test_signed_order_matches_shown_order(house: House, ada: Person) -> None:
     batch = paid(house, "9006.00")
-    ada = house.person(MAKER)
     order = drafted(ada, batch, 2)
     page = ada.get(order).text
     text = (house.console.directory / "orders" / order.rpartition("/")[2] / "draft.json").read_text()
@@ -323,9 +315,8 @@ def chosen(person: Person, batch: str, *boxes: str, evidence: str = TICKET) -> S
     return str(answer.status_code), answer.headers.get("location", answer.text)
 
 
-def test_rejected_rows_are_listed_by_reason_and_chosen(house: House) -> None:
+def test_rejected_rows_are_listed_by_reason_and_chosen(house: House, ada: Person) -> None:
     batch = paid(house, "9001.00", "9001.50", "9002.00", "100.00", "9006.00")
-    ada = house.person(MAKER)
     page = ada.get(f"/payouts/{batch}/retry").text
     closed, reached = (page.index(text) for text in ("The account is closed.", "The limit of the day is reached."))
     assert closed < reached  # the most frequent first
@@ -349,9 +340,8 @@ def test_rejected_rows_are_listed_by_reason_and_chosen(house: House) -> None:
     assert "Some of these rows are in an open order." in ada.get(f"/payouts/{batch}/retry").text
 
 
-def test_rejected_rows_are_paged_and_absence_is_told(house: House) -> None:
+def test_rejected_rows_are_paged_and_absence_is_told(house: House, ada: Person) -> None:
     batch = paid(house, *["9001.00", "9002.00"] * 14)
-    ada = house.person(MAKER)
     first = ada.get(f"/payouts/{batch}/retry").text
     second = ada.get(f"/payouts/{batch}/retry?after=26").text
     rows = [int(number) for number in re.findall(r'name="row-(\d+)"', first + second)]
@@ -365,9 +355,8 @@ def test_rejected_rows_are_paged_and_absence_is_told(house: House) -> None:
     assert "No row of this payout is rejected." in ada.get(f"/payouts/{none}/retry").text
 
 
-def test_row_rejected_by_person_waits_for_quarantine(house: House) -> None:
+def test_row_rejected_by_person_waits_for_quarantine(house: House, ada: Person, ben: Person) -> None:
     batch = paid(house, "9006.00", "9001.00")
-    ada, ben = house.person(MAKER), house.person(APPROVER)
     order = drafted(ada, batch, 2)
     act(ada, order, "sign")
     act(ben, order, "agree")
@@ -406,8 +395,7 @@ PAID = "P-1,9006.00,KES,paid"
 CONTRARY = "P-5,9001.00,KES,paid"
 
 
-def test_the_questions_name_orders_and_no_people(house: House, doubtful: str) -> None:
-    ada = house.person(MAKER)
+def test_the_questions_name_orders_and_no_people(house: House, ada: Person, doubtful: str) -> None:
     listed = ada.get(f"/payouts/{doubtful}/questions.csv")
     assert listed.headers["content-disposition"] == 'attachment; filename="payroll.questions.csv"'
     assert [line.split(",")[0] for line in listed.text.splitlines()] == ["order_id", "P-1", "P-2", "P-3", "P-4"]
@@ -420,8 +408,7 @@ def test_the_questions_name_orders_and_no_people(house: House, doubtful: str) ->
     assert (MAKER, "download questions", f"batch {doubtful}, ending csv", "done") in trail_of(house)
 
 
-def test_paid_statement_is_applied_once_by_single_person(house: House, doubtful: str) -> None:
-    ada, ben = house.person(MAKER), house.person(APPROVER)
+def test_paid_statement_is_applied_once_by_single_person(house: House, ada: Person, ben: Person, doubtful: str) -> None:
     place = uploaded(ben, doubtful, PAID, "P-2,9006.10,KES,", "P-6,100.00,KES,paid", CONTRARY, "X-9,1.00,KES,paid")
     page = ben.get(place).text
     assert "2 lines do not match" in page
@@ -457,8 +444,7 @@ def test_paid_statement_is_applied_once_by_single_person(house: House, doubtful:
     assert "Settle 1 row" not in again.text
 
 
-def test_contradicted_row_is_held_and_never_sent(house: House, doubtful: str) -> None:
-    ada = house.person(MAKER)
+def test_contradicted_row_is_held_and_never_sent(house: House, ada: Person, doubtful: str) -> None:
     place = uploaded(ada, doubtful, CONTRARY)
     assert "It will be held." in ada.get(place).text
     assert carried_out(ada, place)[0] == "303"
@@ -472,8 +458,9 @@ def test_contradicted_row_is_held_and_never_sent(house: House, doubtful: str) ->
     assert state_of(ada, doubtful, 6) == "paid"
 
 
-def test_statement_releasing_rows_takes_two_people(house: House, doubtful: str, set_clock: SetClock) -> None:
-    ada, ben = house.person(MAKER), house.person(APPROVER)
+def test_statement_releasing_rows_takes_two_people(
+    house: House, ada: Person, ben: Person, doubtful: str, set_clock: SetClock
+) -> None:
     lines = (PAID, "P-2,9006.10,KES,rejected", "P-3,9008.20,KES,not-received")
     early = uploaded(ada, doubtful, *lines)
     assert "could still be paid" in ada.get(f"{early}?show=differs").text
@@ -536,8 +523,7 @@ def test_hostile_texts_are_only_texts_on_these_pages(house: House, monkeypatch: 
 
 
 @pytest.mark.long
-def test_settling_pages_are_french_when_chosen(house: House, doubtful: str) -> None:
-    ada = house.person(MAKER)
+def test_settling_pages_are_french_when_chosen(ada: Person, doubtful: str) -> None:
     choose(ada, "fr")
     order, preview = drafted(ada, doubtful, 2), uploaded(ada, doubtful, PAID, CONTRARY)
     for address, template in (
@@ -553,9 +539,7 @@ def test_settling_pages_are_french_when_chosen(house: House, doubtful: str) -> N
 
 def test_postgres_journal_is_settled_by_same_pages(tmp_path: Path, postgres_server: PostgresServer) -> None:
     program = ClusterProgram(tmp_path, set_up(tmp_path, behaviour=DECLINES).config)
-    program.config.write_text(
-        program.config.read_text().replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]")
-    )
+    without_approval(program)
     database = postgres_server.new_database()
     program.write_url(postgres_server.url(database))
     program.make_journal()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.console.preparing import NO_APPROVAL
+from tests.console.preparing import without_approval
 from tests.console.serving import served
 from tests.console.settling import DECLINES, PAYS
 from tests.support.browsers import PATIENCE_MS, Desk, follow, require_narrow
@@ -61,9 +61,7 @@ class Company:
 @pytest.fixture
 def company(tmp_path: Path, listener: socket, new_desk: Callable[..., Desk]) -> Iterator[Company]:
     program = at_origin(set_up(tmp_path, behaviour=DECLINES), listener, with_keys=False)
-    program.config.write_text(
-        program.config.read_text().replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]")
-    )
+    without_approval(program)
     ada, ben, origin = new_desk(), new_desk(), origin_of(listener)
     give_passkeys(program, listener, {MAKER: ada, APPROVER: ben})
     with served(program, listener):

@@ -4,7 +4,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.support.people import ADMINISTRATOR, MAKER, ORIGIN, House
+from tests.support.people import ADMINISTRATOR, MAKER, ORIGIN, House, Person
 
 
 def signed_in_from(house: House, address: str) -> str:
@@ -32,8 +32,7 @@ def test_an_address_elsewhere_is_not_led_to(house: House, to: str) -> None:
     assert 'name="to" value=""' in house.stranger().ask("GET", "/sign-in", params={"to": to}).text
 
 
-def test_ended_session_is_told_and_leads_back(house: House) -> None:
-    ada = house.person(MAKER)
+def test_ended_session_is_told_and_leads_back(house: House, ada: Person) -> None:
     token = ada.token("/")
     house.console.sessions.sign_out(ada.client.cookies["payouts"])
     form = {"csrf": token, "row": "3", "text": "1"}
@@ -55,8 +54,7 @@ def test_mail_link_is_reloaded_from_own_site(house: House) -> None:
     assert '<meta http-equiv="refresh" content="0;url=/payouts/0123456789abcdef">' in answer.text
 
 
-def test_session_rest_is_told_and_poll_prolongs_nothing(house: House) -> None:
-    ada = house.person(MAKER)
+def test_session_rest_is_told_and_poll_prolongs_nothing(house: House, ada: Person) -> None:
     assert 'data-session-left-s="900"' in ada.get("/").text
     assert int(ada.get("/session").text) <= 900
     assert ada.get("/session/stay").text == "900"
@@ -71,8 +69,7 @@ def test_refusal_link_leads_administrator_to_start_page(house: House) -> None:
     assert tom.get("/people").status_code == 200
 
 
-def test_refused_form_keeps_typed_values(house: House) -> None:
-    ada = house.person(MAKER)
+def test_refused_form_keeps_typed_values(ada: Person) -> None:
     answer = ada.upload("/new", "pay.csv", b"x", stated_rows="about 12", stated_sums="KES 5", reference="run-1")
     assert answer.status_code == 409
     assert '<p class="problem" id="stated_rows-problem">Write the number of rows as a plain number' in answer.text

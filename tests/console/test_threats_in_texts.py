@@ -17,10 +17,10 @@ from paygw_batch.console.pages import people_page
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATIC
 from tests.console.checking import checked_here
-from tests.console.preparing import digest, finished, paid_payout, sheet, signed, uploaded
+from tests.console.preparing import digest, finished, paid_payout, sheet, signed, uploaded, without_approval
 from tests.support.checkout import ROOT
 from tests.support.keyed_people import KEYS, PasskeyHouse, value
-from tests.support.people import APPROVER, MAKER, ORIGIN, PEOPLE, House, address, newest_entries, set_up
+from tests.support.people import APPROVER, MAKER, ORIGIN, PEOPLE, House, Person, address, newest_entries, set_up
 
 OUR_FILES = [*STATIC.iterdir(), *(ROOT / "paygw_batch/show/static").iterdir()]
 HOSTILE = "\"'><img src=x onerror=alert(1)><svg onload=alert(2)><script>alert(3)</script><b hx-get=/x style=x>{{71*73}}"
@@ -107,9 +107,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, d
     """Return pages on which everything that others may write is hostile, and where they are."""
     with pytest.MonkeyPatch.context() as patch:
         checked_here(patch)
-        small = '[approval.from_amount]\nKES = "100000000"\n'
         program = set_up(tmp_path_factory.mktemp("home"), behaviour=BEHAVIOUR)
-        program.config.write_text(program.config.read_text().replace("[approval.makers]", f"{small}[approval.makers]"))
+        without_approval(program)
         house = House(program)
         ada, ben = house.person(MAKER), house.person(APPROVER)
         quoted = HOSTILE.replace('"', '""')
@@ -304,8 +303,7 @@ def test_refused_cross_site_form_is_traced(house: House) -> None:
             assert (newest[0].result, newest[0].who) == ("refused", MAKER)
 
 
-def test_whole_payout_is_in_trail(house: House) -> None:
-    ada, ben = house.person(MAKER), house.person(APPROVER)
+def test_whole_payout_is_in_trail(house: House, ada: Person, ben: Person) -> None:
     place = uploaded(ada, sheet(2))
     ada.post(f"{place}/mend", row="2", column="amount", text="7.00")
     signed(ada, place)

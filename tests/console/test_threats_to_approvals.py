@@ -18,7 +18,7 @@ from tests.console.checking import checked_here
 from tests.console.preparing import digest, finished, sheet, signed, uploaded
 from tests.support.keyed_people import KEYS, PAGES, PasskeyHouse, PasskeyPerson, parts_of, value
 from tests.support.patience import PATIENCE_S
-from tests.support.people import APPROVER, MAKER, House, set_up
+from tests.support.people import APPROVER, MAKER, House, Person, set_up
 from tests.support.program import Program
 from tests.support.software_passkey import SoftwarePasskey, flipped, passkey
 
@@ -215,9 +215,8 @@ FIGURE = re.compile(r"(?<![\w.,/-])\d[\d,\u202f]*(?:\.\d+)?(?![\w])")
 TIME = re.compile(r"\d+ [A-Z][a-z]{2} \d{4}, \d\d:\d\d UTC")
 
 
-def test_every_shown_figure_is_in_signed_text(house: House) -> None:
+def test_every_shown_figure_is_in_signed_text(house: House, ada: Person, ben: Person) -> None:
     """The page for the approver: counts, sums, amounts, accounts, changes. Its time and its steps are no figures."""
-    ada, ben = house.person(MAKER), house.person(APPROVER)
     place = uploaded(ada, sheet(7))
     assert ada.post(f"{place}/mend", row="3", column="amount", text="7123.45").status_code == 303
     assert ada.post(f"{place}/leave-out", row="5").status_code == 303
@@ -252,9 +251,8 @@ def both_at_once(one: Callable[[], int], other: Callable[[], int]) -> tuple[int,
     return answers[0], answers[1]
 
 
-def test_approve_while_mending_ends_without_an_approval(house: House) -> None:
+def test_approve_while_mending_ends_without_an_approval(house: House, ada: Person, ben: Person) -> None:
     """Whichever is first: a correction takes plan and approval away, or the approval is for a plan that is gone."""
-    ada, ben = house.person(MAKER), house.person(APPROVER)
     place = uploaded(ada, sheet(2))
     tokens = {"ada": ada.token("/"), "ben": ben.token("/")}
     for amount in ("701.00", "702.00", "703.00", "704.00"):
@@ -280,8 +278,7 @@ def test_approve_while_mending_ends_without_an_approval(house: House) -> None:
     assert house.program.record() == []
 
 
-def test_doubled_click_and_stale_tab_act_once(house: House) -> None:
-    ada, ben = house.person(MAKER), house.person(APPROVER)
+def test_doubled_click_and_stale_tab_act_once(house: House, ada: Person, ben: Person) -> None:
     place = uploaded(ada, sheet(2))
     form = ada.shown(f"{place}/sign")
     signed(ada, place)
@@ -328,9 +325,8 @@ def test_simultaneous_starts_are_single_process(tmp_path: Path, endless: list[st
     assert len(pids) == 1
 
 
-def test_simultaneous_starts_by_consoles_send_rows_once(house: House) -> None:
+def test_simultaneous_starts_by_consoles_send_rows_once(house: House, ada: Person, ben: Person) -> None:
     """Two processes that serve the same journal know nothing of each other; the journal does."""
-    ada, ben = house.person(MAKER), house.person(APPROVER)
     place = uploaded(ada, sheet(3))
     signed(ada, place)
     shown = digest(ben, place)

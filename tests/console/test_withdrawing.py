@@ -15,7 +15,7 @@ from paygw_batch.console.console_app import console_app
 from paygw_batch.console.start_run import StartedRun, started_run
 from paygw_batch.journal.lock import RunLock, lock_path
 from paygw_batch.opening.open_journal import journal_to_read
-from tests.console.preparing import NO_APPROVAL, folder_in, sheet, signed, submitted, uploaded
+from tests.console.preparing import folder_of, sheet, signed, submitted, uploaded, without_approval
 from tests.support.patience import until
 from tests.support.people import APPROVER, AUDITOR, MAKER, House, Person, forms_of
 from tests.support.program import kenyan_rows
@@ -24,16 +24,6 @@ pytestmark = pytest.mark.usefixtures("checks_here")
 PATHS = {MAKER: "withdraw", APPROVER: "send-back"}
 """Where each person's form leads to."""
 REASONS = {MAKER: {}, APPROVER: {"reason": "Row 2 was paid in cash"}}
-
-
-@pytest.fixture
-def ada(house: House) -> Person:
-    return house.person(MAKER)
-
-
-@pytest.fixture
-def ben(house: House) -> Person:
-    return house.person(APPROVER)
 
 
 def signed_payout(ada: Person) -> str:
@@ -70,7 +60,7 @@ def test_withdrawal_is_offered_to_entitled_people(house: House, ada: Person, ben
 @pytest.mark.parametrize("name", [MAKER, APPROVER])
 def test_no_copy_of_a_withdrawn_payout_starts(house: House, ada: Person, ben: Person, name: str) -> None:
     place, person = approved_payout(ada, ben), ada if name == MAKER else ben
-    found = folder_in(house, place)
+    found = folder_of(house, place)
     plan, copy = read_plan(found.plan_file), shutil.copy(found.plan_file, house.program.home / "copy.json")
     start = ben.shown(f"{place}/start")
     assert person.post(f"{place}/{PATHS[name]}", **REASONS[name]).status_code == 303
@@ -92,7 +82,7 @@ def journal_held(house: House) -> Iterator[None]:
 
 
 def run_of(house: House, place: str) -> StartedRun:
-    run = started_run(house.console.runs, read_plan(folder_in(house, place).plan_file).content.batch)
+    run = started_run(house.console.runs, read_plan(folder_of(house, place).plan_file).content.batch)
     assert run is not None
     return run
 
@@ -123,8 +113,7 @@ def test_a_started_payout_is_stopped_and_not_withdrawn(house: House, ada: Person
 
 
 def test_a_payout_under_way_offers_to_pause(house: House) -> None:
-    text = house.program.config.read_text()
-    house.program.config.write_text(text.replace("[approval.makers]", f"{NO_APPROVAL}[approval.makers]"))
+    without_approval(house.program)
     batch = house.program.json("submit", house.program.sheet(kenyan_rows(3)), "--first", "1")["batch"]
     house = House(house.program)
     house.console = replace(house.console, program=(sys.executable, "-S", "-c", "import time; time.sleep(300)"))

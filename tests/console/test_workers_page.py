@@ -12,7 +12,7 @@ from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import pick_up_name
 from tests.support.clusters import ClusterProgram
 from tests.support.patience import PATIENCE_S, until
-from tests.support.people import AUDITOR, MAKER, House, set_up
+from tests.support.people import AUDITOR, House, Person, set_up
 from tests.support.postgres_server import PostgresServer
 from tests.support.scripted_world import NOW
 
@@ -60,8 +60,7 @@ def test_timetable_jobs_are_described_by_task() -> None:
     assert [job for _, job in page["jobs"]] == jobs
 
 
-def test_journal_file_has_no_workers_page_or_link(house: House) -> None:
-    ada = house.person(MAKER)
+def test_journal_file_has_no_workers_page_or_link(ada: Person) -> None:
     assert ada.get("/workers").status_code == 404
     assert 'href="/workers"' not in ada.get("/").text
 
