@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import unescape
-from html.parser import HTMLParser
 
 import pytest
 
@@ -17,6 +16,7 @@ from paygw_batch.console.console_app import ROUTES
 from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.notices.delivery import listed_notices
 from paygw_batch.opening.open_journal import journal_to_read
+from tests.console.marks import Reader
 from tests.console.preparing import digest, finished, folder_of, row, sheet, signed, submitted, uploaded
 from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, PORT, House, Person, address, set_up
 from tests.support.program import Program
@@ -306,58 +306,6 @@ commits = false
 amount_whole = 9006
 fault = "garbage"
 """
-TAGS = frozenset(
-    {
-        *("a", "aside", "b", "bdi", "body", "br", "button", "caption", "code", "dd", "details", "div", "dl"),
-        *("dt", "em", "fieldset", "footer", "form", "h1", "h2", "h3", "head", "header", "hr", "html", "input"),
-        *("label", "legend", "li", "link", "main", "meta", "nav", "noscript", "ol", "option", "p", "pre"),
-        *("rect", "script", "section", "select", "span", "strong", "summary", "svg", "table", "tbody", "td"),
-        *("textarea", "tfoot", "th", "thead", "title", "tr", "ul"),
-    }
-)
-ATTRIBUTES = frozenset(
-    {
-        *("accept", "action", "charset", "class", "colspan", "content", "defer", "enctype", "for", "height"),
-        *("hidden", "href", "http-equiv", "id", "inputmode", "lang", "maxlength", "method", "name", "open"),
-        *("rel", "required", "role", "rows", "scope", "selected", "checked", "src", "tabindex", "type"),
-        *("disabled", "value", "viewbox", "width", "x", "preserveaspectratio"),
-        *("aria-current", "aria-describedby", "aria-hidden", "aria-label", "aria-labelledby"),
-        *("data-label", "popover", "popovertarget"),
-        *(
-            "data-challenge",
-            "data-copied",
-            "data-copy",
-            "data-credential",
-            "data-from",
-            "data-passkey",
-            "data-passkey-problem",
-        ),
-        *("data-reload-ms", "data-rp-id", "data-seen", "data-share", "data-user-id", "data-user-name"),
-        *("data-session-left-s", "data-who"),
-    }
-)
-
-
-class Marks(HTMLParser):
-    """Collects the tags and attributes of a page, the addresses that it names, and what is shown as text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.addresses: set[str] = set()
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        for name, value in attrs:
-            self.attributes.add(name)
-            if name in {"src", "href", "action"}:
-                self.addresses.add(value or "")
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 def hostile_sheet() -> bytes:
@@ -429,10 +377,7 @@ def test_story_17_hostile_texts_stay_texts_on_pages(
     for person, path in pages_of(house, ada, ben):
         answer = person.get(path)
         assert answer.status_code in {200, 404}, (path, answer.status_code)
-        found = Marks(answer.text)
-        assert found.tags <= TAGS, (path, found.tags - TAGS)
-        assert found.attributes <= ATTRIBUTES, (path, found.attributes - ATTRIBUTES)
-        assert all(one.startswith(("/", "?", "#")) and not one.startswith("//") for one in found.addresses if one), path
+        assert Reader(answer.text).found == [], path
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert "60481729" not in answer.text, path
         shown[path] = unescape(answer.text)

@@ -22,24 +22,11 @@ from tests.support.people import ADMINISTRATOR, APPROVER, AUDITOR, MAKER, House,
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 NewDesk = Callable[..., Desk]
-BEHAVIOUR = """
-[[rule]]
-amount_whole = 9001
-status = "declined"
-message = "The account is closed."
-commits = false
-[[rule]]
-amount_whole = 9006
-fault = "garbage"
-[[rule]]
-amount_whole = 9002
-status = "processing"
-"""
 
 
 @pytest.fixture
 def house(tmp_path_factory: pytest.TempPathFactory) -> House:
-    return House(set_up(tmp_path_factory.mktemp("home"), behaviour=BEHAVIOUR))
+    return House(set_up(tmp_path_factory.mktemp("home")))
 
 
 @pytest.fixture

@@ -25,18 +25,6 @@ SENT = [
 ]
 NOT_SENT = [("KES", "33.33"), ("UGX", "700")]
 LEFT_OUT = [("KES", "1,5"), ("KES", "1234.567"), ("USD", "5")]
-BEHAVIOUR = """
-[[rule]]
-amount_whole = 9001
-status = "declined"
-commits = false
-[[rule]]
-amount_whole = 9006
-fault = "garbage"
-[[rule]]
-amount_whole = 9002
-status = "processing"
-"""
 NO_APPROVAL = '[approval.from_amount]\nKES = "100000000"\nUGX = "100000000"\n[approval.makers]'
 Sums = Mapping[tuple[str, str], Decimal]
 BOOKS: Sums = {
@@ -81,7 +69,7 @@ class Batch:
 
 @pytest.fixture(scope="module")
 def batch(tmp_path_factory: pytest.TempPathFactory) -> Batch:
-    return Batch(House(set_up(tmp_path_factory.mktemp("home"), behaviour=BEHAVIOUR)))
+    return Batch(House(set_up(tmp_path_factory.mktemp("home"))))
 
 
 def plain(amount: object) -> Decimal:
@@ -208,7 +196,7 @@ def test_states_are_counted_once_everywhere(batch: Batch) -> None:
 
 
 def test_page_to_print_has_no_code_or_login(tmp_path: Path) -> None:
-    batch = Batch(House(set_up(tmp_path, behaviour=BEHAVIOUR)))
+    batch = Batch(House(set_up(tmp_path)))
     printed = page(batch, "/reconciliation.html")
     assert "No one knows what happened to the request: it may have been paid." in printed
     assert ("reply.not_json" in printed, "reply.not_json" in report(batch)) == (False, True)

@@ -6,7 +6,6 @@ import logging
 import re
 import zipfile
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,11 @@ from paygw_batch.console.pages import people_page
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATIC
 from tests.console.checking import checked_here
+from tests.console.marks import OUR_FILES, Reader
 from tests.console.preparing import digest, finished, paid_payout, sheet, signed, uploaded, without_approval
-from tests.support.checkout import ROOT
 from tests.support.keyed_people import KEYS, PasskeyHouse, value
 from tests.support.people import APPROVER, MAKER, ORIGIN, PEOPLE, House, Person, address, newest_entries, set_up
 
-OUR_FILES = [*STATIC.iterdir(), *(ROOT / "paygw_batch/show/static").iterdir()]
 HOSTILE = "\"'><img src=x onerror=alert(1)><svg onload=alert(2)><script>alert(3)</script><b hx-get=/x style=x>{{71*73}}"
 BEHAVIOUR = f"""
 [[rule]]
@@ -34,72 +32,11 @@ commits = false
 amount_whole = 9006
 fault = "garbage"
 """
-TAGS = frozenset(
-    {
-        *(
-            "a",
-            "aside",
-            "b",
-            "bdi",
-            "body",
-            "br",
-            "button",
-            "caption",
-            "code",
-            "dd",
-            "details",
-            "div",
-            "dl",
-            "dt",
-            "em",
-        ),
-        *("fieldset", "footer", "form", "h1", "h2", "h3", "head", "header", "hr", "html", "input", "label", "legend"),
-        *("li", "link", "main", "meta", "nav", "noscript", "ol", "option", "p", "pre", "rect", "script", "section"),
-        *("select", "small", "span", "strong", "summary", "svg", "table", "tbody", "td", "textarea", "tfoot", "th"),
-        *("em", "thead", "time", "title", "tr", "ul"),
-    }
-)
-"""The tags that templates have. What a script loads is looked at below."""
 
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     checked_here(monkeypatch)
-
-
-class Reader(HTMLParser):
-    """Reads a page as a browser does, and notes what could run or load something."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in TAGS:
-            self.found.append(f"<{tag}>")
-        for name, text in attrs:
-            if is_live(name) or (name in TARGETS and not is_ours(tag, text or "")):
-                self.found.append(f"<{tag} {name}={text}>")
-        if tag == "script" and "src" not in dict(attrs):
-            self.found.append("<script> of its own")
-        if tag == "meta" and dict(attrs).get("http-equiv", "refresh") != "refresh":
-            self.found.append("<meta>")
-
-
-TARGETS = frozenset({"src", "href", "action", "formaction", "data-from"})
-
-
-def is_live(attribute: str) -> bool:
-    """Whether an attribute runs or loads something, or has a style of its own."""
-    return attribute.startswith(("on", "hx-")) or attribute in {"style", "srcdoc", "srcset", "ping", "xlink:href"}
-
-
-def is_ours(tag: str, target: str) -> bool:
-    """Whether a link leads to our own pages; for what a page loads, whether it is one of our files."""
-    if tag in {"script", "link", "img"}:
-        return target.startswith("/static/") and target.removeprefix("/static/") in {path.name for path in OUR_FILES}
-    return re.match(r"(/(?!/)|#|\?)", target) is not None
 
 
 @pytest.fixture(scope="module")

@@ -66,31 +66,32 @@ def test_first_fitting_rule_answers() -> None:
     assert chosen.choose(order(order_id="B-1")).status == "default"
 
 
-def test_order_id_pattern_must_fit_whole_id() -> None:
-    chosen = choice('[[rule]]\norder_id = "A-1"\nstatus = "fits"\n')
+KENYA = 'country = "KE"\n'
+CONDITIONS = {
+    "the pattern fits the whole id": (
+        'order_id = "A-1"',
+        "yes no no",
+        [order(order_id=i) for i in ("A-1", "A-12", "XA-1")],
+    ),
+    "all conditions fit": (
+        f'{KENYA}amount_whole = 5\norder_id = "A.*"',
+        "yes no no no",
+        [order("5.50"), order("6"), order("5", country="UG"), order("5", order_id="B")],
+    ),
+    "the n-th order of those that fit": (
+        f"{KENYA}every_nth = 3",
+        "no no no no yes no",
+        [order(country=country) for country in ("KE", "UG", "KE", "UG", "KE", "KE")],
+    ),
+}
 
-    assert [chosen.choose(order(order_id=each)).status for each in ("A-1", "A-12", "XA-1")] == [
-        "fits",
-        "approved",
-        "approved",
-    ]
 
+@pytest.mark.parametrize("case", CONDITIONS)
+def test_rule_answers_only_fitting_orders(case: str) -> None:
+    rule, expected, orders = CONDITIONS[case]
+    chosen = choice(f'[[rule]]\n{rule}\nstatus = "yes"\n[default]\nstatus = "no"\n')
 
-def test_all_conditions_of_a_rule_must_fit() -> None:
-    chosen = choice('[[rule]]\ncountry = "KE"\namount_whole = 5\norder_id = "A.*"\nstatus = "fits"\n')
-
-    assert chosen.choose(order("5.50")).status == "fits"
-    assert chosen.choose(order("6")).status == "approved"
-    assert chosen.choose(order("5", country="UG")).status == "approved"
-    assert chosen.choose(order("5", order_id="B")).status == "approved"
-
-
-def test_every_nth_counts_only_orders_fitting_rule() -> None:
-    chosen = choice('[[rule]]\ncountry = "KE"\nevery_nth = 3\nstatus = "nth"\n')
-
-    statuses = [chosen.choose(order(country=country)).status for country in ("KE", "UG", "KE", "UG", "KE", "KE")]
-
-    assert statuses == ["approved", "approved", "approved", "approved", "nth", "approved"]
+    assert [chosen.choose(each).status for each in orders] == expected.split()
 
 
 def test_everything_an_answer_can_hold_is_read() -> None:

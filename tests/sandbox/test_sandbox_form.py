@@ -149,16 +149,17 @@ def test_other_currency_means_other_country_or_refusal(
     assert (verdict.http_status, verdict.code) == (422, code)
 
 
-def test_an_amount_as_text_is_refused(verifier: Verifier, merchant: Merchant) -> None:
-    body = as_body(KENYA).replace(b"1500.50", b'"1500.50"')
+@pytest.mark.parametrize(
+    ("sent", "instead", "code"),
+    [(b"1500.50", b'"1500.50"', "amount"), (b'"254712345678"', b"254712345678", "account_number")],
+    ids=["an amount as text", "a number where text belongs"],
+)
+def test_value_of_another_type_is_refused(
+    verifier: Verifier, merchant: Merchant, sent: bytes, instead: bytes, code: str
+) -> None:
+    body = as_body(KENYA).replace(sent, instead)
 
-    assert refusal(verifier.verify(request_of(merchant, KENYA, body=body))).code == "amount"
-
-
-def test_a_number_where_text_belongs_is_refused(verifier: Verifier, merchant: Merchant) -> None:
-    body = as_body(KENYA).replace(b'"254712345678"', b"254712345678")
-
-    assert refusal(verifier.verify(request_of(merchant, KENYA, body=body))).code == "account_number"
+    assert refusal(verifier.verify(request_of(merchant, KENYA, body=body))).code == code
 
 
 def test_xof_country_comes_from_phone(verifier: Verifier, merchant: Merchant) -> None:
