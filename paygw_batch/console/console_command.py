@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from functools import partial
 from typing import Any
 
 import click
@@ -42,10 +43,8 @@ def console_command(invocation: Invocation, *, port: int | None, host: str) -> N
     from paygw_batch.console.console_app import serve_console  # noqa: PLC0415 (needs the extra)
 
     screen = Screen(invocation)
-    settings = settings_of(invocation, {("console", "port"): port})
     flags: Any = {("console", "port"): port}
-    serve_console(
-        settings, invocation.config, os.environ, screen.say, read_again=lambda: settings_of(invocation, flags)
-    )
+    read = partial(settings_of, invocation, flags)
+    serve_console(read(), invocation.config, os.environ, screen.say, read_again=read)
     interruption.heed_again()
     screen.finish(Summary(ExitCode.DONE, say("The pages have stopped. Running payouts continue.")))

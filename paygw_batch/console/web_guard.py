@@ -47,12 +47,18 @@ class WebGuard:
         self._app = app
         self._hosts = frozenset(hosts)
         self._most_bytes = most_bytes
-        self._headers = {**HEADERS, "strict-transport-security": _FOR_A_YEAR} if tls else HEADERS
+        headers = {**HEADERS, "strict-transport-security": _FOR_A_YEAR} if tls else HEADERS
+        self._headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
         if scope["type"] != "http":
             return
-        answered = _with_headers(send, self._headers)
+
+        async def answered(message: AsgiMessage) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), *self._headers]
+            await send(message)
+
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
             await _refuse(answered, 421, say("These pages are not served at this address."))
@@ -97,17 +103,6 @@ class _Body:
             raise BodyRefused
         self._is_whole = not message.get("more_body", False)
         return message
-
-
-def _with_headers(send: AsgiSend, headers: Mapping[str, str]) -> AsgiSend:
-    further = [(name.encode(), value.encode()) for name, value in headers.items()]
-
-    async def answered(message: AsgiMessage) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), *further]
-        await send(message)
-
-    return answered
 
 
 async def _refuse(send: AsgiSend, status: int, sentence: str) -> None:

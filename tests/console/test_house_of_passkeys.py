@@ -85,4 +85,4 @@ def test_keys_are_read_while_the_pages_are_served(config: Path, tmp_path: Path) 
     assert len(built) == 2
     assert [one.name for one in built[-1].access.keys.values()] == ["Ada Njeri"]
     for one in built:
-        one.close()
+        one.sessions.close()
