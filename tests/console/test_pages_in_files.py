@@ -1,20 +1,22 @@
 """The pages that are files, in a real browser: they have the console's style sheet, and are held to the same."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from paygw_batch.core.generator_marks import PageKind
 from tests.support.browsers import NARROW, Desk
-from tests.support.checkout import ROOT
+from tests.support.golden_pages import golden_page
 from tests.support.long_part import share
 
 
 @pytest.mark.parametrize("scheme", share(["dark", "light"], every=2))
-def test_file_page_has_no_accessibility_violation(new_desk: Callable[..., Desk], scheme: str) -> None:
+def test_file_page_has_no_accessibility_violation(new_desk: Callable[..., Desk], scheme: str, tmp_path: Path) -> None:
     desk = new_desk(color_scheme=scheme, bypass_csp=True)  # axe-core is a script: the pages themselves allow none
     for kind in PageKind:
-        desk.page.goto((ROOT / f"tests/show/golden/{kind}.html").as_uri())
+        (whole := tmp_path / f"{kind}.html").write_bytes(golden_page(kind).encode())
+        desk.page.goto(whole.as_uri())
         desk.page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
         desk.look()
         desk.page.set_viewport_size({"width": NARROW, "height": 800})

@@ -29,10 +29,9 @@ from paygw_batch.show.remittance import remittance_page
 from paygw_batch.show.report_page import report_html
 from paygw_batch.show.totals import books
 from paygw_batch.submit.plan_to_approve import plan_page
-from tests.support.checkout import ROOT
+from tests.support.golden_pages import GOLDEN, INSTEAD, STYLE_SHEET, golden_page
 from tests.support.journal_rows import at, intent, memory, new_instruction, outcome_of, resolved
 
-GOLDEN = Path(__file__).with_name("golden")
 MINOR_UNITS = {"KES": 2, "UGX": 0}
 OUTCOMES: Mapping[int, tuple[OutcomeKind, Mapping[str, object]]] = {
     2: (OutcomeKind.PAID, {"gateway_status": "approved", "gateway_reference": "R-2", "http_status": 200}),
@@ -161,16 +160,9 @@ PAGES: Mapping[PageKind, Callable[[], str]] = {
 }
 
 
-STYLE_SHEET = (ROOT / "paygw_batch/show/static/pages.css").read_text(encoding="utf-8")
-INSTEAD = "/* pages.css */\n"
-"""Stands for the style sheet in a golden file."""
-
-
 @pytest.mark.parametrize("kind", PageKind)
 def test_page_matches_golden_file(kind: PageKind) -> None:
-    golden = (GOLDEN / f"{kind}.html").read_bytes()
-    assert golden.count(INSTEAD.encode()) == 1
-    assert PAGES[kind]().encode() == golden.replace(INSTEAD.encode(), STYLE_SHEET.encode())
+    assert PAGES[kind]().encode() == golden_page(kind).encode()
 
 
 if __name__ == "__main__":
