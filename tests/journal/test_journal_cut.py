@@ -61,7 +61,7 @@ def cuts(size: int, places: Collection[int]) -> Iterator[int]:
     yield size
 
 
-@pytest.mark.parametrize("places", [(-1, 0), long((1, 23, 24, 2000))])
+@pytest.mark.parametrize("places", [(-1, 0, 24), long((1, 23, 2000))])
 def test_log_cut_at_any_byte_leaves_past_state(run: Run, place: Path, places: Collection[int]) -> None:
     seen = set()
     for size in cuts((place / "stopped" / "state" / run.log.name).stat().st_size, places):

@@ -25,8 +25,8 @@ from tests.support.long_part import long, share
 STEPS = ("open", "write", "pwrite", "fsync", "rename", "unlink", "mkdir")
 """What Python does to files. What SQLite does is to the journal's temporary file alone, before its rename."""
 KILLED = 9
-moments = pytest.mark.parametrize("every", [3, long(1)])
-"""Every check tries the first moment and each third after it."""
+moments = pytest.mark.parametrize("every", [4, long(1)])
+"""Every check tries the first moment and each fourth after it."""
 
 
 def make(place: Path, name: str = "journal.sqlite3", *, beside: str | None = None, **changes: Any) -> Identity | None:
