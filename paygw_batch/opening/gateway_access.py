@@ -341,18 +341,19 @@ def _require_keys(settings: Settings, *keys: str, hint: str = "") -> None:
         about = {"authenticity": section.authenticity, "missing": ", ".join(missing)}
         raise ConfigurationError(
             say('authenticity = "{authenticity}" also needs {missing}.', **about),
-            hint=say("The gateway's interface shows none of them: write down what its operator says.{hint}", hint=hint),
+            hint=say("The gateway's interface shows none of them: write down what its operator says.")
+            + f" {hint}".rstrip(),
         )
 
 
 def _shared_secret_hash(settings: Settings, names: NotificationFields, environ: Mapping[str, str]) -> SharedSecretHash:
     section = settings.notifications
     is_proof = section.hash_algorithm != "sha1"
-    hint = (
-        " The separator must not be empty: values could then be shifted from one field to the next without the hash "
+    keys = ("hash_algorithm", "hash_fields", *(("hash_separator",) if is_proof else ()), "hash_field")
+    hint = say(
+        "The separator must not be empty: values could then be shifted from one field to the next without the hash "
         "changing."
     )
-    keys = ("hash_algorithm", "hash_fields", *(("hash_separator",) if is_proof else ()), "hash_field")
     _require_keys(settings, *keys, hint=hint if is_proof else "")
     algorithm = HashAlgorithm(section.hash_algorithm or "")
     hashed = tuple(section.hash_fields or ())

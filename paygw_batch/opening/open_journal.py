@@ -209,9 +209,7 @@ def require_journal(settings: Settings, command: str) -> str:
 
     Raises `JournalError`.
     """
-    if settings.uses_sandbox and not place_of(settings).may_exist():
-        open_to_write(settings, command).close()
-    with journal_to_read(settings, must_be_known=True) as journal:
+    with journal_for_document(settings, command) as journal:
         return journal.head().journal_id
 
 
