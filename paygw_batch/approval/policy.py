@@ -13,10 +13,7 @@ from paygw_batch.approval.approval_keys import (
     load_approval_key,
     people_of,
 )
-from paygw_batch.approval.signed_document import (
-    ApprovalPolicy,
-    check_reachable,
-)
+from paygw_batch.approval.signed_document import ApprovalPolicy, check_reachable
 from paygw_batch.core.shown_states import LOGIN
 from paygw_batch.errors import ApprovalError, ConfigurationError, UsageError
 from paygw_batch.language import say

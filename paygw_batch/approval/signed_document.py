@@ -192,9 +192,7 @@ def approval_text(document: SignedDocument, key: PublicKey, policy: ApprovalPoli
         )
     if policy.people.approver_with(key) is None:
         raise ApprovalError(
-            say("This key does not belong to a listed approver."),
-            hint=say("Nothing was approved."),
-            for_terminal=False,
+            say("This key does not belong to a listed approver."), hint=say("Nothing was approved."), for_terminal=False
         )
     approved_at = timestamp(now)
     return ApprovalText(key, approved_at, document.approval_text(key, approved_at))

@@ -101,13 +101,7 @@ def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, tru
     own, sent_at = read_time(line.time), read_time(line.sent_at)
     for text, span in ((line.time, own), (line.sent_at, sent_at)):
         if text and span is None:
-            return _wrong(
-                say(
-                    "The time {text!r} is unclear: write it as {written}.",
-                    text=text,
-                    written=WRITTEN,
-                )
-            )
+            return _wrong(say("The time {text!r} is unclear: write it as {written}.", text=text, written=WRITTEN))
         if span is not None and span.start > now + timedelta(seconds=MAX_AHEAD_S):
             return _wrong(say("The time {text} is in the future: our clock says {now}.", text=text, now=timestamp(now)))
     true_at = [_span(time) for time in (own, as_of) if time is not None]

@@ -85,12 +85,7 @@ def quarantine_sentence(
 
 
 def check_settlements(
-    journal: JournalReader,
-    batch: BatchRecord,
-    settlements: Sequence[Settlement],
-    *,
-    quarantine_h: float,
-    now: Now,
+    journal: JournalReader, batch: BatchRecord, settlements: Sequence[Settlement], *, quarantine_h: float, now: Now
 ) -> Mapping[int, RowState]:
     """Return the present rows of `settlements`. Raises `UsageError` if one of these may not be made."""
     clock = JournalClock.read(journal, now())

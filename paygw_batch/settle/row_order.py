@@ -249,13 +249,7 @@ class OrderInForce:
 
 
 def order_in_force(
-    order: RowOrder,
-    journal: JournalReader,
-    policy: ApprovalPolicy,
-    now: datetime,
-    *,
-    by: str,
-    endpoint: str,
+    order: RowOrder, journal: JournalReader, policy: ApprovalPolicy, now: datetime, *, by: str, endpoint: str
 ) -> OrderInForce:
     """Return an order that `by` may carry out. Raises `ApprovalError` unless it is approved, and true of every row.
 

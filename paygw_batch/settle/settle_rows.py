@@ -363,15 +363,7 @@ def carry_out_statement(
         attempts=tuple(sorted(matched.attempts.items())),
     )
     # Workers and other people go on meanwhile: a row that was sent again since is not the one that was compared.
-    settle(
-        journal,
-        record,
-        settlements,
-        by=asked.by,
-        now=utc_now,
-        carried_out=carried_out,
-        standings=matched.standings,
-    )
+    settle(journal, record, settlements, by=asked.by, now=utc_now, carried_out=carried_out, standings=matched.standings)
     return CarriedOutStatement(matched, settlements, held)
 
 
@@ -413,12 +405,7 @@ def draft_order(
 
 
 def carry_out_order(
-    settings: Settings,
-    journal: Journal,
-    order: RowOrder,
-    by: str,
-    *,
-    folders: Sequence[Path] = (),
+    settings: Settings, journal: Journal, order: RowOrder, by: str, *, folders: Sequence[Path] = ()
 ) -> OrderInForce:
     """Carry out an order to settle rows, once.
 

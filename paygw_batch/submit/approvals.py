@@ -191,8 +191,7 @@ def share_plan(
     ):
         return True
     raise ApprovalError(
-        say("Another person signed at the same moment. Nothing was written."),
-        hint=say("Run the same command again."),
+        say("Another person signed at the same moment. Nothing was written."), hint=say("Run the same command again.")
     )
 
 

@@ -206,10 +206,7 @@ def comparison(document: PlanDocument, *, is_for_officers: bool = False) -> str:
             batch=finding.before_batch,
         )
     )
-    sentences = [
-        most,
-        say("Each person is compared with the last similar batch that paid them."),
-    ]
+    sentences = [most, say("Each person is compared with the last similar batch that paid them.")]
     if finding.found * 2 < finding.people:
         sentences.insert(0, say("No earlier batch has half of these people."))
     if finding.paid_before > finding.found:

@@ -23,15 +23,7 @@ from paygw_batch.extras import extra
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.signing.signers import signed_ahead, signers_at_work
-from paygw_batch.journal import (
-    BatchRecord,
-    EngineJournal,
-    Gate,
-    GateState,
-    JournalReader,
-    RunOfWorkers,
-    TallyKind,
-)
+from paygw_batch.journal import BatchRecord, EngineJournal, Gate, GateState, JournalReader, RunOfWorkers, TallyKind
 from paygw_batch.language import say
 from paygw_batch.opening.gateway_access import SendJob, real_world
 from paygw_batch.opening.given_sheet import as_answered, operation_of, require_complete

@@ -109,10 +109,7 @@ def _of_journal(figures: JournalTotals, now: datetime) -> Samples:
 def _of_workers(work: SharedWork, now: datetime) -> Samples:
     living = sum(worker.is_alive for worker in work.workers)
     return {
-        "paygw_workers": {
-            _labels(state="alive"): str(living),
-            _labels(state="dead"): str(len(work.workers) - living),
-        },
+        "paygw_workers": {_labels(state="alive"): str(living), _labels(state="dead"): str(len(work.workers) - living)},
         "paygw_run_rows_left": {_labels(batch=run.batch): str(run.rows_left) for run in work.runs},
         "paygw_gate_stopped": {"": str(int(work.gate.stop is not None))},
         "paygw_workers_timestamp_seconds": {"": _seconds(now)},

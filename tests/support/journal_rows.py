@@ -119,12 +119,7 @@ def journal_path(place: Path) -> Path:
 
 
 def file_place(place: Path, path: Path | None = None, *, endpoint: EndpointIdentity = ENDPOINT) -> FilePlace:
-    return FilePlace(
-        path or journal_path(place),
-        endpoint=endpoint,
-        known_dir=place / "journals",
-        now=lambda: AT,
-    )
+    return FilePlace(path or journal_path(place), endpoint=endpoint, known_dir=place / "journals", now=lambda: AT)
 
 
 def make_at(place: Path) -> None:

@@ -16,13 +16,7 @@ from tests.support.journal_rows import AT, ENDPOINT, intent, outcome_of
 
 
 def postgres_place(url: str, place: Path, **more: float) -> DatabasePlace:
-    return DatabasePlace(
-        Server(url),
-        endpoint=ENDPOINT,
-        known_dir=place / "journals",
-        now=lambda: AT,
-        **more,
-    )
+    return DatabasePlace(Server(url), endpoint=ENDPOINT, known_dir=place / "journals", now=lambda: AT, **more)
 
 
 def open_postgres(place: DatabasePlace) -> PostgresJournal:

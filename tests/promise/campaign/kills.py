@@ -76,12 +76,7 @@ def _intents(machine: Machine) -> int:
 
 
 def kill_until_done(
-    machine: Machine,
-    at: GatewayProcess,
-    rng: Random,
-    pace: Pace,
-    tally: Killed,
-    planted: str = SIGNED_IN_THREADS,
+    machine: Machine, at: GatewayProcess, rng: Random, pace: Pace, tally: Killed, planted: str = SIGNED_IN_THREADS
 ) -> None:
     """Submit a sheet and kill the program at random instants until it ends by itself; judge after each kill."""
     rows = rng.randrange(2, 50)

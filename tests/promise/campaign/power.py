@@ -84,10 +84,7 @@ _ORDER_ID = re.compile(rb'"client_orderid":\s*"([^"]+)"')
 
 
 def record(
-    machine: Machine,
-    *arguments: str | Path,
-    planted: str | None = None,
-    meanwhile: Callable[[Run], None] | None = None,
+    machine: Machine, *arguments: str | Path, planted: str | None = None, meanwhile: Callable[[Run], None] | None = None
 ) -> list[Operation]:
     """Run the program, and return what it did to the files of its machine, in order; `meanwhile` is done beside it.
 

@@ -23,11 +23,7 @@ from tests.support.wire_proxy import WireProxy
 HOSTS = ("north", "south")
 WINDOW = 4
 INTENT_LIVES_S = 5
-PRELOADED: tuple[str, ...] = (
-    "psycopg",
-    "paygw_batch.cluster.work_command",
-    "paygw_batch.cluster.database_place",
-)
+PRELOADED: tuple[str, ...] = ("psycopg", "paygw_batch.cluster.work_command", "paygw_batch.cluster.database_place")
 """What a process imports when its journal is in PostgreSQL."""
 _INTENDED = """SELECT f.order_id FROM fact f
     WHERE f.kind = 'intended' AND NOT EXISTS (SELECT FROM contradiction c WHERE c.fact = f.number)"""

@@ -253,10 +253,7 @@ def work_through(
     rng, endured = Random(f"shift/{seed}"), Endured(batches=1, shared=1)  # noqa: S311 - dice
     name = server.new_database()
     names = (DESK, *(f"host-{number}" for number in range(1, size.workers + 1)))
-    company = Company(
-        *(home, spawner, at, server.url(name), f"W{seed}", [server.port], names),
-        window=size.window,
-    )
+    company = Company(*(home, spawner, at, server.url(name), f"W{seed}", [server.port], names), window=size.window)
     shift = _Shift(company, server, rng, size, endured, company.sheets(size.rows), stop, planted or signed(seed))
     shift.url = server.url(name)
     with closing(company):

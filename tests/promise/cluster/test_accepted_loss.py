@@ -412,10 +412,7 @@ def test_a_guess_holds_rows_known_to_have_left(lossy: Lossy, monkeypatch: pytest
 
 
 def test_renamed_host_accepts_loss_of_two_processes(lossy: Lossy) -> None:
-    with (
-        closing(lossy.north()) as journal,
-        closing(lossy.host(NORTH).open_to_work("work")) as worker,
-    ):
+    with closing(lossy.north()) as journal, closing(lossy.host(NORTH).open_to_work("work")) as worker:
         backup = lossy.backup_of(journal)
         due = all_due(journal, 1)
         send_rows(journal, due[:2])

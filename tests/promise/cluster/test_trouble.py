@@ -36,11 +36,7 @@ def slow_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayPr
 
 @pytest.mark.parametrize(("part", "seed"), [long(endure, ONE_AFTER_THE_OTHER), (work_through, SEVERAL_AT_ONCE)])
 def test_batch_is_paid_once_through_all_troubles(
-    tmp_path: Path,
-    spawner: Spawner,
-    slow_gateway: GatewayProcess,
-    part: Callable[..., Endured],
-    seed: int,
+    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, part: Callable[..., Endured], seed: int
 ) -> None:
     """By two hosts that send one after the other, and by workers that send at once."""
     with own_server() as server:

@@ -264,10 +264,7 @@ def endure(
     """Pay one batch by two hosts through all that can happen, until it is done; judge all the while."""
     rng, endured = Random(f"cluster/{seed}"), Endured(batches=1)  # noqa: S311 - dice
     name = server.new_database()
-    company = Company(
-        *(home, spawner, at, server.url(name), f"C{seed}", [server.port]),
-        window=size.window,
-    )
+    company = Company(*(home, spawner, at, server.url(name), f"C{seed}", [server.port]), window=size.window)
     ordeal = _TwoHosts(company, server, rng, size, endured, company.sheets(size.rows), stop, signed(seed))
     with closing(company):
         ordeal.send()

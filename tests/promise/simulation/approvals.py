@@ -74,11 +74,7 @@ class Approvals:
         reader = world.disk.reader()
         try:
             plan = plan_submission(
-                world.validated(about),
-                reader,
-                Choices(amend=world.amends),
-                now=world.now,
-                quarantine_h=QUARANTINE_H,
+                world.validated(about), reader, Choices(amend=world.amends), now=world.now, quarantine_h=QUARANTINE_H
             )
         except PeopleForgotten:
             return

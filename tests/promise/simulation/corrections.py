@@ -222,12 +222,7 @@ def _send(world: CorrectingWorld, plan: Plan, lines: Sequence[Line], run_name: s
 
     gateway = ScriptedGateway(answer)
     batch = open_planned_batch(
-        plan,
-        world.journal,
-        _rules(),
-        sheet_path=Path("pay.csv"),
-        now=lambda: world.now,
-        is_answered=True,
+        plan, world.journal, _rules(), sheet_path=Path("pay.csv"), now=lambda: world.now, is_answered=True
     )
     run(an_engine(world.journal, gateway), batch)
     _judge(world, gateway.arrived, person_of, rejected, run_name)

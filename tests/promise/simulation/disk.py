@@ -176,12 +176,7 @@ class Disk:
         left = SimLeft(self, process)
         left.note(*found.end.noted)
         return process.world.journal_type(
-            connection,
-            _PATH,
-            end=found.end,
-            left=left,
-            lock=SimLock(self, process),
-            notes=(),
+            connection, _PATH, end=found.end, left=left, lock=SimLock(self, process), notes=()
         )
 
     def _connected(self, process: "Process | None") -> "SimConnection":

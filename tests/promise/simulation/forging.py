@@ -193,14 +193,7 @@ def _opened(image: bytes, end: Link) -> SqliteJournal:
     connection = apsw.Connection(":memory:")
     connection.deserialize("main", image)
     configure(connection)
-    return SqliteJournal(
-        connection,
-        Path(":memory:"),
-        end=end,
-        left=NothingLeft(),
-        lock=ExitStack(),
-        notes=(),
-    )
+    return SqliteJournal(connection, Path(":memory:"), end=end, left=NothingLeft(), lock=ExitStack(), notes=())
 
 
 def pay(journal: SqliteJournal, batch: int, at: datetime) -> None:
@@ -548,11 +541,7 @@ def _submit(world: ForgingWorld, sheet: Sheet, file: str | None) -> None:
     asked = world.asked(sheet, path, repeats_meant=world.rng.random() < 0.5)
     try:
         submit_sheet.submit_sheet(
-            asked,
-            cast(GatewayAccess, None),
-            world.journal,
-            Conversation(),
-            partial(_send, world, sheet, file),
+            asked, cast(GatewayAccess, None), world.journal, Conversation(), partial(_send, world, sheet, file)
         )
     except InternalError:
         raise

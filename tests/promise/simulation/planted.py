@@ -43,16 +43,7 @@ from paygw_batch.journal.new_batch import BatchPart, InstructionRows, NewInstruc
 from paygw_batch.journal.sqlite import sqlite_journal, sqlite_tables
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.sqlite_journal import SqliteJournal
-from paygw_batch.journal.values import (
-    Due,
-    Entry,
-    Known,
-    Link,
-    MoveResult,
-    NewInstruction,
-    RowState,
-    UsedSpelling,
-)
+from paygw_batch.journal.values import Due, Entry, Known, Link, MoveResult, NewInstruction, RowState, UsedSpelling
 from paygw_batch.settle import match_statement, resolve, row_order
 from paygw_batch.settle.match_statement import StatementReader
 from paygw_batch.settle.row_order import RowOrder
@@ -676,11 +667,7 @@ BUGS: Mapping[str, Bug] = {
     ),
     "a row called rejected may leave at once": bug(rejected_leaves_at_once, "I1"),
     "a statement's line settles whichever attempt": bug(
-        patched(match_statement, "other_attempt_sentence", lambda *_, **__: None),
-        "I1",
-        "I5",
-        "I3",
-        from_seed=5_400,
+        patched(match_statement, "other_attempt_sentence", lambda *_, **__: None), "I1", "I5", "I3", from_seed=5_400
     ),
     "spellings are not compared": bug(journal(SpellingsAreOther), "I1", "I7"),
     "a sheet that repeats a batch is opened": bug(patched(submit, "_repeat", lambda *_, **__: None), "I1"),

@@ -224,11 +224,7 @@ async def submit(process: Process, sheet: str) -> int:
     away = world.away_of(process)
     plan = await away.journal(
         lambda: plan_submission(
-            validated,
-            journal,
-            Choices(amend=world.amends),
-            now=world.now,
-            quarantine_h=QUARANTINE_H,
+            validated, journal, Choices(amend=world.amends), now=world.now, quarantine_h=QUARANTINE_H
         )
     )
     world.look_at_comparison(sheet, journal, plan)
