@@ -44,8 +44,6 @@ from paygw_batch.language import mark, say
 from paygw_batch.trusted_files import Others, read_trusted
 
 HOW_TO_MAKE_ONE = "openssl genpkey -algorithm ed25519 -out approval.pem"
-
-
 MIN_RSA_BITS = 2048
 MAX_RSA_BITS = 8192
 RSA_EXPONENT = 65537
@@ -203,18 +201,12 @@ def read_own_spelling(text: str) -> PublicKey | None:
 
 Listed = Mapping[str, str | Sequence[str]]
 """People as the configuration lists them: a public key, or several, by name."""
-
-
 _HOW_TO_SHOW_ONE = (
     "It is the line between BEGIN and END of `openssl pkey -in approval.pem -pubout`, or the line that the console "
     "shows when a passkey is made."
 )
-
-
 _BLANKS = str.maketrans(dict.fromkeys("\u115f\u1160\u2800", " "))
 """Characters that look blank, though Unicode calls them letters or symbols."""
-
-
 _INVISIBLE = frozenset(
     "\u034f\u17b4\u17b5\u180b\u180c\u180d\u180f" + "".join(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
 )
@@ -283,7 +275,7 @@ def people_of(makers: Listed, approvers: Listed) -> People:
     Raises `ConfigurationError` for an invalid name or key, and for two names that share a key.
     """
     names: dict[str, str] = {}
-    keys: dict[str, dict[str, list[PublicKey]]] = {}
+    keys: dict[str, dict[str, tuple[PublicKey, ...]]] = {}
     for section, listed in (("makers", makers), ("approvers", approvers)):
         for name, texts in listed.items():
             plain = plain_name(name)
@@ -294,17 +286,11 @@ def people_of(makers: Listed, approvers: Listed) -> People:
                 )
             shown = "".join(c for c in name if c.isspace() or c.isprintable())
             names.setdefault(plain, " ".join(shown.split()))
-            of_person = keys.setdefault(plain, {"makers": [], "approvers": []})
-            of_person[section] += _read_keys(section, name, texts)
+            of_person = keys.setdefault(plain, {})
+            of_person[section] = (*of_person.get(section, ()), *_read_keys(section, name, texts))
     people = tuple(
-        Person(
-            names[plain],
-            tuple(of_person["makers"]),
-            tuple(of_person["approvers"]),
-            is_maker=plain in {plain_name(name) for name in makers},
-            is_approver=plain in {plain_name(name) for name in approvers},
-        )
-        for plain, of_person in keys.items()
+        Person(names[plain], own.get("makers", ()), own.get("approvers", ()), "makers" in own, "approvers" in own)
+        for plain, own in keys.items()
     )
     _refuse_shared_keys(people)
     return People(people)
@@ -389,10 +375,9 @@ def _in_token(uri: str, module: str | None, pin: str | None) -> ApprovalKey:
 
     def sign(data: bytes) -> bytes:
         try:
-            signature: bytes = key.sign(data)
+            return bytes(key.sign(data))
         except KeyUnusable as error:
             raise _for_a_person(error) from None
-        return signature
 
     return ApprovalKey(public, sign)
 
@@ -467,7 +452,9 @@ def has_asserted(key: PublicKey, signature: PasskeySignature, data: bytes, party
         return False
     return (
         is_client_data(client_data, "webauthn.get", challenge_of(data), party)
-        and _is_of_verified_person(authenticator_data, party)
+        and len(authenticator_data) == _AUTHENTICATOR_DATA_BYTES
+        and not authenticator_data[_HASH_BYTES] & _CARRIES_MORE
+        and is_of_verified_person(authenticator_data, party)
         and key.verifies(plain, authenticator_data + hashlib.sha256(client_data).digest())
     )
 
@@ -497,13 +484,6 @@ def is_client_data(client_data: bytes, kind: str, challenge: str, party: Relying
         and members.get("crossOrigin", False) is False
         and "topOrigin" not in members
     )
-
-
-def _is_of_verified_person(authenticator_data: bytes, party: RelyingParty) -> bool:
-    if len(authenticator_data) != _AUTHENTICATOR_DATA_BYTES:
-        return False
-    flags = authenticator_data[_HASH_BYTES]
-    return is_of_verified_person(authenticator_data, party) and not flags & _CARRIES_MORE
 
 
 def is_of_verified_person(authenticator_data: bytes, party: RelyingParty) -> bool:

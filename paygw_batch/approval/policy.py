@@ -56,9 +56,7 @@ def listed_people(settings: Settings) -> People:
     Raises `ConfigurationError` if it names nobody, or does not tell people apart.
     """
     section = settings.approval
-    if not section.approvers:
-        return required_policy(settings).people
-    return people_of(section.makers, section.approvers)
+    return people_of(section.makers, section.approvers) if section.approvers else required_policy(settings).people
 
 
 def known_maker(key: PublicKey, policy: ApprovalPolicy, nothing_made: str) -> Person:

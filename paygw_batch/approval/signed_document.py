@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from paygw_batch.approval.approval_keys import (
     ApprovalKey,
@@ -228,8 +228,8 @@ def approve_by_passkey(document: Document, approval: Approval, policy: ApprovalP
 
 
 def _with_approval(document: Document, approval: Approval, policy: ApprovalPolicy) -> Document:
-    person = _owner(approval.key, policy)
-    others = [other for other in document.approvals if _owner(other.key, policy) != person]
+    person = _owner(approval.key, policy.people)
+    others = [other for other in document.approvals if _owner(other.key, policy.people) != person]
     return document.model_copy(update={"approvals": [*others, approval]})
 
 
@@ -263,11 +263,9 @@ def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: da
             hint=f"{say(document.nothing_done)} {say(document.make_another)}",
         )
     if len(signatures.valid) < policy.needed:
+        valid = len(signatures.valid)
         count = say_count(
-            policy.needed,
-            "{count} is needed, {valid} valid",
-            "{count} are needed, {valid} valid",
-            valid=len(signatures.valid),
+            policy.needed, "{count} is needed, {valid} valid", "{count} are needed, {valid} valid", valid=valid
         )
         reasons = say("; {wrong}", wrong="; ".join(signatures.wrong)) if signatures.wrong else ""
         raise ApprovalError(
@@ -314,14 +312,13 @@ def require_not_withdrawn(document: SignedDocument, withdrawals: Iterable[Withdr
 
 def name_of(key: str, people: People) -> str:
     """Return the name of the owner of a document's key, or words for an unknown key."""
-    public = read_own_spelling(key)
-    owner = None if public is None else people.owner_of(public)
+    owner = _owner(key, people)
     return say("an unknown key") if owner is None else owner.name
 
 
-def _owner(key: str, policy: ApprovalPolicy) -> Person | None:
+def _owner(key: str, people: People) -> Person | None:
     public = read_own_spelling(key)
-    return None if public is None else policy.people.owner_of(public)
+    return None if public is None else people.owner_of(public)
 
 
 def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
@@ -376,29 +373,33 @@ def read_document(path: Path, *kinds: type[Document], data: bytes | None = None)
     Raises `ApprovalError` if it is missing, unreadable, or made by another version of this program.
     """
     noun = say(kinds[0].noun) if len(kinds) == 1 else say("plan or order")
-    first = kinds[0]
+    hint = f"{say(kinds[0].nothing_done)} {say(kinds[0].make_another)}"
     try:
         if data is None:
             data = read_regular(path, MAX_DOCUMENT_BYTES)
     except OSError as error:
         reason = say(error.strerror or "unknown reason").lower()
-        raise ApprovalError(
-            say("The {noun} {path} cannot be read: {reason}.", noun=noun, path=path, reason=reason),
-            hint=f"{say(first.nothing_done)} {say(first.make_another)}",
-        ) from None
+        sentence = say("The {noun} {path} cannot be read: {reason}.", noun=noun, path=path, reason=reason)
+        raise ApprovalError(sentence, hint=hint) from None
+    readable = {kind.model_fields["document"].default: kind for kind in kinds}
     try:
-        label = _Label.model_validate_json(data)
-        _check_version(path, label, kinds)
-        kind = next(kind for kind in kinds if kind.model_fields["document"].default == label.document)
-        document = kind.model_validate_json(data)
+        label = _Label.model_validate_json(data).document
+        if label is not None and label not in readable:
+            raise ApprovalError(
+                say(
+                    "{name} is not a {noun} that this version can read: its type is {document!r}.",
+                    name=path.name,
+                    noun=say(kinds[0].noun),
+                    document=label[:60],
+                ),
+                hint=hint,
+            )
+        document = readable[label].model_validate_json(data)
         for moment in (document.made_at, *(approval.approved_at for approval in document.approvals)):
             if not _is_time(moment):
                 raise ValueError(moment)  # noqa: TRY301 (handled like any unreadable document)
-    except (ValidationError, ValueError, StopIteration):
-        raise ApprovalError(
-            say("{name} does not read as a {noun}.", name=path.name, noun=noun),
-            hint=f"{say(first.nothing_done)} {say(first.make_another)}",
-        ) from None
+    except (ValueError, KeyError):
+        raise ApprovalError(say("{name} does not read as a {noun}.", name=path.name, noun=noun), hint=hint) from None
     return document
 
 
@@ -407,20 +408,6 @@ def _is_time(text: str) -> bool:
         return datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
         return False
-
-
-def _check_version(path: Path, label: "_Label", kinds: Sequence[type[SignedDocument]]) -> None:
-    """Raise `ApprovalError` if this program cannot read the document's version."""
-    if label.document is not None and label.document not in {kind.model_fields["document"].default for kind in kinds}:
-        raise ApprovalError(
-            say(
-                "{name} is not a {noun} that this version can read: its type is {document!r}.",
-                name=path.name,
-                noun=say(kinds[0].noun),
-                document=label.document[:60],
-            ),
-            hint=f"{say(kinds[0].nothing_done)} {say(kinds[0].make_another)}",
-        )
 
 
 class _Label(BaseModel):
