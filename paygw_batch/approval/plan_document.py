@@ -6,7 +6,7 @@ one batch, once. Signing and approving are in `signed_document.py`.
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -185,7 +185,18 @@ def content_and_people(
 ) -> tuple[Content, str]:
     """Return the payments of a planned sheet that would leave, and the list of their people. `known` would not."""
     known_rows = {row.row for row in known}
-    leaving = _Leaving.of(validated, known_rows, minor_units)
+    digest, known_digest, lines = hashlib.sha256(), hashlib.sha256(), []
+    sums: Counter[str] = Counter()
+    is_known = pl.col("row").is_in(pl.Series(sorted(known_rows), dtype=pl.UInt32).implode())
+    for part in validated.parts():  # only one of them is in memory at a time
+        for piece in part.instructions.iter_slices(_ROWS_AT_ONCE):
+            known_digest.update(_csv_bytes(piece.filter(is_known).select("row", "client_orderid")))
+            leaving = piece.filter(~is_known) if known else piece
+            digest.update(_csv_bytes(leaving))
+            exact = leaving.group_by("currency").agg(pl.col("minor").cast(pl.Decimal(38, 0)).sum())
+            sums.update({currency: int(minor) for currency, minor in exact.iter_rows()})
+            lines.append(_people(leaving, part.rows, minor_units))
+    people = "".join(lines)
     content = Content(
         endpoint=endpoint,
         journal=journal_id,
@@ -196,41 +207,12 @@ def content_and_people(
         known=len(known_rows),
         invalid=validated.height - validated.payable,
         amended=amended,
-        instructions_sha256=leaving.digest,
-        known_sha256=leaving.known_digest,
-        people_sha256=hashlib.sha256(leaving.people.encode()).hexdigest(),
-        totals=leaving.totals,
+        instructions_sha256=digest.hexdigest(),
+        known_sha256=known_digest.hexdigest(),
+        people_sha256=hashlib.sha256(people.encode()).hexdigest(),
+        totals={code: from_minor(minor, minor_units=minor_units[code]) for code, minor in sorted(sums.items())},
     )
-    return content, leaving.people
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaving:
-    """What would leave: a digest of the instructions, the sum of each currency, the list of people; and the rest."""
-
-    digest: str
-    known_digest: str
-    totals: dict[str, str]
-    people: str
-
-    @classmethod
-    def of(cls, validated: Validated, known: Collection[int], minor_units: Mapping[str, int]) -> "_Leaving":
-        """Go through a sheet with only one part of it in memory at a time."""
-        digest, known_digest, lines = hashlib.sha256(), hashlib.sha256(), []
-        sums: Counter[str] = Counter()
-        is_known = pl.col("row").is_in(pl.Series(sorted(known), dtype=pl.UInt32).implode())
-        for part in validated.parts():
-            for piece in part.instructions.iter_slices(_ROWS_AT_ONCE):
-                known_digest.update(_csv_bytes(piece.filter(is_known).select("row", "client_orderid")))
-                leaving = piece.filter(~is_known) if known else piece
-                digest.update(_csv_bytes(leaving))
-                exact = leaving.group_by("currency").agg(pl.col("minor").cast(pl.Decimal(38, 0)).sum())
-                sums.update({currency: int(minor) for currency, minor in exact.iter_rows()})
-                lines.append(_people(leaving, part.rows, minor_units))
-        totals = {
-            currency: from_minor(minor, minor_units=minor_units[currency]) for currency, minor in sorted(sums.items())
-        }
-        return cls(digest.hexdigest(), known_digest.hexdigest(), totals, "".join(lines))
+    return content, people
 
 
 def _csv_bytes(frame: pl.DataFrame) -> bytes:
@@ -246,10 +228,10 @@ def _people(instructions: pl.DataFrame, rows: pl.DataFrame, minor_units: Mapping
     decimals = (
         pl.when(digits > 0).then(pl.concat_str(pl.lit("."), rest.str.pad_start(digits, "0"))).otherwise(pl.lit(""))
     )
-    with_names = instructions.join(names, on="row", how="left", maintain_order="left")
     amount = pl.concat_str(whole.cast(pl.String), decimals)
-    listed = with_names.select("row", "name", pl.col("payee").alias("account"), "currency", amount=amount)
-    return listed.select(PEOPLE_COLUMNS).write_csv(include_header=False)
+    named = instructions.join(names, on="row", how="left", maintain_order="left")
+    listed = named.with_columns(account="payee", amount=amount).select(PEOPLE_COLUMNS)
+    return listed.write_csv(include_header=False)
 
 
 def unsigned_plan(
@@ -369,11 +351,8 @@ def _what_differs(planned: Content, actual: Content) -> str:
     if planned.endpoint != actual.endpoint:
         return say("it is for {endpoint}, but this is {actual}", endpoint=planned.endpoint, actual=actual.endpoint)
     if planned.journal != actual.journal:
-        return say(
-            "it is for the journal {journal}, but this is the journal {actual}",
-            journal=planned.journal[:8],
-            actual=actual.journal[:8],
-        )
+        journals = {"journal": planned.journal[:8], "actual": actual.journal[:8]}
+        return say("it is for the journal {journal}, but this is the journal {actual}", **journals)
     if planned.totals != actual.totals:
         return say("it pays {planned}, but {actual} would be paid now", planned=_sums(planned), actual=_sums(actual))
     if planned.rows != actual.rows:
