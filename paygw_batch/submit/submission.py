@@ -48,7 +48,6 @@ from paygw_batch.sheet.read.headings import NOT_OURS, known_names
 from paygw_batch.show.reconcile import reconciled
 from paygw_batch.submit.changes import Change, Comparison, compare_with_past
 from paygw_batch.submit.compare_sheet import ComparisonMemory
-from paygw_batch.submit.open_questions import paid_lines
 from paygw_batch.submit.plan import LookBack, Plan, plan_submission
 
 
@@ -316,27 +315,23 @@ def own_view(document: PlanDocument, submission: Submission, journal: JournalRea
 
 def _corrected(plan: Plan, sheet: GivenSheet) -> list[PlanFinding]:
     """Return every left-out row, with by whom and why, followed by the other changes since the upload."""
-    corrections = list(_corrections(sheet, plan.validated.sheet.headers))
-    by_person = {correction.row: correction for correction in corrections if correction.code == LEFT_OUT}
-    out = plan.validated.rows.filter(~pl.col("valid")).select(
-        pl.col("row").cast(pl.Int64),
-        *(pl.col(name).fill_null("") for name in ("account_name", "amount", "currency")),
-        account=pl.coalesce("account_number", "phone").fill_null(""),
+    mending = sheet.reading.mending
+    by_person = {} if mending is None else {row.row: row for row in mending.left_out}
+    reasons = plan.validated.defects.group_by("row").agg(
+        reasons=pl.col("code").unique(maintain_order=True).str.join(" ")
     )
-    codes = plan.validated.defects.group_by("row").agg(pl.col("code").unique(maintain_order=True).str.join(" "))
-    lines = out.join(codes.with_columns(pl.col("row").cast(pl.Int64)), on="row", how="left", maintain_order="left")
-    left_out = []
-    for row, name, amount, currency, account, reasons in lines.iter_rows():
-        person = by_person.get(row)
-        values = {"name": name, "account": account, "amount": amount, "currency": currency, "reasons": reasons or ""}
-        if person is not None:
-            values |= {"by": person.by, "at": person.at}
-        left_out.append(PlanFinding(row=row, code=LEFT_OUT, **values))
-    return [*left_out, *(correction for correction in corrections if correction.code != LEFT_OUT)]
+    out = plan.validated.rows.filter(~pl.col("valid")).select("row", *_PAYEE)
+    lines = out.join(reasons, on="row", how="left", maintain_order="left").with_columns(pl.col("reasons").fill_null(""))
+    left_out = [
+        PlanFinding(code=LEFT_OUT, **line, by=person.by if person else "", at=person.at if person else "")
+        for line in lines.iter_rows(named=True)
+        for person in [by_person.get(line["row"])]
+    ]
+    return [*left_out, *_corrections(sheet, plan.validated.sheet.headers)]
 
 
 def _corrections(sheet: GivenSheet, headers: Mapping[str, str]) -> Iterator[PlanFinding]:
-    """Yield a finding for each heading that was given another meaning, each corrected cell and each row left out."""
+    """Yield a finding for each heading that was given another meaning, and for each corrected cell."""
     mending = sheet.reading.mending
     if mending is None:
         return
@@ -359,8 +354,6 @@ def _corrections(sheet: GivenSheet, headers: Mapping[str, str]) -> Iterator[Plan
             by=edit.by,
             at=edit.at,
         )
-    for row in sorted(mending.left_out, key=lambda row: row.row):
-        yield PlanFinding(row=row.row, code=LEFT_OUT, by=row.by, at=row.at)
 
 
 def _short(text: str | None) -> str:
@@ -369,34 +362,20 @@ def _short(text: str | None) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
+_PAYEE = (
+    pl.col("account_name").fill_null("").alias("name"),
+    pl.coalesce("account_number", "phone").fill_null("").alias("account"),
+    *(pl.col(name).fill_null("") for name in ("amount", "currency")),
+)
+"""Whom a row of a sheet pays, as in a finding."""
+
+
 def _warnings(plan: Plan) -> list[PlanFinding]:
     """Return the validation's warnings. They may quote the sheet, like its own defects."""
-    payees = plan.validated.rows.select(
-        "row",
-        *(pl.col(name).fill_null("") for name in ("account_name", "amount", "currency")),
-        account=pl.coalesce("account_number", "phone").fill_null(""),
-    )
-    lines = plan.warnings_in_full.join(payees, on="row", how="left", maintain_order="left")
-    shown = ("account_name", "account", "amount", "currency")
-    return [
-        PlanFinding(
-            row=row,
-            code=code,
-            message=message,
-            column=column,
-            value=value,
-            name=name,
-            account=account,
-            amount=amount,
-            currency=currency,
-        )
-        for row, column, value, code, message, name, account, amount, currency in lines.select(
-            pl.col("row").cast(pl.Int64),
-            *(pl.col(name).fill_null("") for name in ("column", "value")),
-            *("code", "message"),
-            *(pl.col(name).fill_null("") for name in shown),
-        ).iter_rows()
-    ]
+    payees = plan.validated.rows.select("row", *_PAYEE)
+    warnings = plan.warnings_in_full.select("row", "column", "value", "code", "message")
+    lines = warnings.join(payees, on="row", how="left", maintain_order="left")
+    return [PlanFinding(**line) for line in lines.with_columns(pl.col(pl.String).fill_null("")).iter_rows(named=True)]
 
 
 def _sent_before(plan: Plan, journal: JournalReader) -> list[PlanFinding]:
@@ -405,19 +384,16 @@ def _sent_before(plan: Plan, journal: JournalReader) -> list[PlanFinding]:
     if not known:
         return []
     sheets = {batch.batch: batch.sheet_name for batch in journal.batches()}
+    paid = plan.validated.rows.filter(pl.col("valid") & pl.col("row").is_in(list(known))).select("row", *_PAYEE)
     return [
         PlanFinding(
-            row=line["row"],
             code=SENT_BEFORE,
-            name=line["name"],
-            account=line["account"],
-            amount=line["amount"],
-            currency=line["currency"],
-            before_batch=known[line["row"]].batch,
-            before_sheet=sheets[known[line["row"]].batch],
-            before_at=known[line["row"]].opened_at[:10],
+            **line,
+            before_batch=(before := known[line["row"]]).batch,
+            before_sheet=sheets[before.batch],
+            before_at=before.opened_at[:10],
         )
-        for line in paid_lines(plan.validated.rows).filter(pl.col("row").is_in(list(known))).iter_rows(named=True)
+        for line in paid.iter_rows(named=True)
     ]
 
 
