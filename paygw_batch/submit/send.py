@@ -13,8 +13,7 @@ from paygw_batch.core.choices import SentBy
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind, Verdict
 from paygw_batch.core.shown_states import state_words
-from paygw_batch.countries.rules import Operation
-from paygw_batch.engine.engine import Engine, Judge, RunEnd
+from paygw_batch.engine.engine import Engine, RunEnd
 from paygw_batch.engine.pacing import Pace, stop_sentence
 from paygw_batch.engine.ports import Prepare, Progress
 from paygw_batch.engine.quarantine import MAX_AHEAD_S, DateWatch, JournalClock
@@ -23,7 +22,7 @@ from paygw_batch.extras import extra
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.signing.signers import signed_ahead, signers_at_work
-from paygw_batch.journal import BatchRecord, EngineJournal, Gate, GateState, JournalReader, RunOfWorkers, TallyKind
+from paygw_batch.journal import EngineJournal, Gate, GateState, RunOfWorkers, TallyKind
 from paygw_batch.language import say
 from paygw_batch.opening.gateway_access import SendJob, real_world
 from paygw_batch.opening.given_sheet import as_answered, operation_of, require_complete
@@ -57,28 +56,15 @@ class Drained(Protocol):
         ...
 
 
-def follow_run(
-    run: RunOfWorkers,
-    journal: JournalReader,
-    batch: BatchRecord,
-    watch: Callable[[Drained], None],
-    counted: Counted,
-    *,
-    stops: bool = True,
-) -> RunEnd:
-    """Follow a run until it is over or no worker is alive, and return how it ended.
-
-    If drained, it `stops` the run for all workers, or leaves the run to them.
-    """
-    return asyncio.run(_Following(run, journal, batch, counted, stops=stops).follow(watch))
-
-
 class _Following:
-    def __init__(
-        self, run: RunOfWorkers, journal: JournalReader, batch: BatchRecord, counted: Counted, *, stops: bool
-    ) -> None:
-        self._run, self._journal, self._batch, self._counted = run, journal, batch, counted
-        self.goes_on = not stops
+    """Follows a run until it is over or no worker is alive.
+
+    If drained, it stops the run for all workers, or leaves the run to them.
+    """
+
+    def __init__(self, task: SendJob, run: RunOfWorkers, counted: Counted) -> None:
+        self._task, self._run, self._counted = task, run, counted
+        self.goes_on = task.choices.sent_by is SentBy.WORKERS_UNATTENDED
         self._before = self._states()
         self._drained = asyncio.Event()
 
@@ -119,7 +105,7 @@ class _Following:
 
     def _states(self) -> Counter[State]:
         counts: Counter[State] = Counter()
-        for tally in self._journal.tallies(self._batch.number):
+        for tally in self._task.journal.tallies(self._task.batch.number):
             counts[tally.state] += tally.count
         return counts
 
@@ -146,7 +132,7 @@ def send(
     watch: Watch,
     *,
     wait_for_room: WaitForRoom | None = None,
-    counted: Counted | None = None,
+    counted: Counted = lambda _counts: None,
     begin: Callable[[], None] = lambda: None,
 ) -> RunEnd:
     """Send the due rows of the batch, or follow the workers that send them, and return how that ended.
@@ -159,7 +145,7 @@ def send(
     """
     choices, due = task.choices, task.journal.tallies(task.batch.number, kind=TallyKind.DUE)
     if not due:
-        return _end_of_workers(task, watch, counted or _uncounted)
+        return _end_of_workers(task, watch, counted)
     require_sendable(task, {tally.country for tally in due})
     if wrong := wrong_clock(task):
         return RunEnd(0, wrong, interrupted=False)
@@ -187,8 +173,7 @@ def send(
                 watch(followed)
                 progress.started(due_rows)
 
-            stops = choices.sent_by is not SentBy.WORKERS_UNATTENDED
-            return follow_run(run, task.journal, task.batch, begun, counted or _uncounted, stops=stops)
+            return asyncio.run(_Following(task, run, counted).follow(begun))
     dates = DateWatch(utc_now)
     end = send_rows(task, due_rows, progress, watch, dates, wait_for_room=wait_for_room)
     dates.note_in(task.journal)
@@ -202,12 +187,11 @@ def _end_of_workers(task: SendJob, watch: Watch, counted: Counted) -> RunEnd:
         task.choices.sent_by in {SentBy.WORKERS_IF_ANY, SentBy.WORKERS_UNATTENDED}
         and task.settings.journal.url is not None
     )
-    if not is_sent or not task.journal.being_sent(task.batch.number):
+    is_under_way = is_sent and task.journal.being_sent(task.batch.number)
+    run = task.journal.start_shared_run(task.batch.number) if is_under_way else None
+    if run is None:
         return RunEnd(0, None, interrupted=False)
-    if (run := task.journal.start_shared_run(task.batch.number)) is None:
-        return RunEnd(0, None, interrupted=False)
-    stops = task.choices.sent_by is not SentBy.WORKERS_UNATTENDED
-    return follow_run(run, task.journal, task.batch, watch, counted, stops=stops)
+    return asyncio.run(_Following(task, run, counted).follow(watch))
 
 
 def _handed_over(task: SendJob, *, waits: bool, begin: Callable[[], None]) -> RunOfWorkers | None:
@@ -264,10 +248,6 @@ def free_bytes(settings: Settings) -> int:
     return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
 
 
-def _uncounted(counts: Mapping[OutcomeKind, int]) -> None:
-    """Ignore the counts."""
-
-
 def send_rows(
     task: SendJob,
     due_rows: int,
@@ -307,12 +287,9 @@ def send_rows(
         # These answers came when the journal could no longer be written, and only this note has them. The next run
         # finds the rows in doubt, and a person then needs this word, or the gateway's.
         for order_id, kind in end.unrecorded:
+            state = state_words(kind.value)
             progress.note(
-                say(
-                    "Not in the journal: the outcome of {order_id} is {outcome}.",
-                    order_id=order_id,
-                    outcome=state_words(kind.value),
-                )
+                say("Not in the journal: the outcome of {order_id} is {outcome}.", order_id=order_id, outcome=state)
             )
         raise end.failure
     return end
@@ -327,7 +304,8 @@ async def _run(
     dates: DateWatch,
     gate: Gate | None,
 ) -> RunEnd:
-    gateway, submission = task.settings.gateway, task.settings.submission
+    gateway, submission, words = task.settings.gateway, task.settings.submission, task.settings.words()
+    operation = as_answered(task.settings, operation_of(task.rules))
     pace = Pace(
         submission.concurrency,
         submission.rate_per_s,
@@ -335,12 +313,17 @@ async def _run(
         submission.stop_after_rejected,
         task.choices.first,
     )
+
+    def judge(came_back: RawReply | TransportFault, expected: Expected) -> Verdict:
+        dates.see(came_back)
+        return dates.judged(classify(came_back, expected, words, operation, now=utc_now()))
+
     async with task.connection.transport as transport:
         engine = Engine(
             journal=journal,
             gateway=transport,
             prepare=prepare,
-            judge=_judge(task.settings, as_answered(task.settings, operation_of(task.rules)), dates),
+            judge=judge,
             pace=pace,
             world=real_world(),
             progress=progress,
@@ -349,7 +332,7 @@ async def _run(
             signed_ahead=signed_ahead(task.connection.signing.signer.key),
         )
         watch(engine)
-        taking = asyncio.create_task(_take_in_at_intervals(journal, task.settings.words()))
+        taking = asyncio.create_task(_take_in_at_intervals(journal, words))
         try:
             return await engine.run(task.batch.number)
         finally:
@@ -362,16 +345,6 @@ async def _take_in_at_intervals(journal: EngineJournal, words: Mapping[str, Outc
         while True:
             await asyncio.sleep(TAKE_IN_EVERY_S)
             await journal.judge_arrivals(words, at=timestamp(utc_now()))
-
-
-def _judge(settings: Settings, operation: Operation, dates: DateWatch) -> Judge:
-    words = settings.words()
-
-    def judge(came_back: RawReply | TransportFault, expected: Expected) -> Verdict:
-        dates.see(came_back)
-        return dates.judged(classify(came_back, expected, words, operation, now=utc_now()))
-
-    return judge
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
