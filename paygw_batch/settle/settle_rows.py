@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -23,7 +23,7 @@ from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.enquiry import Enquirer, EnquiryAnswer, read_answer
 from paygw_batch.gateway.http.enquiry_client import EnquiryClient
 from paygw_batch.gateway.message import Expected
-from paygw_batch.gateway.signing.signers import Signers, signers_at_work
+from paygw_batch.gateway.signing.signers import signers_at_work
 from paygw_batch.journal import BatchRecord, CarriedOut, Journal, JournalReader, RowState
 from paygw_batch.language import say
 from paygw_batch.opening.gateway_access import GatewayAccess, SendJob, gateway_of, real_world, transport_settings
@@ -56,9 +56,6 @@ from paygw_batch.settle.statement import (
     Statement,
     TimeSpan,
     read_time,
-    statement_as_json,
-    statement_in,
-    statement_of_json,
     statement_with_digest,
 )
 
@@ -118,12 +115,10 @@ async def following_up(
         with journal_to_read(settings, must_be_known=True) as journal:
             return journal.orders(order_id)
 
-    async with AsyncExitStack() as stack:
-        signers = await stack.enter_async_context(signers_at_work(connection.signing.signer.key, 1, tell))
-        client = await stack.enter_async_context(EnquiryClient(transport_settings(settings, connection.base_url)))
+    async with _asking(settings, connection, PAYOUT, DateWatch(utc_now), tell) as ask:
         follow_up = FollowUp(
             look,
-            _asking(settings, connection, client, signers, PAYOUT, DateWatch(utc_now)),
+            ask,
             keep,
             words=settings.words(),
             politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
@@ -154,16 +149,12 @@ def _doubts(settings: Settings) -> Sequence[Claim]:
 
 
 async def _run(task: SendJob, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
-    section = task.settings.status_enquiry
-    dates = DateWatch(utc_now)
-    reached = transport_settings(task.settings, task.connection.base_url)
-    async with AsyncExitStack() as stack:
-        signers = await stack.enter_async_context(signers_at_work(task.connection.signing.signer.key, 1, tell))
-        client = await stack.enter_async_context(EnquiryClient(reached))
+    section, dates = task.settings.status_enquiry, DateWatch(utc_now)
+    async with _asking(task.settings, task.connection, task.batch.operation, dates, tell) as ask:
         asking = Refresh(
             task.journal,
             task.batch,
-            _asking(task.settings, task.connection, client, signers, task.batch.operation, dates),
+            ask,
             words=task.settings.words(),
             minor_units=minor_units_of(task.rules),
             politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
@@ -176,32 +167,30 @@ async def _run(task: SendJob, tell: Callable[[str], None], watch: Callable[[Refr
     return refreshed
 
 
-def _asking(
-    settings: Settings,
-    connection: GatewayAccess,
-    client: EnquiryClient,
-    signers: Signers,
-    batch_operation: str,
-    dates: DateWatch,
-) -> Ask:
-    """Return the function that asks the gateway about one order; `dates` sees each reply."""
-    signer = connection.signing.signer
-    operation = load_enquiry(require_enquiry(settings), as_answered(settings, load_operation(batch_operation)))
-    urls = partial(operation_url, connection.base_url, operation)
-    enquirer = Enquirer(urls, signer.consumer_key, signer.profile, signers)
-    world, words, not_found = real_world(), settings.words(), settings.status_enquiry.not_found or ()
+@asynccontextmanager
+async def _asking(
+    settings: Settings, connection: GatewayAccess, of_batch: str, dates: DateWatch, tell: Callable[[str], None]
+) -> AsyncIterator[Ask]:
+    """Yield the function that asks the gateway about one order of the operation `of_batch`; `dates` sees each reply."""
+    signer, world, words = connection.signing.signer, real_world(), settings.words()
+    not_found = settings.status_enquiry.not_found or ()
+    async with (
+        signers_at_work(signer.key, 1, tell) as signers,
+        EnquiryClient(transport_settings(settings, connection.base_url)) as client,
+    ):
+        operation = load_enquiry(require_enquiry(settings), as_answered(settings, load_operation(of_batch)))
+        urls = partial(operation_url, connection.base_url, operation)
+        enquirer = Enquirer(urls, signer.consumer_key, signer.profile, signers)
 
-    async def ask(expected: Expected, endpoint_id: str | None) -> EnquiryAnswer:
-        endpoint_id = endpoint_id or settings.gateway.endpoint_id or ""
-        timestamp_s = int(world.now().timestamp())
-        request = await enquirer.prepare(
-            expected, endpoint_id=endpoint_id, nonce=world.nonce(), timestamp_s=timestamp_s
-        )
-        came_back = await client.ask(request)
-        dates.see(came_back)
-        return read_answer(came_back, expected, words, operation, not_found=not_found, now=utc_now())
+        async def ask(expected: Expected, endpoint_id: str | None) -> EnquiryAnswer:
+            endpoint_id = endpoint_id or settings.gateway.endpoint_id or ""
+            nonce, timestamp_s = world.nonce(), int(world.now().timestamp())
+            request = await enquirer.prepare(expected, endpoint_id=endpoint_id, nonce=nonce, timestamp_s=timestamp_s)
+            came_back = await client.ask(request)
+            dates.see(came_back)
+            return read_answer(came_back, expected, words, operation, not_found=not_found, now=utc_now())
 
-    return ask
+        yield ask
 
 
 class OrderNeeded(ApprovalError):
@@ -293,14 +282,6 @@ def as_of_time(text: str, field: str = "--as-of") -> TimeSpan:
     return span
 
 
-def read_for_later(settings: Settings, file: Path) -> str:
-    return statement_as_json(statement_in(settings, file))
-
-
-def statement_read(text: str) -> Statement:
-    return statement_of_json(text)
-
-
 def settle_choices(
     settings: Settings, journal: JournalReader, record: BatchRecord, row: RowState
 ) -> Sequence[SettleChoice]:
@@ -355,13 +336,8 @@ def carry_out_statement(
     JournalClock.read(journal, utc_now()).require_sound()
     settlements = asked.settlements(matched)
     require_one_is_enough(settings, journal, record, settlements)
-    carried_out = CarriedOut(
-        record.batch,
-        asked.statement.name,
-        asked.statement.sha256,
-        asked.by,
-        attempts=tuple(sorted(matched.attempts.items())),
-    )
+    statement, attempts = asked.statement, tuple(sorted(matched.attempts.items()))
+    carried_out = CarriedOut(record.batch, statement.name, statement.sha256, asked.by, attempts=attempts)
     # Workers and other people go on meanwhile: a row that was sent again since is not the one that was compared.
     settle(journal, record, settlements, by=asked.by, now=utc_now, carried_out=carried_out, standings=matched.standings)
     return CarriedOutStatement(matched, settlements, held)

@@ -229,22 +229,16 @@ def read_time(text: str) -> TimeSpan | None:
         if (match := _TIME.fullmatch(text)) is None:
             return None
         seconds, fraction = match.group(1), match.group(2)
+        unit = timedelta(seconds=1) if seconds else timedelta(minutes=1)
+        if fraction:
+            unit = max(timedelta(microseconds=10 ** (7 - len(fraction))), _MILLISECOND)
         # `fromisoformat` wants three or six digits of a second.
         plain = text.replace(fraction, f"{fraction:0<7}", 1) if fraction else text
         start = datetime.fromisoformat(plain).astimezone(UTC)
         start -= timedelta(microseconds=start.microsecond % 1000)
-        return TimeSpan(start, start + _unit(seconds, fraction))
+        return TimeSpan(start, start + unit)
     except (ValueError, OverflowError):
         return None
-
-
-def _unit(seconds: str | None, fraction: str | None) -> timedelta:
-    """Return the length of a time that is stated in minutes, in seconds or in parts of one."""
-    if seconds is None:
-        return timedelta(minutes=1)
-    if fraction is None:
-        return timedelta(seconds=1)
-    return max(timedelta(microseconds=10 ** (7 - len(fraction))), _MILLISECOND)
 
 
 def workbook_lines(
@@ -274,12 +268,8 @@ def workbook_lines(
     headings = cells_of(content.header)
     if doubt := next((cell for cell in content.doubts if cell[1] <= len(headings)), None):
         row, _, _, value = doubt
-        sentence = say(
-            "{file}, row {row}: {value} is a formula without a value, or a number that was cut.",
-            file=file,
-            row=row,
-            value=value,
-        )
+        cell = {"file": file, "row": row, "value": value}
+        sentence = say("{file}, row {row}: {value} is a formula without a value, or a number that was cut.", **cell)
         raise StatementError(sentence, hint=say(_CELL_HINT))
     if (odd := warnings_in(content)).height:
         sentence = say(
@@ -301,8 +291,7 @@ def _unclear(file: str, fitting: Sequence[str]) -> StatementError:
             say("{file}: several worksheets look like a statement: {names}.", file=file, names=names),
             hint=say("Save the right one as CSV."),
         )
-    sentence = say("{file} has no worksheet with the columns order_id, amount and currency.", file=file)
-    return _without_columns(sentence)
+    return _without_columns(say("{file} has no worksheet with the columns order_id, amount and currency.", file=file))
 
 
 def _without_columns(sentence: str) -> StatementError:
@@ -483,11 +472,8 @@ def _places(headings: Sequence[str], aliases: Mapping[str, str], file: str) -> M
 
 
 def statement_as_json(statement: Statement) -> str:
-    lines = [asdict(line) | {"amount": None if line.amount is None else str(line.amount)} for line in statement.lines]
-    return json.dumps(
-        {"name": statement.name, "sha256": statement.sha256, "lines": lines, "proof": statement.proof},
-        ensure_ascii=False,
-    )
+    # A `Decimal` is the only value of a statement that JSON does not know.
+    return json.dumps(asdict(statement), default=str, ensure_ascii=False)
 
 
 def statement_of_json(text: str) -> Statement:

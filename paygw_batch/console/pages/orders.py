@@ -39,8 +39,8 @@ from paygw_batch.opening.open_journal import journal_for_planning, run_journal
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settle.kept_documents import is_kept
 from paygw_batch.settle.row_order import RowAct, RowOrder
-from paygw_batch.settle.settle_rows import AskedStatement, as_of_time, carry_out_order, read_for_later, statement_read
-from paygw_batch.settle.statement import SIGNATURE_ENDING
+from paygw_batch.settle.settle_rows import AskedStatement, as_of_time, carry_out_order
+from paygw_batch.settle.statement import SIGNATURE_ENDING, statement_as_json, statement_in, statement_of_json
 from paygw_batch.submit.approvals import order_problem
 
 READING = "from paygw_batch.console.pages.orders import main; main()"
@@ -117,7 +117,7 @@ class StatementFolder(NamedFolder):
     def asked(self, by: str) -> AskedStatement:
         """Return the statement to carry out for `by`: its matching lines, even if others do not match."""
         uploaded = self.uploaded
-        statement = statement_read(self.lines_file.read_text(encoding="utf-8"))
+        statement = statement_of_json(self.lines_file.read_text(encoding="utf-8"))
         as_of = as_of_time(uploaded.as_of, say("The time")) if uploaded.as_of else None
         return AskedStatement(statement, by, uploaded.words or None, as_of, matching_only=True)
 
@@ -167,7 +167,7 @@ def main() -> None:
 def read_statement_of(folder: StatementFolder, settings: Settings) -> None:
     """Write a statement's lines beside it, or why it cannot be read."""
     try:
-        write_whole(folder.lines_file, read_for_later(settings, folder.file).encode())
+        write_whole(folder.lines_file, statement_as_json(statement_in(settings, folder.file)).encode())
     except PaygwError as error:
         write_whole(folder.error_file, error.message.encode())
 
