@@ -34,7 +34,7 @@ from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.batch_status import batch_summary
 from paygw_batch.show.summary import ExitCode, Summary, worst
 from paygw_batch.submit.send import Drained, require_sendable, send_rows, wrong_clock
-from paygw_batch.unattended.run_report import workers_measured
+from paygw_batch.unattended.metrics import workers_measured
 
 if TYPE_CHECKING:
     from paygw_batch.cluster.database_place import WorkerJournal

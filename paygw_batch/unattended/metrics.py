@@ -5,14 +5,31 @@ a command's last run stay until it runs again. Labels contain only our own words
 or a file name.
 """
 
+import fcntl
+import os
 import re
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
+from threading import Event, Thread
 
-from paygw_batch.core.shown_states import INVALID, STATES
-from paygw_batch.journal import SharedWork
+from paygw_batch.clock import utc_now
+from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT, STATES
+from paygw_batch.errors import OutputError, PaygwError
+from paygw_batch.files import write_whole
+from paygw_batch.opening.open_journal import journal_to_read, require_workers
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.show.batch_status import journal_status
 from paygw_batch.show.summary import ExitCode, Summary
+
+METRICS_MODE = 0o644
+"""The metrics exporter runs as another user. The figures name nobody."""
+WORKERS_EVERY_S = 15.0
+LOCK_TRIES = 100
+BETWEEN_TRIES_S = 0.05
 
 _HELP: Mapping[str, str] = {
     "paygw_rows": "Rows of all batches by state, each row once.",
@@ -38,15 +55,6 @@ Samples = dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class JournalTotals:
-    """The counts and sums of all batches in a journal, each row once. `oldest_in_doubt` is when that row was sent."""
-
-    states: Mapping[str, int]
-    totals: Mapping[str, Mapping[str, str]]
-    oldest_in_doubt: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class EndedRun:
     """A command that has ended, and its result. `files` counts the drop folder's files by state."""
 
@@ -55,25 +63,76 @@ class EndedRun:
     files: Mapping[str, int] = field(default_factory=dict)
 
 
-def metrics_text(
-    ended: EndedRun | None,
-    figures: JournalTotals | None,
-    now: datetime,
-    *,
-    earlier: str,
-    work: SharedWork | None = None,
-) -> str:
-    """Return all gauges as lines of text, each with its help and type.
+def write_metrics(settings: Settings, ended: EndedRun | None) -> str | None:
+    """Write the gauges to their file, keeping those of other commands; return why they cannot be written.
 
-    `ended` is None if the journal has changed without a command ending. `earlier` is the text to replace: its samples
-    for other commands stay, and so do figures that were not read now (None).
+    `ended` is None if the journal has changed without a command ending.
     """
-    samples = _samples_of(earlier)
-    samples |= {} if figures is None else _of_journal(figures, now)
-    samples |= {} if work is None else _of_workers(work, now)
-    for name, own in ({} if ended is None else _of_run(ended, now)).items():
-        samples[name] = samples.get(name, {}) | own
-    return "\n".join(_lines(samples)) + "\n"
+    if (path := settings.reporting.metrics) is None:
+        return None
+    now = utc_now()
+    of_run = {} if ended is None else _of_run(ended, now)
+    return _written(path, _of_journal(settings, now) | _of_workers(settings, now), of_run)
+
+
+@contextmanager
+def workers_measured(settings: Settings) -> Iterator[None]:
+    """Write the workers' gauges every few seconds, in a separate thread, and once more at the end.
+
+    The journal's gauges are left out: counting all its rows every few seconds would cost too much.
+    """
+    path, is_over = settings.reporting.metrics, Event()
+    if path is None:
+        yield
+        return
+
+    def measure(metrics: Path) -> None:
+        while True:
+            _written(metrics, _of_workers(settings, utc_now()), {})
+            if is_over.wait(WORKERS_EVERY_S):
+                return
+
+    thread = Thread(target=measure, args=(path,), name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join(WORKERS_EVERY_S)  # the server may be gone: nothing waits for a figure
+
+
+def _written(path: Path, figures: Samples, of_run: Samples) -> str | None:
+    """Write the gauges; earlier samples of other commands stay, and so do figures that were not read now."""
+    try:
+        with _alone_in(path.parent):
+            samples = _earlier(path) | figures
+            for name, own in of_run.items():
+                samples[name] = samples.get(name, {}) | own
+            write_whole(path, ("\n".join(_lines(samples)) + "\n").encode(), mode=METRICS_MODE)
+    except OutputError as error:
+        return error.message
+    return None
+
+
+@contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """Keep two commands that end together from writing the same file; continue without the lock after a time limit."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        for _ in range(LOCK_TRIES):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                time.sleep(BETWEEN_TRIES_S)
+            else:
+                break
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _of_run(ended: EndedRun, now: datetime) -> Samples:
@@ -90,34 +149,57 @@ def _of_run(ended: EndedRun, now: datetime) -> Samples:
     return samples
 
 
-def _of_journal(figures: JournalTotals, now: datetime) -> Samples:
-    oldest = figures.oldest_in_doubt
+def _of_journal(settings: Settings, now: datetime) -> Samples:
+    """Return the counts and sums over all batches, each row once; none if the journal cannot be read."""
+    try:
+        with journal_to_read(settings) as journal:
+            status = journal_status(journal)
+            in_doubt = (journal.rows(listed.record.number, states=SHOWN_IN_DOUBT) for listed in status.batches)
+            sent_at = [row.intended_at for rows in in_doubt for row in rows if row.intended_at is not None]
+    except PaygwError:
+        return {}  # the run's exit code reports it
     return {
         # Include zeros: a missing gauge neither ends nor starts an alert.
-        "paygw_rows": {_labels(state=state): str(figures.states.get(state, 0)) for state in STATES},
+        "paygw_rows": {_labels(state=state): str(status.states.get(state, 0)) for state in STATES},
         "paygw_amount": {
             _labels(currency=currency, state=state): sums.get(state, "0")
-            for currency, sums in sorted(figures.totals.items())
+            for currency, sums in sorted(status.totals.items())
             for state in STATES
             if state != INVALID
         },
-        "paygw_oldest_in_doubt_timestamp_seconds": {"": "0" if oldest is None else _seconds(oldest)},
+        "paygw_oldest_in_doubt_timestamp_seconds": {
+            "": _seconds(datetime.fromisoformat(min(sent_at))) if sent_at else "0"
+        },
         "paygw_journal_timestamp_seconds": {"": _seconds(now)},
     }
 
 
-def _of_workers(work: SharedWork, now: datetime) -> Samples:
+def _of_workers(settings: Settings, now: datetime) -> Samples:
+    """Return the current work of all hosts; nothing for a journal in a file, or if it cannot be read."""
+    if settings.journal.url is None:
+        return {}
+    try:
+        work = require_workers(settings).shared_work()
+    except PaygwError:
+        return {}
     living = sum(worker.is_alive for worker in work.workers)
     return {
-        "paygw_workers": {_labels(state="alive"): str(living), _labels(state="dead"): str(len(work.workers) - living)},
+        "paygw_workers": {
+            _labels(state="alive"): str(living),
+            _labels(state="dead"): str(len(work.workers) - living),
+        },
         "paygw_run_rows_left": {_labels(batch=run.batch): str(run.rows_left) for run in work.runs},
         "paygw_gate_stopped": {"": str(int(work.gate.stop is not None))},
         "paygw_workers_timestamp_seconds": {"": _seconds(now)},
     }
 
 
-def _samples_of(text: str) -> Samples:
-    """Return our own samples from an earlier text, ignoring every other line."""
+def _earlier(path: Path) -> Samples:
+    """Return our own samples that the file has, ignoring every other line."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
     samples: Samples = {}
     for line in text.splitlines():
         if sample := _SAMPLE.fullmatch(line):

@@ -3,7 +3,6 @@
 None of this can change the run's result: a mail that cannot be sent only causes a line on standard error.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -13,37 +12,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
-from threading import Event, Thread
 
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, STATES
-from paygw_batch.errors import OutputError, PaygwError
+from paygw_batch.errors import PaygwError
 from paygw_batch.extras import AFTER_A_COMMAND, extras
-from paygw_batch.files import append_line, write_whole
-from paygw_batch.journal import SharedWork
+from paygw_batch.files import append_line
 from paygw_batch.language import say
-from paygw_batch.opening.open_journal import Tell, journal_to_read, require_workers
+from paygw_batch.opening.open_journal import Tell
 from paygw_batch.processes import child_environment
 from paygw_batch.settings.configuration import Settings, secret_variables
 from paygw_batch.settings.sections import ReportingSection
-from paygw_batch.show.batch_status import journal_status
 from paygw_batch.show.summary import ExitCode, Summary
 from paygw_batch.submit.notices import tell_of_refused_sheet
-from paygw_batch.unattended.metrics import EndedRun, JournalTotals, metrics_text
+from paygw_batch.unattended.metrics import EndedRun, write_metrics
 
 _LONG_NUMBER = re.compile(r"[0-9]{4,}(?=[0-9]{3})")
 """All but the last three digits of a number that could be a phone or an account."""
-
-
 _DATE = r"(?<![0-9])20[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?![0-9])"
-
-
 _REST_OF_NAME = r"(?=[^\s/]*\.(?:csv|txt|tsv|xlsx|parquet|json|html|toml)\b)"
-
-
 _OWN_NAME = re.compile(rf"([0-9]{{8}}T[0-9]{{12}}Z(?=-)|\b(?=[0-9]*[a-f])[0-9a-f]{{16}}\b|{_DATE}{_REST_OF_NAME})")
 """The time that `run-folder` puts before a sheet's name, a batch's id, or a date in a file name."""
 
@@ -80,15 +68,6 @@ class RunLog:
 
 
 _WORK = "work"
-METRICS_MODE = 0o644
-"""The metrics exporter runs as another user. The figures name nobody."""
-
-
-WORKERS_EVERY_S = 15.0
-LOCK_TRIES = 100
-
-
-BETWEEN_TRIES_S = 0.05
 
 
 class RunReport:
@@ -165,102 +144,6 @@ def _tell(settings: Settings, ended: EndedRun, tell: Tell, log: RunLog) -> None:
         tell(log.failure)
 
 
-def write_metrics(settings: Settings, ended: EndedRun | None) -> str | None:
-    """Write the gauges to their file, keeping those of other commands; return why they cannot be written.
-
-    `ended` is None if the journal has changed without a command ending.
-    """
-    path = settings.reporting.metrics
-    return None if path is None else _written(path, ended, _figures(settings), _work(settings))
-
-
-@contextmanager
-def workers_measured(settings: Settings) -> Iterator[None]:
-    """Write the workers' gauges every few seconds, in a separate thread, and once more at the end.
-
-    The journal's gauges are left out: counting all its rows every few seconds would cost too much.
-    """
-    path, is_over = settings.reporting.metrics, Event()
-    if path is None:
-        yield
-        return
-
-    def measure(metrics: Path) -> None:
-        while True:
-            _written(metrics, None, None, _work(settings))
-            if is_over.wait(WORKERS_EVERY_S):
-                return
-
-    thread = Thread(target=measure, args=(path,), name="metrics", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join(WORKERS_EVERY_S)  # the server may be gone: nothing waits for a figure
-
-
-def _written(path: Path, ended: EndedRun | None, figures: JournalTotals | None, work: SharedWork | None) -> str | None:
-    try:
-        with _alone_in(path.parent):
-            text = metrics_text(ended, figures, utc_now(), earlier=_earlier(path), work=work)
-            write_whole(path, text.encode(), mode=METRICS_MODE)
-    except OutputError as error:
-        return error.message
-    return None
-
-
-def _work(settings: Settings) -> SharedWork | None:
-    """Return the current work of all hosts; None for a journal in a file, or if it cannot be read."""
-    if settings.journal.url is None:
-        return None
-    try:
-        return require_workers(settings).shared_work()
-    except PaygwError:
-        return None
-
-
-def _figures(settings: Settings) -> JournalTotals | None:
-    """Return the journal's totals over all batches; None if it cannot be read."""
-    try:
-        with journal_to_read(settings) as journal:
-            status = journal_status(journal)
-            in_doubt = (journal.rows(listed.record.number, states=SHOWN_IN_DOUBT) for listed in status.batches)
-            sent_at = [row.intended_at for rows in in_doubt for row in rows if row.intended_at is not None]
-            oldest = datetime.fromisoformat(min(sent_at)) if sent_at else None
-            return JournalTotals({state: status.states.get(state, 0) for state in STATES}, status.totals, oldest)
-    except PaygwError:
-        return None  # the run's exit code reports it
-
-
-def _earlier(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-@contextmanager
-def _alone_in(directory: Path) -> Iterator[None]:
-    """Keep two commands that end together from writing the same file; continue without the lock after a time limit."""
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        yield
-        return
-    try:
-        for _ in range(LOCK_TRIES):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                time.sleep(BETWEEN_TRIES_S)
-            else:
-                break
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _could_not(tell: Tell, log: RunLog, sentence: str) -> None:
     tell(sentence)
     log.write("could_not_tell", sentence=masked(sentence))
@@ -282,9 +165,6 @@ def _call(section: ReportingSection, members: Mapping[str, object], environ: Map
     except subprocess.TimeoutExpired:
         return say("The hook was stopped: it took longer than {seconds:g} seconds.", seconds=section.hook_timeout_s)
     except OSError as error:
-        return say(
-            "The hook {hook} cannot be run: {reason}.",
-            hook=section.hook[0],
-            reason=say(error.strerror or "unknown reason").lower(),
-        )
+        reason = say(error.strerror or "unknown reason").lower()
+        return say("The hook {hook} cannot be run: {reason}.", hook=section.hook[0], reason=reason)
     return None if done.returncode == 0 else say("The hook ended with exit code {code}.", code=done.returncode)

@@ -30,8 +30,7 @@ from paygw_batch.opening.given_sheet import rules_of
 from paygw_batch.opening.open_journal import open_to_write, place_of, require_journal
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.show.summary import ExitCode, Summary
-from paygw_batch.unattended.metrics import EndedRun
-from paygw_batch.unattended.run_report import write_metrics
+from paygw_batch.unattended.metrics import EndedRun, write_metrics
 from paygw_batch.web_server import LOOPBACK
 
 TAKE_IN_EVERY_S = 1.0
