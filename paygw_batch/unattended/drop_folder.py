@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 
 from paygw_batch.clock import Now
@@ -153,7 +154,6 @@ class Drop:
         self, folder: Path, journal: Callable[[], str], guard: OutputGuard, *, settle_s: float, now: Now
     ) -> None:
         self._folder = _drop_folder(folder)
-        self._guard = guard
         if not _is_adopted(self._folder):
             _refuse_own_state(self._folder, guard)
         mark = hashlib.sha256(journal().encode()).hexdigest()[:8]
@@ -161,8 +161,7 @@ class Drop:
         self._places = (self._working, self._folder / "done", self._folder / "refused")
         self._settle = timedelta(seconds=settle_s)
         self._now = now
-        self._own: dict[str, bool] = {}
-        self._state: dict[str, str | None] = {}
+        self._is_own, self._state_in = cache(guard.is_own), cache(_state_in)
         for place in self._places:
             if os.path.lexists(place):
                 check_directory(place)
@@ -174,8 +173,7 @@ class Drop:
         """
         try:
             self._make_places()
-            paths = sorted(path for path in self._working.iterdir() if is_sheet(path.name))
-            for path in paths:
+            for path in sorted(path for path in self._working.iterdir() if is_sheet(path.name)):
                 name = path.name.partition("-")[2]
                 hold()
                 self._take_note_away(_note_of(self._folder / name), _note_of(path))
@@ -191,12 +189,9 @@ class Drop:
                 elif name in state.ready and (claimed := self._claim(self._folder / name)) is not None:
                     yield claimed
         except OSError as error:
+            reason = say(error.strerror or "unknown reason").lower()
             raise OutputError(
-                say(
-                    "The folder {folder} cannot be used: {reason}.",
-                    folder=self._folder,
-                    reason=say(error.strerror or "unknown reason").lower(),
-                )
+                say("The folder {folder} cannot be used: {reason}.", folder=self._folder, reason=reason)
             ) from None
 
     def look(self) -> FolderState:
@@ -223,27 +218,14 @@ class Drop:
 
     def counts(self) -> Mapping[str, int]:
         """Return the numbers of files in the folder, and of refused ones in its subfolder."""
-        state, refused = self.look(), self._folder / "refused"
+        state, answered = self.look(), [*(self._folder / "refused").glob("*.summary.json")]
         names = [*state.ready, *state.unfit, *state.waiting, *state.left]
-        answered = (
-            [path for path in refused.iterdir() if path.name.endswith(".summary.json")] if refused.is_dir() else []
-        )
         return {"waiting": len(names), "unfinished": len(state.unfinished), "refused": len(answered)}
 
     def _make_places(self) -> None:
         for place in self._places:
             place.mkdir(mode=0o700, exist_ok=True)
             check_directory(place)
-
-    def _is_own(self, path: Path) -> bool:
-        if path.name not in self._own:
-            self._own[path.name] = self._guard.is_own(path)
-        return self._own[path.name]
-
-    def _state_in(self, path: Path) -> str | None:
-        if path.name not in self._state:
-            self._state[path.name] = _state_in(path)
-        return self._state[path.name]
 
     def _is_settled(self, about: os.stat_result) -> bool:
         """Whether nobody has written to a file for a while. A time in the future comes from another clock."""

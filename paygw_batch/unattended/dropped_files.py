@@ -6,7 +6,7 @@ sheet, and that sheet must not be paid as if the note did not exist.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paygw_batch.core.text import spelled_alike
@@ -102,16 +102,14 @@ def sorted_files(entries: Mapping[str, FolderEntry]) -> FolderState:
     payloads, sheets = ([name for name in group if name not in written_elsewhere] for group in (payloads, sheets))
     owned = {own for name in payloads for own in companions_of(name)}
     strays = companions - owned
-    for name in names:
-        entry = entries[name]
-        if name in strays:
-            _sort_stray(name, entries, sheets, state)
-        elif name in companions:
-            continue
-        elif not entry.is_file or name.lower().endswith(_REPORTS):
-            _leave(name, entry, _not_taken(name, entry), state)
-        else:
+    for name in (name for name in names if name in strays or name not in companions):
+        entry, is_stray = entries[name], name in strays
+        if not is_stray and entry.is_file and not name.lower().endswith(_REPORTS):
             _sort_file(name, entries, [stray for stray in strays if is_meant_for(stray, name)], unfinished, state)
+        elif not entry.is_settled or (is_stray and any(is_meant_for(name, sheet) for sheet in sheets)):
+            state.waiting.append(name)  # a note or plan meant for a sheet is refused with it
+        else:
+            state.left[name] = _not_taken(name, entry, is_stray=is_stray)
     return state
 
 
@@ -163,43 +161,20 @@ def _sort_file(
         state.ready.append(name)
 
 
-def _sort_stray(name: str, entries: Mapping[str, FolderEntry], sheets: Iterable[str], state: FolderState) -> None:
-    """Sort a note or plan that belongs to no sheet, refusing the sheets that it may be meant for."""
-    if any(is_meant_for(name, sheet) for sheet in sheets):
-        state.waiting.append(name)
-        return
-    kind = say("a plan") if _is_plan(name) else say("a cover note")
-    why = say("{name} is {kind}, but no sheet here belongs to it.", name=name, kind=kind)
-    _leave(name, entries[name], why, state)
-
-
-def _leave(name: str, entry: FolderEntry, why: str, state: FolderState) -> None:
-    if entry.is_settled:
-        state.left[name] = why
-    else:
-        state.waiting.append(name)
-
-
 def _stray_error(stray: str, sheet: str) -> PaygwError:
     """Return the error for a sheet refused because a note or plan almost has its name."""
+    names = {"stray": stray, "sheet": sheet}
     if not _is_plan(stray):
-        note = f"{sheet}{NOTE_ENDING}"
+        names["note"] = f"{sheet}{NOTE_ENDING}"
         return SheetError(
-            say(
-                "{stray} looks like the cover note of {sheet}, but that must be called {note}.",
-                **_names(stray, sheet, note),
-            ),
+            say("{stray} looks like the cover note of {sheet}, but that must be called {note}.", **names),
             hint=say("Nothing was sent. Rename the note or remove it, and drop both again."),
         )
-    plan = f"{sheet.rpartition('.')[0]}{PLAN_ENDING}"
+    names["note"] = f"{sheet.rpartition('.')[0]}{PLAN_ENDING}"
     return ApprovalError(
-        say("{stray} looks like the plan of {sheet}, but that must be called {note}.", **_names(stray, sheet, plan)),
+        say("{stray} looks like the plan of {sheet}, but that must be called {note}.", **names),
         hint=say("Nothing was sent. Rename the plan or remove it, and drop both again."),
     )
-
-
-def _names(stray: str, sheet: str, note: str) -> dict[str, str]:
-    return {"stray": stray, "sheet": sheet, "note": note}
 
 
 def _not_a_sheet(name: str) -> PaygwError:
@@ -210,7 +185,11 @@ def _not_a_sheet(name: str) -> PaygwError:
     return SheetError()
 
 
-def _not_taken(name: str, entry: FolderEntry) -> str:
+def _not_taken(name: str, entry: FolderEntry, *, is_stray: bool) -> str:
+    """Return why a file is left where it is: a stray note or plan, or no sheet."""
+    if is_stray:
+        kind = say("a plan") if _is_plan(name) else say("a cover note")
+        return say("{name} is {kind}, but no sheet here belongs to it.", name=name, kind=kind)
     if entry.is_file:
         return say("{name} is one of this program's reports, not a sheet. It was not picked up.", name=name)
     if entry.is_folder:
