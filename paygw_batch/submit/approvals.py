@@ -1,7 +1,7 @@
 """Checks the approvals that a batch or an order needs, and withdraws signed documents."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -50,8 +50,14 @@ def order_problem(settings: Settings, journal: JournalReader, order: RowOrder) -
     return ""
 
 
-def named_plan(settings: Settings, file: Path) -> PlanDocument:
-    """Return the plan in a named file. Raises `ApprovalError` if no policy asks for a plan, or it cannot be read."""
+def named_plan(submission: Submission) -> PlanDocument | None:
+    """Return the plan that a person named; None if nobody did.
+
+    Raises `ApprovalError` if no policy asks for a plan, or it cannot be read.
+    """
+    settings, file = submission.given.settings, submission.plan
+    if not submission.choices.is_plan_named:
+        return None
     if policy_of(settings) is None:
         raise ApprovalError(
             say("{file} is named as the approved plan, but the configuration has no [approval].", file=file),
@@ -79,31 +85,30 @@ def require_approval(submission: Submission, planned: Plan, journal: JournalRead
     are needed, a plan that a person named is still checked for the rest. A withdrawn plan never opens a batch, named or
     not.
     """
-    settings, file, is_named = submission.given.settings, submission.plan, submission.choices.is_plan_named
-    policy = policy_of(settings)
+    policy = policy_of(submission.given.settings)
     if policy is None:
         return NOT_ASKED_FOR
     now, withdrawn = utc_now(), journal.withdrawals()
     dead = {withdrawal.sha256 for withdrawal in withdrawn}
     if planned.existing is not None:
-        if is_named:
-            require_not_withdrawn(named_plan(settings, file), withdrawn)
+        if (named := named_plan(submission)) is not None:
+            require_not_withdrawn(named, withdrawn)
         return NOT_ASKED_FOR
     content, _ = planned_content(submission, planned, journal)
     if not needs_approval(content, policy):
-        named_document = named_plan(settings, file) if is_named else None
-        if (at_hand := named_document or _plan_at_hand(settings, content, file, policy, now, dead)) is not None:
+        named = named_plan(submission)
+        if (at_hand := named or _plan_at_hand(submission, content, policy, now, dead)) is not None:
             require_not_withdrawn(at_hand, withdrawn)
-        if named_document is not None:
-            require_same_content(named_document, content)
-            signatures_of(named_document, policy, now)
-            require_true_findings(named_document, submission, journal)
-            return replace(NOT_ASKED_FOR, answered=tuple(named_document.answered))
-        return NOT_ASKED_FOR
-    document = best_plan(settings, content, file, policy, now, withdrawn=dead)
+        if named is None:
+            return NOT_ASKED_FOR
+        require_same_content(named, content)
+        signatures_of(named, policy, now)
+        require_true_findings(named, submission, journal)
+        return replace(NOT_ASKED_FOR, answered=tuple(named.answered))
+    document = _best_plan(submission, content, policy, now, dead)
     if document is None:
         raise ApprovalError(
-            say("This needs approval, but there is no plan at {file}.", file=file),
+            say("This needs approval, but there is no plan at {file}.", file=submission.plan),
             hint=say(
                 "Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` makes one; another person approves."
             ),
@@ -116,11 +121,11 @@ def require_approval(submission: Submission, planned: Plan, journal: JournalRead
 
 
 def _plan_at_hand(
-    settings: Settings, content: Content, file: Path, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
+    submission: Submission, content: Content, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
 ) -> PlanDocument | None:
     """Return the plan of a payout that needs none, from its file or the database; None if none is readable."""
     try:
-        plan = best_plan(settings, content, file, policy, now, withdrawn=withdrawn)
+        plan = _best_plan(submission, content, policy, now, withdrawn)
     except ApprovalError:
         return None
     return None if plan is None or plan.content.batch != content.batch else plan
@@ -185,29 +190,27 @@ def share_plan(
     if (place := database_of(settings)) is None:
         add_notices(settings, notices, tell)
         return False
-    payments = payments_sha256(document.content)
-    if place.keep_plan(
-        payout_code(document), document.model_dump_json(indent=1), before, payments=payments, notices=notices
-    ):
+    payments, text = payments_sha256(document.content), document.model_dump_json(indent=1)
+    if place.keep_plan(payout_code(document), text, before, payments=payments, notices=notices):
         return True
     raise ApprovalError(
         say("Another person signed at the same moment. Nothing was written."), hint=say("Run the same command again.")
     )
 
 
-def shared_plan(settings: Settings, code: str) -> SharedPlan | None:
-    """Return the newest plan with this code in the database; None if there is none, or no database."""
+def _plans_of(settings: Settings, content: Content) -> Iterator[SharedPlan]:
+    """Yield the plans of these payments in the database, newest first; several people may have made one."""
     place = database_of(settings)
-    if place is None or (kept := place.newest_plan(code)) is None:
-        return None
-    return SharedPlan(read_document(Path(code), PlanDocument, data=kept.content.encode()), kept)
+    return map(_read, () if place is None else place.plans_of(payments_sha256(content)))
+
+
+def _read(kept: KeptPlan) -> SharedPlan:
+    return SharedPlan(read_document(Path(kept.code), PlanDocument, data=kept.content.encode()), kept)
 
 
 def newest_version(settings: Settings, document: PlanDocument) -> SharedPlan | None:
     """Return a plan with the approvals that it has by now, and its version in the database; None if it is not there."""
-    place = database_of(settings)
-    for kept in () if place is None else place.plans_of(payments_sha256(document.content)):
-        shared = SharedPlan(read_document(Path(kept.code), PlanDocument, data=kept.content.encode()), kept)
+    for shared in _plans_of(settings, document.content):
         if shared.document.digest() == document.digest():
             has_more = len(document.approvals) > len(shared.document.approvals)  # its file was elsewhere meanwhile
             return replace(shared, document=document) if has_more else shared
@@ -216,42 +219,30 @@ def newest_version(settings: Settings, document: PlanDocument) -> SharedPlan | N
 
 def required_plan(settings: Settings, code: str) -> SharedPlan:
     """Return the newest plan with this code in the database. Raises `ApprovalError` if there is none."""
-    if (shared := shared_plan(settings, code)) is None:
+    place = database_of(settings)
+    if place is None or (kept := place.newest_plan(code)) is None:
         raise ApprovalError(
             say("The database of the journal has no plan {code}.", code=code),
             hint=say("Nothing was approved. First prepare the plan with `paygw-batch plan`, with [journal] url set."),
         )
-    return shared
+    return _read(kept)
 
 
-def best_plan(
-    settings: Settings,
-    content: Content,
-    file: Path,
-    policy: ApprovalPolicy,
-    now: datetime,
-    *,
-    withdrawn: Collection[str] = (),
+def _best_plan(
+    submission: Submission, content: Content, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
 ) -> PlanDocument | None:
     """Return a payout's plan from its file or the database, whichever has more approvals; None if there is none.
 
     A plan whose digest is in `withdrawn` is the last choice.
     """
+    settings, file = submission.given.settings, submission.plan
     if (code := code_in(settings, file)) is not None:
         return required_plan(settings, code).document
     plans = [read_document(file, PlanDocument)] if file.exists() else []
-    plans += _plans_of(settings, content)
+    plans += [shared.document for shared in _plans_of(settings, content)]
 
     def worth(plan: PlanDocument) -> tuple[bool, bool, int]:
         valid = len(signatures_of(plan, policy, now).valid)
         return plan.content == content, plan.digest() not in withdrawn, valid
 
     return max(plans, key=worth, default=None)
-
-
-def _plans_of(settings: Settings, content: Content) -> Sequence[PlanDocument]:
-    """Return the plans of these payments in the database, newest first; several people may have made one."""
-    if (place := database_of(settings)) is None:
-        return []
-    kept = place.plans_of(payments_sha256(content))
-    return [read_document(Path(plan.code), PlanDocument, data=plan.content.encode()) for plan in kept]

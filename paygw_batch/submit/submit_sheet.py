@@ -46,12 +46,6 @@ from paygw_batch.submit.submission import (
 T = TypeVar("T")
 
 
-def require_named_plan(submission: Submission) -> None:
-    """Raise `ApprovalError` if a person named a plan that is unreadable, or that no policy asks for."""
-    if submission.choices.is_plan_named:
-        named_plan(submission.given.settings, submission.plan)
-
-
 def submit_sheet(
     submission: Submission,
     gateway: GatewayAccess,
@@ -65,17 +59,16 @@ def submit_sheet(
     """
     sheet, choices, plan = submission.given, submission.choices, plan_sheet(submission, journal)
     conversation.show(plan)
-    require_named_plan(submission)
+    named = named_plan(submission)
     if (refused := refused_for_defects(submission, plan, journal)) is not None:
         return refused
     approved = require_approval(submission, plan, journal)
-    if approved is NOT_ASKED_FOR and choices.is_plan_named:
-        require_about(named_plan(sheet.settings, submission.plan), plan)
+    if approved is NOT_ASKED_FOR and named is not None:
+        require_about(named, plan)
     for approval in approved.approvals:
         conversation.say(say("The plan was {sentence}.", sentence=recorded(approval)))
-    if (
-        refused := refused_for_questions(submission, plan, journal, conversation, approved=approved.answered)
-    ) is not None:
+    refused = refused_for_questions(submission, plan, journal, conversation, approved=approved.answered)
+    if refused is not None:
         return refused
     batch = open_planned_batch(
         plan,

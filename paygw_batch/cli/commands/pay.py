@@ -62,6 +62,7 @@ from paygw_batch.show.outputs import OutputKind, RequestedOutput
 from paygw_batch.show.remittance import advices_of_batch
 from paygw_batch.show.summary import Summary, of_states
 from paygw_batch.show.totals import books_of_pieces
+from paygw_batch.submit.approvals import named_plan
 from paygw_batch.submit.results import ResultFiles, default_out
 from paygw_batch.submit.submission import (
     Conversation,
@@ -75,7 +76,6 @@ from paygw_batch.submit.submit_sheet import (
     ReleasedRows,
     refused_summary,
     release_rejected,
-    require_named_plan,
     with_warnings_told,
 )
 
@@ -202,7 +202,7 @@ def _tried(read: Callable[[], Submission], settings: Settings, screen: Screen) -
         request = read()
         plan, minor_units = plan_sheet(request, journal), minor_units_of(request.given.rules)
         show_planned(screen, plan)
-        require_named_plan(request)
+        named_plan(request)  # one that cannot be read is refused first
         if (refused := refused_for_defects(request, plan, journal)) is not None:
             return refused_summary(refused, request)
         counted = books_of_pieces(preview(plan, journal, minor_units), minor_units)
