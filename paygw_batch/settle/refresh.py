@@ -10,6 +10,7 @@ journal like a notification, because a run may hold it, and the holder judges it
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -78,7 +79,34 @@ class Refreshed:
     interrupted: bool = False
 
 
-class Refresh:
+class _Enquiries(ABC):
+    """What asks the gateway politely. `words` is the operator's `[outcomes]`."""
+
+    def __init__(self, ask: Ask, words: Mapping[str, OutcomeKind], politeness: Politeness, clock: Clock) -> None:
+        self._ask, self._words, self._politeness, self._clock = ask, words, politeness, clock
+        self._rhythm = Rhythm(politeness.rate_per_s)
+
+    def _take_turn(self) -> float:
+        """Return how long to wait before the next question, which nobody else asks then."""
+        wait_s = self._rhythm.wait_s(self._clock.monotonic_s())
+        self._rhythm.start(self._clock.monotonic_s())
+        return wait_s
+
+    def _heed(self, answer: EnquiryAnswer) -> None:
+        match answer.advice:
+            case StopRun(reason):
+                self._stop(reason)
+            case PauseRun(pause_s):
+                self._rhythm.pause(self._clock.monotonic_s(), pause_s)
+            case _:
+                pass
+
+    @abstractmethod
+    def _stop(self, reason: str) -> None:
+        """Ask no more, or not for a while."""
+
+
+class Refresh(_Enquiries):
     """Asks about one batch, round by round. Made for one run; `drain` may be called at any time."""
 
     def __init__(
@@ -93,17 +121,10 @@ class Refresh:
         clock: Clock,
         take_in: Callable[[], None],
     ) -> None:
-        """`take_in` records waiting notifications; `words` is the operator's `[outcomes]`."""
+        """`take_in` records waiting notifications."""
+        super().__init__(ask, words, politeness, clock)
         self.result = Refreshed()
-        self._journal = journal
-        self._batch = batch
-        self._ask = ask
-        self._words = words
-        self._minor_units = minor_units
-        self._politeness = politeness
-        self._clock = clock
-        self._take_in = take_in
-        self._rhythm = Rhythm(politeness.rate_per_s)
+        self._journal, self._batch, self._minor_units, self._take_in = journal, batch, minor_units, take_in
         self._not_found: set[str] = set()
         self._silent_rounds = 0
         self._stopping = asyncio.Event()
@@ -153,9 +174,7 @@ class Refresh:
             self._stop(say("the gateway does not answer enquiries."))
 
     async def _asked(self, row: RowState) -> EnquiryAnswer | None:
-        wait_s = self._rhythm.wait_s(self._clock.monotonic_s())
-        self._rhythm.start(self._clock.monotonic_s())
-        await self._wait(wait_s)
+        await self._wait(self._take_turn())
         if self._stopping.is_set():
             return None
         self.result.asked += 1
@@ -182,15 +201,6 @@ class Refresh:
             evidence.append(Evidence(EvidenceSource.ENQUIRY, claim, canonical(content)))
         if evidence:
             self.result.findings.update(self._journal.record_evidence(evidence, self._words, at=at))
-
-    def _heed(self, answer: EnquiryAnswer) -> None:
-        match answer.advice:
-            case StopRun(reason):
-                self._stop(reason)
-            case PauseRun(pause_s):
-                self._rhythm.pause(self._clock.monotonic_s(), pause_s)
-            case _:
-                pass
 
     def _stop(self, reason: str) -> None:
         self.result.stop_reason = reason
@@ -242,11 +252,11 @@ class _Doubt:
     asked: int = 0
 
 
-class FollowUp:
+class FollowUp(_Enquiries):
     """Asks about orders in the background of the listener's event loop, politely, and keeps the answers.
 
     `look` returns the journal's instructions for an order id, and is called in a thread. `keep` makes an
-    answer durable. `words` is the operator's `[outcomes]`.
+    answer durable.
     """
 
     def __init__(
@@ -260,15 +270,8 @@ class FollowUp:
         clock: Clock,
         tell: Callable[[str], None],
     ) -> None:
-        self._look = look
-        self._ask = ask
-        self._keep = keep
-        self._words = words
-        self._politeness = politeness
-        self._clock = clock
-        self._tell = tell
-        self._told = ""
-        self._rhythm = Rhythm(politeness.rate_per_s)
+        super().__init__(ask, words, politeness, clock)
+        self._look, self._keep, self._tell, self._told = look, keep, tell, ""
         self._queue: asyncio.Queue[_Doubt] = asyncio.Queue()
         self._waiting: set[str] = set()
 
@@ -294,10 +297,6 @@ class FollowUp:
         self._waiting.add(order_id)
         self._queue.put_nowait(doubt)
 
-    async def _put_later(self, doubt: _Doubt) -> None:
-        await self._clock.sleep(AGAIN_AFTER_S)
-        self._put(doubt)
-
     async def _work(self, group: asyncio.TaskGroup) -> None:
         while True:
             doubt = await self._queue.get()
@@ -315,6 +314,10 @@ class FollowUp:
             if again is not None and again.asked < MAX_ASKED:
                 group.create_task(self._put_later(again))
 
+    async def _put_later(self, doubt: _Doubt) -> None:
+        await self._clock.sleep(AGAIN_AFTER_S)
+        self._put(doubt)
+
     async def _follow(self, doubt: _Doubt) -> _Doubt | None:
         """Ask about the order of one claim; return the doubt left for later, or None."""
         order_id = doubt.claim.order_id or ""
@@ -329,9 +332,7 @@ class FollowUp:
 
     async def _settled(self, candidate: Candidate, order_id: str) -> bool:
         """Ask about one instruction; return whether the answer is new, in which case it is kept."""
-        wait_s = self._rhythm.wait_s(self._clock.monotonic_s())
-        self._rhythm.start(self._clock.monotonic_s())
-        await self._clock.sleep(wait_s)
+        await self._clock.sleep(self._take_turn())
         at = timestamp(self._clock.now())
         expected = Expected(order_id, Decimal(candidate.amount), candidate.currency)
         answer = await self._ask(expected, candidate.endpoint_id)
@@ -344,35 +345,16 @@ class FollowUp:
             return False
         # It was true before the question was sent, so it says nothing about an attempt sent since.
         dated = replace(claim, times=StatedTimes(true_at=(Span(_EVER, at),)))
-        await self._keep(encode_notification(_kept(dated, at)))
+        # In the form of a notification, though nobody sent a request.
+        kept = Notification(at, "", "", "", b"", length=0, problem="", claim=dated, source=EvidenceSource.ENQUIRY)
+        await self._keep(encode_notification(kept))
         return True
 
-    def _heed(self, answer: EnquiryAnswer) -> None:
-        match answer.advice:
-            case StopRun(reason):
-                self._tell_once(say("The gateway refuses enquiries: {reason}", reason=reason))
-                self._rhythm.pause(self._clock.monotonic_s(), AFTER_REFUSAL_S)
-            case PauseRun(pause_s):
-                self._rhythm.pause(self._clock.monotonic_s(), pause_s)
-            case _:
-                pass
+    def _stop(self, reason: str) -> None:
+        self._tell_once(say("The gateway refuses enquiries: {reason}", reason=reason))
+        self._rhythm.pause(self._clock.monotonic_s(), AFTER_REFUSAL_S)
 
     def _tell_once(self, sentence: str) -> None:
         if sentence != self._told:
             self._told = sentence
             self._tell(sentence)
-
-
-def _kept(claim: Claim, at: str) -> Notification:
-    """Return the answer to an enquiry in the form of a notification."""
-    return Notification(
-        received_at=at,
-        method="",
-        content_type="",
-        query="",
-        body=b"",
-        length=0,
-        problem="",
-        claim=claim,
-        source=EvidenceSource.ENQUIRY,
-    )
