@@ -155,13 +155,12 @@ def withdrawn_with(document: SignedDocument, key: ApprovalKey, people: People, n
             hint=say("Nothing was withdrawn."),
             for_terminal=False,
         )
-    unsigned = _unsigned(document, owner.name, now, key.public.text)
-    return _kept(unsigned.model_copy(update={"signature": key.sign(unsigned.signed_text())}))
+    return _withdrawal(document, owner.name, now, key)
 
 
 def withdrawn_at_a_page(document: SignedDocument, name: str, now: datetime) -> Withdrawal:
     """Return the withdrawal of a document by a person who is signed in. It pays nothing, so it needs no key."""
-    return _kept(_unsigned(document, name, now, ""))
+    return _withdrawal(document, name, now, None)
 
 
 def require_unused(document: SignedDocument, journal: JournalReader) -> None:
@@ -206,11 +205,9 @@ def check_kept_withdrawals(journal: JournalReader) -> int:
     return len(withdrawals)
 
 
-def _unsigned(document: SignedDocument, name: str, now: datetime, key: str) -> WithdrawalDocument:
-    return WithdrawalDocument(
-        journal=document.content.journal, sha256=document.digest(), by=name, at=timestamp(now), key=key, signature=""
-    )
-
-
-def _kept(document: WithdrawalDocument) -> Withdrawal:
-    return Withdrawal(document.sha256, document.by, document.model_dump_json(), document.at)
+def _withdrawal(document: SignedDocument, name: str, now: datetime, key: ApprovalKey | None) -> Withdrawal:
+    journal, digest, public = document.content.journal, document.digest(), "" if key is None else key.public.text
+    made = WithdrawalDocument(journal=journal, sha256=digest, by=name, at=timestamp(now), key=public, signature="")
+    if key is not None:
+        made = made.model_copy(update={"signature": key.sign(made.signed_text())})
+    return Withdrawal(digest, name, made.model_dump_json(), made.at)

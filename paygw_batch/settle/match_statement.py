@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+from enum import Enum
 
 from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.batch import first_order_id
@@ -98,12 +99,14 @@ def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, tru
 
     `true_by` is when the same file was first carried out, empty if it was not: none of its lines can be newer.
     """
-    own, sent_at = read_time(line.time), read_time(line.sent_at)
-    for text, span in ((line.time, own), (line.sent_at, sent_at)):
+    own, sent_at, wrong = read_time(line.time), read_time(line.sent_at), None
+    for text, span in ((line.sent_at, sent_at), (line.time, own)):
         if text and span is None:
-            return _wrong(say("The time {text!r} is unclear: write it as {written}.", text=text, written=WRITTEN))
+            wrong = say("The time {text!r} is unclear: write it as {written}.", text=text, written=WRITTEN)
         if span is not None and span.start > now + timedelta(seconds=MAX_AHEAD_S):
-            return _wrong(say("The time {text} is in the future: our clock says {now}.", text=text, now=timestamp(now)))
+            wrong = say("The time {text} is in the future: our clock says {now}.", text=text, now=timestamp(now))
+    if wrong is not None:
+        return LineTime(StatedTimes(), StatedTimes(), "", wrong)
     true_at = [_span(time) for time in (own, as_of) if time is not None]
     if true_by:
         true_at.append(Span("", true_by))
@@ -129,36 +132,26 @@ def other_attempt_sentence(
             order_id=line.order_id,
         )
     latest = say("the latest attempt was sent at {intended_at}", intended_at=left_at)
+    order = {"order_id": line.order_id, "left": latest}
     match meant_attempt(time.times, left_at):
         case Meant.EARLIER:
             return say(
                 "{order_id} at {shown}: that is before {left}, so the line cannot be about it.",
-                order_id=line.order_id,
                 shown=time.shown,
-                left=latest,
+                **order,
             )
         case Meant.NONE:
-            return say(
-                "No attempt of {order_id} was sent at {sent_at}: {left}.",
-                order_id=line.order_id,
-                sent_at=line.sent_at,
-                left=latest,
-            )
+            return say("No attempt of {order_id} was sent at {sent_at}: {left}.", sent_at=line.sent_at, **order)
         case Meant.UNSTATED if not is_only_attempt:
             unstated = say("{shown} does not say", shown=time.shown) if time.shown else say("the line does not say")
             return say(
                 "{order_id} was sent more than once, and {said} which attempt is meant ({left}). Give the time: "
                 "in a column time, in the column sent_at of the question list, or for the whole file.",
-                order_id=line.order_id,
                 said=unstated,
-                left=latest,
+                **order,
             )
         case Meant.LATEST | Meant.UNSTATED:
             return None
-
-
-def _wrong(sentence: str) -> LineTime:
-    return LineTime(StatedTimes(), StatedTimes(), "", sentence)
 
 
 def _span(time: TimeSpan) -> Span:
@@ -268,22 +261,15 @@ class Matched:
     standings: Mapping[int, RowState]
 
 
-@dataclass(frozen=True, slots=True)
-class _Agrees:
-    """The journal knows this already."""
+class _Nothing(Enum):
+    """Why there is nothing to do about a line."""
+
+    AGREES = "the journal knows this already"
+    ELSEWHERE = "the order belongs to another batch"
+    WAITS = "the gateway has not decided or answered yet"
 
 
-@dataclass(frozen=True, slots=True)
-class _Elsewhere:
-    """The order belongs to another batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Waits:
-    """The gateway has not decided or answered yet."""
-
-
-_Reading = Settlement | StatementDifference | _Agrees | _Elsewhere | _Waits
+_Reading = Settlement | StatementDifference | _Nothing
 
 
 class StatementReader:
@@ -331,36 +317,31 @@ class StatementReader:
         readings: list[_Reading] = []
         for line in statement.lines:
             if not line.order_id:
-                readings.append(StatementDifference(line.line, "", say("The line names no order.")))
+                readings.append(_differs(line, say("The line names no order.")))
             elif times[line.order_id] > 1:
-                sentence = say(
-                    "The statement names {order_id} {times} times: which line is right?",
-                    order_id=line.order_id,
-                    times=times[line.order_id],
-                )
-                readings.append(StatementDifference(line.line, line.order_id, sentence))
+                named = {"order_id": line.order_id, "times": times[line.order_id]}
+                sentence = say("The statement names {order_id} {times} times: which line is right?", **named)
+                readings.append(_differs(line, sentence))
             elif line.order_id in shared and len(self._fitting(line)) > 1:
-                sentence = say(_TWO_OPERATIONS, order_id=line.order_id)
-                readings.append(StatementDifference(line.line, line.order_id, sentence))
+                readings.append(_differs(line, say(_TWO_OPERATIONS, order_id=line.order_id)))
             elif (row := rows.get(line.order_id)) is not None:
                 readings.append(self._read(line, row, evidence))
             elif line.order_id in earlier:
                 readings.append(self._read_earlier(line, earlier[line.order_id]))
             elif near := nearest.get(line.order_id):
-                sentence = nearest_order_sentence(line, near, self._minor_units)
-                readings.append(StatementDifference(line.line, line.order_id, sentence))
+                readings.append(_differs(line, nearest_order_sentence(line, near, self._minor_units)))
             else:
                 clash, is_contrary = elsewhere.get(line.order_id), line.order_id in contrary
                 wrong = other_order_sentence(line.order_id, clash, is_contrary=is_contrary)
-                readings.append(StatementDifference(line.line, line.order_id, wrong) if wrong else _Elsewhere())
+                readings.append(_differs(line, wrong) if wrong else _Nothing.ELSEWHERE)
         settlements = [reading for reading in readings if isinstance(reading, Settlement)]
         settled = {settlement.row for settlement in settlements}
         return Matched(
             settlements=settlements,
             differences=[reading for reading in readings if isinstance(reading, StatementDifference)],
-            agreeing=sum(isinstance(reading, _Agrees) for reading in readings),
-            elsewhere=sum(isinstance(reading, _Elsewhere) for reading in readings),
-            waiting=sum(isinstance(reading, _Waits) for reading in readings),
+            agreeing=readings.count(_Nothing.AGREES),
+            elsewhere=readings.count(_Nothing.ELSEWHERE),
+            waiting=readings.count(_Nothing.WAITS),
             silent=[row for row in doubtful if row.row not in settled],
             contrary=list(contrary.values()),
             attempts=self._attempts(rows.values(), {**earlier, **elsewhere}, contrary),
@@ -484,14 +465,14 @@ class StatementReader:
 
     def _read(self, line: StatementLine, row: RowState, evidence: str) -> _Reading:
         if (sentence := other_money_sentence(line, row, self._minor_units[row.currency])) is not None:
-            return StatementDifference(line.line, line.order_id, sentence)
+            return _differs(line, sentence)
         if line.answer == "":
-            return _Waits()
+            return _Nothing.WAITS
         resolution, time = self._said(line), self._time(line)
         if isinstance(resolution, StatementDifference):
             return resolution
         if time.wrong is not None:
-            return StatementDifference(line.line, line.order_id, time.wrong)
+            return _differs(line, time.wrong)
         if row.state in _UNSETTLED:
             return self._read_unsettled(line, row, resolution, time, evidence)
         return self._read_settled(line, row, resolution, time)
@@ -505,15 +486,15 @@ class StatementReader:
         is_older = came_first(self._first.attempts, row.instruction, row.attempt)
         sentence = other_attempt_sentence(line, left_at, time, is_only_attempt=is_only, came_first=is_older)
         if sentence is not None:
-            return StatementDifference(line.line, line.order_id, sentence)
+            return _differs(line, sentence)
         if resolution is None:  # the gateway is still working on it
-            return _Waits()
+            return _Nothing.WAITS
         if resolution is Resolution.NOT_RECEIVED:
             if row.state is State.ACCEPTED:
                 return self._contradiction(line, row, say("not received"))
             quarantine = self._clock.quarantine(self._quarantine_h)
             if (sentence := quarantine_sentence(row, quarantine, self._now())) is not None:
-                return StatementDifference(line.line, line.order_id, sentence)
+                return _differs(line, sentence)
         # On the gateway's word a rejected row may be sent again at once, on a person's only after the quarantine. So
         # the file must be proven, and its line must have the gateway's own status, at a time after the latest attempt.
         is_own_word = line.status is not None and meant_attempt(time.own, left_at) is Meant.LATEST
@@ -527,17 +508,21 @@ class StatementReader:
         """Read a line about a settled row: it agrees with the journal, or contradicts it."""
         if resolution is None:
             waits = say("still being worked on")
-            return _Agrees() if row.state is State.PAID else self._contradiction(line, row, waits)
+            return _Nothing.AGREES if row.state is State.PAID else self._contradiction(line, row, waits)
         is_before = came_first(self._first.attempts, row.instruction, row.attempt) or (
             meant_attempt(time.times, self._left_at(row)) is Meant.EARLIER
         )
         is_of_another = is_before and not all(map(is_only_attempt, self._fitting(line)))
         if is_of_another and resolution is not Resolution.PAID:
-            return _Agrees()
+            return _Nothing.AGREES
         difference = self._contradiction(line, row, say(resolution.value.replace("-", " ")))
         if is_of_another:
             return replace(difference, sentence=f"{difference.sentence} {say(_EARLIER_TOO)}")
-        return _Agrees() if resolution in _AGREES[row.state] and line.order_id not in self._contrary_ids else difference
+        return (
+            _Nothing.AGREES
+            if resolution in _AGREES[row.state] and line.order_id not in self._contrary_ids
+            else difference
+        )
 
     def _time(self, line: StatementLine) -> LineTime:
         return line_time(line, self._as_of, self._now(), true_by=self._first.at)
@@ -567,25 +552,22 @@ class StatementReader:
             return resolution
         is_no = resolution in {Resolution.REJECTED, Resolution.NOT_RECEIVED}
         if line.answer == "" or (is_no and line.order_id not in self._contrary_ids):
-            return _Agrees()
+            return _Nothing.AGREES
         if is_no or not any(candidate.sent_order_id for candidate in self._journal.orders(line.order_id)):
             sentence = say("Row {row} was never sent from here; the statement says otherwise.", row=clash.sheet_row)
-            return StatementDifference(line.line, line.order_id, f"{sentence} {say(DO_NOT_SEND)}")
-        return StatementDifference(line.line, line.order_id, say(_EARLIER_REJECTED, order_id=line.order_id))
+            return _differs(line, f"{sentence} {say(DO_NOT_SEND)}")
+        return _differs(line, say(_EARLIER_REJECTED, order_id=line.order_id))
 
     def _said(self, line: StatementLine) -> Resolution | StatementDifference | None:
         """Return the resolution that a line states for its order; None if the gateway has not decided."""
         if line.status is None:
             resolution = _SAYS.get(line.answer or "")
             if resolution is None and line.answer:
-                sentence = say("The answer {answer!r} is not one of {says}.", answer=line.answer, says=", ".join(_SAYS))
-                return StatementDifference(line.line, line.order_id, sentence)
+                says = ", ".join(_SAYS)
+                return _differs(line, say("The answer {answer!r} is not one of {says}.", answer=line.answer, says=says))
             return resolution
         meaning = self._words.get(line.status)
-        if meaning is None:
-            sentence = say(_NOT_LISTED, status=line.status)
-            return StatementDifference(line.line, line.order_id, sentence)
-        return _OF_WORD.get(meaning)
+        return _differs(line, say(_NOT_LISTED, status=line.status)) if meaning is None else _OF_WORD.get(meaning)
 
     def _contradiction(self, line: StatementLine, row: RowState, words: str) -> StatementDifference:
         state = state_words(shown_state(row.state))
@@ -594,7 +576,11 @@ class StatementReader:
         )
         if row.state in {State.READY, State.REJECTED, State.REPLACED}:
             sentence += f" {say(DO_NOT_SEND)}"
-        return StatementDifference(line.line, line.order_id, sentence)
+        return _differs(line, sentence)
+
+
+def _differs(line: StatementLine, sentence: str) -> StatementDifference:
+    return StatementDifference(line.line, line.order_id, sentence)
 
 
 def _word(line: StatementLine) -> str:
