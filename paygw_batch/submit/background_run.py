@@ -10,7 +10,7 @@ import signal
 import threading
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -127,12 +127,12 @@ class RunHandle:
 
     def has_room(self) -> bool:
         with self._changed:
-            return self._has_room()
+            return len(self._waiting) < OUTCOMES_WAITING or self._discards
 
     def wait_until_room(self) -> None:
         """Wait until the holder has room for more outcomes, or takes no more."""
         with self._changed:
-            self._changed.wait_for(self._has_room)
+            self._changed.wait_for(self.has_room)
 
     def note(self, sentence: str) -> None:
         """Keep a sentence for the result."""
@@ -154,7 +154,7 @@ class RunHandle:
         loop = asyncio.get_running_loop()
         while True:
             with self._changed:
-                if self._has_room() or self._is_stopped:
+                if self.has_room() or self._is_stopped:
                     return
                 has_changed = asyncio.Event()
                 self._wakers.append(partial(_call_soon, loop, has_changed.set))
@@ -203,9 +203,6 @@ class RunHandle:
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
-
-    def _has_room(self) -> bool:
-        return len(self._waiting) < OUTCOMES_WAITING or self._discards
 
     def _wake(self) -> None:
         """Wake the tasks that wait for room. The caller holds the lock."""
@@ -286,14 +283,15 @@ class BackgroundRun(Generic[T]):
         try:
             self._parts.wait_until_sending()
         except BaseException:
-            self._leave(None)
+            self.__exit__(None, None, None)
             raise
         return self._entered()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave(error)
+        with self._leaving(error):
+            self._thread.join()
 
     def __iter__(self) -> Iterator[RowOutcome]:
         while outcomes := self._parts.take():
@@ -306,14 +304,15 @@ class BackgroundRun(Generic[T]):
         try:
             await asyncio.to_thread(self._parts.wait_until_sending)
         except BaseException:
-            await self._leave_async(None)
+            await self.__aexit__(None, None, None)
             raise
         return self._entered()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._leave_async(error)
+        with self._leaving(error):
+            await asyncio.to_thread(self._thread.join)
 
     async def __aiter__(self) -> AsyncIterator[RowOutcome]:
         while outcomes := await asyncio.to_thread(self._parts.take):
@@ -344,33 +343,22 @@ class BackgroundRun(Generic[T]):
 
     def _entered(self) -> Self:
         if self._failure is not None:
-            self._leave(None)
+            self.__exit__(None, None, None)
         return self
 
-    def _leave(self, error: BaseException | None) -> None:
+    @contextmanager
+    def _leaving(self, error: BaseException | None) -> Iterator[None]:
+        """Stop the run, whose end is awaited inside; then raise its failure, unless an `error` is raised already."""
         try:
             self.stop()
             self._parts.discard()
-            self._thread.join()
+            yield
         finally:
-            self._restore_signals()
+            for number, handler in self._former.items():
+                signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal itself returned
+            self._former = {}
         if error is None:
             self._raise_failure()
-
-    async def _leave_async(self, error: BaseException | None) -> None:
-        try:
-            self.stop()
-            self._parts.discard()
-            await asyncio.to_thread(self._thread.join)
-        finally:
-            self._restore_signals()
-        if error is None:
-            self._raise_failure()
-
-    def _restore_signals(self) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal itself returned
-        self._former = {}
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
