@@ -146,9 +146,7 @@ def payees(document: PlanDocument) -> Sequence[ListedPayee]:
     """Return everyone who is paid: those with a dangerous difference first, then the largest amounts."""
     known = {row: finding.at for finding in document.findings_of(KNOWN_SINCE) for row in _rows_in(finding.rows)}
     codes: dict[tuple[str, str, str], str] = {}
-    for finding in sorted(
-        (finding for finding in document.findings if finding.code in DANGER), key=lambda finding: DANGER[finding.code]
-    ):
+    for finding in _dangerous(document):
         codes.setdefault((finding.name, finding.account, finding.currency), finding.code)
     text = io.StringIO(document.people, newline="")
     listed = [
@@ -177,11 +175,12 @@ def difference_word(code: str) -> str:
 
 def differences(document: PlanDocument) -> Sequence[KindOfDifference]:
     """Return the differences from earlier payments, by kind: all of them, in the plan's order."""
-    dangerous = sorted(
-        (finding for finding in document.findings if finding.code in DANGER), key=lambda finding: DANGER[finding.code]
-    )
-    grouped = ((code, list(ones)) for code, ones in groupby(dangerous, key=attrgetter("code")))
+    grouped = ((code, list(ones)) for code, ones in groupby(_dangerous(document), key=attrgetter("code")))
     return [KindOfDifference(say(_HEADINGS[code][len(ones) != 1]), ones) for code, ones in grouped]
+
+
+def _dangerous(document: PlanDocument) -> Sequence[PlanFinding]:
+    return sorted(document.findings_of(*DANGER), key=lambda finding: DANGER[finding.code])
 
 
 def comparison(document: PlanDocument, *, is_for_officers: bool = False) -> str:
@@ -189,31 +188,25 @@ def comparison(document: PlanDocument, *, is_for_officers: bool = False) -> str:
 
     Officers know a batch only by its sheet and its day.
     """
-    finding = next((finding for finding in document.findings if finding.code in {COMPARED, FIRST_RUN}), None)
+    finding = next(iter(document.findings_of(COMPARED, FIRST_RUN)), None)
     if finding is None:
         return ""
     if finding.code == FIRST_RUN:
         return say("There is no earlier payment to compare with.")
     if not finding.paid_before:
         return say("None of these people was paid before.")
+    batch = finding.before_batch
     figures = {"found": finding.found, "people": finding.people, "sheet": finding.before_sheet, "at": finding.before_at}
     most = (
         say("{found:,} of {people:,} people are in {sheet} ({at}).", **figures)
         if is_for_officers
-        else say(
-            "{found:,} of {people:,} people are in {sheet} ({at}, batch {batch}).",
-            **figures,
-            batch=finding.before_batch,
-        )
+        else say("{found:,} of {people:,} people are in {sheet} ({at}, batch {batch}).", **figures, batch=batch)
     )
-    sentences = [most, say("Each person is compared with the last similar batch that paid them.")]
-    if finding.found * 2 < finding.people:
-        sentences.insert(0, say("No earlier batch has half of these people."))
-    if finding.paid_before > finding.found:
-        others = finding.paid_before - finding.found
-        sentences.insert(
-            -1, say_count(others, "{count:,} more was paid in others.", "{count:,} more were paid in others.")
-        )
+    sentences = [say("No earlier batch has half of these people.")] if finding.found * 2 < finding.people else []
+    sentences.append(most)
+    if (others := finding.paid_before - finding.found) > 0:
+        sentences.append(say_count(others, "{count:,} more was paid in others.", "{count:,} more were paid in others."))
+    sentences.append(say("Each person is compared with the last similar batch that paid them."))
     if not differences(document):
         sentences.append(say("Nothing differs."))
     return " ".join(sentences)
