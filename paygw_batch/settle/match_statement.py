@@ -9,7 +9,7 @@ never sent from here, holds the row, in any batch: `contrary` has the line.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -307,7 +307,8 @@ class StatementReader:
         times = Counter(line.order_id for line in statement.lines)
         rows, doubtful = self._rows(times)
         earlier, elsewhere = self._other_orders([order_id for order_id in times if order_id not in rows])
-        shared = self._shared(times)
+        # The order ids that an operation other than the batch's uses too.
+        shared = {clash.client_orderid for clash in self._used(times, but=self._batch.operation)}
         self._first = self._journal.first_reading(statement.sha256)
         self._is_proven = statement.proof.is_proven
         self._contrary_ids = contrary = self._contrary(statement)
@@ -379,11 +380,10 @@ class StatementReader:
         """Return, by order id, the lines showing that the gateway has an order that the journal might still send."""
         meant = {line.order_id: line for line in reversed(statement.lines) if self._meaning(line) is not None}
         suspects = {order_id: line for order_id, line in meant.items() if first_order_id(order_id)}
-        for operation in self._operations():
-            _, clashes = self._journal.compare(operation, ((0, order_id, "") for order_id in meant))
-            for line, state in ((meant[clash.client_orderid], clash.state) for clash in clashes):
-                if state is State.READY or (state in _MAY_BE_SENT and self._meaning(line) in GATEWAY_HAS_ORDER):
-                    suspects[line.order_id] = line
+        for clash in self._used(meant):
+            line, state = meant[clash.client_orderid], clash.state
+            if state is State.READY or (state in _MAY_BE_SENT and self._meaning(line) in GATEWAY_HAS_ORDER):
+                suspects[line.order_id] = line
         return {order_id: line for order_id, line in suspects.items() if self._is_contrary(line)}
 
     def _is_contrary(self, line: StatementLine) -> bool:
@@ -399,17 +399,11 @@ class StatementReader:
             return self._words.get(line.status)
         return _OF_ANSWER.get(line.answer or "")
 
-    def _operations(self) -> Sequence[str]:
-        return sorted({record.operation for record in self._journal.batches()})
-
-    def _shared(self, order_ids: Iterable[str]) -> frozenset[str]:
-        """Return the order ids that an operation other than the batch's uses too."""
-        shared: set[str] = set()
-        for operation in self._operations():
-            if operation != self._batch.operation:
-                _, used = self._journal.compare(operation, ((0, order_id, "") for order_id in order_ids))
-                shared |= {clash.client_orderid for clash in used}
-        return frozenset(shared)
+    def _used(self, order_ids: Collection[str], *, but: str = "") -> Iterator[Clash]:
+        """Yield those of the order ids that the journal has, in each operation `but` one."""
+        for operation in sorted({record.operation for record in self._journal.batches()} - {but}):
+            _, clashes = self._journal.compare(operation, ((0, order_id, "") for order_id in order_ids))
+            yield from clashes
 
     def _fitting(self, line: StatementLine) -> Sequence[Candidate]:
         return fitting(self._claim(line), self._journal.orders(line.order_id))
@@ -457,10 +451,8 @@ class StatementReader:
         """Return the ids that belong to this batch but not to a latest attempt, and those of other batches."""
         own: dict[str, Clash] = {}
         other: dict[str, Clash] = {}
-        for operation in self._operations():
-            _, used = self._journal.compare(operation, ((0, order_id, "") for order_id in order_ids))
-            for clash in used:
-                (own if clash.batch == self._batch.batch else other)[clash.client_orderid] = clash
+        for clash in self._used(order_ids):
+            (own if clash.batch == self._batch.batch else other)[clash.client_orderid] = clash
         return own, other
 
     def _read(self, line: StatementLine, row: RowState, evidence: str) -> _Reading:
