@@ -144,7 +144,7 @@ def compare_with_past(
     # Where nobody was paid before, the newest batch says nothing: a plan must not fail because another sheet was paid.
     paid_before = past.touched["unit"].n_unique()
     overlap = None if base is None or not paid_before else Overlap(base, past.overlap_of(base), paid_before)
-    return Comparison(_by_danger(_each_once(lines), sheet.usual()), people, overlap, sheet.known_since(now))
+    return Comparison(_by_danger(lines, sheet.usual()), people, overlap, sheet.known_since(now))
 
 
 def accounts(rows: pl.DataFrame) -> pl.DataFrame:
@@ -554,23 +554,19 @@ class _Sheet:
         return Change(row, code, name, account, currency, amount, stake, before, first, shared_with)
 
 
-def _each_once(changes: Sequence[Change]) -> Sequence[Change]:
-    """Return changes without repeats from a second batch; the first stays, from the batch that the rule chose."""
-    unique: dict[tuple[int, str, str, str, str], Change] = {}
-    for change in changes:
-        unique.setdefault((change.row, change.code, change.name, change.account, change.currency), change)
-    return list(unique.values())
-
-
 def _by_danger(changes: Sequence[Change], usual: Mapping[str, float]) -> Sequence[Change]:
     """Return changes by kind and, within a kind, by the money that they move, largest first.
 
-    Money in several currencies is compared in usual payments of each currency. Increases come before decreases.
+    Money in several currencies is compared in usual payments of each currency. Increases come before decreases. Of a
+    change that a second batch shows too, the first stays, from the batch that the rule chose.
     """
+    unique: dict[tuple[int, str, str, str, str], Change] = {}
+    for change in changes:
+        unique.setdefault((change.row, change.code, change.name, change.account, change.currency), change)
 
     def order(change: Change) -> tuple[int, bool, float, int, str]:
         is_less = change.code == AMOUNT_OFF and change.stake < 0
         payments = abs(float(change.stake)) / (usual.get(change.currency) or 1.0)
         return DANGER[change.code], is_less, -payments, change.row, change.account
 
-    return sorted(changes, key=order)
+    return sorted(unique.values(), key=order)

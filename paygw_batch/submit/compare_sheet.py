@@ -152,15 +152,13 @@ ROWS_NAMED = 20
 """The maximum number of rows that a sentence about one batch names."""
 
 
-def outside_repeat(look_alikes: Sequence[LookAlike], repeat: OpenQuestion | None) -> Sequence[LookAlike]:
-    """Return the look-alikes that the question about the whole sheet does not cover."""
-    return look_alikes if repeat is None else [row for row in look_alikes if row.batch != repeat.about]
-
-
-def repeated_within_a_batch(look_alikes: Sequence[LookAlike]) -> Sequence[LookAlike]:
-    """Return the look-alikes from batches that have at least two of them."""
-    of_batch = Counter(row.batch for row in look_alikes)
-    return [row for row in look_alikes if of_batch[row.batch] > 1]
+def outside_repeat(
+    look_alikes: Sequence[LookAlike], repeat: OpenQuestion | None
+) -> tuple[Sequence[LookAlike], Sequence[LookAlike]]:
+    """Return the look-alikes that no question about the whole sheet covers: single ones, and several of a batch."""
+    outside = [row for row in look_alikes if repeat is None or row.batch != repeat.about]
+    of_batch = Counter(row.batch for row in outside)
+    return [row for row in outside if of_batch[row.batch] == 1], [row for row in outside if of_batch[row.batch] > 1]
 
 
 def one_warning_per_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping[str, str]) -> pl.DataFrame:

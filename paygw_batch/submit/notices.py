@@ -6,7 +6,7 @@ Nothing here holds up a payout or changes an exit code.
 """
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
@@ -53,9 +53,7 @@ def tell_of_refused_sheet(
 ) -> None:
     """Write the notice that a sheet was refused, once for each `subject`; `answer` is the file that says why."""
     content = {"sheet": plain(sheet), "defects": defects, "answer": "" if answer is None else plain(str(answer))}
-    recipients = recipients_of(settings, Occasion.SHEET_REFUSED)
-    notice = NewNotice(Occasion.SHEET_REFUSED, plain(subject) or token_hex(8), "", recipients, content)
-    add_notices(settings, [notice], tell)
+    _add(settings, Occasion.SHEET_REFUSED, plain(subject) or token_hex(8), content, tell)
 
 
 def plan_notices(settings: Settings, document: PlanDocument, path: str = "") -> list[NewNotice]:
@@ -95,18 +93,18 @@ def tell_of_key(settings: Settings, key: SigningKey, tell: Tell) -> None:
         return
     until, place = key.custody.expires.isoformat(), key.custody.place
     data = {"what": "key", "place": plain(place), "until": until, "has_ended": days < 0}
-    subject = f"key {key.public.fingerprint()} {until} {days < 0}"
-    add_notices(
-        settings, [NewNotice(Occasion.RUNS_OUT, subject, "", recipients_of(settings, Occasion.RUNS_OUT), data)], tell
-    )
+    _add(settings, Occasion.RUNS_OUT, f"key {key.public.fingerprint()} {until} {days < 0}", data, tell)
 
 
 def tell_of_disk(settings: Settings, free: int, tell: Tell) -> None:
     """Write the notice that the journal's disk lacks room for a run, once a day."""
     host, today = platform.node(), utc_now().date().isoformat()
     data = {"what": "disk", "host": plain(host), "free_bytes": free}
-    recipients = recipients_of(settings, Occasion.RUNS_OUT)
-    add_notices(settings, [NewNotice(Occasion.RUNS_OUT, f"disk {today} {data['host']}", "", recipients, data)], tell)
+    _add(settings, Occasion.RUNS_OUT, f"disk {today} {data['host']}", data, tell)
+
+
+def _add(settings: Settings, occasion: Occasion, subject: str, content: Mapping[str, object], tell: Tell) -> None:
+    add_notices(settings, [NewNotice(occasion, subject, "", recipients_of(settings, occasion), content)], tell)
 
 
 def page_address(settings: Settings, path: str) -> str:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import groupby
+from itertools import chain, groupby
 
 import polars as pl
 
@@ -134,12 +134,20 @@ def paid_lines(rows: pl.DataFrame) -> pl.DataFrame:
 
 def lines_of_batch(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
     """Return the `paid_lines` of a batch, with its day, its sheet and the texts of the sender's own columns (`own`)."""
-    parts = [paid_lines(pl.DataFrame(schema=_LINES)).with_columns(own=pl.lit(""))]
-    for page in journal.pages(batch.number):
-        rows = pl.read_ipc(io.BytesIO(page))
-        parts.append(paid_lines(rows).with_columns(own=own_texts(rows)))
+    lines = _with_own(pl.read_ipc(io.BytesIO(page)) for page in journal.pages(batch.number))
     about = {"batch": batch.batch, "day": batch.opened_at[:10], "sheet": batch.sheet_name}
-    return pl.concat(parts).with_columns(pl.lit(value).alias(name) for name, value in about.items())
+    return lines.with_columns(pl.lit(value).alias(name) for name, value in about.items())
+
+
+def derived_from(validated: Validated) -> pl.DataFrame:
+    """Return the `paid_lines` of a sheet with `own`, the texts of the sender's own columns."""
+    return _with_own(part.rows for part in validated.parts())
+
+
+def _with_own(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    return pl.concat(
+        paid_lines(rows).with_columns(own=own_texts(rows)) for rows in chain([pl.DataFrame(schema=_LINES)], parts)
+    )
 
 
 _OURS = frozenset({*_LINES, "purpose", "error_code", "message"})
@@ -168,13 +176,12 @@ class UsedReference:
     @classmethod
     def read(cls, journal: JournalReader, operation: str, reference: str) -> "UsedReference | None":
         """Return the payments made under a reference, or None if it was never used."""
-        batches = [
-            batch for batch in journal.batches() if batch.operation == operation and batch.reference == reference
+        lines = [
+            _with_states(lines_of_batch(journal, batch), journal, batch)
+            for batch in journal.batches()
+            if batch.operation == operation and batch.reference == reference
         ]
-        if not batches:
-            return None
-        lines = pl.concat(_with_states(lines_of_batch(journal, batch), journal, batch) for batch in batches)
-        return cls(reference, lines.unique("order_id", keep="first", maintain_order=True))
+        return cls(reference, pl.concat(lines).unique("order_id", keep="first", maintain_order=True)) if lines else None
 
     @property
     def days(self) -> str:
@@ -350,13 +357,3 @@ def paid_twice(paid: pl.DataFrame, leaving: Collection[int]) -> OpenQuestion | N
 
 def _digest(texts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
-
-
-def derived_from(validated: Validated) -> pl.DataFrame:
-    """Return the `paid_lines` of a sheet with `own`, the texts of the sender's own columns."""
-    return pl.concat(
-        [
-            paid_lines(pl.DataFrame(schema=_LINES)).with_columns(own=pl.lit("")),
-            *(paid_lines(part.rows).with_columns(own=own_texts(part.rows)) for part in validated.parts()),
-        ]
-    )

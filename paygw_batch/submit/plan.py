@@ -43,7 +43,6 @@ from paygw_batch.submit.compare_sheet import (
     compare_sheet,
     one_warning_per_batch,
     outside_repeat,
-    repeated_within_a_batch,
     with_rows,
     without_rows,
 )
@@ -172,9 +171,9 @@ def plan_submission(
         paid_before, lately = [row for row in paid_before if row.row not in left_out], []
     since = counted.days_ago(back.repeat_days)
     repeat = _repeat(validated, paid_before, journal, since=since) if back.repeat_days else None
-    together, out = repeated_within_a_batch(alone := outside_repeat(lately, repeat)), set(refused["row"])
+    (single, together), out = outside_repeat(lately, repeat), set(refused["row"])
     questions = [*([] if repeat is None else [repeat]), *run.questions(validated, past)]
-    warned = with_warnings(validated, _look_alike_warnings([row for row in alone if row not in together], past.own_ids))
+    warned = with_warnings(validated, _look_alike_warnings(single, past.own_ids))
     known = [row for row in past.known if row.row not in out]
     amendments = [Amendment(clash.row, clash.instruction, until) for clash in past.amended if clash.row not in out]
     batches = {row.batch for row in together}
