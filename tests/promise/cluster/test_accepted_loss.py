@@ -275,7 +275,6 @@ def test_sheet_of_lost_batch_resends_no_order(lossy: Lossy) -> None:
 
 def test_sent_order_is_held_despite_partial_witness(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(left, "MAX_BYTES", 600)
-    monkeypatch.setattr(left, "_STEP", 100)
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
         open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in range(2, 14)])
@@ -383,7 +382,6 @@ def test_an_older_copy_of_lines_is_not_believed(lossy: Lossy) -> None:
 
 def test_acceptance_with_overwritten_intents_is_guess(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(left, "MAX_BYTES", 300)
-    monkeypatch.setattr(left, "_STEP", 100)
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
         send_rows(journal, all_due(journal, 1)[:6])
@@ -395,7 +393,6 @@ def test_acceptance_with_overwritten_intents_is_guess(lossy: Lossy, monkeypatch:
 def test_a_guess_holds_rows_known_to_have_left(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rejected row was released and sent again; older lines of the host are overwritten, and this one is there."""
     monkeypatch.setattr(left, "MAX_BYTES", 600)
-    monkeypatch.setattr(left, "_STEP", 100)
     with closing(lossy.north()) as journal:
         first, *others = all_due(journal, 1)
         send_rows(journal, [first], OutcomeKind.REJECTED)
