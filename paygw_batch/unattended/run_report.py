@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from paygw_batch.clock import timestamp, utc_now
@@ -45,44 +44,69 @@ def masked(sentence: str) -> str:
     return "".join(part if place % 2 else _LONG_NUMBER.sub("***", part) for place, part in enumerate(parts))
 
 
-class RunLog:
-    """Writes the log lines of one run, each with its id. A log that cannot be written stops no payroll."""
-
-    def __init__(self, path: Path | None, command: str) -> None:
-        self.run = secrets.token_hex(8)
-        self.failure: str | None = None
-        """Why the log could not be written, once that has happened."""
-        self._path = path
-        self._command = command
-
-    def write(self, event: str, **details: object) -> None:
-        """Append one line: `at`, `run`, `command`, `event`, and the details of the event."""
-        if self._path is None or self.failure is not None:
-            return
-        line = {"at": timestamp(utc_now()), "run": self.run, "command": self._command, "event": event, **details}
-        try:
-            append_line(self._path, (json.dumps(line) + "\n").encode())
-        except OSError as error:
-            reason = say(error.strerror or "unknown reason").lower()
-            self.failure = say("The log {path} cannot be written: {reason}.", path=self._path, reason=reason)
-
-
 _WORK = "work"
 
 
 class RunReport:
-    """The report of one run. The command sets its summary, and its drop folder's files by kind, before it ends."""
+    """The report of one run. The command sets its summary, and its drop folder's files by kind, before it ends.
 
-    def __init__(self, log: RunLog) -> None:
+    Each line of its log has the run's id. A log that cannot be written stops no payroll.
+    """
+
+    def __init__(self, settings: Settings, command: str, tell: Tell) -> None:
         self.summary = Summary(ExitCode.UNEXPECTED, say("The run ended without a summary."))
         self.files: Mapping[str, int] = {}
         self.sheet: Path | None = None
         """The command's sheet; people are notified if it is refused."""
-        self._log = log
+        self._settings, self._command, self._tell = settings, command, tell
+        self._run = secrets.token_hex(8)
+        self._failure: str | None = None
+        """Why the log could not be written, once that has happened."""
+
+    def log(self, event: str, **details: object) -> None:
+        """Append one line: `at`, `run`, `command`, `event`, and the details of the event."""
+        path = self._settings.reporting.log
+        if path is None or self._failure is not None:
+            return
+        line = {"at": timestamp(utc_now()), "run": self._run, "command": self._command, "event": event, **details}
+        try:
+            append_line(path, (json.dumps(line) + "\n").encode())
+        except OSError as error:
+            reason = say(error.strerror or "unknown reason").lower()
+            self._failure = say("The log {path} cannot be written: {reason}.", path=path, reason=reason)
 
     def said(self, sentence: str) -> None:
         """Log a sentence shown to a person."""
-        self._log.write("said", sentence=masked(sentence))
+        self.log("said", sentence=masked(sentence))
+
+    def could_not(self, sentence: str) -> None:
+        """Say and log why something could not be reported."""
+        self._tell(sentence)
+        self.log("could_not_tell", sentence=masked(sentence))
+
+    def end(self) -> None:
+        """Report the summary to log, metrics and hook."""
+        summary, settings = self.summary, self._settings
+        self.log(
+            "run_ended",
+            exit_code=int(summary.exit_code),
+            message=masked(summary.message),
+            batch=summary.batch,
+            rows=summary.rows,
+            states=dict(summary.states),
+            totals={currency: dict(sums) for currency, sums in summary.totals.items()},
+            sent_this_run=summary.sent_this_run,
+            seconds=round(summary.seconds, 3),
+        )
+        if (failure := write_metrics(settings, EndedRun(self._command, summary, self.files))) is not None:
+            self.could_not(failure)
+        if settings.reporting.hook:
+            members = {**summary.as_json(), "command": self._command, "run": self._run}
+            environ = child_environment(os.environ, secret=secret_variables(settings))
+            if (problem := _call(settings.reporting, members, environ)) is not None:
+                self.could_not(problem)
+        if self._failure is not None:
+            self._tell(self._failure)
 
 
 @contextmanager
@@ -94,9 +118,8 @@ def run_reported(settings: Settings, command: str, tell: Tell, interrupted: Call
     started_s = time.monotonic()
     # Faulty channels of notices are reported first. A worker sends none, so its host needs no password.
     ends = () if command == _WORK else [module.begin(settings, os.environ) for module in extras(AFTER_A_COMMAND)]
-    log = RunLog(settings.reporting.log, command)
-    log.write("run_started", pid=os.getpid())
-    report = RunReport(log)
+    report = RunReport(settings, command, tell)
+    report.log("run_started", pid=os.getpid())
     try:
         yield report
     except BaseException as error:
@@ -104,12 +127,13 @@ def run_reported(settings: Settings, command: str, tell: Tell, interrupted: Call
         raise
     finally:
         report.summary = replace(report.summary, seconds=time.monotonic() - started_s)
-        _tell(settings, EndedRun(command, report.summary, report.files), tell, log)
-        could_not, summary = partial(_could_not, tell, log), report.summary
+        report.end()
+        summary = report.summary
         if report.sheet is not None and summary.exit_code is ExitCode.DEFECTS:
-            tell_of_refused_sheet(settings, summary.sheet or report.sheet.name, summary.defects, None, could_not)
+            sheet = summary.sheet or report.sheet.name
+            tell_of_refused_sheet(settings, sheet, summary.defects, None, report.could_not)
         for end in ends:
-            end(could_not)
+            end(report.could_not)
 
 
 def _of_error(error: BaseException, interrupted: Callable[[], str]) -> Summary:
@@ -118,35 +142,6 @@ def _of_error(error: BaseException, interrupted: Callable[[], str]) -> Summary:
     if isinstance(error, KeyboardInterrupt):
         return Summary(ExitCode.INTERRUPTED, interrupted())
     return Summary(ExitCode.UNEXPECTED, say("Unexpected error ({kind}).", kind=type(error).__name__))
-
-
-def _tell(settings: Settings, ended: EndedRun, tell: Tell, log: RunLog) -> None:
-    summary = ended.summary
-    log.write(
-        "run_ended",
-        exit_code=int(summary.exit_code),
-        message=masked(summary.message),
-        batch=summary.batch,
-        rows=summary.rows,
-        states=dict(summary.states),
-        totals={currency: dict(sums) for currency, sums in summary.totals.items()},
-        sent_this_run=summary.sent_this_run,
-        seconds=round(summary.seconds, 3),
-    )
-    if (failure := write_metrics(settings, ended)) is not None:
-        _could_not(tell, log, failure)
-    if settings.reporting.hook:
-        members = {**summary.as_json(), "command": ended.command, "run": log.run}
-        environ = child_environment(os.environ, secret=secret_variables(settings))
-        if (problem := _call(settings.reporting, members, environ)) is not None:
-            _could_not(tell, log, problem)
-    if log.failure is not None:
-        tell(log.failure)
-
-
-def _could_not(tell: Tell, log: RunLog, sentence: str) -> None:
-    tell(sentence)
-    log.write("could_not_tell", sentence=masked(sentence))
 
 
 def _call(section: ReportingSection, members: Mapping[str, object], environ: Mapping[str, str]) -> str | None:
