@@ -98,16 +98,9 @@ def check_settlements(
         if standing is None:
             wrong.append(say("Row {row}: the batch has no such row.", row=settlement.row))
         elif not may_settle(standing.state, settlement.resolution, is_held=settlement.row in held):
-            word = say(settlement.resolution.value.replace("-", " "))
-            state = state_words(shown_state(standing.state))
-            wrong.append(
-                say(
-                    "Row {row} is {state}, and cannot be resolved as {word}.",
-                    row=settlement.row,
-                    state=state,
-                    word=word,
-                )
-            )
+            word, state = settlement.resolution.value.replace("-", " "), state_words(shown_state(standing.state))
+            now_it_is = {"row": settlement.row, "state": state, "word": say(word)}
+            wrong.append(say("Row {row} is {state}, and cannot be resolved as {word}.", **now_it_is))
         elif settlement.resolution is Resolution.NOT_RECEIVED and (
             sentence := quarantine_sentence(standing, quarantine, now(), held.get(settlement.row))
         ):
@@ -171,13 +164,10 @@ def _moved_meanwhile(error: RowsMoved, before: Mapping[int, RowState], now: Mapp
     moved = [row for row, new in now.items() if (new.state, new.attempt) != (before[row].state, before[row].attempt)]
     if not moved:
         return error
+    states = {row: state_words(shown_state(now[row].state)) for row in moved}
     sentences = [
-        say(
-            "Row {row} is {state} now: the gateway's answer came at the same moment.",
-            row=row,
-            state=state_words(shown_state(now[row].state)),
-        )
-        for row in moved
+        say("Row {row} is {state} now: the gateway's answer came at the same moment.", row=row, state=state)
+        for row, state in states.items()
     ]
     return RowsMoved(
         f"{' '.join(sentences)} {say('Nothing was settled.')}",

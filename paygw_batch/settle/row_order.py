@@ -230,13 +230,10 @@ class RowOrder(Order):
     def changes(self, actual: RowContent) -> Sequence[str]:
         now = {row.row: row for row in actual.rows}
         changed = [row for row in self.content.rows if now.get(row.row) != row]
-        more = (
-            [say("and {changes:,} more rows", changes=len(changed) - _SHOWN_CHANGES)]
-            if len(changed) > _SHOWN_CHANGES
-            else []
-        )
         sentences = [_change(row, now.get(row.row)) for row in changed[:_SHOWN_CHANGES]]
-        return [*sentences, *more] or [say("the batch is not the one that the order names")]
+        if (more := len(changed) - _SHOWN_CHANGES) > 0:
+            sentences.append(say("and {changes:,} more rows", changes=more))
+        return sentences or [say("the batch is not the one that the order names")]
 
 
 @dataclass(frozen=True, slots=True)

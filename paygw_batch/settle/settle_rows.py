@@ -226,11 +226,9 @@ class AskedStatement:
         done = [earlier for earlier in journal.carried_out(record.batch) if earlier.sha256 == self.statement.sha256]
         if not done:
             return ""
+        by = decided_by(done[-1].by)
         return say(
-            "{name} was already applied to this batch at {at} by {by}.",
-            name=self.statement.name,
-            at=done[-1].at,
-            by=decided_by(done[-1].by),
+            "{name} was already applied to this batch at {at} by {by}.", name=self.statement.name, at=done[-1].at, by=by
         )
 
     def refuse_again(self, journal: JournalReader, record: BatchRecord) -> None:
@@ -420,12 +418,10 @@ def require_one_is_enough(
 
 def needs_order_sentence(rows: Sequence[int]) -> str:
     """Return the sentence saying why settling `rows` needs two people."""
-    rows_text = (
-        say("row {row}", row=rows[0])
-        if len(rows) == 1
-        else say("{rows:,} rows, starting with row {first},", rows=len(rows), first=rows[0])
-    )
-    return say("This would allow {named} to be paid again, so two people must agree.", named=rows_text)
+    first, count = rows[0], len(rows)
+    one = say("row {row}", row=first)
+    named = one if count == 1 else say("{rows:,} rows, starting with row {first},", rows=count, first=first)
+    return say("This would allow {named} to be paid again, so two people must agree.", named=named)
 
 
 def _check(
