@@ -24,6 +24,7 @@ from paygw_batch.core.shown_states import recorded
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal.file_place import in_memory_journal
 from paygw_batch.journal.values import BatchRecord
+from paygw_batch.submit.plan import Plan
 from tests.support.planned_sheets import MINOR_UNITS, sheet, submit
 from tests.support.planned_sheets import plan as planned
 from tests.support.scripted_world import ScriptedGateway, reply
@@ -154,15 +155,12 @@ ROWS = ("A 1000.50 001", "B 2000 002", "C 2.25 003", "C 2.25 003")
 
 def content(place: Path, *rows: str) -> Content:
     place.mkdir(exist_ok=True)
-    made = planned(sheet(place, *rows), in_memory_journal())
-    return content_and_people(
-        made.validated,
-        made.sent_before,
-        amended=len(made.amendments),
-        endpoint=PLACE,
-        journal_id="a" * 32,
-        minor_units=MINOR_UNITS,
-    )[0]
+    return content_of(planned(sheet(place, *rows), in_memory_journal()))
+
+
+def content_of(made: Plan) -> Content:
+    amended, own = len(made.amendments), {"endpoint": PLACE, "journal_id": "a" * 32}
+    return content_and_people(made.validated, made.sent_before, amended=amended, minor_units=MINOR_UNITS, **own)[0]
 
 
 def test_a_plan_names_the_payments_of_its_sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,14 +185,7 @@ def test_amended_payments_are_counted(tmp_path: Path) -> None:
     declined = ScriptedGateway(lambda _order_id, _times: reply("declined"))
     submit(planned(sheet(tmp_path, "A 1000 001"), journal), journal, declined)
     made = planned(sheet(tmp_path, "A 900 001", "B 5 002"), journal, amend=True)
-    found, _ = content_and_people(
-        made.validated,
-        made.sent_before,
-        amended=len(made.amendments),
-        endpoint=PLACE,
-        journal_id="a" * 32,
-        minor_units=MINOR_UNITS,
-    )
+    found = content_of(made)
     assert (found.rows, found.amended, found.totals) == (2, 1, {"KES": "905.00"})
 
 

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 from webauthn import verify_authentication_response
 from webauthn.helpers import encode_cbor
 from webauthn.helpers.exceptions import WebAuthnException
 
 from paygw_batch.approval.approval_keys import (
-    ApprovalKey,
     PasskeySignature,
     PublicKey,
     RelyingParty,
@@ -23,11 +21,10 @@ from paygw_batch.approval.approval_keys import (
     from_base64url,
     has_asserted,
     people_of,
-    public_key_of,
     read_public_key,
     to_base64url,
 )
-from paygw_batch.approval.plan_document import Content, PlanDocument, payout_code, unsigned_plan
+from paygw_batch.approval.plan_document import PlanDocument, payout_code, unsigned_plan
 from paygw_batch.approval.signed_document import (
     Approval,
     ApprovalPolicy,
@@ -40,9 +37,9 @@ from paygw_batch.approval.signed_document import (
     signatures_of,
     signed,
 )
-from paygw_batch.core.lifecycle import Basis, State
 from paygw_batch.errors import ApprovalError, ConfigurationError
-from paygw_batch.settle.row_order import OrderedRow, RowAct, RowContent, RowOrder, unsigned_order
+from paygw_batch.settle.row_order import RowOrder, unsigned_order
+from tests.support.signed_plans import order_content, plan_content, private
 from tests.support.software_passkey import CONSOLE, ELSEWHERE, PRESENT_AND_VERIFIED, SoftwarePasskey, flipped, passkey
 
 NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
@@ -50,11 +47,6 @@ TEXT = b"paygw-batch plan 5 approval\n{...}"
 
 
 KINDS = pytest.mark.parametrize("name", ["p256", "ed25519", "rsa"])
-
-
-def file_key(seed: int) -> ApprovalKey:
-    key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
-    return ApprovalKey(public_key_of(key.public_key()), key.sign)
 
 
 # The oracle: py_webauthn
@@ -258,7 +250,7 @@ def test_a_weak_key_is_no_persons(what: str) -> None:
     line = base64.b64encode(der).decode()
     assert read_public_key(line) is None
     with pytest.raises(ConfigurationError, match=r"approvers\.ben is not a person's public key"):
-        people_of({"ada": file_key(1).public.text}, {"ben": line})
+        people_of({"ada": private(1).public.text}, {"ben": line})
 
 
 def test_rsa_passkey_signs_no_plain_text() -> None:
@@ -277,7 +269,7 @@ def test_passkey_signature_is_no_plain_text_signature() -> None:
 # Documents
 
 ADA, BEN, CLEO = passkey("p-ada"), passkey("e-ben"), passkey("r-cleo")
-ADA_FILE, CLEO_FILE, STRANGER = file_key(1), file_key(2), passkey("p-stranger")
+ADA_FILE, CLEO_FILE, STRANGER = private(1), private(2), passkey("p-stranger")
 
 
 def policy(needed: int = 1, party: RelyingParty | None = CONSOLE) -> ApprovalPolicy:
@@ -287,48 +279,11 @@ def policy(needed: int = 1, party: RelyingParty | None = CONSOLE) -> ApprovalPol
 
 
 def plan(**other: Any) -> PlanDocument:
-    content = {
-        "endpoint": "gateway.example/1",
-        "journal": "a" * 32,
-        "operation": "payout",
-        "batch": "b" * 16,
-        "sheet": "payroll.csv",
-        "rows": 2,
-        "known": 0,
-        "invalid": 0,
-        "amended": 0,
-        "instructions_sha256": "c" * 64,
-        "totals": {"KES": "3001.00"},
-    }
-    return unsigned_plan(Content(**{**content, **other}), [], ADA.public, NOW)
+    return unsigned_plan(plan_content(**other), [], ADA.public, NOW)
 
 
 def order(**other: Any) -> RowOrder:
-    row = OrderedRow(
-        row=2,
-        client_orderid="A-1",
-        order_id="A-1",
-        attempt=1,
-        sent_at="2026-11-21T08:01:00.000Z",
-        state=State.IN_DOUBT,
-        hold=0,
-        duplicate_of=0,
-        currency="KES",
-        amount="10.00",
-        act=RowAct.NOT_RECEIVED,
-        evidence="Ticket 4711",
-        basis=Basis.PERSON,
-    )
-    content = {
-        "endpoint": "gateway.example/1",
-        "journal": "a" * 32,
-        "operation": "payout",
-        "batch": "b" * 16,
-        "sheet": "payroll.csv",
-        "statement": "",
-        "statement_sha256": "",
-    }
-    return unsigned_order(RowContent(**{**content, "rows": [row], **other}), ADA.public, NOW)
+    return unsigned_order(order_content(**other), ADA.public, NOW)
 
 
 def made(unsigned: SignedDocument, maker: SoftwarePasskey = ADA) -> SignedDocument:

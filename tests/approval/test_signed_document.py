@@ -20,38 +20,23 @@ from paygw_batch.approval.signed_document import (
 )
 from paygw_batch.core.lifecycle import Basis, State
 from paygw_batch.errors import ApprovalError, ConfigurationError
-from paygw_batch.settle.row_order import OrderedRow, RowAct, RowContent, RowOrder, unsigned_order
-from tests.support.signed_plans import ADA, BEN, CLEO, NOW, SECOND, STRANGER, plan, policy, signed_by
+from paygw_batch.settle.row_order import OrderedRow, RowAct, RowOrder, unsigned_order
+from tests.support.signed_plans import (
+    ADA,
+    BEN,
+    CLEO,
+    NOW,
+    SECOND,
+    STRANGER,
+    order_content,
+    plan,
+    policy,
+    signed_by,
+)
 
 
 def order() -> RowOrder:
-    row = OrderedRow(
-        row=2,
-        client_orderid="PAY-1",
-        order_id="PAY-1",
-        attempt=1,
-        sent_at="2026-11-21T08:01:00.000Z",
-        state=State.IN_DOUBT,
-        hold=0,
-        duplicate_of=0,
-        currency="KES",
-        amount="1500.50",
-        act=RowAct.NOT_RECEIVED,
-        evidence="Ticket 4711",
-        basis=Basis.PERSON,
-    )
-    content = RowContent(
-        endpoint="gateway.example/1",
-        journal="a" * 32,
-        operation="payout",
-        batch="b" * 16,
-        sheet="payroll.csv",
-        statement="",
-        attempts=[(1, 1)],
-        statement_sha256="",
-        rows=[row],
-    )
-    return signed(unsigned_order(content, ADA.public, NOW), ADA)
+    return signed(unsigned_order(order_content(), ADA.public, NOW), ADA)
 
 
 KINDS = pytest.mark.parametrize("made", [plan, order])

@@ -9,15 +9,15 @@ from itertools import pairwise
 
 import pytest
 
-from paygw_batch.core.lifecycle import Concluded, Intended, State
-from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.load import load_enquiry, load_operation
 from paygw_batch.gateway.enquiry import EnquiryAnswer, read_answer
 from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
 from paygw_batch.journal.file_place import in_memory_journal
-from paygw_batch.journal.new_batch import BatchPart, InstructionRows
-from paygw_batch.journal.values import BatchRecord, Entry, NewBatch, NewInstruction
+from paygw_batch.journal.values import BatchRecord
 from paygw_batch.settle.refresh import Clock, Politeness, Refresh, Refreshed
+from tests.support.journal_rows import new_instruction, open_sheet, send
 
 START = datetime(2026, 11, 21, 8, tzinfo=UTC)
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
@@ -47,21 +47,8 @@ class World:
         self.refresh: Refresh
 
     def _sent(self, rows: int, kind: OutcomeKind) -> BatchRecord:
-        new = [
-            NewInstruction(n, f"PAY-{n}", "KE", "KES", "1500.50", 150050, "account", "{}", f"p{n}", f"c{n}")
-            for n in range(2, 2 + rows)
-        ]
-        batch = self.journal.open_batch(
-            NewBatch("b1", "payout", "s.csv", "sha", rows, 0),
-            parts=[BatchPart(instructions=InstructionRows(new))],
-            known=[],
-            amendments=[],
-            at="2026-11-21T07:00:00.000Z",
-        )
-        for due in self.journal.due(1, after_row=0, limit=100):
-            at = "2026-11-21T07:00:01.000Z"
-            self.journal.append([Entry(due.number, 1, Intended(due.order_id, "n", 1, None, "1234"), at)])
-            self.journal.append([Entry(due.number, 1, Concluded(Outcome(kind)), at)])
+        batch = open_sheet(self.journal, new=[new_instruction(n, f"PAY-{n}") for n in range(2, 2 + rows)])
+        send(self.journal, 1, kind)
         return batch
 
     async def _sleep(self, wait_s: float) -> None:

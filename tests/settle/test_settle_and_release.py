@@ -63,10 +63,6 @@ def write(journal: SqliteJournal, *settlements: Settlement, now: datetime = LATE
     settle(journal, journal.batches()[0], settlements, by="amina", now=lambda: now)
 
 
-def test_settlement_basis_is_person_by_default() -> None:
-    assert Settlement(2, Resolution.PAID, "Ticket").basis is Basis.PERSON
-
-
 OPEN = {State.IN_DOUBT, State.IN_FLIGHT}
 
 
@@ -182,12 +178,6 @@ def test_flying_or_missing_row_stops_settlement() -> None:
     with pytest.raises(InternalError, match="row 7 of batch b1 was checked, and is not there"):
         write(journal, word(2), word(7))
     assert [row.state for row in journal.rows(1)] == [State.IN_DOUBT, State.IN_FLIGHT]
-
-
-def test_the_standings_of_rows_are_found_by_row() -> None:
-    journal = journal_of(*KINDS)
-    found = standings_of(journal, journal.batches()[0], [4, 2, 4, 77])
-    assert {row: one.state for row, one in found.items()} == {2: State.IN_DOUBT, 4: State.PAID}
 
 
 # Which rows may leave again

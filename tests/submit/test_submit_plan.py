@@ -31,12 +31,6 @@ def journal() -> SqliteJournal:
     return in_memory_journal()
 
 
-def test_a_plan_writes_nothing(journal: SqliteJournal, tmp_path: Path) -> None:
-    plan(sheet(tmp_path, "A 100 001"), journal)
-    assert journal.head().seq == 0
-    assert journal.batches() == []
-
-
 def test_the_same_sheet_again_is_the_same_batch(journal: SqliteJournal, tmp_path: Path) -> None:
     first = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
     again = plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal)

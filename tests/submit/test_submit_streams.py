@@ -15,9 +15,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from paygw_batch.core.choices import Choices
-from paygw_batch.countries.load import load_rules
-from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import InternalError, SheetError
 from paygw_batch.journal.facts import decode_batch
 from paygw_batch.journal.file_place import in_memory_journal
@@ -32,15 +29,15 @@ from paygw_batch.sheet.read.headings import ReadOptions
 from paygw_batch.sheet.read.sheet_file import read_sheet
 from paygw_batch.sheet.write.table import write_frame, write_pieces
 from paygw_batch.show.reconcile import reconciled, reconciliation
-from paygw_batch.submit.plan import Plan, open_planned_batch, plan_submission
+from paygw_batch.submit.plan import Plan, open_planned_batch
 from tests.support.journal_rows import new_instruction, open_at
 from tests.support.journal_rows import open_sheet as open_new
 from tests.support.long_part import share, share_of
+from tests.support.planned_sheets import MINOR_UNITS, RULES
+from tests.support.planned_sheets import plan as planned
 from tests.support.scripted_world import NOW
 
-RULES = load_rules("payout", {"KE": OperatorTerms(purpose="WALLET")})
 OPTIONS = ReadOptions()
-MINOR_UNITS = {"KES": 2}
 
 
 @pytest.fixture
@@ -82,10 +79,6 @@ def in_one(path: Path) -> Validated:
         found = validate(read_sheet(path, OPTIONS), RULES)
     assert found.streamed is None
     return found
-
-
-def planned(found: Validated, journal: SqliteJournal, *, amend: bool = False) -> Plan:
-    return plan_submission(found, journal, Choices(amend=amend), now=lambda: NOW, quarantine_h=24)
 
 
 def opened(plan: Plan, journal: SqliteJournal) -> None:

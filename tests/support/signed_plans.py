@@ -1,12 +1,15 @@
-"""A plan, who signed it, and the policy that it meets."""
+"""A plan and an order, who signed them, and the policy that they meet."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from paygw_batch.approval.approval_keys import ApprovalKey, PublicKey, people_of, public_key_of
 from paygw_batch.approval.plan_document import Content, PlanDocument, PlanFinding, unsigned_plan
 from paygw_batch.approval.signed_document import Approval, ApprovalPolicy, SignedDocument, signed
+from paygw_batch.core.lifecycle import Basis, State
+from paygw_batch.settle.row_order import OrderedRow, RowAct, RowContent
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 
@@ -24,22 +27,39 @@ def policy(needed: int = 1) -> ApprovalPolicy:
     return ApprovalPolicy(needed, {}, 72, people_of(both, {**both, "cleo": CLEO.public.text}))
 
 
-def plan() -> PlanDocument:
-    content = Content(
-        endpoint="gateway.example/1",
-        journal="a" * 32,
-        operation="payout",
-        batch="b" * 16,
-        sheet="payroll.csv",
-        rows=2,
-        known=0,
-        invalid=0,
-        amended=0,
-        instructions_sha256="c" * 64,
-        totals={"KES": "3001.00"},
+PLACE = {"endpoint": "gateway.example/1", "journal": "a" * 32}
+BATCH = {"operation": "payout", "batch": "b" * 16, "sheet": "payroll.csv"}
+
+
+def plan_content(**other: Any) -> Content:
+    counts = {"rows": 2, "known": 0, "invalid": 0, "amended": 0}
+    paid = {"instructions_sha256": "c" * 64, "totals": {"KES": "3001.00"}}
+    return Content(**{**PLACE, **BATCH, **counts, **paid, **other})
+
+
+def order_content(**other: Any) -> RowContent:
+    row = OrderedRow(
+        row=2,
+        client_orderid="PAY-1",
+        order_id="PAY-1",
+        attempt=1,
+        sent_at="2026-11-21T08:01:00.000Z",
+        state=State.IN_DOUBT,
+        hold=0,
+        duplicate_of=0,
+        currency="KES",
+        amount="1500.50",
+        act=RowAct.NOT_RECEIVED,
+        evidence="Ticket 4711",
+        basis=Basis.PERSON,
     )
+    told = {"statement": "", "statement_sha256": "", "attempts": [(1, 1)], "rows": [row]}
+    return RowContent(**{**PLACE, **BATCH, **told, **other})
+
+
+def plan() -> PlanDocument:
     findings = [PlanFinding(row=2, code="row.look_alike", message="twice")]
-    return signed(unsigned_plan(content, findings, ADA.public, NOW), ADA)
+    return signed(unsigned_plan(plan_content(), findings, ADA.public, NOW), ADA)
 
 
 def signed_by(key: ApprovalKey, document: SignedDocument, *, named: PublicKey | None = None) -> Approval:
