@@ -12,7 +12,6 @@ from typing import Any, Self, TypeVar
 
 import polars as pl
 
-from paygw_batch.approval import plan_document as approval
 from paygw_batch.core.batch import InstructionTotals
 from paygw_batch.journal import new_batch
 from paygw_batch.sheet import instructions
@@ -129,6 +128,5 @@ REMEMBERED: tuple[tuple[ModuleType | type, str, object], ...] = (
     (submit, "with_defects", _once(with_defects)),
     (changes, "accounts", _once(changes.accounts)),
     (reconcile, "from_pages", _once(from_pages)),
-    (approval, "content_and_people", approval.content_and_people),
 )
 """What a world replaces in the program, and with what."""
