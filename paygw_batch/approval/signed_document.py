@@ -142,7 +142,6 @@ class Signatures:
     """A document's maker and present approvers: valid approvals by person, and the problems of the others."""
 
     maker: Person
-    made_at: str
     valid: Mapping[Person, Approval]
     wrong: Sequence[str]
 
@@ -244,7 +243,7 @@ def signatures_of(document: SignedDocument, policy: ApprovalPolicy, now: datetim
             valid.setdefault(person, approval)
         else:
             wrong.append(say("that of {name} {problem}", name=name_of(approval.key, policy.people), problem=person))
-    return Signatures(maker, document.made_at, valid, wrong)
+    return Signatures(maker, valid, wrong)
 
 
 def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: datetime) -> Signatures:

@@ -288,14 +288,9 @@ def sentence_of(finding: PlanFinding) -> str:
         case "row.left_out":
             return _left_out_sentence(finding)
         case "cell.mended":
-            return say(
-                "{column} was {was}, is {now} ({by}, {at})",
-                column=finding.column,
-                was=finding.value or say("empty"),
-                now=finding.becomes or say("empty"),
-                by=finding.by,
-                at=finding.at,
-            )
+            texts = {"was": finding.value or say("empty"), "now": finding.becomes or say("empty")}
+            who = {"by": finding.by, "at": finding.at}
+            return say("{column} was {was}, is {now} ({by}, {at})", column=finding.column, **texts, **who)
         case "column.meant" | "sheet.encoding" | "sheet.spelling":
             return _reading_sentence(finding)
         case "payee.sent_before":
@@ -310,13 +305,8 @@ def _reading_sentence(finding: PlanFinding) -> str:
     if finding.code == READ_AS:
         return say("the text is read as {encoding}: look at the letters of the names", encoding=finding.value)
     if finding.code == SPELLED:
-        return say(
-            "{column}: {value} is read as {text}, rows {rows}",
-            column=finding.column,
-            value=finding.value,
-            text=finding.becomes,
-            rows=finding.rows.replace(" ", ", "),
-        )
+        rows, read = finding.rows.replace(" ", ", "), {"value": finding.value, "text": finding.becomes}
+        return say("{column}: {value} is read as {text}, rows {rows}", column=finding.column, rows=rows, **read)
     values = {"heading": finding.value, "column": finding.column, "by": finding.by, "at": finding.at}
     if finding.column:
         return say("the heading {heading} means {column} ({by}, {at})", **values)

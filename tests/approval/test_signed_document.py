@@ -246,7 +246,7 @@ def test_non_ascii_letter_is_signed_as_escape() -> None:
 def test_maker_and_approvers_are_told_with_times(made: Callable[[], SignedDocument]) -> None:
     document = approve(approve(made(), CLEO, policy(), NOW), BEN, policy(), NOW + timedelta(hours=1))
     found = signatures_of(document, policy(), NOW + timedelta(hours=1))
-    assert (found.maker.name, found.made_at, list(found.wrong)) == ("ada", "2026-11-21T08:00:00.000Z", [])
+    assert (found.maker.name, document.made_at, list(found.wrong)) == ("ada", "2026-11-21T08:00:00.000Z", [])
     told = {person.name: approval.approved_at for person, approval in found.valid.items()}
     assert told == {"cleo": "2026-11-21T08:00:00.000Z", "ben": "2026-11-21T09:00:00.000Z"}
 
