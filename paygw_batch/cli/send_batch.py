@@ -16,12 +16,13 @@ from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.sheet_questions import answered, show_findings, show_totals
 from paygw_batch.cli.signals import AGAIN, interruption, leave
 from paygw_batch.core.choices import Choices, SentBy
+from paygw_batch.countries.rules import Rules
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.engine.ports import Progress
 from paygw_batch.journal import BatchRecord, Journal, JournalReader
 from paygw_batch.language import say, say_count
 from paygw_batch.opening.gateway_access import GatewayAccess, SendJob
-from paygw_batch.opening.given_sheet import GivenSheet, minor_units_of, require_gateway, rules_of
+from paygw_batch.opening.given_sheet import GivenSheet, minor_units_of, require_gateway
 from paygw_batch.opening.open_journal import find_batch, run_journal
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.write.rejects import write_mendable
@@ -127,7 +128,7 @@ def send_and_reconcile(task: SendJob, files: ResultFiles, screen: Screen) -> Sum
         return handed_over(task)
     if end.is_under_way and end.interrupted:
         return left_to_workers(task)
-    summary = reconcile(task.settings, task.journal, task.batch, files, screen, end, known=task.known)
+    summary = reconcile(task.settings, task.rules, task.journal, task.batch, files, screen, end, known=task.known)
     if interruption.came:  # a signal that came while the results were written
         return replace(summary, exit_code=worst({summary.exit_code, ExitCode.INTERRUPTED}))
     return summary
@@ -163,6 +164,7 @@ def drain_on_signals(run: Drained, progress: Progress) -> None:
 
 def reconcile(
     settings: Settings,
+    rules: Rules,
     journal: JournalReader,
     batch: BatchRecord,
     files: ResultFiles,
@@ -173,7 +175,7 @@ def reconcile(
 ) -> Summary:
     """Write the reconciliation file of a batch, show its totals, and return its summary. `end` is that of its run."""
     counted = write_results(
-        *(journal, batch, minor_units_of(rules_of(settings, batch.operation))),
+        *(journal, batch, minor_units_of(rules)),
         out=files.out,
         report=files.report,
         quarantine_h=settings.submission.quarantine_h,

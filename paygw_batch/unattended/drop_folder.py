@@ -218,7 +218,8 @@ class Drop:
 
     def counts(self) -> Mapping[str, int]:
         """Return the numbers of files in the folder, and of refused ones in its subfolder."""
-        state, answered = self.look(), [*(self._folder / "refused").glob("*.summary.json")]
+        state, refused = self.look(), self._folder / "refused"
+        answered = [] if not refused.is_dir() else [p for p in refused.iterdir() if p.name.endswith(".summary.json")]
         names = [*state.ready, *state.unfit, *state.waiting, *state.left]
         return {"waiting": len(names), "unfinished": len(state.unfinished), "refused": len(answered)}
 

@@ -1,4 +1,4 @@
-"""A finance careful works in French: what people read is French, and what programs read stays as it is."""
+"""A finance office works in French: what people read is French, and what programs read stays as it is."""
 
 import html
 import re

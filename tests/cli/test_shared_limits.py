@@ -43,7 +43,7 @@ def test_limits_command_is_refused_with_file_journal(program: Program) -> None:
     assert (refused.exit_code, "names no database" in refused.stderr) == (2, True), refused.output
 
 
-def test_batch_begun_in_file_ends_cluster(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
+def test_batch_begun_in_file_ends_in_database(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
     with_database = cluster.config.read_text()
     file = cluster.home / "state" / "old" / "journal.sqlite3"
     file.parent.mkdir(mode=0o700, parents=True)

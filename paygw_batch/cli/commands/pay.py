@@ -346,7 +346,7 @@ def reconcile_command(
         record = find_batch(journal, batch)
         guard.check(*outputs, inputs={say("the sheet"): Path(record.sheet_path)})
         files, end = ResultFiles(out, for_excel=for_excel, report=report), RunEnd(0, None, interrupted=False)
-        summary = reconcile(settings, journal, record, files, screen, end)
+        summary = reconcile(settings, rules_of(settings, record.operation), journal, record, files, screen, end)
         if advices is not None:
             write_whole(advices, advices_of_batch(journal, record).encode())
     screen.finish(summary)

@@ -105,7 +105,7 @@ def refresh_command(invocation: Invocation, *, batch: str | None, results: Resul
         finally:
             interruption.heed_again()
         end = RunEnd(0, None, interrupted=done.interrupted)
-        summary = reconcile(settings, run.task.journal, run.task.batch, run.files, screen, end)
+        summary = reconcile(settings, run.task.rules, run.task.journal, run.task.batch, run.files, screen, end)
         run.report.summary = _asked_sentence(summary, done)
     screen.finish(run.report.summary)
 
