@@ -132,17 +132,18 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, s
         raise InternalError("an instruction reached the gateway with an amount that is not plain digits")
     is_number = supplies.amount_form is AmountForm.NUMBER
     amount = instruction.amount if is_number else with_two_decimals(instruction.amount)
-    supplied = {
+    supplied: dict[FieldKind, str | None] = {
         _ORDER_ID: order_id,
         _AMOUNT_KIND: amount,
         _CURRENCY: instruction.currency,
         _PURPOSE: instruction.fields.get("purpose") or rule.purpose,
         _COUNTRY: rule.code,
     }
-    if (profile := supplies.control) is not None:
-        supplied[_CONTROL_KIND] = profile.control(
-            instruction, order_id=order_id, amount_sent=amount, minor_units=rule.minor_units
-        )
+    supplied[_CONTROL_KIND] = (
+        None
+        if (profile := supplies.control) is None
+        else profile.control(instruction, order_id=order_id, amount_sent=amount, minor_units=rule.minor_units)
+    )
     params = []
     members = []
     for wanted in form.fields:

@@ -190,7 +190,7 @@ def choose_rejected(visit: Visit) -> Response:
         numbers = {row_number(name.removeprefix(_ROW)) for name in form if name.startswith(_ROW)}
         rows = {number for number in numbers if number is not None}
         chosen = sorted(of_reasons.difference(rejected.opens) | rows)
-        if not {row.row for row in rejected.rows}.issuperset(chosen):
+        if None in numbers or not {row.row for row in rejected.rows}.issuperset(chosen):
             raise UsageError(say("One of these rows is no longer rejected. Reload the page and check again."), hint="")
         if not chosen:
             raise UsageError(say("Choose the rows that are to be tried again."), hint="")
