@@ -1,4 +1,4 @@
-"""The values and interfaces of journals. `file_place` and `database_place` open one; nothing here loads a database."""
+"""The values and interfaces of journals, without any database: `file_place` and `database_place` open journals."""
 
 from paygw_batch.journal.audit import AuditEntry, AuditNote, AuditResult
 from paygw_batch.journal.evidence import Notification, decode_notification, encode_notification

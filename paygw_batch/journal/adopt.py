@@ -1,6 +1,7 @@
-"""Adopts a journal: a person confirms that a copy is the newest one, which this machine does not know or knows more of.
+"""Adopts a journal: a person confirms that a copy is the newest one.
 
-If rows left from here since the copy was made, exactly those come in doubt, or are held.
+This is needed if this machine does not know the journal, or knows that more left than the copy holds. The rows that
+left since the copy was made come in doubt, or are held; no others do.
 """
 
 from array import array
@@ -27,14 +28,14 @@ _COMMAND = "journal adopt"
 
 
 class Adoption:
-    """A journal that a person may call the newest, held and replayed; nothing is written before `carry_out`.
+    """A journal that a person may confirm as the newest. It is locked and replayed; only `carry_out` writes to it.
 
-    Raises `JournalWentBack` if the original is still there, `JournalCorrupt` if it is damaged, `LeftDamaged` if it is
-    an older copy and not all that left since is known, and `JournalError` for any other reason against it.
+    Raises `JournalWentBack` if the original still exists, `JournalCorrupt` if the copy is damaged, `LeftDamaged` if it
+    is older and not all attempts that left since are known, and `JournalError` for any other reason against it.
     """
 
     loss: Loss
-    """What left from here since the copy was made."""
+    """The attempts that left from here since the copy was made."""
 
     def __init__(self, place: FilePlace, *, beside: str | None) -> None:
         self.path, self._place, self._beside = place.path, place, beside
@@ -54,7 +55,7 @@ class Adoption:
 
     @property
     def is_needed(self) -> bool:
-        """Whether no run could use the journal without it."""
+        """Whether no run could use the journal without being adopted."""
         is_named = any(name.host == self._place.endpoint.host for name in self._found.names)
         return not is_known(self._place.known, self.journal_id) or bool(self.loss.commits) or not is_named
 
@@ -64,22 +65,23 @@ class Adoption:
 
     @property
     def names(self) -> Sequence[str]:
-        """The hosts at which the journal knows its merchant."""
+        """The hosts of the merchant's gateway that the journal knows."""
         return sorted({name.host for name in self._found.names})
 
     def last_fact(self) -> tuple[int, str]:
-        """Return the number and time of the last fact; without any, 0 and the time of creation."""
+        """Return the number and time of the last fact; 0 and the time of creation if the journal has no facts."""
         lines = fetch(self._connection, "SELECT number, at FROM fact ORDER BY number DESC LIMIT 1")
         return lines[0] if lines else (0, self._found.identity.created_at)
 
     def carry_out(self, by: str) -> AcceptedRows:
-        """Record what left since the copy was made, and that `by` calls it the newest; then this user knows it."""
+        """Record the loss, and that `by` confirms the copy as the newest; from then on this user knows the journal."""
         known, at, identity = self._place.known, self._place.now(), self._found.identity
         with known.held(at):
-            check_beside(self._others(), self._beside, command=_COMMAND)  # another may have been created since
+            check_beside(self._others(), self._beside, command=_COMMAND)  # another journal may have been created since
             try:
-                # The journal first, then the entry and the lines. After a crash between them the journal is as unknown
-                # as before, and the command can be run again; the other way round it would be used with its loss.
+                # The journal is written first, then the entry and the lines. After a crash in between, the journal is
+                # still unknown, and the command can be run again. In the other order, runs would use the journal
+                # although its loss is not recorded.
                 rows, names = self._recorded(by, at)
                 before = known.entry(identity.journal_id)
                 names = tuple(dict.fromkeys((*names, *(() if before is None else before.names))))
@@ -93,7 +95,7 @@ class Adoption:
         return rows
 
     def _recorded(self, by: str, at: str) -> tuple[AcceptedRows, tuple[EndpointIdentity, ...]]:
-        """Commit the facts; return the fate of the rows, and the names that the journal then has."""
+        """Commit the facts of the adoption; return the fate of lost rows, and the names that the journal then has."""
         record, endpoint = partial(record_last, self._connection), self._place.endpoint
         lost = LostRows(SqliteTables(self._connection), self.loss, by=by, at=at)
         for facts in lost.judge(lost.numbers) if lost.numbers else ():
@@ -109,11 +111,11 @@ class Adoption:
         return lost.rows, names
 
     def close(self) -> None:
-        """Close the journal; nothing changes unless `carry_out` was called."""
+        """Close the journal, unchanged unless `carry_out` was called."""
         self._undo.close()
 
     def _survey(self) -> tuple[Found, Loss]:
-        """Examine the journal without changing it, and compare it with what left from here."""
+        """Examine the journal without changing it, and compare it with the attempts that left from here."""
         known = self._place.known
         with closing(connect(self.path, write=False)) as connection:
             examined = look_at(
@@ -139,7 +141,7 @@ class Adoption:
         return self._place.known.paying((*self._found.names, self._place.endpoint), but=self.journal_id)
 
     def _begin(self) -> None:
-        """Upgrade the tables and replay everything, in a transaction that rolls back unless it is committed."""
+        """Upgrade the tables and replay all facts, in a transaction that rolls back unless it is committed."""
         try:
             fetch(self._connection, "BEGIN IMMEDIATE")
             migrate(self._connection, self._found.version, now=self._place.now())
@@ -152,9 +154,9 @@ class Adoption:
 
 
 def present_in(connection: apsw.Connection, lines: Sequence[LeftLine]) -> Collection[LeftLine]:
-    """Return the lines whose facts the journal has."""
+    """Return those of the lines whose facts the journal has."""
     if not lines:
-        return ()  # an empty array need not lie where SQLite can read it
+        return ()  # SQLite cannot read an empty array, which may have no address
     numbers = apsw.carray(array("q", {line.number for line in lines}))
     hashes = dict(fetch(connection, "SELECT number, hash FROM fact WHERE number IN carray(?)", (numbers,)))
     return {line for line in lines if not line.number or hashes.get(line.number) == bytes.fromhex(line.hash)}

@@ -1,7 +1,7 @@
 """Chains the entries of the audit trail, so that a changed, missing or foreign entry is detected.
 
-The hash of an entry is SHA-256 over the previous hash and the entry's text. The first entry follows a hash of the
-journal's id: a trail belongs to one journal.
+The hash of an entry is SHA-256 over the previous hash and the entry's text. Before the first entry is a hash of the
+journal's id, so that a trail belongs to one journal.
 """
 
 import hashlib
@@ -28,11 +28,11 @@ class AuditResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditNote:
-    """One act, refusal or download on the console.
+    """An act, a refusal or a download on the console, before it is stored.
 
-    `who` is a person's own name (empty if nobody is signed in), `act` a word of the console (`approve`, `download`),
-    `thing` identifies the object: a batch by its id, a row by its number, a file by its kind. `said` is a reason. None
-    of them contains a payee, account, amount or order id.
+    `who` is a person's own name (empty if nobody is signed in), and `act` a word of the console (`approve`,
+    `download`). `thing` identifies the object: a batch by its id, a row by its number, a file by its kind. `said` is a
+    reason. None of them contains a payee, account, amount or order id.
     """
 
     who: str
@@ -56,7 +56,7 @@ class AuditEntry(NamedTuple):
 
 
 def start_of_trail(journal_id: str) -> AuditEntry:
-    """Return the line before the first entry of a journal: it has a hash alone."""
+    """Return the line before the first entry of a journal, which has only a hash."""
     digest = hashlib.sha256(f"paygw-batch audit trail 1\n{journal_id}".encode()).hexdigest()
     return AuditEntry(0, "", "", "", "", "", "", digest)
 
@@ -67,7 +67,7 @@ def next_audit_entry(last: AuditEntry, note: AuditNote, at: str) -> AuditEntry:
 
 
 def follow_trail(entries: Iterable[AuditEntry], journal_id: str) -> int:
-    """Return the number of entries. Raises `JournalCorrupt` at one that does not follow."""
+    """Check a whole trail; return the number of entries. Raises `JournalCorrupt` at an entry that does not follow."""
     last = start_of_trail(journal_id)
     for entry in entries:
         if entry.number != last.number + 1:
@@ -92,6 +92,6 @@ def _hashed(last: AuditEntry, entry: AuditEntry) -> AuditEntry:
 
 
 def _shortened(text: str) -> str:
-    """Return a text that fits on one line of the trail."""
+    """Return a text cut to the maximum length, on one line."""
     plain = "".join(character if character.isprintable() else " " for character in text)
     return plain if len(plain) <= MAX_AUDIT_TEXT else f"{plain[: MAX_AUDIT_TEXT - 3]}..."

@@ -1,7 +1,8 @@
-"""Keeps evidence and notes as facts of the journal, with the moves of evidence, and reads both back, for all stores.
+"""Keeps evidence and notes as facts of the journal, and reads them back, for all stores.
 
-A notification that waits to be judged is the exact bytes received, and the claim read from them. The answer to an
-enquiry caused by a notification is stored in the same way, with a separate source.
+Evidence that moves a row is kept with its move, in one fact. A notification that waits to be judged is stored as the
+exact bytes received, with the claim read from them. So is the gateway's answer to an enquiry that a notification
+caused, with its own source.
 """
 
 import base64
@@ -61,8 +62,9 @@ from paygw_batch.language import say
 class Notification:
     """A stored notification. `received_at` is UTC, ISO 8601 with `Z`.
 
-    `problem` is why it could not be read; empty if it could. The `body` of an unreadable one may be only its beginning,
-    `length` bytes long in all. None of it is shown, because it may name a payee.
+    `problem` is the reason why the notification could not be read; empty if it was read. An unreadable notification may
+    have only the beginning of its `body`, which was `length` bytes long. None of it is shown, because it may name a
+    payee.
     """
 
     received_at: str
@@ -79,14 +81,14 @@ class Notification:
 
 
 def encode_notification(notification: Notification) -> str:
-    """Return `notification` as one line of text."""
+    """Return `notification` as a line of text."""
     fields = asdict(notification)
     fields["said"], fields["body"] = fields.pop("claim"), base64.b64encode(notification.body).decode("ascii")
     return canonical(fields)
 
 
 def decode_notification(text: str) -> Notification:
-    """Return the notification encoded in `text`. Raises `JournalCorrupt` if there is none."""
+    """Return the notification encoded in `text`. Raises `JournalCorrupt` if the text holds none."""
     try:
         fields = json.loads(text)
         stated = fields.pop("said")
@@ -103,7 +105,7 @@ def decode_notification(text: str) -> Notification:
 
 
 def evidence_of(arrival: int, content: str) -> Evidence:
-    """Return a notification that arrived as evidence. What we cannot have written says nothing, and stops no other."""
+    """Return a notification that arrived as evidence. Lines that we cannot have written become evidence of nothing."""
     try:
         kept = decode_notification(content)
     except JournalCorrupt:
@@ -122,23 +124,23 @@ PARTS: Mapping[str, str] = {
     "proven": PROVEN_STATEMENT,
     "resolutions": ", ".join(f"'{kind}'" for kind in FactKind if kind.startswith("resolved_")),
 }
-"""The parts of statements that are constants of the program."""
+"""The constants of the program that statements name in braces."""
 _ANSWER = Heard(EvidenceSource.PERSON, Finding.RESOLVED)
 
 
 Record = Callable[[Sequence[Entry | Remark]], Sequence[tuple[int, str, bool]]]
-"""Appends facts inside the open transaction; for each, returns its number, its time, and whether it moved its row."""
+"""Appends facts inside the open transaction. Returns for each its number, its time, and whether it moved its row."""
 
 
 class EvidenceQueries(ABC):
-    """What the evidence and the notes of one journal say."""
+    """Reads the evidence and the notes of one journal."""
 
     @abstractmethod
     def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement, and return all it finds."""
+        """Run a statement, and return all its rows."""
 
     def messages(self, batch: int | None = None) -> Messages:
-        """Return the messages of the gateway about the rows of one batch, or of all, that a person must look at."""
+        """Return the gateway's messages that a person must check, about the rows of one batch (None: all)."""
         contradictions = [
             Contradiction(number, batch_id, row, order_id, STATES[state], *about)
             for number, batch_id, row, order_id, state, *about in self._run("contradictions", batch=batch)
@@ -152,7 +154,7 @@ class EvidenceQueries(ABC):
         return Messages(contradictions, waiting)
 
     def message_counts(self, batch: int | None = None) -> Mapping[str, int]:
-        """Return the number of messages of each finding, about the rows of one batch or of all."""
+        """Return the number of messages of each finding, about the rows of one batch (None: all)."""
         return dict(self._run("counts") if batch is None else self._run("counts_of_batch", batch=batch))
 
     def carried_out(self, batch: str) -> Sequence[CarriedOut]:
@@ -161,7 +163,7 @@ class EvidenceQueries(ABC):
         return [note for note in notes if isinstance(note, CarriedOut) and note.batch == batch]
 
     def holds(self, batch: int) -> Mapping[int, Hold]:
-        """Return the evidence that holds ready rows of a batch, by row: no run sends them."""
+        """Return the evidence that holds ready rows of a batch, by row. No run sends these rows."""
         by_row: dict[int, Hold] = {}
         for row, number, source, means, at in self._run("holds", batch=batch):
             left_at = at if source == EvidenceSource.WITNESS.value else ""
@@ -171,7 +173,7 @@ class EvidenceQueries(ABC):
         return by_row
 
     def first_reading(self, sha256: str) -> FirstReading:
-        """Return when the file of a statement with this digest was first read, for any batch."""
+        """Return the first reading, for any batch, of the statement's file with this digest."""
         first_at, attempts = "", dict[int, int]()
         for details, at in self._run("readings", sha256=sha256):
             first_at = first_at or at
@@ -184,40 +186,40 @@ class EvidenceQueries(ABC):
         return [note for note in self._notes(NoteKind.WITHDRAWN) if isinstance(note, Withdrawal)]
 
     def signed_orders(self, batch: str = "") -> Sequence[str]:
-        """Return the documents of the signed orders carried out for a batch (empty: to forget people), oldest first."""
+        """Return the signed orders carried out for a batch (empty: to forget people) as documents, oldest first."""
         orders = (order for order in self._notes(NoteKind.ORDER) if isinstance(order, SignedOrder))
         return [order.document for order in orders if order.batch == batch]
 
     def names(self, identity: Identity) -> tuple[EndpointIdentity, ...]:
-        """Return the endpoints of the journal's merchant by every name that was noted, oldest first."""
+        """Return the endpoints of the journal's merchant, by every name that was recorded, oldest first."""
         return (identity.name, *(note.endpoint for note in self._notes(NoteKind.NAMED) if isinstance(note, Named)))
 
     def clock(self) -> tuple[str, ClockSeen | None]:
-        """Return the journal's newest time, and the last note about our clock and the gateway's."""
+        """Return the newest time in the journal, and the last comparison of our clock with the gateway's."""
         ((newest,),) = self._run("newest_time")
         lines = self._run("newest_notes", kind=NoteKind.CLOCK.value, limit=1)
         notes = (note_of(NoteKind.CLOCK, *columns) for columns in lines)
         return newest or "", next((note for note in notes if isinstance(note, ClockSeen)), None)
 
     def taken_in(self) -> int:
-        """Return the fact by which the last judged notification arrived; 0 if none was judged."""
+        """Return the number of the fact by which the last judged notification arrived; 0 if none was judged."""
         ((number,),) = self._run("taken_in")
         return int(number)
 
     def arrivals(self, limit: int) -> list[tuple[int, str]]:
-        """Return up to `limit` notifications that wait to be judged, oldest first, each with its fact."""
+        """Return up to `limit` notifications that wait to be judged, oldest first, each with its fact's number."""
         return self._run("arrivals", limit=limit)
 
     def contested(self, numbers: Iterable[int]) -> frozenset[int]:
-        """Return the given instructions that evidence holds."""
+        """Return those of the given instructions that evidence holds."""
         wanted = sorted(set(numbers))
         return frozenset(number for (number,) in self._run("contested", numbers=wanted)) if wanted else frozenset()
 
     def orders(self, order_id: str) -> Sequence[Candidate]:
         """Return the instructions of every operation that use, or used, an order id.
 
-        An unknown id may have the form of a later attempt's: then return the instructions that use, or used, the id of
-        its first attempt, each with `is_attempt_unknown`.
+        If the id is unknown and has the form of a later attempt's, return the instructions that use, or used, the id of
+        the first attempt, each with `is_attempt_unknown`.
         """
         known = self._known_as(order_id)
         if not known and (first := first_order_id(order_id)) is not None:
@@ -230,7 +232,7 @@ class EvidenceQueries(ABC):
 
     def _known_as(self, order_id: str) -> list[Candidate]:
         if "\0" in order_id or order_id.encode(errors="replace").decode() != order_id:
-            return []  # half a surrogate pair, or NUL: not an order id of ours, and the database cannot look it up
+            return []  # it has NUL or half a surrogate pair: it is no order id of ours, and no database can look it up
         known = self._run("known_as", order_id=order_id)
         return [
             Candidate(
@@ -249,7 +251,7 @@ class EvidenceQueries(ABC):
 
 
 class EvidenceLog(EvidenceQueries):
-    """The evidence and the notes of one journal, also to write: all of that inside the open transaction."""
+    """Reads and writes the evidence and the notes of one journal, inside the open transaction."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -260,7 +262,7 @@ class EvidenceLog(EvidenceQueries):
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], record: Record, at: str
     ) -> list[Finding]:
-        """Record evidence in order, up to the first about a row in flight; return the findings."""
+        """Record evidence in order, up to the first piece about a row in flight; return the findings."""
         findings: list[Finding] = []
         waiting: list[Entry | Remark] = []
         before = taken_in = self.taken_in() if any(piece.arrival is not None for piece in evidence) else 0
@@ -274,12 +276,12 @@ class EvidenceLog(EvidenceQueries):
             if piece.arrival is not None:
                 taken_in = piece.arrival
             waiting += _facts_of(piece, ruling, at)
-            if ruling.outcome is not None:  # the next claim is judged by where this one leads
+            if ruling.outcome is not None:  # the next claim is judged by the state that this one leads to
                 *_, (_, _, has_moved) = record(waiting)
                 if has_moved is not (ruling.finding is Finding.MOVED):
                     raise InternalError("evidence moved what it should not, or did not move what it should")
                 waiting = []
-        # In the transaction of the facts themselves: a crash between the two would have a notification judged twice.
+        # This note is in the same transaction as the facts: a crash in between would have a notification judged twice.
         if taken_in != before:
             waiting.append(Remark(TakenIn(taken_in), at))
         if waiting:
@@ -287,7 +289,7 @@ class EvidenceLog(EvidenceQueries):
         return findings
 
     def settle(self, entries: Sequence[Entry], record: Record) -> None:
-        """Record people's decisions, and answer the holds of their rows. Raises `RowsMoved` (see `Journal.settle`)."""
+        """Record people's decisions, and lift the holds of their rows. Raises `RowsMoved` (see `Journal.settle`)."""
         if not entries:
             return
         ready = dict(self._run("ready_and_held", numbers=[entry.instruction for entry in entries]))
@@ -298,7 +300,7 @@ class EvidenceLog(EvidenceQueries):
             raise RowsMoved
 
     def keep(self, record: Record, *notes: CarriedOut | ClockSeen | SignedOrder | NotedBeside | None) -> None:
-        """Keep notes about the whole journal. Raises `DocumentWithdrawn` for an order that was withdrawn."""
+        """Record notes about the whole journal. Raises `DocumentWithdrawn` for an order that was withdrawn."""
         kept = [note for note in notes if note is not None]
         for order in kept:
             if isinstance(order, SignedOrder):
@@ -309,14 +311,14 @@ class EvidenceLog(EvidenceQueries):
             record([Remark(note, note.our_time if isinstance(note, ClockSeen) else note.at) for note in kept])
 
     def require_in_force(self, sha256: str) -> None:
-        """Raise `DocumentWithdrawn` for a withdrawn document; until the transaction ends, none can be withdrawn."""
+        """Raise `DocumentWithdrawn` for a withdrawn document. Until the transaction ends, none can be withdrawn."""
         if sha256:
             self._tables.withdraw_in_turn()
             if self._run("withdrawn", sha256=sha256):
                 raise DocumentWithdrawn
 
     def _locked_candidates(self, order_id: str | None) -> Sequence[Candidate]:
-        """Return the instructions with an order id, and lock them against sending until the evidence is kept."""
+        """Return the instructions with an order id, locked so that none is sent until the evidence is recorded."""
         known = [] if order_id is None else self.orders(order_id)
         if order_id is None or not known or not self._tables.lock_rows([row.number for row in known]):
             return known
@@ -324,7 +326,7 @@ class EvidenceLog(EvidenceQueries):
 
 
 def _facts_of(evidence: Evidence, ruling: Ruling, at: str) -> list[Entry | Remark]:
-    """Return a piece of evidence as facts: the move that it leads to, or one for each instruction it may be about."""
+    """Return the facts of some evidence: the move that it leads to, or a remark about each possible instruction."""
     heard = Heard(evidence.source, ruling.finding, ruling.said, evidence.content, evidence.lasting)
     if ruling.outcome is not None and ruling.instruction is not None and ruling.attempt is not None:
         return [Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at, heard=heard)]

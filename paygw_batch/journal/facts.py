@@ -1,7 +1,7 @@
-"""Encodes facts as lines with columns, chains each to the one before it, and checks their personal data.
+"""Encodes facts as lines with columns, chains each line to the one before it, and checks their personal data.
 
-The personal data of a fact is in a separate line, under a salt: the chain holds only a digest of it, so a person can be
-forgotten while the chain stays whole.
+The personal data of a fact is in a separate line, with a salt. The chain holds only a digest of it, so that a person
+can be forgotten while the chain stays whole.
 """
 
 import hashlib
@@ -51,9 +51,9 @@ from paygw_batch.language import say
 BATCH_OPENED = "batch_opened"
 """The kind of the fact that opens a batch; it belongs to no instruction."""
 BATCH_FORGOTTEN = "batch_forgotten"
-"""The kind of the fact that forgets people of a batch; it belongs to no instruction either."""
+"""The kind of the fact that forgets people of a batch; it belongs to no instruction."""
 HEARD = "heard"
-"""The kind of the fact that keeps evidence which led to no move, about an instruction or about none."""
+"""The kind of the fact that keeps evidence which moved no row; it may be about an instruction or about none."""
 SALT_BYTES = 16
 """The length of a salt: random bytes without which the digest of a forgotten value reveals nothing."""
 
@@ -68,12 +68,12 @@ class NoteKind(StrEnum):
     NAMED = "named"
     ORDER = "order"
     TAKEN_IN = "taken_in"
-    """All was judged that had arrived by then."""
+    """All notifications that had arrived by a certain fact were judged."""
     WITHDRAWN = "withdrawn"
 
 
 KINDS_BESIDE = (NoteKind.WITHDRAWN.value, NoteKind.ARRIVED.value)
-"""The kinds of facts that are recorded beside a run which holds the journal (`values.NotedBeside`)."""
+"""The kinds of facts that are recorded while a run holds the journal (`values.NotedBeside`)."""
 NewSalt = Callable[[], bytes]
 """Returns a salt."""
 
@@ -111,7 +111,7 @@ class Said(NamedTuple):
 
 _NOTHING = Said()
 _UNFIT = re.compile(r"[\x00-\x1f\ud800-\udfff]")
-"""What would end a column in the text of a line, and half a surrogate pair, which a gateway may send."""
+"""The characters that would end a column in the text of a line, and half a surrogate pair, which a gateway may send."""
 _UNFIT_IN_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 
 
@@ -154,7 +154,7 @@ def with_evidence(told: Told, said: Said, heard: Heard) -> tuple[Told, Said]:
 
 
 def columns_of_remark(fact: Heard | Note | OfBatch) -> tuple[str, Told, Said]:
-    """Return a fact that moves no instruction as it is stored: its kind, and its columns."""
+    """Return a fact that moves no instruction as it is stored: its kind and its columns."""
     match fact:
         case Heard():
             return HEARD, _heard(fact), Said(_text(fact.content))
@@ -212,7 +212,7 @@ def _note_of(kind: NoteKind, by: str | None, agreement: str | None, details: Any
             return SignedOrder(details, text or "")
         case NoteKind.WITHDRAWN:
             return Withdrawal(agreement or "", by or "", text or "", at)
-        case NoteKind.ARRIVED | NoteKind.TAKEN_IN:  # statements of their own read these
+        case NoteKind.ARRIVED | NoteKind.TAKEN_IN:  # the statements `arrivals` and `taken_in` read these
             raise ValueError(kind)
         case NoteKind.ADOPTED:
             return Adopted(by or "", details)
@@ -228,7 +228,7 @@ def _heard(heard: Heard) -> Told:
 
 
 def said_digest(salt: bytes, said: Said) -> bytes:
-    """Return SHA-256 over a salt and personal data, with NUL between the texts: none holds one."""
+    """Return SHA-256 over a salt and personal data, with NUL between the texts: no text contains NUL."""
     return hashlib.sha256(salt + "\0".join(text or "" for text in said).encode()).digest()
 
 
@@ -245,7 +245,7 @@ def _text(text: str | None) -> str | None:
 
 
 def _refused(number: str) -> None:
-    """Refuse a number that is not whole: we never write one."""
+    """Refuse a number that is not whole, because we never write one."""
     raise ValueError(number)
 
 
@@ -262,7 +262,7 @@ def encode_batch(opened: BatchOpened) -> str:
 
 
 def decode_batch(details: str) -> BatchOpened:
-    """Return the opening that `encode_batch` wrote. Raises `JournalCorrupt` if it cannot have written this."""
+    """Return the opening that `encode_batch` wrote. Raises `JournalCorrupt` for a text that it cannot write."""
     try:
         fields = _read(details)
         fields["totals"] = {currency: (count, minor) for currency, (count, minor) in fields["totals"].items()}
@@ -282,7 +282,7 @@ def encode_forgotten(forgotten: BatchForgotten) -> str:
 
 
 def decode_forgotten(details: str) -> BatchForgotten:
-    """Return the value that `encode_forgotten` wrote. Raises `JournalCorrupt` if it cannot have written this."""
+    """Return the value that `encode_forgotten` wrote. Raises `JournalCorrupt` for a text that it cannot write."""
     try:
         fields = _read(details)
         forgotten = BatchForgotten(**{**fields, "orders": tuple(fields["orders"])})
@@ -295,7 +295,7 @@ def decode_forgotten(details: str) -> BatchForgotten:
 
 
 class PeopleFact(NamedTuple):
-    """A fact as the history of a batch reads it. `row` counts in the batch's sheet; None: it is about the batch."""
+    """A fact as the history of a batch reads it. `row` is a row of the sheet; None if the fact is about the batch."""
 
     number: int
     at: str
@@ -337,7 +337,7 @@ def history_of(fact: PeopleFact) -> Iterator[HistoryEntry]:
 
 
 class Line(NamedTuple):
-    """One line of the chain, as it is stored: `seq` is its place in the chain."""
+    """A line of the chain, as it is stored. `seq` is its place in the chain."""
 
     seq: int
     at: str
@@ -380,14 +380,14 @@ class SaidLine(NamedTuple):
 def text_of_line(columns: Iterable[Any]) -> str:
     """Return the text of a line that is hashed: all its columns but the last two.
 
-    Each column is on its own line, and none contains a line break or reads None: two different facts never have the
+    Each column is on its own line, and none contains a line break or reads None. So two different facts never have the
     same text.
     """
     return "\n".join(map(str, columns))
 
 
 def text_in_sql(fact: str, seq: str, newline: str, as_text: str = "") -> str:
-    """Return SQL for the text of a line that is stored as `fact`; `as_text` makes a text of a number."""
+    """Return SQL for the text of a line that is stored as `fact`. `as_text` is SQL that turns a number into text."""
     columns = (f"coalesce({fact}.{name}{as_text}, 'None')" for name in Line._fields[1:-2])
     return f"concat_ws({newline}, {seq}, {', '.join(columns)})"
 
@@ -398,7 +398,10 @@ def link_hash(before: bytes, text: str, said_sha256: bytes | None) -> bytes:
 
 
 def followed(end: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield stored lines: seq, text, digest of personal data, hash, others. Raises `JournalCorrupt` at a break."""
+    """Check stored lines (seq, text, digest of personal data, hash, others) and yield them.
+
+    Raises `JournalCorrupt` at the first line that does not follow the line before it.
+    """
     seq, before = end.seq, end.hash
     for line in lines:
         seq += 1
@@ -411,7 +414,7 @@ def followed(end: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any,
 
 
 def chained(entries: Iterable[Entry | Remark], end: Link, new_salt: NewSalt) -> tuple[list[Line], list[SaidLine]]:
-    """Return the lines for `entries` after `end`, and their personal data.
+    """Return the lines for `entries` that follow `end`, and their personal data.
 
     Times in a chain never decrease: after a clock was set back, a fact gets the time of the fact before it.
     """

@@ -1,7 +1,7 @@
-"""Opens the journal in a file, examines it before anything is done with it, or opens one in memory.
+"""Opens the journal in a file, after examining it, or a journal in memory.
 
-In memory is for a command that reads before any journal exists, for tests and for benchmarks. Tables, statements and
-chain are the same; without a file, nothing is durable, nothing can go back in time, and no other run can reach it.
+A journal in memory serves commands that read before any journal exists, tests and benchmarks. It has the same tables,
+statements and chain. Nothing in it is durable or can go back in time, and no other run can reach it.
 """
 
 import os
@@ -87,13 +87,13 @@ class Found:
     identity: Identity
     end: Link
     names: tuple[EndpointIdentity, ...]
-    """The endpoints of its merchant by every name that it knows, oldest first."""
+    """The endpoints of the journal's merchant, by every name that it knows, oldest first."""
 
 
 def check_place(path: Path) -> bool:
     """Return whether a journal is at `path`.
 
-    Raises `JournalError` unless the file is regular, private and on this machine, and so are SQLite's files beside it.
+    Raises `JournalError` unless the file, and SQLite's files beside it, are regular, private and on this machine.
     """
     check_directory(path.parent)
     for ending in ("-wal", "-shm"):
@@ -111,10 +111,11 @@ def look_at(
 ) -> Found | None:
     """Examine the database at `path` without changing it, and return its journal; None for an empty file.
 
-    A journal of the same merchant at another host is refused unless `is_any_name_fine`: a person confirms that first.
-    `left` returns the newest lines about what left of a journal; it is called before the end is read, so that a run's
-    next commit cannot look like a relapse. Raises `JournalError` if it is not a journal, is another merchant's or from
-    a newer version, `JournalCorrupt` if it is damaged, and `JournalWentBack` if more left than it holds.
+    A journal of the same merchant at another host is refused unless `is_any_name_fine`, because a person has to confirm
+    the host. `left` returns the newest lines about what left of a journal. It is called before the end of the chain is
+    read, so that a run's next commit is not mistaken for an older copy. Raises `JournalError` if the file is no
+    journal, belongs to another merchant or is from a newer version, `JournalCorrupt` if it is damaged, and
+    `JournalWentBack` if more left than it holds.
     """
     try:
         version = version_of(connection, path)
@@ -140,7 +141,7 @@ def look_at(
 
 
 def check_home(path: Path, identity: Identity, known: KnownJournal | None) -> None:
-    """Raise `JournalWentBack` if the journal still is where it was last opened, or was moved to a database."""
+    """Raise `JournalWentBack` if the journal still exists where it was last opened, or was moved to a database."""
     places = {identity.home} if known is None else {identity.home, known.path}
     for place in places:
         home = Path(place)
@@ -167,7 +168,7 @@ def _is_same_file(home: Path, path: Path) -> bool:
 
 
 def journal_exists(home: Path, journal_id: str) -> bool:
-    """Whether the journal with this id is at `home`. An unreadable file counts as present."""
+    """Whether the journal with this id is at `home`. An unreadable file counts as this journal."""
     if not os.path.lexists(home):
         return False
     try:
@@ -184,7 +185,7 @@ _JOURNAL_ID = "0" * 32
 def in_memory_journal(
     *, endpoint: str = "memory", created_at: str = "1970-01-01T00:00:00.000Z", notes: tuple[str, ...] = ()
 ) -> SqliteJournal:
-    """Return an empty journal, which ends with this process."""
+    """Return an empty journal in memory, which ends with this process."""
     identity = Identity(_JOURNAL_ID, endpoint, created_at, _NAME)
     connection = apsw.Connection(_NAME)
     connection.deserialize("main", database_of(identity))
@@ -195,7 +196,7 @@ def in_memory_journal(
 
 @cache
 def database_of(identity: Identity) -> bytes:
-    """Return the database of a journal without facts. Copying it takes a tenth of the time of creating it."""
+    """Return the database of a journal without facts. A copy of it is ten times faster than creating one."""
     connection = apsw.Connection(_NAME)
     try:
         connection.execute("BEGIN")
@@ -211,7 +212,7 @@ _MAX_TIME_BYTES = 100
 
 @dataclass(frozen=True, slots=True)
 class FilePlace(JournalPlace):
-    """The place of a journal in the file at `path`, which belongs to one machine."""
+    """The place of a journal in the file at `path`, on one machine."""
 
     path: Path
 
@@ -231,14 +232,14 @@ class FilePlace(JournalPlace):
         write_whole(copied_path(self.path), self.now().encode())
 
     def copied_at(self) -> str | None:
-        """Return when the journal was last copied; None if that is unknown."""
+        """Return the time at which the journal was last copied; None if that is unknown."""
         try:
             return read_regular(copied_path(self.path), _MAX_TIME_BYTES).decode().strip()
         except (OSError, ValueError):
             return None
 
     def make(self, command: str, *, beside: str | None = None) -> Identity | None:
-        """Create the journal (see `JournalPlace`). Also raises `JournalHeld` for the new journal."""
+        """Create the journal (see `JournalPlace`). Also raises `JournalHeld` if another process holds its lock."""
         make_directory(self.path.parent)
         check_directory(self.path.parent)
         now = self.now()
@@ -261,10 +262,10 @@ class FilePlace(JournalPlace):
         return identity
 
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> SqliteJournal:
-        """Open the journal and hold its lock (see `JournalPlace`). This user must know it.
+        """Open the journal and hold its lock (see `JournalPlace`).
 
-        Raises `JournalNotAdopted` if this machine does not know it, and `JournalCorrupt` if it is damaged. Until all
-        that is checked, only the lock file is written.
+        Raises `JournalNotAdopted` if this user does not know the journal, and `JournalCorrupt` if it is damaged. Until
+        these checks have passed, only the lock file is written.
         """
         if not self._is_there():
             raise self._missing()
@@ -302,7 +303,7 @@ class FilePlace(JournalPlace):
 
     @contextmanager
     def _beside_once(self) -> Iterator[KeepBeside]:
-        """Give a function that records notes beside the process that holds the lock (see `JournalPlace`).
+        """Yield a function that records notes while another process may hold the lock (see `JournalPlace`).
 
         The notes move no row, and SQLite orders them before or after each transaction of a run.
         """
@@ -379,7 +380,7 @@ class FilePlace(JournalPlace):
         )
 
     def _left(self, journal_id: str) -> Sequence[LeftLine]:
-        """Return the newest lines of a journal, or none if this file is a copy: people may read an older copy."""
+        """Return the newest lines of a journal. For a copy of it return none, because people may read an older copy."""
         entry = self.known.entry(journal_id)
         if entry is not None and entry.path != str(self.path) and journal_exists(Path(entry.path), journal_id):
             return ()
@@ -391,7 +392,7 @@ class FilePlace(JournalPlace):
         return self.known.left(identity.journal_id)
 
     def _used_here(self) -> Sequence[KnownJournal]:
-        """Return the journals that were here, and from which something left, oldest first."""
+        """Return the journals that were at this path, and of which something left, oldest first."""
         here = (entry for entry in self.known.entries() if entry.path == str(self.path))
         return [entry for entry in here if any(line.number for line in self.known.left(entry.journal_id))]
 
@@ -419,7 +420,7 @@ class FilePlace(JournalPlace):
         return ()
 
     def _require_known(self, examined: Found) -> None:
-        """Raise `JournalNotAdopted` unless this user knows the journal, `JournalWentBack` if another was here."""
+        """Raise `JournalNotAdopted` unless this user knows the journal, `JournalWentBack` if another was used here."""
         if [used for used in self._used_here() if not used.is_lost and used.journal_id != examined.identity.journal_id]:
             raise JournalWentBack(say("This is not the journal that this machine last sent rows from."))
         if is_known(self.known, examined.identity.journal_id):
@@ -451,8 +452,8 @@ class FilePlace(JournalPlace):
             undo.callback(left.close)
             self._migrate(connection, examined, now)
             if (end := end_of(connection)) != examined.end:
-                # The upgrade is a commit like any other. Without its line, a copy from before it would pass as the
-                # newest.
+                # The upgrade is a commit like any other. Without its line, a copy from before the upgrade would be
+                # taken for the newest.
                 examined = replace(examined, end=end, names=evidence_in(connection).names(examined.identity))
                 left.note(*end.noted)
             _remember(self.known, path, examined, now)
@@ -474,11 +475,11 @@ class FilePlace(JournalPlace):
         connection.execute("COMMIT")
 
     def _make(self, identity: Identity) -> None:
-        """Create the file, and everything by which it is known."""
+        """Create the journal's file, and the entry and the first line by which this user knows it."""
         journal_id = identity.journal_id
         entry = KnownJournal(journal_id, (self.endpoint,), str(self.path), identity.created_at, is_intended=True)
         # The entry and the first line come before the file. A crash in between leaves an intention, which the next
-        # command settles; the other way round there would be a journal of which nobody knows what left.
+        # command settles. In the other order, a crash would leave a journal of which nobody knows what left.
         self.known.take(entry)
         Left(self.known.folder(journal_id), RUN, identity.start.noted).close()
         _make_file(self.path, identity)
@@ -486,16 +487,16 @@ class FilePlace(JournalPlace):
 
 
 def is_known(known: KnownJournals, journal_id: str) -> bool:
-    """Whether this user knows what left of a journal in a file, and has not called it lost."""
+    """Whether this user has lines about a journal's commits (see `left.py`), and no person has called it lost."""
     entry = known.entry(journal_id)
     return entry is not None and not entry.is_lost and newest(known.folder(journal_id), RUN) is not None
 
 
 def _remember(known: KnownJournals, path: Path, examined: Found, now: str) -> None:
-    """Note where this journal is now, and by which names it knows its merchant's endpoints."""
+    """Record the present path of a journal, and the names by which it knows its merchant's endpoints."""
     identity = examined.identity
     before = known.entry(identity.journal_id)
-    # Keep what the entry knew: the journal may be an older copy that a person adopted.
+    # Names that only the entry has are kept, because the journal may be an older copy that a person adopted.
     names = tuple(dict.fromkeys((*examined.names, *(() if before is None else before.names))))
     known.remember(KnownJournal(identity.journal_id, names, str(path), identity.created_at), now)
 
@@ -503,8 +504,8 @@ def _remember(known: KnownJournals, path: Path, examined: Found, now: str) -> No
 def _settle_intentions(known: KnownJournals) -> None:
     """Complete or remove the entries of journals whose creation was interrupted.
 
-    The caller holds the folders, so no creation is under way. A journal that never got its name was never open. Should
-    a file with its id turn up after all, a person has to adopt it first.
+    The caller holds the folders, so no creation is under way. A journal whose file never got its final name was never
+    open. If a file with its id is found later, a person has to adopt it first.
     """
     for entry in known.entries():
         if entry.is_intended and journal_exists(Path(entry.path), entry.journal_id):
@@ -514,7 +515,7 @@ def _settle_intentions(known: KnownJournals) -> None:
 
 
 def _make_file(path: Path, identity: Identity) -> None:
-    """Create a journal without facts for its owner alone, under another name first: no crash leaves half of one."""
+    """Create a journal without facts, private to its owner, under another name first: no crash leaves half of it."""
     temporary = unfinished(path)
     try:
         with closing(connect(temporary, write=True)) as connection:
@@ -532,7 +533,7 @@ def _make_file(path: Path, identity: Identity) -> None:
 
 
 def _check_no_log(path: Path) -> None:
-    """Refuse to put a new journal beside the log of a lost one, which SQLite would replay into it."""
+    """Refuse to put a new journal beside the log of a lost one, because SQLite would replay the log into it."""
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size > 0:
         raise JournalError(

@@ -1,7 +1,7 @@
-"""Forgets people in a journal, and checks that only those are gone whom facts forgot, for all stores.
+"""Forgets people in a journal, and checks that only people whom facts forgot are gone, for all stores.
 
-All of it is in one transaction. What the journal says of people becomes empty or is removed; facts, amounts and states
-stay. The SQL is each store's own: `forget.sql` in its folder has the same names in both.
+Each forgetting is one transaction. It empties or removes the values about people; facts, amounts and states stay. Each
+store has its own SQL, `forget.sql` in its folder, with the same names of statements.
 """
 
 import json
@@ -19,7 +19,7 @@ _AT_ONCE = 5_000
 
 
 def forget_payees(tables: Tables, numbers: Sequence[int]) -> None:
-    """Forget the payees of instructions, also in facts and replies, inside the open transaction."""
+    """Forget the payees of instructions inside the open transaction, also in facts and replies."""
     remaining = iter(numbers)
     while group := list(islice(remaining, _AT_ONCE)):
         for name in ("forget_people", "forget_said", "forget_texts"):
@@ -29,9 +29,9 @@ def forget_payees(tables: Tables, numbers: Sequence[int]) -> None:
 def forget_heard(
     tables: Tables, numbers: Sequence[int], before: str, batches: Mapping[str, int]
 ) -> Mapping[int, Sequence[int]]:
-    """Forget evidence before a time that is about no instruction, and the signed orders that name a forgotten row.
+    """Forget evidence from before a time that is about no instruction, and signed orders that name a forgotten row.
 
-    `batches` are the forgotten batches, by their ids. Return the facts of these orders by batch.
+    `batches` maps the ids of the forgotten batches to their numbers. Return the facts of these orders by batch.
     """
     orders: dict[int, list[int]] = {number: [] for number in batches.values()}
     for batch, order in _orders(tables, numbers, batches):
@@ -52,7 +52,7 @@ def _orders(tables: Tables, numbers: Sequence[int], batches: Collection[str]) ->
 
 
 def _rows_of(document: str) -> frozenset[int]:
-    """Return the rows that a signed order names; none if it cannot be read."""
+    """Return the rows that a signed order names; none if the order cannot be read."""
     try:
         return frozenset(row["row"] for row in json.loads(document)["content"]["rows"])
     except (ValueError, TypeError, KeyError):
@@ -60,7 +60,7 @@ def _rows_of(document: str) -> frozenset[int]:
 
 
 def check_forgotten(tables: Tables, forgotten: Iterable[tuple[int, BatchForgotten]]) -> None:
-    """Raise `JournalCorrupt` unless as many payees of each batch are gone as facts forgot."""
+    """Raise `JournalCorrupt` unless, in each batch, as many payees are gone as facts forgot."""
     counted = Counter[int]()
     for batch, fact in forgotten:
         counted[batch] += fact.instructions
@@ -73,7 +73,8 @@ def forgettable(
 ) -> Forgettable:
     """Return the payments whose payees may be forgotten: all from before a date, or those of `numbers`.
 
-    `is_over` says whether a batch is finished for ever. A row is kept if a batch that is not forgotten also covers it.
+    `is_over` says whether a batch is finished for ever. A row is kept if a batch that may not be forgotten also covers
+    it.
     """
     run, wanted = tables.run, dict[int, "array[int]"]()
     if numbers is None:

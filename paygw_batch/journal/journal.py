@@ -1,7 +1,7 @@
 """The journal of one endpoint: its queries, and the writes of people and commands, for all stores.
 
-Two stores implement the rest: a file, or memory (`sqlite`), and PostgreSQL (`postgres`). One set of conformance tests
-runs on all three. A journal has one writer, and is called from one thread at a time.
+Two stores implement the abstract methods: `sqlite` (a file, or memory) and `postgres`. The same conformance tests run
+on files, memory and PostgreSQL. A journal has one writer, and is called from one thread at a time.
 """
 
 import json
@@ -78,11 +78,11 @@ _NOTIFICATIONS_AT_ONCE = 200
 NO_ENTRY = 2**63 - 1
 """A number after that of every entry of the audit trail."""
 _OVER = frozenset({State.PAID, State.RETURNED, State.REPLACED, State.REJECTED})
-"""The states of rows in a batch that is over."""
+"""The states of the rows of a batch that is over."""
 
 
 class JournalReader(EvidenceQueries):
-    """The journal of one endpoint, opened for reading: one snapshot of it, even while a run writes it.
+    """The journal of one endpoint, opened for reading: one snapshot, even while a run writes to the journal.
 
     Every method raises `JournalCorrupt` for damage, and `JournalError` for a read that fails.
     """
@@ -94,7 +94,7 @@ class JournalReader(EvidenceQueries):
         self._evidence = EvidenceLog(tables)
 
     def head(self) -> Head:
-        """Return the journal's identity, and its newest state."""
+        """Return the journal's identity and newest state."""
         with self._snapshot():
             facts, digest = self._chain_end()
             newest_time, clock = self.clock()
@@ -106,11 +106,11 @@ class JournalReader(EvidenceQueries):
         return [BatchRecord(*line) for line in lines]
 
     def batch(self, batch: str, *, operation: str | None = None) -> BatchRecord | None:
-        """Return the batch with this id, of one operation if `operation` names it; None if there is none."""
+        """Return the batch with this id, and with this operation if one is given; None if there is no such batch."""
         return next((BatchRecord(*line) for line in self._run("batch", batch=batch, operation=operation)), None)
 
     def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
-        """Compare (row, client_orderid, content) of a sheet with every order id ever used."""
+        """Compare each (row, client_orderid, content) of a sheet with every order id ever used."""
         known, clashes = [], []
         with self._snapshot():
             compared = self._tables.each("compare", ("row", "order_id", "content"), rows, operation=operation)
@@ -120,7 +120,7 @@ class JournalReader(EvidenceQueries):
                 if is_its_own and is_equal:
                     known.append(Known(row, number, state, batch, opened_at))
                     continue
-                # Only its own instruction may use an id that it was sent under after a release.
+                # An id that an instruction was sent under after a release stays reserved for that instruction.
                 may_amend = bool(is_its_own) and amendable(state, mark)
                 clashes.append(Clash(row, order_id, number, batch, sheet_row, opened_at, state, may_amend, since))
             held = self._evidence.contested(clash.instruction for clash in clashes if clash.amendable)
@@ -129,10 +129,10 @@ class JournalReader(EvidenceQueries):
     def look_alikes(
         self, operation: str, rows: Iterable[tuple[int, str, str, str, int]], *, since: str
     ) -> Sequence[LookAlike]:
-        """Find (row, client_orderid, payee, currency, minor) paid under another id in a batch opened after `since`.
+        """Find each (row, client_orderid, payee, currency, minor) paid under another id in a batch since `since`.
 
         For each row, return the newest such instruction, with its order id, batch and opening time. An instruction
-        whose id only a program's damage sets apart comes first, however long ago its batch was opened.
+        comes first, however old its batch, if the two ids differ only by damage that a program does to ids.
         """
         columns = ("row", "order_id", "payee", "currency", "minor")
         with self._snapshot():
@@ -149,15 +149,15 @@ class JournalReader(EvidenceQueries):
             return list(by_row.values())
 
     def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
-        """Find (row, client_orderid, the id in one spelling) whose id was used in another spelling, and never as it is.
+        """Find each (row, client_orderid, spelling) whose id was never used as it is, but in another spelling.
 
-        The third is `core.spelling.spelled_alike` of the second. The newest such id is named.
+        `spelling` is `core.text.spelled_alike` of the id. The newest id with this spelling is returned.
         """
         columns = ("row", "order_id", "spelling")
         with self._snapshot():
             if not self._tables.run("any_order_id", operation=operation):
                 return []
-            # Most rows have none, and that query is cheaper.
+            # Most ids have no other spelling, and the first query, which leaves those out, is cheaper.
             used = list(self._tables.each("has_spelling", columns, rows, operation=operation))
             lines = self._tables.each("used_spellings", columns, used, operation=operation)
             return [UsedSpelling(*line) for line in lines]
@@ -165,9 +165,9 @@ class JournalReader(EvidenceQueries):
     def repeated_batches(
         self, operation: str, rows: Iterable[tuple[str, str, str, int]], *, since: str
     ) -> Sequence[RepeatedBatch]:
-        """Count (client_orderid, payee, currency, minor) paid under other ids, by batch opened after `since`.
+        """Count the (client_orderid, payee, currency, minor) paid under other ids, for each batch opened after `since`.
 
-        A row counts once for each batch that pays the same payee the same amount. Newest batch first.
+        A row counts once for each batch that pays the same amount to the same payee. Newest batch first.
         """
         columns, repeated = ("order_id", "payee", "currency", "minor"), Counter[int]()
         with self._snapshot():
@@ -182,7 +182,7 @@ class JournalReader(EvidenceQueries):
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
         """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order.
 
-        Leaves out those that evidence holds until a person decides. Raises `JournalCorrupt` if the state of one does
+        Leaves out rows that evidence holds until a person decides. Raises `JournalCorrupt` if the state of a row does
         not follow from its newest fact.
         """
         with self._translating_errors():
@@ -200,8 +200,9 @@ class JournalReader(EvidenceQueries):
     ) -> Iterator[RowState]:
         """Yield the first `limit` rows (None: all) of a batch after row `after`, in the sheet's order.
 
-        `states` and `numbers` (rows of the sheet) filter them; None: all. The cost grows with the rows yielded, not
-        with the batch. With `accepted_until`, accepted rows count only if their latest intent is not after that time.
+        `states` and `numbers` (rows of the sheet) filter the rows; None: all. The cost grows with the rows yielded, not
+        with the batch. With `accepted_until`, an accepted row is yielded only if its latest intent is not after that
+        time.
         """
         with self._translating_errors():
             yield from find_rows(
@@ -215,9 +216,9 @@ class JournalReader(EvidenceQueries):
             )
 
     def standing_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
-        """Yield all rows of a batch as plain lines of `LINE_COLUMNS`, in groups, at a fraction of the cost of `rows`.
+        """Yield all rows of a batch as plain lines of `LINE_COLUMNS`, in groups. This is far cheaper than `rows`.
 
-        For the reconciliation of a batch and a statement of the gateway, which need all of it.
+        The reconciliation of a batch and a statement of the gateway use it, because they need every row.
         """
         row = -1
         with self._translating_errors():
@@ -228,13 +229,13 @@ class JournalReader(EvidenceQueries):
                 yield lines
 
     def pages(self, batch: int) -> Iterator[bytes]:
-        """Yield the received sheet, piece by piece."""
+        """Yield the sheet of a batch as it was received, piece by piece."""
         for (number,) in self._run("page_numbers", batch=batch):
             ((content,),) = self._run("page", batch=batch, number=number)
             yield bytes(content)
 
     def customer_urls(self, batch: int) -> Mapping[int, str]:
-        """Return the URLs where customers of a batch pay, by row, as the gateway named them for the latest attempt."""
+        """Return the URLs where customers pay, by row of a batch, as the gateway gave them for the latest attempt."""
         return dict(self._run("customer_urls", batch=batch))
 
     def tallies(
@@ -242,7 +243,7 @@ class JournalReader(EvidenceQueries):
     ) -> Sequence[StateTally]:
         """Return counts and sums of a batch, ordered by country, currency and state.
 
-        With `accepted_until`, of the accepted rows only those whose latest intent is not after that time.
+        With `accepted_until`, accepted rows count only if their latest intent is not after that time.
         """
         with self._snapshot():
             return tallies(self._tables, batch, kind, accepted_until)
@@ -252,7 +253,7 @@ class JournalReader(EvidenceQueries):
         return ()
 
     def messages(self, batch: int | None = None) -> Messages:
-        """Return the messages as `EvidenceQueries` does, all of one moment."""
+        """Return the messages as `EvidenceQueries.messages` does, all from one snapshot."""
         with self._snapshot():
             return super().messages(batch)
 
@@ -280,7 +281,7 @@ class JournalReader(EvidenceQueries):
             return [_payment(line) for line in self._tables.run("payments", numbers=newest)] if newest else []
 
     def payments(self, batch: int, rows: Collection[int]) -> Mapping[int, FoundPayment]:
-        """Return the payments of those of `rows` that a batch has, by row: a page of a batch with its payees."""
+        """Return the payments of the given rows of a batch, by row: a page of a batch with its payees."""
         with self._snapshot():
             instructions = dict(self._tables.run("numbered", batch=batch, rows=sorted(rows), after=0)) if rows else {}
             numbers = sorted(set(instructions.values()), reverse=True)
@@ -293,9 +294,10 @@ class JournalReader(EvidenceQueries):
     ) -> Forgettable:
         """Return the payments whose payees may be forgotten: all from before a date, or those of `numbers`.
 
-        A batch is forgotten when it is over: each of its rows is paid, returned, replaced, or rejected for good (one
-        that a person called rejected left no later than `cutoff`), and no message about it waits for a person. One
-        that was opened at `recent` or later waits: a sheet could still repeat its payments, and nobody would see it.
+        A batch can be forgotten once it is over: no message about it waits for a person, and each of its rows is paid,
+        returned, replaced, or rejected for good. A row that only a person called rejected must have left no later than
+        `cutoff`. A batch opened at `recent` or later waits, because nobody would notice a sheet that repeats its
+        payments.
         """
         with self._snapshot():
             young = {record.number for record in self.batches() if recent and record.opened_at >= recent}
@@ -316,7 +318,7 @@ class JournalReader(EvidenceQueries):
         )
 
     def forgotten(self, batch: int) -> HistoryEntry | None:
-        """Return when and by whom people of a batch were forgotten first; None if nobody was."""
+        """Return the first forgetting of people of a batch: when, and by whom; None if nobody was forgotten."""
         return next((entry for entry in self.history(batch) if entry.kind == "forgotten"), None)
 
     def replies(self, number: int) -> Sequence[AttemptReply]:
@@ -327,7 +329,7 @@ class JournalReader(EvidenceQueries):
     def verify(self, progress: VerifyProgress = unwatched) -> Mapping[str, int]:
         """Replay the whole journal; return the counts by name.
 
-        Raises `JournalCorrupt`, naming the first wrong place.
+        Raises `JournalCorrupt` at the first fact or line that is wrong, and names it.
         """
         with self._snapshot():
             return {**self._verify(progress), "notifications_waiting": len(self._evidence.arrivals(NO_LIMIT))}
@@ -338,7 +340,7 @@ class JournalReader(EvidenceQueries):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the journal. It can be reopened."""
+        """Close the journal. Its place can open it again."""
 
     def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
         with self._translating_errors():
@@ -346,19 +348,19 @@ class JournalReader(EvidenceQueries):
 
     @abstractmethod
     def _translating_errors(self) -> AbstractContextManager[object]:
-        """Turn errors of the store within the block into errors of the journal."""
+        """Turn errors of the store inside the block into errors of the journal."""
 
     @abstractmethod
     def _snapshot(self) -> AbstractContextManager[object]:
-        """Let many statements see one state of the journal, with errors translated by `_translating_errors`."""
+        """Let all statements in the block see one state of the journal, and translate errors of the store."""
 
     @abstractmethod
     def _chain_end(self) -> tuple[int, str]:
-        """Return the number of facts, and the hash of all of them, in hex."""
+        """Return the number of facts, and the hash (hex) that covers all of them."""
 
     @abstractmethod
     def _search_expression(self, search: PaymentSearch) -> str:
-        """Return the query for the store's text index; empty if the search has no words."""
+        """Return the search as a query for the store's text index; empty if the search has no words."""
 
     @abstractmethod
     def _verify(self, progress: VerifyProgress) -> Mapping[str, int]:
@@ -366,7 +368,7 @@ class JournalReader(EvidenceQueries):
 
 
 class Journal(JournalReader):
-    """The journal of one endpoint, open for writing, with the operations of people and commands."""
+    """The journal of one endpoint, opened for writing, with the operations of people and commands."""
 
     def open_batch(
         self,
@@ -379,11 +381,11 @@ class Journal(JournalReader):
     ) -> BatchRecord:
         """Make a whole batch durable in one transaction, or nothing of it.
 
-        `parts` are its pages and the rows that are new, in the sheet's order, `known` those that another batch already
-        has (the batch then also covers them), `amendments` say which of the new ones replace an old instruction. Raises
-        `InternalError` when an order id is already taken and not amended: `compare` comes first; and when the plan has
-        opened a batch before. Raises `DocumentWithdrawn` when the plan was withdrawn, up to this very moment, and
-        `RowsMoved` when another process moved a row that is replaced.
+        `parts` are its pages and its new rows, in the sheet's order. `known` are rows that another batch already has;
+        the new batch covers them too. `amendments` say which new rows replace an old instruction. Raises
+        `InternalError` if an order id is taken and not amended (call `compare` first), or if the plan has opened a
+        batch before. Raises `DocumentWithdrawn` if the plan was withdrawn before the commit, and `RowsMoved` if another
+        process moved a row that is replaced.
         """
         batch = replace(batch, sheet_name=storable(batch.sheet_name), sheet_path=storable(batch.sheet_path))
         if batch.plan_sha256 and self.batches(plan_sha256=batch.plan_sha256):
@@ -397,11 +399,11 @@ class Journal(JournalReader):
             sheet = (batch.sheet_name, batch.sheet_sha256, batch.rows, batch.defects, at, batch.sheet_path)
             record = BatchRecord((highest_batch or 0) + 1, batch.batch, batch.operation, *sheet)
             record = self._store_batch(record, batch.plan_sha256, digests, parts, known, replaced)
-            # From here to the commit nobody can withdraw the plan: a withdrawal that came in time always stops it.
+            # From here to the commit nobody can withdraw the plan, so a withdrawal that came in time always stops it.
             self._evidence.require_in_force(batch.plan_sha256)
             self._record([Remark(digests.opened(), at, batch=record.number)])
             self._amend(record, amended, at)
-            # A row of this sheet may have left by a commit that was lost. It is held before any run can find it due.
+            # A row of this sheet may have left in a commit that was lost, so it is held before any run finds it due.
             hold_lost_orders(self._tables, self._record, digests.first_instruction)
         return record
 
@@ -412,15 +414,15 @@ class Journal(JournalReader):
 
     @abstractmethod
     def mark_interrupted(self, at: str) -> int:
-        """Put every in-flight instruction in doubt, because its run is over, and return their number."""
+        """Put every instruction that is in flight in doubt, because its run is over; return their number."""
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
     ) -> Sequence[Finding]:
         """Record evidence in order and apply the facts that it proves, in one transaction; return the findings.
 
-        Stops before the first about a row in flight, which can be judged only later. `words` is the
-        operator's `[outcomes]`.
+        Stops before evidence about a row in flight, which can only be judged later. `words` are the operator's
+        `[outcomes]`.
         """
         with self._writing():
             return self._evidence.record_evidence(evidence, words, self._record, at)
@@ -428,9 +430,9 @@ class Journal(JournalReader):
     def judge_arrivals(
         self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
     ) -> Counter[Finding]:
-        """Judge the notifications that wait (all, or about `at_most`), each once; count the findings.
+        """Judge the notifications that wait (all, or about `at_most`), each once; return the number of each finding.
 
-        Stops before the first about a row in flight.
+        Stops before a notification about a row in flight.
         """
         findings: Counter[Finding] = Counter()
         while at_most is None or findings.total() < at_most:
@@ -451,22 +453,22 @@ class Journal(JournalReader):
     ) -> RunOfWorkers | None:
         """Offer the batch to workers and release the write lock. Return None if no worker is alive.
 
-        With `waits`, also if none lives: the batch waits for one. Workers leave other batches for one that
-        `is_urgent`. A journal in a file has no workers. Raises `JournalHeld` while workers still end a run of the batch
-        that was stopped.
+        With `waits`, offer the batch even then, and let it wait for a worker. Workers leave other batches for one that
+        `is_urgent`. A journal in a file has no workers. Raises `JournalHeld` while workers still end a stopped run of
+        the same batch.
         """
         return None
 
     def hold_again(self) -> None:
-        """Hold the write lock again after a batch was handed over. Raises `JournalHeld` if another process has it."""
+        """Take the write lock again after a batch was handed over. Raises `JournalHeld` if another process has it."""
 
     @abstractmethod
     def for_engine(self) -> AbstractContextManager[EngineJournal]:
-        """Give the journal to an engine: until the block ends, only the engine uses it."""
+        """Yield the journal's interface for an engine. Until the block ends, only the engine may use the journal."""
 
     @abstractmethod
     def expect_end(self, notices: Sequence[NewNotice], at: str) -> None:
-        """Record the notices of the run that holds this journal and is about to send; they are due when it is over."""
+        """Record the notices of the run that holds this journal and is about to send. They are due once it is over."""
 
     def gate(self) -> Gate | None:
         """Return the limits that all workers of the endpoint share; None if only one process sends."""
@@ -475,12 +477,12 @@ class Journal(JournalReader):
     def settle(
         self, entries: Sequence[Entry], *, note: CarriedOut | ClockSeen | None = None, order: SignedOrder | None = None
     ) -> None:
-        """Record people's decisions about rows in one transaction; for a held row, this lifts its hold.
+        """Record people's decisions about rows in one transaction. A decision about a held row lifts its hold.
 
-        `note` is kept in the same transaction: the statement that they come from was carried out, or how far our clock
-        is from the gateway's. So is the signed `order` that asks for it (`DocumentWithdrawn` if it was withdrawn).
-        Raises `RowsMoved` when one would not move its row, or settles a row that is ready and not held: another process
-        moved it since it was read.
+        `note` is kept in the same transaction: the statement that was carried out, or the difference between our clock
+        and the gateway's. So is the signed `order` that asks for the decisions; raises `DocumentWithdrawn` if it was
+        withdrawn. Raises `RowsMoved` if a decision would not move its row, or settles a row that is ready and not held:
+        another process has moved it since it was read.
         """
         with self._writing():
             self._evidence.settle(entries, self._record)
@@ -499,8 +501,9 @@ class Journal(JournalReader):
     ) -> int:
         """Release the rejected rows of a batch (all, or those named) for another attempt; return their number.
 
-        One that is rejected on a person's word alone is only released if its attempt left no later than `cutoff`.
-        The signed `order` that asks for it is kept in the same transaction (`DocumentWithdrawn` if it was withdrawn).
+        A row that is rejected on a person's word alone is only released if its attempt left no later than `cutoff`. The
+        signed `order` that asks for the release is kept in the same transaction; raises `DocumentWithdrawn` if it was
+        withdrawn.
         """
         released, digest = 0, "" if order is None else order.sha256
         with self._writing():
@@ -509,7 +512,7 @@ class Journal(JournalReader):
             rejected = iter(array("q", (row.instruction for row in rejected_rows)))
             while group := list(islice(rejected, _AT_ONCE)):
                 standings = self._standings(group)
-                # A row that a person called rejected may still be paid until its quarantine is over.
+                # The gateway may still pay a row that a person called rejected, until its quarantine is over.
                 entries = [
                     self._release_entry(row, operation, suffix=suffix, fact=Released("", by, digest), at=at)
                     for row in (standings[number] for number in group)
@@ -521,10 +524,10 @@ class Journal(JournalReader):
         return released
 
     def forget(self, chosen: Forgettable, *, by: str, at: str, order: SignedOrder | None = None) -> OldPages:
-        """Forget the payees of payments in one transaction; ids, sums, states and times stay, and the chain.
+        """Forget the payees of payments in one transaction; ids, sums, states, times and the chain stay.
 
-        The signed `order` that asks for it is kept in the same transaction (`DocumentWithdrawn` if it was withdrawn).
-        Return where bytes of them can still be.
+        The signed `order` that asks for it is kept in the same transaction; raises `DocumentWithdrawn` if it was
+        withdrawn. Returns the place where bytes of these people may remain.
         """
         digest = "" if order is None else order.sha256
         instructions = [number for numbers in chosen.batches.values() for number in numbers]
@@ -544,14 +547,14 @@ class Journal(JournalReader):
 
     @abstractmethod
     def scrub(self) -> OldPages:
-        """Remove the bytes of forgotten people, as far as this store can; return where some remain."""
+        """Remove the bytes of forgotten people, as far as this store can; return the place where some remain."""
 
     @abstractmethod
     def _forgetting(self, chosen: Forgettable) -> AbstractContextManager[object]:
-        """Run the block in one transaction, like `_writing`, in which these people may be forgotten."""
+        """Run the block in one transaction, like `_writing`, that is allowed to forget these people."""
 
     def _amend(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
-        """Let new instructions take over from those they replace: order ids, numbering and, if rejected, a release."""
+        """Move order ids and numbering from replaced instructions to the new ones, and release the rejected ones."""
         new_numbers = dict(self._tables.run("replacing", batch=record.number)) if amended else {}
         if len(new_numbers) != len(amended):
             raise InternalError("an amendment is of no row of its batch")
@@ -579,11 +582,11 @@ class Journal(JournalReader):
             raise RowsMoved
 
     def _standings(self, numbers: Sequence[int]) -> Mapping[int, RowStanding]:
-        """Read instructions that are about to move, by number."""
+        """Return the standings of instructions that are about to move, by number."""
         return {line[0]: row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))}
 
     def _release_entry(self, row: RowStanding, operation: str, *, suffix: bool, fact: Released, at: str) -> Entry:
-        """Return the fact that releases a rejected instruction, with its next order id, which it claims."""
+        """Return the fact that releases a rejected instruction, and reserve the next order id for it."""
 
         def is_used(order_id: str) -> bool:
             return bool(self._tables.run("is_spelling_used", operation=operation, spelling=spelled_alike(order_id)))
@@ -595,7 +598,7 @@ class Journal(JournalReader):
 
     @abstractmethod
     def _writing(self) -> AbstractContextManager[object]:
-        """One transaction: durable, and noted as left, when the block ends; or nothing of it."""
+        """Run the block in one transaction: when it ends, all is durable and noted as left; on an error, nothing is."""
 
     @abstractmethod
     def _store_batch(
@@ -607,13 +610,13 @@ class Journal(JournalReader):
         known: Iterable[Known],
         replaced: Mapping[int, int],
     ) -> BatchRecord:
-        """Write all of a batch but the fact that opens it; return the batch, with its reference if the store has it."""
+        """Write a batch without the fact that opens it. Return it, with its reference if the store computes that."""
 
     @abstractmethod
     def _record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
-        """Add facts to the chain, which moves their instructions, inside the open transaction.
+        """Add facts to the chain inside the open transaction, and move their instructions.
 
-        Returns of each its number, its time, and whether it moved its row.
+        Return for each fact its number, its time, and whether it moved its row.
         """
 
 

@@ -1,8 +1,8 @@
-"""The journals that this user's state directory knows: for whom each pays, where it is, what left from here.
+"""The journals that this user's state directory knows: for each the merchant, the place, and lines about its commits.
 
 Each journal has a folder with its id: `journal.json`, written whole or not at all, and the lines of `left.py`. The
 folder is made before its journal exists, as an intention, so a journal that can be opened is always known. A writer of
-`journal.json` holds the lock of all folders from its first look to its last write.
+`journal.json` holds the lock of all folders from its first read to its last write.
 """
 
 import json
@@ -33,10 +33,10 @@ _WAIT = LockWait(limit_s=30.0, is_any_holder=True)
 
 @dataclass(frozen=True, slots=True)
 class KnownJournal:
-    """A journal that is known: the merchant it pays for, by the names of all endpoints, and its location.
+    """A journal that this user's state directory knows: all names of its merchant's endpoints, and its place.
 
-    `is_intended`: its creation began and is not known to have finished. `is_lost`: a person made another one in its
-    place. Should it turn up again, it has to be adopted.
+    `is_intended`: its creation began and is not known to have finished. `is_lost`: a person made another journal in its
+    place; if the lost journal turns up again, a person has to adopt it.
     """
 
     journal_id: str
@@ -47,19 +47,19 @@ class KnownJournal:
     is_lost: bool = False
 
     def pays(self, names: Sequence[EndpointIdentity]) -> bool:
-        """Whether it pays for the merchant that is known by any of `names`."""
+        """Whether the journal pays for the merchant that is known by any of `names`."""
         return any(name.is_of_merchant(self.names) for name in names)
 
 
 class KnownJournals:
-    """The folders in `directory`, which is created with the first write."""
+    """The known journals, with their folders in `directory`, which is created with the first write."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     @contextmanager
     def held(self, now: str) -> Iterator[None]:
-        """Keep every other process from writing. Raises `JournalHeld` if another one holds it for too long."""
+        """Hold the lock against every other writer. Raises `JournalHeld` if another process holds it for too long."""
         make_directory(self._directory)
         check_directory(self._directory)
         lock = RunLock(self._directory / _LOCK, now=now, command="the known journals", wait=_WAIT)
@@ -69,11 +69,11 @@ class KnownJournals:
             lock.close()
 
     def folder(self, journal_id: str) -> Path:
-        """Return the folder of a journal, known or not."""
+        """Return the folder of a journal, whether the journal is known or not."""
         return self._directory / journal_id
 
     def left(self, journal_id: str) -> Sequence[LeftLine]:
-        """Return the newest lines about what left of a journal from here; none if it is not known."""
+        """Return the newest lines that this user has of a journal (see `left.py`); none if the journal is not known."""
         return newest_lines(self.folder(journal_id))
 
     def entries(self) -> Sequence[KnownJournal]:
@@ -87,18 +87,18 @@ class KnownJournals:
         return sorted((_read(path) for path in files), key=lambda entry: (entry.created_at, entry.journal_id))
 
     def entry(self, journal_id: str) -> KnownJournal | None:
-        """Return the entry of one journal; None if it is not known."""
+        """Return the entry of a journal; None if the journal is not known."""
         path = self._path(journal_id)
         return _read(path) if check_file(path) else None
 
     def paying(self, names: Sequence[EndpointIdentity], *, but: str = "") -> Sequence[KnownJournal]:
-        """Return a merchant's journals, oldest first, without `but`; at default places even those without an entry."""
+        """Return the journals of a merchant without `but`, oldest first, including unknown ones at default places."""
         entries = {entry.journal_id: entry for entry in (*self._at_default_places(), *self.entries())}
         of_merchant = [entry for entry in entries.values() if entry.journal_id != but and entry.pays(names)]
         return sorted(of_merchant, key=lambda entry: (entry.created_at, entry.journal_id))
 
     def write(self, entry: KnownJournal) -> None:
-        """Write an entry durably, replacing any earlier one. The caller holds the lock."""
+        """Write an entry durably, in place of any earlier one. The caller holds the lock."""
         path = self._path(entry.journal_id)
         make_directory(path.parent)
         hint = say("Free some disk space, then run again.")
@@ -106,13 +106,13 @@ class KnownJournals:
             file.write((json.dumps(asdict(entry), indent=1) + "\n").encode())
 
     def remember(self, entry: KnownJournal, now: str) -> None:
-        """Write an entry unless it is the same already."""
+        """Write an entry unless the stored one is equal."""
         if self.entry(entry.journal_id) != entry:
             with self.held(now):
                 self.write(entry)
 
     def take(self, entry: KnownJournal) -> None:
-        """Write the entry of a journal that a person made or adopted: any other in its place is lost."""
+        """Write the entry of a journal that a person made or adopted. Mark another journal at the same path as lost."""
         for other in self.entries():
             if other.path == entry.path and other.journal_id != entry.journal_id:
                 self.write(replace(other, is_lost=True))
@@ -127,7 +127,7 @@ class KnownJournals:
         return self.folder(journal_id) / _ABOUT
 
     def _at_default_places(self) -> Iterator[KnownJournal]:
-        """Yield the journals at default places, which are beside the folders, except unreadable ones."""
+        """Yield the readable journals at default places, which are beside the folders."""
         for path in sorted(self._directory.parent.glob("*/journal.sqlite3")):
             with suppress(PaygwError, apsw.Error, OSError), closing(connect(path, write=False)) as connection:
                 identity = identity_of(connection)

@@ -1,12 +1,13 @@
-"""What left from this host: a line for each commit, in a folder of the state directory, away from the journal.
+"""The attempts that may have left from this host: a line for each commit, in the state directory, not in the journal.
 
-A journal that was restored from a backup, copied or replaced is consistent, and would pay rows again. These lines find
-it: they know facts that it lacks, and the attempts that may have left since. A line is written after its commit is
-durable, and is durable itself before the call returns that made the commit: before the first byte leaves.
+A journal that was restored from a backup, copied or replaced is consistent, and would pay rows again. These lines
+reveal that: they have facts that the journal lacks, and the attempts that may have left since. A line is written after
+its commit is durable. The line is durable itself before the committing call returns, and so before the first byte
+leaves.
 
-Each writer has two files in turn. A full one gives way to the other, which is emptied, so at least the newest 32 MiB of
-lines are there. Room is written ahead: then only the bytes of a line have to reach the disk. A machine that stops can
-tear the last line alone, and nothing left on that.
+Each writer has two files. When one is full, the other is emptied and used, so at least the newest 32 MiB of lines are
+kept. Space is allocated ahead, so that only the bytes of a line have to reach the disk. If a machine stops, only the
+last line can be torn, and nothing has left on the strength of that line.
 """
 
 import fcntl
@@ -31,15 +32,15 @@ from paygw_batch.journal.values import Entry, Link, Remark
 from paygw_batch.language import say
 
 MAX_BYTES = 32 << 20
-"""At 26 bytes an attempt in groups of 64 and 150 alone: 200,000 to 1.2 million in each of the two files."""
+"""The size of a file: 200,000 attempts, at 150 bytes each if alone, to 1.2 million, at 26 in groups of 64."""
 _STEP = 256 << 10
 _ALONE_WITHIN_S = 30.0
 RUN, BESIDE = "left-1", "beside"
-"""The writers: a run (further processes of a host have further numbers), and whoever records something beside one."""
+"""The names of the writers: a run (further processes of a host have further numbers), and the notes beside it."""
 
 
 class Noted(NamedTuple):
-    """An attempt that may leave now, with its order id; without an order id, an attempt of which nothing left."""
+    """An attempt that may leave now, with its order id. Without an order id: an attempt of which nothing left."""
 
     instruction: int
     attempt: int
@@ -48,9 +49,9 @@ class Noted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeftLine:
-    """A line: its place among those of its writer, number and hash (hex) of a commit's newest fact, and its attempts.
+    """A line about a commit: the hash (hex) and number of its newest fact, its time, and its attempts.
 
-    `number` is 0 for a new journal without facts.
+    `count` numbers the lines of a writer. `number` is 0 for a new journal without facts.
     """
 
     count: int
@@ -64,26 +65,26 @@ class LeftWriter(Protocol):
     """The interface of a writer of lines."""
 
     def note(self, number: int, digest: str, at: str, noted: Sequence[Noted] = ()) -> None:
-        """Note a commit durably. Raises `OSError`."""
+        """Write a line about a commit durably. Raises `OSError`."""
         ...
 
     def close(self) -> None:
-        """Close it."""
+        """Close the writer."""
         ...
 
 
 class NothingLeft:
-    """Writes no lines: for a journal that ends with its process, and for a command that sends nothing."""
+    """Writes no lines. It serves a journal in memory, and a command that sends nothing."""
 
     def note(self, number: int, digest: str, at: str, noted: Sequence[Noted] = ()) -> None:
-        """Note nothing."""
+        """Write nothing."""
 
     def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing."""
 
 
 class Left:
-    """The lines of the writer `name` in `folder`, begun with `end`, the number, hash and time of the newest fact."""
+    """Writes the lines of the writer `name` in `folder`. `end` is the number, hash and time of the newest fact."""
 
     def __init__(self, folder: Path, name: str, end: tuple[int, str, str]) -> None:
         if newest(folder, name) is None:
@@ -98,7 +99,7 @@ class Left:
             self.note(*end)
 
     def note(self, number: int, digest: str, at: str, noted: Sequence[Noted] = ()) -> None:
-        """Add a line durably. Raises `OSError`, and then nothing may leave."""
+        """Add a line durably. Raises `OSError`; in that case nothing of the commit may leave."""
         line = LeftLine(self.newest.count + 1, number, digest, at, tuple(noted))
         content = _written(line)
         if self._at + len(content) > MAX_BYTES and self._at:
@@ -107,21 +108,21 @@ class Left:
             _put(self._fd, bytes(_STEP), self._size)
             self._size += _STEP
         _put(self._fd, content, self._at)
-        # Only after this may anything of the commit leave: if the journal is restored from before it, this line alone
-        # says which rows may have been sent.
+        # Only after this flush may the commit's attempts leave: if an older copy of the journal is restored, this line
+        # alone says which rows may have been sent.
         _sync_data(self._fd)
         self._at += len(content)
         self.newest = line
 
     def close(self) -> None:
-        """Close the file. Closed once more, it closes nothing: its number may be another file's by then."""
+        """Close the file. A second call does nothing, because another file may have the descriptor's number by then."""
         fd, self._fd = self._fd, -1
         if fd != -1:
             os.close(fd)
 
     def _turn(self) -> None:
-        """Go on in the other file."""
-        # The full file keeps the newest lines until this one is full too: a restored journal is compared with those.
+        """Empty the other file and continue there."""
+        # The full file stays until the other is full too, because a restored journal is compared with its lines.
         first, second = _files(self._path.parent, self._path.stem)
         self.close()
         self._path = second if self._path == first else first
@@ -144,7 +145,7 @@ def noted_of(entries: Sequence[Entry | Remark]) -> list[Noted]:
 
 
 def note_beside(folder: Path, number: int, digest: str, at: str) -> None:
-    """Note a fact that was written beside a run, unless a newer one is noted. Raises `OSError`."""
+    """Write a line for a fact recorded while a run held the journal, unless a newer one is noted. Raises `OSError`."""
     with alone_in(folder):
         known = newest(folder, BESIDE)
         if known is None or known.number < number:
@@ -153,9 +154,9 @@ def note_beside(folder: Path, number: int, digest: str, at: str) -> None:
 
 
 def note_accepted(folder: Path, names: Collection[str], end: Callable[[], tuple[int, str, str]]) -> None:
-    """Add a line with the end of the journal for each of these writers, after a loss was accepted.
+    """Add a line with the end of the journal for each of these writers, after a person accepted a loss.
 
-    Damaged files are renamed first. `end` is called under the lock of those beside a run. Raises `OSError`.
+    Damaged files are renamed first. `end` is called under the lock of `alone_in`. Raises `OSError`.
     """
     with alone_in(folder):
         for name in names:
@@ -169,7 +170,7 @@ def note_accepted(folder: Path, names: Collection[str], end: Callable[[], tuple[
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Keep every other process that asks for it out of a folder. Raises `OSError`, also if one is frozen in there."""
+    """Hold a folder's lock against other callers of this function. Raises `OSError`, also after waiting 30 seconds."""
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         give_up_s = time.monotonic() + _ALONE_WITHIN_S
@@ -192,7 +193,7 @@ def writers(folder: Path) -> list[str]:
 
 
 def newest(folder: Path, name: str) -> LeftLine | None:
-    """Return the newest line of a writer; None if there is no file. Raises `LeftDamaged`."""
+    """Return the newest line of a writer; None if the writer has no file. Raises `LeftDamaged`."""
     ends = _ends(folder, name)
     return max(ends, key=attrgetter("line.count")).line if ends else None
 
@@ -203,7 +204,7 @@ def newest_lines(folder: Path) -> list[LeftLine]:
 
 
 def lines(folder: Path, name: str) -> Iterator[LeftLine]:
-    """Yield the lines of a writer, newest first. Raises `LeftDamaged` after those that are there and whole."""
+    """Yield the lines of a writer, newest first. Raises `LeftDamaged` where a line is missing or damaged."""
     expected = 0
     for end in sorted(_ends(folder, name), key=attrgetter("line.count"), reverse=True):
         for text in reversed(end.path.read_bytes()[: end.after].split(b"\n")[:-1]):
@@ -217,9 +218,10 @@ def lines(folder: Path, name: str) -> Iterator[LeftLine]:
 
 
 def require_not_older(seen: Sequence[LeftLine], end: Link, hash_at: Callable[[int], bytes], mend: str) -> None:
-    """Raise `JournalWentBack`, with the hint `mend`, unless a journal with this end includes all that was seen.
+    """Raise `JournalWentBack`, with the hint `mend`, unless a journal with this end includes all `seen` lines.
 
-    `hash_at` returns the hash of a fact. A journal may be ahead of these lines: a run can end between the two writes.
+    `hash_at` returns the hash of a fact. A journal may be ahead of these lines, because a run can end between the two
+    writes.
     """
     for line in seen:
         if end.seq < line.number:
@@ -248,7 +250,7 @@ def unwritable(path: Path | str, reason: str) -> str:
 
 
 def noting_failed(error: OSError) -> str:
-    """Return the reason, in words for a person, that nothing could be noted."""
+    """Return a reason, for a person, why a line could not be written."""
     return say("the record of what left: {reason}", reason=say(str(error.strerror)))
 
 
@@ -267,7 +269,7 @@ def _files(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def _ends(folder: Path, name: str) -> list[_End]:
-    """Return the ends of the files of a writer that have a line; none if there is no file."""
+    """Return the ends of a writer's files that contain a line; none if the writer has no file."""
     pairs = [(path, _end_of(path)) for path in _files(folder, name) if check_file(path)]
     ends = [end for _, end in pairs if end is not None]
     if pairs and not ends:
@@ -276,7 +278,7 @@ def _ends(folder: Path, name: str) -> list[_End]:
 
 
 def _end_of(path: Path) -> _End | None:
-    """Return the end of a file; None if nothing but a torn line is in it."""
+    """Return the end of a file; None if it contains only a torn line."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         start = size
@@ -284,7 +286,7 @@ def _end_of(path: Path) -> _End | None:
             start = max(0, start - 2 * _STEP)
             content = os.pread(file.fileno(), size - start, start)
             last = content.rfind(b"\n")
-            # One line can be torn: what follows the last line break, or what is before it.
+            # One line can be torn: the text after the last line break, or the line that the break ends.
             places = [last] if content[last + 1 :].strip(b"\0") else [last, content.rfind(b"\n", 0, max(last, 0))]
             for stop in places:
                 begin = content.rfind(b"\n", 0, max(stop, 0)) + 1
@@ -308,7 +310,7 @@ def _written(line: LeftLine) -> bytes:
 
 
 def _read(text: bytes) -> LeftLine | None:
-    """Return a line; None if it is torn or damaged."""
+    """Return the line that a text holds; None if it is torn or damaged."""
     content, _, checksum = text.rpartition(b" ")
     if b"%08x" % zlib.crc32(content) != checksum:
         return None
@@ -323,5 +325,5 @@ def _put(fd: int, content: bytes, offset: int) -> None:
 
 
 def _sync_data(fd: int) -> None:
-    """Flush the data of a file, and its size if it changed; macOS can only flush everything."""
+    """Flush the data of a file, and its size if that changed. On macOS only a flush of the whole file is possible."""
     getattr(os, "fdatasync", os.fsync)(fd)

@@ -1,10 +1,10 @@
-"""Checks where a journal may be, opens its files, and lets one run at a time write it.
+"""Checks where a journal may be, opens its files, and lets one run at a time write to it.
 
-The lock is the operating system's, and ends when its holder does: `flock` and not POSIX record locks, because those are
-lost when any descriptor of the file is closed anywhere in the process, and do not keep a second opening in the same
-process out. It is on a separate file beside the journal, because no one but SQLite may open and close the database file
-while it is in use: closing any descriptor of it would drop SQLite's own locks. So all checks are by name, before SQLite
-opens the database.
+The operating system keeps the lock, and releases it when its holder ends. The lock is a `flock`: POSIX record locks are
+lost when any descriptor of the file is closed in the process, and do not keep out a second opening in the same process.
+It is on a separate file beside the journal. Only SQLite may open and close the database file while it is in use,
+because closing any descriptor of it would drop SQLite's own locks. For the same reason all checks are by name, before
+SQLite opens the database.
 """
 
 import fcntl
@@ -39,7 +39,7 @@ _OTHERS_WRITE = 0o022
 
 @contextmanager
 def refusing(sentence: str, *, hint: str | None = None, **named: object) -> Iterator[None]:
-    """Turn an error of the system in the block into a `JournalError` with this marked sentence, and the reason."""
+    """Turn an `OSError` in the block into a `JournalError` with this marked sentence, which gets the reason."""
     try:
         yield
     except OSError as error:
@@ -47,9 +47,9 @@ def refusing(sentence: str, *, hint: str | None = None, **named: object) -> Iter
 
 
 def canonical_path(path: Path) -> Path:
-    """Return the absolute path of `path`, without `..` and links, and with its last part as given.
+    """Return `path` as an absolute path without `..`. Links are followed, except in the last part.
 
-    Raises `JournalError` if the name is not text: SQLite could not open it.
+    Raises `JournalError` if the name is not text, because SQLite could not open it.
     """
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow a link in the last part
     one_name = Path(os.path.realpath(absolute.parent)) / absolute.name
@@ -63,7 +63,7 @@ def canonical_path(path: Path) -> Path:
 
 
 def make_directory(directory: Path) -> None:
-    """Make `directory` and its missing parents, private to their owner; their names are durable on return."""
+    """Create `directory` and its missing parents, private to their owner. On return their names are durable."""
     missing = []
     while not directory.exists():
         missing.append(directory)
@@ -102,7 +102,7 @@ def check_directory(directory: Path) -> None:
 
 
 def copied_path(journal: Path) -> Path:
-    """Return the path of the file beside a journal that has the time of its last backup."""
+    """Return the path of the file beside a journal that contains the time of its last backup."""
     return journal.with_name(f"{journal.name}.copied")
 
 
@@ -131,14 +131,14 @@ def check_file(path: Path) -> bool:
 
 
 def open_private(path: Path) -> int:
-    """Open a private file to read and write, never through a link; create it if missing. No child inherits it."""
+    """Open a private file to read and write, never through a link; create a missing file. No child inherits it."""
     check_file(path)
     with refusing(mark("{path} cannot be opened: {reason}."), path=path):
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def _file_system(directory: Path) -> str:
-    """Return the type of the file system that holds `directory`, empty if the kernel does not say (no /proc)."""
+    """Return the type of the file system of `directory`; empty if the kernel does not say it (no /proc)."""
     best, kind = "", ""
     for line in _mount_table().splitlines():
         before, _, after = line.partition(" - ")
@@ -157,14 +157,17 @@ def _mount_table() -> str:
 
 
 def _unescaped(point: str) -> str:
-    """Return a mount point decoded: the kernel writes blanks and the like as three octal digits."""
+    """Return a mount point decoded: the kernel writes blanks and some other characters as three octal digits."""
     for code in ("\\040", "\\011", "\\012", "\\134"):
         point = point.replace(code, chr(int(code[1:], 8)))
     return point
 
 
 def check_endpoint(names: Sequence[EndpointIdentity], endpoint: EndpointIdentity, place: str) -> None:
-    """Raise `JournalError` unless a journal at `place` knows its merchant, with `names`, at this gateway's host."""
+    """Raise `JournalError` unless the journal at `place` belongs to our merchant, at this gateway's host.
+
+    `names` are the names by which the journal knows its merchant's endpoints.
+    """
     if not endpoint.is_of_merchant(names):
         raise JournalError(
             say("The journal {place} belongs to another merchant, or to another gateway.", place=place),
@@ -196,10 +199,10 @@ _held: "weakref.WeakSet[RunLock]" = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class LockWait:
-    """How long to wait for a lock that outlives the run that took it.
+    """The wait for a lock that a run left behind when it ended.
 
     A run killed while it starts a process can leave the lock with that process for a moment: a new process keeps all
-    files of the old one open until it runs its own program. `is_any_holder` also waits for living holders.
+    open files of the old one until it runs its own program. `is_any_holder` waits for living holders as well.
     """
 
     limit_s: float = 5.0
@@ -213,15 +216,15 @@ class WriteLock(Protocol):
     """The interface of a writer's lock, which is held until `close`."""
 
     def close(self) -> None:
-        """Let another run have the journal."""
+        """Release the lock, so that another run can have the journal."""
         ...
 
 
 class RunLock:
-    """The right to write one journal, held from construction to `close` or the end of the process.
+    """The right to write one journal, held from construction until `close` or the end of the process.
 
-    `kind` and `command` identify the holder, to programs and to people. Raises `held`, naming the holder, if another
-    process has it. Waits for a living holder only with `wait`.
+    `kind` and `command` identify the holder, to programs and to people. Raises the error `held`, which names the
+    holder, if another process has the lock. It waits for a living holder only if `wait` says so.
     """
 
     def __init__(
@@ -259,7 +262,7 @@ class RunLock:
 
 
 def _lock(path: Path, held: type[JournalHeld], wait: LockWait) -> int:
-    """Return a descriptor that holds the lock on the file now at `path`."""
+    """Return a descriptor that holds the lock on the file that is now at `path`."""
     give_up_s = wait.monotonic_s() + wait.limit_s
     while True:
         fd = open_private(path)
@@ -274,7 +277,7 @@ def _lock(path: Path, held: type[JournalHeld], wait: LockWait) -> int:
             continue
         if _is_same_file(fd, path):
             return fd
-        os.close(fd)  # the file was removed between opening and locking it: a lock on it would keep no one out
+        os.close(fd)  # the file was removed between opening and locking it, so a lock on it would keep no one out
 
 
 def _is_same_file(fd: int, path: Path) -> bool:
@@ -286,7 +289,7 @@ def _is_same_file(fd: int, path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """The process that took the lock; `pid` is 0 until it has written its name."""
+    """The process that holds the lock; `pid` is 0 until it has written its details."""
 
     pid: int = 0
     host: str = ""
@@ -295,17 +298,17 @@ class LockHolder:
     kind: HolderKind = HolderKind.STARTING
 
     def has_ended(self) -> bool:
-        """Whether the process that took the lock is known to be dead: only a process that it started can have it."""
+        """Whether the process that took the lock is known to be dead; a process that it started may still hold it."""
         return self.pid > 0 and self.host == socket.gethostname() and has_ended(self.pid)
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process of this machine has ended: also as a zombie, for which its parent has not waited."""
+    """Whether a process of this machine has ended. A zombie, which its parent has not waited for, counts as ended."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:  # it lives, and belongs to someone else
+    except OSError:  # the process is alive, and belongs to another user
         return False
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -317,10 +320,10 @@ def has_ended(pid: int) -> bool:
 def _holder(fd: int) -> LockHolder:
     try:
         fields = json.loads(os.pread(fd, _HOLDER_BYTES, 0))
-        # A later version may write another kind: do not wait for an unknown one.
+        # A later version may write another kind, which counts as a run.
         kind = HolderKind.LISTENER if fields.get("kind") == HolderKind.LISTENER.value else HolderKind.RUN
         return LockHolder(int(fields["pid"]), str(fields["host"]), str(fields["since"]), str(fields["command"]), kind)
-    except (ValueError, TypeError, KeyError, AttributeError):  # it has the lock, and has not written its name yet
+    except (ValueError, TypeError, KeyError, AttributeError):  # the holder has not written its details yet
         return LockHolder()
 
 
@@ -329,10 +332,10 @@ def lock_path(journal: Path) -> Path:
 
 
 def journal_holder(journal: Path) -> LockHolder | None:
-    """Return who holds a journal, or None, without touching the lock.
+    """Return the process that holds a journal, or None, without touching the lock.
 
-    Taking the lock to find out, even for a moment, could make a run fail that starts just then. Linux lists the locks
-    of visible processes; elsewhere the process named in the file counts if it is alive.
+    Taking the lock to find out, even for a moment, could make a run fail that starts at the same time. Linux lists the
+    locks of visible processes. On other systems, the process named in the file counts if it is alive.
     """
     try:
         with lock_path(journal).open("rb") as file:
@@ -345,7 +348,7 @@ def journal_holder(journal: Path) -> LockHolder | None:
 
 
 def _is_locked(inode: int, pid: int) -> bool:
-    """Return whether a process holds a lock on the file. The device is not compared: some file systems report two."""
+    """Return whether a process holds a lock on the file. Devices are not compared: some file systems report two."""
     try:
         listed = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:

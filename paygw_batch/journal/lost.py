@@ -1,9 +1,8 @@
-"""What left by commits that the journal has lost: the attempts that this host knows, and the fate of their rows.
+"""The attempts that left from this host in commits that the journal has lost, and the fate of their rows.
 
-A lost attempt of a row that is ready is written again as the next attempt, in doubt: the gateway's word about it
-settles it like any other. Where the journal knows something else of the row, or several attempts left, because
-decisions were lost too, the row is held. An order whose batch is lost is kept, and holds every later row that goes by
-its order id.
+If a row is ready, its lost attempt is written again as the next attempt, in doubt, and then settled like any other. The
+row is held instead if the journal knows something else of it, or if several attempts left because decisions were lost
+too. If the batch of an order is lost, its order id is kept, and every later row with that order id is held.
 """
 
 import json
@@ -30,15 +29,15 @@ from paygw_batch.journal.values import AcceptedRows, Entry, Remark, canonical
 _LINES_AT_ONCE = 200
 _ORDERS_AT_ONCE = 1_000
 GUESSED = "a retired host"
-"""The name of an attempt that any row could have had when a host was retired."""
+"""The name of an attempt that may exist for any row, because a host was retired."""
 Attempt = tuple[int, int]
 """An instruction and the number of its attempt."""
 Has = Callable[[Sequence[LeftLine]], Collection[LeftLine]]
-"""Says which of some lines are about facts that the journal has."""
+"""Returns those of some lines whose facts the journal has."""
 
 
 class LostIntent(NamedTuple):
-    """An attempt that may have left and that only this host knows: the time and a unique name of its commit."""
+    """An attempt that may have left and that only this host knows: the time of its commit, and a unique name for it."""
 
     at: str
     order_id: str
@@ -47,10 +46,11 @@ class LostIntent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The commits of this host that the journal lacks; `is_whole`: all of them are known.
+    """The commits of this host that the journal lacks. `is_whole`: all of them are known.
 
-    `left` has the attempts of each instruction, in the order in which they left. Several can have one number: a journal
-    can go back more than once. `unsent` are attempts that the journal may know, and of which nothing left.
+    `left` has the attempts of each instruction, in the order in which they left. Several can have the same number,
+    because a journal can be replaced by an older copy more than once. `unsent` are attempts that the journal may know,
+    and of which nothing left.
     """
 
     commits: int = 0
@@ -66,7 +66,8 @@ def find_loss(folder: Path, has: Has) -> Loss:
     commits, is_whole = 0, True
     for writer in writers(folder):
         lost, is_known = _lost_of(folder, writer, has)
-        # Before the first line more may have left, if it is not the one of a new journal. No withdrawal leaves.
+        # More may have left before the first line, unless that is the line of a new journal. The writer BESIDE records
+        # only notes, and these do not leave.
         is_whole = is_whole and (is_known or writer == BESIDE)
         commits += len(lost)
         for line in lost:
@@ -86,7 +87,7 @@ def find_loss(folder: Path, has: Has) -> Loss:
 
 
 def _lost_of(folder: Path, writer: str, has: Has) -> tuple[list[LeftLine], bool]:
-    """Return the lines of a writer that the journal lacks, oldest first, and whether it has the one before them."""
+    """Return the lines of a writer that the journal lacks, oldest first, and whether it has the line before them."""
     newest_first: list[LeftLine] = []
     with suppress(LeftDamaged):
         for line in lines(folder, writer):
@@ -99,7 +100,7 @@ def _lost_of(folder: Path, writer: str, has: Has) -> tuple[list[LeftLine], bool]
 
 
 class LostRows:
-    """Decides the fate of rows with lost attempts, now that `by` accepts the loss. `rows` grows with each `judge`."""
+    """Decides the fate of rows with lost attempts after `by` accepted the loss. `rows` counts those judged so far."""
 
     def __init__(self, tables: Tables, loss: Loss, *, by: str, at: str) -> None:
         self._tables, self._left, self._by, self._at = tables, loss.left, by, at
@@ -107,11 +108,11 @@ class LostRows:
 
     @property
     def numbers(self) -> list[int]:
-        """The instructions with an attempt that may have left, in the order in which they did."""
+        """The instructions with an attempt that may have left, in the order in which these left."""
         return list(self._left)
 
     def judge(self, numbers: Sequence[int]) -> tuple[list[Entry], list[Remark]]:
-        """Return the facts that write attempts of these instructions again, and those that hold the others."""
+        """Return the facts that write lost attempts of these instructions again, and evidence that holds the others."""
         rows = {line[0]: row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))}
         known = EvidenceLog(self._tables).contested(rows)
         before = {tuple(line) for line in self._tables.run("lost_before", numbers=list(numbers))}
@@ -125,20 +126,20 @@ class LostRows:
             )
             if row is None or not of_row:
                 continue
-            lost, is_only = of_row[-1], len(of_row) == 1  # of several, a word of the gateway can be about either
+            lost, is_only = of_row[-1], len(of_row) == 1  # if there are several, a reply can be about any of them
             is_next = row.standing.state is State.READY and row.order_id == lost.order_id
             if (number, canonical(lost.name)) in before:
                 self.rows.held += 1
             elif (number, lost.name) in before:
                 self.rows.in_doubt += 1
-            elif row.standing.state is State.REPLACED:  # whoever goes by the order now is held
+            elif row.standing.state is State.REPLACED:  # the row that uses the order id now is held
                 self.rows.unknown_orders.append(lost.order_id)
             elif row.standing.state in {State.PAID, State.RETURNED}:
                 self.rows.contradictions.append(lost.order_id)
             elif is_only and row.standing.state is State.IN_DOUBT and (number, GUESSED) in before:
                 self.rows.in_doubt += 1
-            # The row is as it was when this attempt left. Written again, the attempt is in doubt, so nothing sends the
-            # row before the gateway or a person has said what happened to it.
+            # The row is in the state in which this attempt left. The attempt is written again, in doubt, so nothing
+            # sends the row before the gateway or a person has said what happened to it.
             elif is_only and is_next and number not in known:
                 self.rows.in_doubt += 1
                 attempt, intended = row.standing.attempt + 1, Intended(lost.order_id, lost.name, 0, None)
@@ -150,7 +151,7 @@ class LostRows:
         return sent, held
 
     def keep_unknown(self, record: Record) -> None:
-        """Keep the orders of lost batches in the open transaction, each once: rows that use one are held."""
+        """Record the orders of lost batches, each once, in the open transaction. Rows that use one of them are held."""
         new = sorted(set(self.rows.unknown_orders) - _lost_orders(self._tables))
         pages = [new[start : start + _ORDERS_AT_ONCE] for start in range(0, len(new), _ORDERS_AT_ONCE)]
         heard = (_heard(Finding.UNKNOWN_ORDER, {"by": self._by, "orders": page}) for page in pages)
@@ -160,12 +161,12 @@ class LostRows:
 
 
 def _is_of(row: RowStanding, order_id: str) -> bool:
-    """Whether an attempt under an order id can be of this row."""
+    """Whether an attempt under an order id can belong to this row."""
     return row.client_orderid in {order_id, first_order_id(order_id)}
 
 
 def hold_lost_orders(tables: Tables, record: Record, first: int) -> None:
-    """Hold the instructions from `first` on whose order left by a lost commit: a person finds out at the gateway."""
+    """Hold the instructions from `first` on whose order left in a lost commit, until a person has asked the gateway."""
     _hold(tables, record, _lost_orders(tables), first)
 
 

@@ -1,7 +1,7 @@
 """A new batch: its pages and instructions, row by row or as columns, and the digests that reveal any later change.
 
-A batch's digest is over the canonical text of its instructions: a test compares the text made from columns with that of
-each row.
+The digest of a batch covers the canonical text of its instructions. A test checks that the text made from columns is
+the same as the text made of each row.
 """
 
 import json
@@ -43,45 +43,45 @@ def payee_texts(fields: str) -> list[str]:
 
 
 class NewInstructions(Protocol):
-    """Some new instructions of a batch, in the sheet's order."""
+    """New instructions of a batch, in the sheet's order."""
 
     def __len__(self) -> int:
-        """Return their number."""
+        """Return the number of instructions."""
         ...
 
     def __iter__(self) -> Iterator[NewInstruction]:
-        """Yield them."""
+        """Yield the instructions."""
         ...
 
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
-        """Yield their canonical texts in order, with NUL between the values. Their numbers begin with `first`.
+        """Yield the canonical texts in order, with NUL between the values. The first instruction has number `first`.
 
         `replaced` maps a row to the number of the instruction that it replaces.
         """
         ...
 
     def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
-        """Return the totals of each country and currency, with indexes of these instructions."""
+        """Return the totals for each country and currency, with the indexes of these instructions as numbers."""
         ...
 
     def payee_words(self) -> Iterable[str | None]:
-        """Return for each the texts that name its payee, with separators that are neither letters nor digits."""
+        """Return for each instruction the texts that name its payee, separated by neither letters nor digits."""
         ...
 
     def have_ascii_ids(self) -> bool:
-        """Whether no order id holds anything but ASCII."""
+        """Whether all order ids are ASCII."""
         ...
 
     def shortened(self, mark: str) -> Iterable[tuple[Any, ...]]:
-        """Return the values of each. A content that ends with the fields is cut before them, with `mark` in front.
+        """Return the values of each instruction. A content that ends with the fields is cut before them.
 
-        A content that itself begins with the mark is replaced by None.
+        A content that was cut begins with `mark`. A content that itself begins with `mark` becomes None.
         """
         ...
 
 
 class InstructionRows(tuple[NewInstruction, ...]):
-    """New instructions row by row, for small numbers."""
+    """New instructions row by row, for small batches."""
 
     __slots__ = ()
 
@@ -116,14 +116,14 @@ class InstructionRows(tuple[NewInstruction, ...]):
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """The next pages and the next new instructions of a batch; they need not match, and either may be empty."""
+    """The next pages and the next new instructions of a batch. They need not match, and either may be empty."""
 
     pages: Sequence[bytes] = ()
     instructions: NewInstructions = field(default_factory=InstructionRows)
 
 
 def one_ahead(parts: Iterable[_Part]) -> Generator[_Part]:
-    """Yield the parts; while one is stored, another thread makes the next one, until this is closed."""
+    """Yield the parts. While one is stored, another thread makes the next one, until this generator is closed."""
     remaining = iter(parts)
     with ThreadPoolExecutor(1) as beside:
         coming = beside.submit(next, remaining, None)
@@ -140,7 +140,7 @@ def _shortened(new: NewInstruction, mark: str) -> str | None:
 
 _ROWS_AT_ONCE = 1_000
 _VALUES_OF_PEOPLE = 3
-"""The last values of a canonical text say who is paid: fields, payee, content."""
+"""The number of values at the end of a canonical text that say who is paid: fields, payee, content."""
 
 
 def kept_of(texts: Iterable[bytes]) -> list[bytes]:
@@ -159,8 +159,9 @@ def people_of(texts: Iterable[bytes], kept: Iterable[bytes], salts: Iterable[byt
 class OpeningDigests:
     """Accumulates the digests (SHA-256) and totals of a batch while it is stored.
 
-    The digest of the instructions stays the same when payees are forgotten: the values that say who is paid enter it as
-    a salted digest. Forgetting also removes the salt, and without the salt nobody can guess a payee from the digest.
+    The digest of the instructions stays the same when payees are forgotten, because it covers only a salted digest of
+    the values that say who is paid. Forgetting also removes the salt, and without it nobody can guess a payee from the
+    digest.
     """
 
     def __init__(self, batch: NewBatch, first_instruction: int) -> None:
@@ -197,10 +198,10 @@ class OpeningDigests:
             self.counted[kind] = later if before is None else before.and_later(later)
 
     def stored(self, lines: Iterable[tuple[Any, ...]]) -> None:
-        """Add stored instructions: number, the one it replaces, the values of a `NewInstruction`, salt, and digest.
+        """Add stored instructions: number, replaced instruction, the values of a `NewInstruction`, salt, and digest.
 
-        Those whose people were forgotten have neither values about them nor a salt. Raises `InternalError` if a number
-        is missing, a value contains NUL, or people are others than the digest is of.
+        An instruction whose payee was forgotten has neither values about the payee nor a salt. Raises `InternalError`
+        if a number is missing, a value contains NUL, or the values about a payee do not match their digest.
         """
         remaining = iter(lines)
         while group := list(islice(remaining, _ROWS_AT_ONCE)):
@@ -222,7 +223,7 @@ class OpeningDigests:
         self._known_sha256.update(f"{known.row}\0{known.instruction}\0".encode())
 
     def opened(self) -> BatchOpened:
-        """Return the opening of the batch, with the digests and totals of everything added."""
+        """Return the opening of the batch, with the digests and totals of all that was added."""
         totals: dict[str, tuple[int, int]] = {}
         for (_, currency), total in self.counted.items():
             rows, minor = totals.get(currency, (0, 0))

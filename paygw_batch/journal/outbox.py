@@ -1,10 +1,10 @@
 """Keeps the notices meant for people, and says which of them may be sent now, for every store.
 
-A notice is durable before it is sent, and `claim` books each try durably before it is made. So a crash loses nothing,
-and as long as no process dies, no notice is sent twice. After a crash between sending and `note_sent`, it is sent
-again with the same id.
+A notice is durable before it is sent, and `claim` records each try durably before it is made. So a crash loses no
+notice, and while no process dies, none is sent twice. If a process dies between sending and `note_sent`, the notice is
+sent again with the same id.
 
-Each store has its own SQL: `outbox.sql` in its folder, with the same names.
+Each store has its own SQL: `outbox.sql` in its folder, with the same names of statements.
 """
 
 import json
@@ -19,7 +19,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.journal.values import KeptNotice, NewNotice, Occasion
 
 FIRST_PAUSE = timedelta(minutes=10)
-"""The pause between the first two tries; each later pause is twice as long. No try takes nearly as long."""
+"""The pause between the first two tries; each later pause is twice as long. A try itself is much shorter."""
 LONGEST_PAUSE = timedelta(hours=6)
 GIVEN_UP_AFTER = timedelta(days=5)
 
@@ -27,21 +27,21 @@ OUTBOX_PARTS: Mapping[str, str] = {
     "notice": "number, id, occasion, subject, batch, recipient, written_at, content, tries, tried_at, next_at, sent_at,"
     " problem"
 }
-"""The columns of a `KeptNotice`, in its order."""
+"""The columns of a `KeptNotice`, in the order of its fields."""
 
 
 def next_try(tries: int, written_at: str, now: datetime) -> str | None:
-    """Return when to try a notice again after `tries` tries; None: never."""
+    """Return the time to try a notice again after `tries` tries; None if it is given up."""
     later = now + min(FIRST_PAUSE * 2 ** min(tries - 1, 16), LONGEST_PAUSE)
     return timestamp(later) if later < datetime.fromisoformat(written_at) + GIVEN_UP_AFTER else None
 
 
 class Outbox(ABC):
-    """The outbox of one journal, open until its place closes it. Call it from one thread."""
+    """The outbox of one journal, open until the journal's place closes it. Call it from one thread."""
 
     def add(self, notices: Iterable[NewNotice], at: str) -> None:
         """Make notices durable, at most one for each subject and recipient."""
-        if kept := list(notices):  # before the transaction, which a run may wait for
+        if kept := list(notices):  # made before the transaction begins, because a run may wait for its end
             with self._writing():
                 self._add(kept, at)
 
@@ -52,7 +52,7 @@ class Outbox(ABC):
     def claim(self, notice: KeptNotice, content: Mapping[str, Any], now: datetime) -> bool:
         """Record durably that a notice is being sent, with its text; return False if another process was faster.
 
-        Call it before each try: nobody else sends the notice until the next try is due.
+        Call it before each try. No other process sends the notice until the next try is due.
         """
         with self._writing():
             claimed = self._run(
@@ -76,7 +76,7 @@ class Outbox(ABC):
             self._run("note_problem", number=notice.number, problem=problem)
 
     def hurry(self, now: datetime) -> None:
-        """Make due any notice that waits for its next try or was given up, but not one that is being sent."""
+        """Make notices due that wait for their next try or were given up, except those that are being sent."""
         with self._writing():
             self._run("hurry", now=timestamp(now), before=timestamp(now - FIRST_PAUSE))
 
@@ -106,7 +106,7 @@ class Outbox(ABC):
         return [_kept(line) for line in self._run("due", now=timestamp(now), **limits)]
 
     def _add(self, notices: Iterable[NewNotice], at: str, process: int | None = None) -> None:
-        """Add notices inside the open transaction; with `process`, they are due when that one is over."""
+        """Add notices inside the open transaction. With `process`, they are due once that process is over."""
         for notice in notices:
             for recipient in notice.recipients:
                 self._run(

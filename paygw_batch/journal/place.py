@@ -22,10 +22,10 @@ KeepBeside = Callable[[Sequence[NotedBeside]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalPlace(ABC):
-    """The place of an endpoint's journal. Each method opens it again: nothing is held between calls.
+    """The place of an endpoint's journal. Each method opens the journal again: nothing is held between calls.
 
-    `known_dir` has a folder for each journal that this user knows. `now` is the clock, in UTC, ISO 8601 with `Z`. Other
-    processes see the holder's `command`.
+    `known_dir` has a folder for each journal that this user knows. `now` returns the time in UTC, ISO 8601 with `Z`.
+    While a process holds the journal, other processes see the `command` that it passed.
     """
 
     endpoint: EndpointIdentity
@@ -47,31 +47,31 @@ class JournalPlace(ABC):
 
     @abstractmethod
     def make(self, command: str, *, beside: str | None = None) -> Identity | None:
-        """Create the merchant's journal and return its identity; None if there is one already.
+        """Create the merchant's journal and return its identity; None if a journal exists already.
 
         `beside` is the id of the merchant's newest other journal, if there is one. Raises `JournalError` if another
-        journal of the merchant is known and not named.
+        journal of the merchant is known and `beside` does not name it.
         """
 
     @abstractmethod
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> Journal:
         """Open the journal for a run, and hold it until `close`. It must exist, and this host must know it.
 
-        Raises `JournalMissing` if there is none, `JournalHeld` if another run has it, `JournalWentBack` if this host
-        has seen more of it, and `JournalError` for any other reason against using it.
+        Raises `JournalMissing` if there is no journal, `JournalHeld` if another run holds it, `JournalWentBack` if this
+        host has seen newer facts of it, and `JournalError` for any other reason against using it.
         """
 
     @abstractmethod
     def open_to_read(self, *, must_be_known: bool = False) -> JournalReader:
         """Open one snapshot of the journal to read it, even while a run holds it.
 
-        A journal that this host does not know can be read, with a sentence about that in `notes`, unless it
-        `must_be_known`. Raises what `open_to_write` raises, except `JournalHeld`.
+        A journal that this host does not know can be read, and `notes` then has a sentence about that. With
+        `must_be_known` it is refused. Raises the errors of `open_to_write`, except `JournalHeld`.
         """
 
     @abstractmethod
     def holder(self) -> LockHolder | None:
-        """Return the living process that holds the journal; None if nobody does. Takes no lock and touches nothing."""
+        """Return the living process that holds the journal, or None. Takes no lock and touches nothing."""
 
     @abstractmethod
     def outbox(self, *, write: bool) -> AbstractContextManager[Outbox]:
@@ -80,7 +80,8 @@ class JournalPlace(ABC):
     def _require_own(self, journal_id: str, names: Collection[EndpointIdentity]) -> bool:
         """Return whether our endpoint is new to a journal that knows its merchant by `names`.
 
-        Raises `JournalError` if another journal of this user pays for it: the new name would make two merchants one.
+        Raises `JournalError` if another journal of this user pays for the endpoint: the new name would join two
+        merchants.
         """
         if self.endpoint in names or not self.endpoint.consumer_key_sha256:
             return False
@@ -103,15 +104,15 @@ class JournalPlace(ABC):
 
     @abstractmethod
     def _noting(self) -> AbstractContextManager[Tables]:
-        """Run the block in one durable transaction; no other process adds to the audit trail meanwhile."""
+        """Run the block in one durable transaction; meanwhile no other process adds to the audit trail."""
 
     @contextmanager
     def beside(self) -> Iterator[KeepBeside]:
-        """Give a function that records notes durably while a run may hold the journal: in each call all or none.
+        """Yield a function that records notes durably while a run may hold the journal. It records all notes or none.
 
-        A connection that is of no use any more is opened again. If its answer was lost, the notes are recorded a second
-        time, as a gateway sends a notification again: judging them changes nothing then. It raises `JournalHeld` if a
-        write of the run takes too long, and `JournalError`.
+        The function opens a broken connection again. If the answer to a write was lost, the notes are recorded a second
+        time; this is harmless, because gateways repeat notifications too, and judging one twice changes nothing. The
+        function raises `JournalHeld` if a write of the run takes too long, and `JournalError`.
         """
         with ExitStack() as opened:
             keepers: list[KeepBeside] = []
@@ -130,7 +131,7 @@ class JournalPlace(ABC):
 
     @abstractmethod
     def _beside_once(self) -> AbstractContextManager[KeepBeside]:
-        """Give the same on one connection, which may fail at any call."""
+        """Yield such a function for one connection; it may fail at any call."""
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
         """Record the withdrawal of a signed plan or order durably, even while a run holds the journal."""

@@ -1,4 +1,4 @@
-"""Declares the interfaces that a run sends with: the journal, the shared run, and the limits of all workers."""
+"""Declares the interfaces through which a run sends: the journal, the shared run, and the limits of all workers."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,7 @@ VerifyProgress = Callable[[int, int], None]
 
 
 def unwatched(done: int, rows: int) -> None:
-    """Show no progress."""
+    """Report no progress."""
 
 
 class EngineJournal(Protocol):
@@ -27,23 +27,24 @@ class EngineJournal(Protocol):
     async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
         """Return the next READY instructions of a batch, at most `limit`, in the sheet's order; none at its end.
 
-        Each is given once. One that evidence contradicts is held, and left out, until a person settles it: a row that
-        was released, and that the gateway or a statement then says is paid.
+        Each instruction is returned once. A row that evidence contradicts is left out until a person settles it: for
+        example, a released row that a statement then calls paid.
         """
         ...
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Make facts durable in one transaction, and move their instructions; return the effect of each.
+        """Make facts durable in one transaction, and move their instructions; return the effect of each fact.
 
-        On return, everything is on stable storage. Raises `JournalUnwritable`, and from then on for every further call.
+        On return, all facts are on stable storage. Raises `JournalUnwritable`, and from then on raises it at every
+        call.
         """
         ...
 
     def may_leave(self, age_s: float) -> bool:
-        """Whether a request may leave now whose intent was handed in `age_s` seconds ago, sleep included.
+        """Whether a request may leave now whose intent was passed to `append` `age_s` seconds ago, sleep included.
 
-        False once the journal could not be written, or another process can have taken the row over. Asked immediately
-        before the first byte: it never waits, and asks no other machine.
+        Returns False once the journal could not be written, or another process can have taken over the row. It is
+        called immediately before the first byte, so it never waits and asks no other machine.
         """
         ...
 
@@ -53,16 +54,16 @@ class EngineJournal(Protocol):
 
 
 class CountedKind(StrEnum):
-    """The meaning of an outcome for the limits."""
+    """How an outcome counts for the limits."""
 
     ANSWERED = "answered"
-    """The gateway took the order."""
+    """The gateway accepted the order."""
     REJECTED = "rejected"
     UNKNOWN = "unknown"
 
 
 class CountedOutcomes(NamedTuple):
-    """A run of equal outcomes; `reason` is set for rejections."""
+    """Successive outcomes of the same kind, `times` of them; `reason` is set for rejections."""
 
     kind: CountedKind
     reason: str
@@ -70,19 +71,19 @@ class CountedOutcomes(NamedTuple):
 
 
 class GateStopKind(StrEnum):
-    """Why no worker may send."""
+    """The reasons why no worker may send."""
 
     IN_DOUBT = "in_doubt"
     """Successive rows were in doubt."""
     REJECTED = "rejected"
     """Successive rows were rejected for one reason."""
     REQUESTED = "told"
-    """One worker stopped, for the reason it gives."""
+    """A worker stopped, for the reason that it gives."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateStop:
-    """The reason why no worker may send, and the number of successive rows with it."""
+    """The reason why no worker may send, and the number of successive rows with this reason."""
 
     kind: GateStopKind
     count: int
@@ -91,9 +92,10 @@ class GateStop:
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """The report of a process that sends to the gate. The limits are those of its configuration.
+    """A sending process's report to the gate. The limits are those of its configuration.
 
-    `rest_s`: the gateway asked it for a pause. `stop`: why it has stopped.
+    `rest_s` is the pause that the gateway asked it for. `stop` is the reason why the process has stopped; empty if it
+    has not.
     """
 
     stop_after_in_doubt: int
@@ -105,9 +107,9 @@ class GateReport:
 
 @dataclass(frozen=True, slots=True)
 class GateShare:
-    """The share of one of `senders` processes: `before` of them come before it. A limit is None if no person set it.
+    """The share of the limits for a process. `senders` processes send; `before` of them come before this one.
 
-    `rest_s`: how long the gateway asked for a rest.
+    A limit is None if no person set it. `rest_s` is the pause that the gateway asked for.
     """
 
     senders: int
@@ -119,10 +121,10 @@ class GateShare:
 
 
 class Gate(Protocol):
-    """The limits of an endpoint over all processes, as one of them uses them. Called from one thread at a time."""
+    """The limits of an endpoint over all processes, as one process uses them. Called from one thread at a time."""
 
     def open(self) -> None:
-        """Begin a run that a person started, and lift the stop of the one before."""
+        """Begin a run that a person started, and lift the stop of the run before."""
         ...
 
     def ask(self, report: GateReport) -> GateShare:
@@ -130,7 +132,7 @@ class Gate(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave the share to others."""
+        """Give this process's share back to the other processes."""
         ...
 
 
@@ -147,7 +149,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class GateState:
-    """The gate as shown to people. A limit is None if no person set it: then the configuration applies.
+    """The gate as shown to people. If no person set a limit, it is None, and the configuration applies.
 
     Times are UTC, ISO 8601; empty: never.
     """
@@ -168,7 +170,7 @@ class GateState:
 class LimitChange:
     """A person's decision about the limits over all workers; None leaves a limit unchanged.
 
-    `is_as_configured`: limits that are not named are removed, and the configuration applies again.
+    With `is_as_configured`, limits that are not named are removed, and the configuration applies again.
     """
 
     by: str
@@ -178,12 +180,12 @@ class LimitChange:
 
 
 JOBS_SCHEMA = "paygw_jobs"
-"""The schema of the database that holds the jobs of workers, and the last result of each; no journal reads it."""
+"""The schema of the database with the jobs of workers and the last result of each job; no journal reads it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedRun:
-    """A run of a batch (`batch` is its number in the journal) that workers send together, in its present state."""
+    """The present state of a run that workers send together. `batch` is the batch's number in the journal."""
 
     number: int
     batch: int
@@ -194,7 +196,7 @@ class SharedRun:
 
 @dataclass(frozen=True, slots=True)
 class RowBeingSent:
-    """A row of a batch (`row` counts in its sheet) that a living process has in flight."""
+    """A row of a batch that a living process has in flight. `row` is its number in the sheet."""
 
     instruction: int
     row: int
@@ -205,9 +207,10 @@ class RowBeingSent:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLife:
-    """A worker process that lives, or died and left rows in flight.
+    """A worker process that is alive, or that died and left rows in flight.
 
-    `batch` says where it is; None: it waits. `rows` counts the rows that it has sent. Times are UTC, ISO 8601 with `Z`.
+    `batch` is the batch that it is sending; None if it waits. `rows` counts the rows that it has sent. Times are UTC,
+    ISO 8601 with `Z`.
     """
 
     host: str
@@ -232,7 +235,7 @@ class RunNow:
 
 @dataclass(frozen=True, slots=True)
 class SharedWork:
-    """The work of all hosts at one moment: their workers, the runs that they send, and their limits."""
+    """The work of all hosts at one moment: their workers, the runs being sent, and the limits."""
 
     workers: Sequence[WorkerLife]
     runs: Sequence[RunNow]
@@ -241,10 +244,10 @@ class SharedWork:
 
 @dataclass(frozen=True, slots=True)
 class TimetableJob:
-    """A job of the timetable: whether it waits or is being done, and its last result, of any host.
+    """A job of the timetable: whether it waits or is being done, and its last result on any host.
 
-    `attempts` counts the tries that failed; `due_at` says when the next one is. `missed_at` is the last time at which
-    it was due and no worker ran it. Times are UTC, ISO 8601 with `Z`.
+    `attempts` counts the tries that failed, and `due_at` is the time of the next try. `missed_at` is the last time at
+    which the job was due and no worker ran it. Times are UTC, ISO 8601 with `Z`.
     """
 
     name: str
@@ -259,35 +262,35 @@ class TimetableJob:
 
 
 class RunOfWorkers(Protocol):
-    """A run that was handed over to workers."""
+    """A run that was handed over to workers (a shared run)."""
 
     def look(self) -> SharedRun:
-        """Return the run as it is now."""
+        """Return the present state of the run."""
         ...
 
     def has_workers(self) -> bool:
-        """Whether a worker lives."""
+        """Whether a worker is alive."""
         ...
 
     def stop(self, reason: str) -> None:
-        """Let no worker start another row of it. The first reason counts."""
+        """Let no worker start another row of the run. If it is called again, the first reason stays."""
         ...
 
 
 T = TypeVar("T")
 
 JUDGED_AT_ONCE = 1_000
-"""About how many notifications a run judges before it goes on."""
+"""The approximate number of notifications that a run judges before it sends again."""
 
 
 class JournalThread:
-    """Makes an engine's calls to a journal, one after the other, in the same thread."""
+    """Makes an engine's calls to a journal in one thread, one after the other."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     async def call(self, call: Callable[[], T]) -> T:
-        """Make a call. Its turn ends with the call, even if nobody waits for it any more."""
+        """Make a call, and wait for it to end even if the caller is cancelled."""
         calling = asyncio.get_running_loop().run_in_executor(self._thread, call)
         try:
             return await asyncio.shield(calling)
@@ -302,7 +305,7 @@ class JournalThread:
 
 
 class SendingJournal(Protocol):
-    """The calls of a journal that an engine's journal makes."""
+    """The methods of a journal that `CallsInTurn` and its subclasses call."""
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Make facts durable in one transaction."""
@@ -320,7 +323,7 @@ class SendingJournal(Protocol):
 
 
 class CallsInTurn:
-    """Makes the calls that an engine's journal has in common, each in its turn."""
+    """Makes an engine's calls to a journal one at a time, for every store."""
 
     def __init__(self, journal: SendingJournal) -> None:
         self._journal = journal
@@ -329,12 +332,12 @@ class CallsInTurn:
         self._last_row: dict[int, int] = {}
 
     async def call(self, call: Callable[[], T]) -> T:
-        """Make a call to the journal in its turn."""
+        """Make a call to the journal after the calls before it."""
         async with self._turn:
             return await self._thread.call(call)
 
     async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
-        """Return the next rows, as `EngineJournal` does."""
+        """Return the next rows that are due, as `EngineJournal` does."""
         return await self.call(partial(self._next, batch, limit))
 
     async def judge_arrivals(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:

@@ -1,7 +1,7 @@
 """Replays the journal and compares the tables with its facts, for every store.
 
-Lines are read side by side in the order of instructions (the instruction, its facts, its order ids), so memory does not
-grow with the journal. Anything that only one store has is checked by its own `verify`.
+Instructions, their facts and their order ids are read side by side, in the order of instructions, so memory does not
+grow with the journal. The `verify` module of each store checks the tables that only this store has.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ _ROWS_A_STEP = 1_000
 def check_batches(tables: Tables) -> Mapping[str, int]:
     """Check every batch, with its pages, instructions and known rows, against the facts about it; return counts.
 
-    Raises `JournalCorrupt` also if other people were forgotten, or other things about them, than these facts say.
+    Raises `JournalCorrupt` also if other people, or other values about them, are gone than these facts say.
     """
     openings: dict[int, tuple[BatchOpened, str]] = {}
     forgotten: list[tuple[int, BatchForgotten]] = []
@@ -46,7 +46,7 @@ def check_batches(tables: Tables) -> Mapping[str, int]:
 def _check_openings(
     tables: Tables, openings: Mapping[int, tuple[BatchOpened, str]], forgotten: Collection[int]
 ) -> None:
-    """Check batches against the facts that opened them, each with its time."""
+    """Check batches against the facts that opened them, which `openings` has with their times."""
     if [number for number, *_ in tables.run("batch_ids")] != sorted(openings):
         raise JournalCorrupt(say("The batches of the journal do not match the facts that opened them."))
     for number, (opened, at) in openings.items():
@@ -59,7 +59,7 @@ def _check_openings(
                     part="opened_at",
                 )
             )
-        # Only the fact says who opened and approved it.
+        # The tables do not say who opened and approved a batch, so these values are the fact's own.
         batch = replace(NewBatch(*about), by=opened.by, approvals=opened.approvals, plan_sha256=opened.plan_sha256)
         stored = _digested(tables, number, OpeningDigests(batch, opened.first_instruction))
         if number in forgotten and stored.pages == 0:
@@ -101,12 +101,12 @@ def check_moves(tables: Tables) -> None:
 
 
 def check_trail(tables: Tables) -> int:
-    """Return the number of entries of the audit trail. Raises `JournalCorrupt` at one that does not follow."""
+    """Return the number of entries of the audit trail. Raises `JournalCorrupt` at an entry that does not follow."""
     return follow_trail((AuditEntry(*line) for line in tables.stream("whole_trail")), tables.identity.journal_id)
 
 
 def check_heard(tables: Tables, forgotten: Sequence[BatchForgotten]) -> None:
-    """Raise `JournalCorrupt` unless the personal data of facts is there, and evidence moved the rows that it says."""
+    """Raise `JournalCorrupt` unless facts have their personal data, and evidence moved the rows that it names."""
     before = max((fact.before for fact in forgotten), default="")
     orders = [0, *(number for fact in forgotten for number in fact.orders)]
     if lost := tables.run("unsaid", before=before, orders=orders):
@@ -116,7 +116,7 @@ def check_heard(tables: Tables, forgotten: Sequence[BatchForgotten]) -> None:
 
 
 class _Row(NamedTuple):
-    """Where an instruction is, as its facts say: `STATE` of the tables."""
+    """The state of an instruction as its facts give it, with the columns of the table `state`."""
 
     standing: Standing = Standing()
     inherited: int = 0
@@ -126,20 +126,20 @@ class _Row(NamedTuple):
     fact: int | None = None
 
     def columns(self) -> tuple[Any, ...]:
-        """Return it as the table `state` has it."""
+        """Return the values as the table `state` has them."""
         return (*self.standing, *self[1:])
 
 
 _FRESH = _Row()
 _INTENDED, _RELEASED, _REPLACED = FactKind.INTENDED.value, FactKind.RELEASED.value, FactKind.REPLACED.value
-"""Python 3.11 calls a function each time that a member of an enum is named."""
+"""The words of three kinds, as constants, because naming a member of an enum costs a function call in Python 3.11."""
 
 
 class _Path(NamedTuple):
-    """Where kinds of facts lead: the end, and where it was before the last move.
+    """The result of a sequence of kinds of facts: the standing after the last move, and the standing before it.
 
-    `refused` has for each fact the state that it did not fit; None: it moved the row. The others are places: of the
-    latest intent, of the first that may have left, and of the newest move.
+    `refused` has for each fact the state that the fact did not fit, or None if it moved the row. The others are places
+    in the sequence: of the latest intent, of the first intent that may have left, and of the newest move.
     """
 
     standing: Standing
@@ -152,7 +152,7 @@ class _Path(NamedTuple):
 
 @lru_cache(maxsize=1_024)
 def _path(start: Standing, kinds: tuple[tuple[str, int], ...]) -> _Path:
-    """Replay kinds of facts, each with its attempt: most rows have the same few."""
+    """Replay kinds of facts, each with its attempt. Results are cached: most rows have one of few sequences."""
     standing = before = start
     refused: list[State | None] = []
     intent = first_sent = newest = None
@@ -175,7 +175,7 @@ def _path(start: Standing, kinds: tuple[tuple[str, int], ...]) -> _Path:
 
 @dataclass(slots=True)
 class RowReplay:
-    """Replays every instruction's facts, in the order of their numbers, and compares the result with the stored one."""
+    """Replays every instruction's facts in the order of their numbers, and compares the result with the tables."""
 
     tables: Tables
     progress: VerifyProgress
@@ -185,10 +185,10 @@ class RowReplay:
         )
     )
     _left_to: dict[int, tuple[_Row, set[str]]] = field(default_factory=dict)
-    """What replaced instructions left to their successors: where they were, and their order ids."""
+    """The rows and order ids that replaced instructions passed on to their successors."""
 
     def run(self) -> Counter[str]:
-        """Return the counts. Raises `JournalCorrupt` at the first instruction that is not where its facts lead."""
+        """Return the counts. Raises `JournalCorrupt` at the first instruction whose state contradicts its facts."""
         run, stream, counts = self.tables.run, self.tables.stream, self.counts
         batches = {number: (batch, operation) for number, batch, operation in run("batch_ids")}
         ((rows,),) = run("count_instructions")
@@ -235,7 +235,7 @@ class RowReplay:
     def _replayed(
         self, number: int, client_orderid: str, replaces: int | None, facts: Sequence[tuple[Any, ...]]
     ) -> tuple[_Row, set[str]]:
-        """Return where the facts of an instruction lead it, and its order ids. Raises `JournalCorrupt`."""
+        """Return the state that the facts of an instruction lead to, and its order ids. Raises `JournalCorrupt`."""
         if replaces is not None and replaces not in self._left_to:
             raise JournalCorrupt(
                 say(
@@ -266,7 +266,7 @@ class RowReplay:
         return _Row(path.standing, start.inherited, order_id, *numbers), ids
 
     def _check_replies(self) -> int:
-        """Return the number of replies. Raises `JournalCorrupt` unless they are those that facts name."""
+        """Return the number of replies. Raises `JournalCorrupt` unless they are exactly those that facts name."""
         count = 0
         for fact, is_of_row, head, body, digest in self.tables.stream("all_replies"):
             count += 1
@@ -282,7 +282,7 @@ class RowReplay:
 
 
 class LinesByInstruction:
-    """Groups lines by their first column, an instruction's number; groups are requested in ascending order."""
+    """Groups lines by their first column, an instruction's number. Groups are requested in ascending order."""
 
     def __init__(self, lines: Iterator[tuple[Any, ...]], noun: str) -> None:
         self._lines = lines
@@ -302,7 +302,7 @@ class LinesByInstruction:
         return group
 
     def end(self) -> None:
-        """Raise `JournalCorrupt` if lines are left."""
+        """Raise `JournalCorrupt` if there are lines that no group had."""
         if self._next is not None:
             raise JournalCorrupt(
                 say(

@@ -15,14 +15,14 @@ from paygw_batch.journal.values import Due, RowState, StateTally, TallyKind
 from paygw_batch.language import say
 
 PROVEN_STATEMENT = "proven_statement"
-"""The error code of a row that a proven statement calls rejected. This lifts its quarantine; its mark stays."""
+"""The error code of a row that a proven statement calls rejected. It ends the row's quarantine; its mark stays."""
 
 
 class _States(dict[str, State]):
-    """The states by their words; a CHECK in a table would do the same, at 3 us a write."""
+    """The states by their words. A CHECK in a table would do the same, but would add 3 us to each write."""
 
     def __missing__(self, word: str) -> State:
-        """Refuse a word that we never write."""
+        """Refuse a word that we never write, with `JournalCorrupt`."""
         raise JournalCorrupt(say("An instruction has an unknown state: {state!r}.", state=str(word)[:20]))
 
 
@@ -30,7 +30,7 @@ STATES: Mapping[str, State] = _States({state.value: state for state in State})
 
 
 class RowStanding(NamedTuple):
-    """An instruction about to move. `order_id` is that of its next attempt; `quarantined_since`: as in `Clash`."""
+    """An instruction about to move. `order_id` is that of its next attempt; `quarantined_since` is as in `Clash`."""
 
     number: int
     client_orderid: str
@@ -40,7 +40,7 @@ class RowStanding(NamedTuple):
 
 
 def row_standing(columns: Sequence[Any]) -> RowStanding:
-    """Return the standing that a line of the statement `standings` holds."""
+    """Return the standing in a line of the statement `standings`."""
     number, client_orderid, order_id, state, attempt, generation, duplicate_of, since = columns
     return RowStanding(
         number, client_orderid, order_id, Standing(STATES[state], attempt, generation, duplicate_of), since
@@ -55,14 +55,14 @@ def storable(text: str) -> str:
 def amendable(state: State, possible_duplicate_of: int | None) -> bool:
     """Whether an amended row may replace the payment: it is rejected, or no attempt of it can have been paid.
 
-    A row that a person called not received is neither: it may have been paid all the same. For a row that a person
-    called rejected, the quarantine must be over as well: `is_in_quarantine`.
+    A ready row that a person called not received is not amendable, because it may have been paid all the same. For a
+    row that a person called rejected, the caller also checks that the quarantine is over (`is_in_quarantine`).
     """
     return state is State.REJECTED or (state is State.READY and possible_duplicate_of is None)
 
 
 def next_order_id(row: RowStanding, *, suffix: bool, is_used: Callable[[str], bool]) -> str:
-    """Return the order id of a released row's next attempt: the same again, or the next suffix that was never used."""
+    """Return the order id of a released row's next attempt: the same as before, or one with the next unused suffix."""
     if not suffix:
         return row.order_id
     generation = row.standing.generation + 1
@@ -74,7 +74,7 @@ def next_order_id(row: RowStanding, *, suffix: bool, is_used: Callable[[str], bo
 _AT_ONCE = 10_000
 _WALKED_AT_ONCE = 1_000
 _COMMON_ROWS = 20_000
-"""From this many matches on, reading the batch row by row beats sorting them."""
+"""The number of matching rows from which reading the batch row by row is faster than sorting the matches."""
 NO_LIMIT = 2**62
 
 
@@ -125,7 +125,7 @@ def find_rows(
 
 
 def described(tables: Tables, pairs: Iterable[tuple[int, int]]) -> Iterator[RowState]:
-    """Yield rows, given as (row, instruction), with everything that people read about them."""
+    """Yield the full `RowState` of rows that are given as (row, instruction)."""
     remaining = iter(pairs)
     while group := list(islice(remaining, _AT_ONCE)):
         lines = {line[0]: line for line in tables.run("row_states", numbers=[number for _, number in group])}
@@ -142,7 +142,7 @@ def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[Due]:
     while len(rows) < limit and (lines := tables.run("due", batch=batch, after=after, limit=at_once)):
         due, after = due_of(lines), lines[-1][1]
         rows += due
-        if not due:  # very many rows may have ended already
+        if not due:  # there may be very many rows here that have ended
             at_once = _AT_ONCE
             ready = [State.READY.value]
             if not are_many(tables, batch, ready):
@@ -154,7 +154,7 @@ def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[Due]:
 
 
 def due_of(lines: Iterable[Sequence[Any]]) -> list[Due]:
-    """Return the rows that are due. Raises `JournalCorrupt` if the state of one does not follow from its facts."""
+    """Return the rows that are due. Raises `JournalCorrupt` if a row's state does not follow from its newest fact."""
     rows = []
     for line in lines:
         number, row, client_orderid, country, currency, amount, form, fields, order_id, *standing = line[:12]
@@ -162,8 +162,8 @@ def due_of(lines: Iterable[Sequence[Any]]) -> list[Due]:
         if STATES[state] is not State.READY:
             continue
         leads_to, attempt = (State.READY, inherited) if kind is None else (LEADS_TO.get(FactKind(kind)), told_attempt)
-        # The state decides that the row is sent, so it is checked against the row's newest fact, which the chain
-        # protects: a line of the table that was changed must not have a paid row sent again.
+        # The state decides that the row is sent, so it is compared with the row's newest fact, which the chain
+        # protects: a changed line of the table must not cause a paid row to be sent again.
         if fact != newest or leads_to is not State.READY or attempt != standing[0]:
             raise JournalCorrupt(
                 say("The state of instruction {number} does not follow from its newest fact.", number=number)
@@ -196,7 +196,7 @@ def _numbered(tables: Tables, batch: int, numbers: Collection[int], after: int) 
 
 
 def _in_states(tables: Tables, about: Mapping[str, Any], after: int, limit: int | None) -> Iterator[tuple[int, int]]:
-    """Yield row and instruction of the rows after `after` that are as `about` says."""
+    """Yield row and instruction of the rows after `after` that are in the states of `about`, and old enough."""
     if limit is not None and are_many(tables, about["batch"], about["states"]):
         at_once, left = max(limit, _WALKED_AT_ONCE), limit
         while left > 0 and (lines := tables.run("rows_walked", **about, after=after, limit=at_once)):
@@ -204,7 +204,7 @@ def _in_states(tables: Tables, about: Mapping[str, Any], after: int, limit: int 
             yield from wanted[:left]
             left, after = left - len(wanted), lines[-1][0]
         return
-    # Read them all at once: the caller may write to the journal between two rows.
+    # All rows are read before the first is yielded, because the caller may write to the journal in between.
     found_rows, instructions = array("q"), array("q")
     most = NO_LIMIT if limit is None else limit
     for row, instruction in tables.stream("rows_in", **about, after=after, limit=most):
@@ -214,5 +214,5 @@ def _in_states(tables: Tables, about: Mapping[str, Any], after: int, limit: int 
 
 
 def are_many(tables: Tables, batch: int, states: list[str]) -> bool:
-    """Whether many rows of a batch are in some states: reading the whole batch is then cheaper than sorting them."""
+    """Whether many rows of a batch are in some states, so that reading the whole batch is faster than sorting them."""
     return tables.run("many_in", batch=batch, states=states, limit=_COMMON_ROWS) == [(_COMMON_ROWS,)]

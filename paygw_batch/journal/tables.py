@@ -1,4 +1,4 @@
-"""Declares how the parts of the journal that every store shares ask its tables: by the names of statements."""
+"""Declares the interface to a store's tables for the code that all stores share: statements are run by name."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,19 +10,19 @@ from paygw_batch.journal.values import Identity
 
 
 class Tables(Protocol):
-    """The tables of one journal: its named SQL, and the further duties of a store."""
+    """The tables of one journal: its named SQL statements, and locks and writes that differ between stores."""
 
     @property
     def identity(self) -> Identity:
-        """Which journal it is."""
+        """The identity of the journal."""
         ...
 
     def run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement, and return all it finds. A list is never empty."""
+        """Run a statement, and return all its rows. A list among the values is never empty."""
         ...
 
     def stream(self, name: str, **values: Any) -> Iterator[tuple[Any, ...]]:
-        """Run a statement, and yield its rows without holding all of them."""
+        """Run a statement, and yield its rows without holding all of them in memory."""
         ...
 
     def each(
@@ -32,37 +32,37 @@ class Tables(Protocol):
         ...
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
-        """Write an order id that no instruction of the operation has."""
+        """Add an order id that no instruction of the operation has yet."""
         ...
 
     def lock_rows(self, numbers: Sequence[int]) -> bool:
-        """Let nobody move these instructions until the open transaction ends; return whether somebody may have."""
+        """Let no other process move these instructions until the open transaction ends; return whether one may have."""
         ...
 
     def withdraw_in_turn(self) -> None:
-        """Let no other transaction withdraw a document, or use one, until the open one ends."""
+        """Let no other transaction withdraw a document, or use one, until the open transaction ends."""
         ...
 
 
 MOVE_LINES = [(move.before.value, move.kind.value, move.after.value, *move[3:]) for move in MOVES.values()]
-"""The table `move`."""
+"""The lines of the table `move`."""
 _HEAD = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
 VALUE = re.compile(r"(?<!:):([a-z][a-z0-9_]*)")
-"""The place of a value in a statement."""
+"""The place of a value in a statement: `:name`."""
 
 
 FILES = ("state.sql", "evidence.sql", "journal.sql", "replay.sql", "forget.sql")
-"""The files of statements about the journal itself; a store's own may lack some."""
+"""The files of statements about the journal itself. A store's own folder may lack some of them."""
 ON_SQLITE = ((r"= ANY \(:(\w+)\)", r"IN (SELECT value FROM carray(:\1))"), (r"\bstrpos\(", "instr("))
 ON_POSTGRES = (
     (r"\s+INDEXED BY \w+", ""),
     (r"CROSS JOIN (?=\w+ (?:\w+ )?ON\b)", "JOIN "),
     (r"\bjson_array\(", "json_build_array("),
 )
-"""A store's replacements in the statements that all stores share: patterns, and their texts.
+"""Each store's replacements in the shared statements: patterns, and their texts.
 
-SQLite is given the order of joins and some indexes, because it does not know how many rows there are.
+For SQLite, the statements name the order of joins and some indexes, because it does not know the sizes of tables.
 """
 
 
@@ -74,7 +74,7 @@ def named_sql(
     *,
     is_psycopg: bool = False,
 ) -> dict[str, str]:
-    """Return the statements and parts of a store's files and the shared ones, by name, for psycopg in its notation."""
+    """Return the statements of a store's own and the shared files, by name; psycopg's notation is an option."""
     texts = []
     for place in (package, package.rpartition(".")[0]):
         for file in files:
@@ -95,7 +95,7 @@ def named_sql(
         known |= {name: text} if kind == "part" else {}
     if not is_psycopg:
         return statements
-    # psycopg looks for its own values only where there are any: then alone a per cent sign is written twice.
+    # psycopg looks for placeholders only in statements that get values, so only these write a per cent sign twice.
     return {
         name: VALUE.sub(r"%(\1)s", text.replace("%", "%%")) if VALUE.search(text) else text
         for name, text in statements.items()
@@ -103,7 +103,7 @@ def named_sql(
 
 
 def with_triggers(script: str) -> str:
-    """Return a script that makes tables, with the bodies of the triggers that move rows."""
+    """Return a script that creates tables, with the bodies of the triggers that move rows filled in."""
     for name, body in named_sql(__package__, ("moves.sql",), {}, ()).items():
         script = script.replace(f"{{{name}}}", body)
     return script

@@ -1,4 +1,4 @@
-"""Defines the values that cross the journal's port."""
+"""The values that callers of the journal give to it and get from it."""
 
 import hashlib
 import json
@@ -18,7 +18,10 @@ canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=Fa
 
 @dataclass(frozen=True, slots=True)
 class ClockSeen:
-    """Our clock compared with a reply's `Date`; `ahead_s` is negative if ours was behind. The rest: earlier notes."""
+    """A comparison of our clock with the `Date` of a reply; `ahead_s` is negative if our clock was behind.
+
+    `was_behind_s`, `behind_from` and `behind_until` keep the result of earlier comparisons.
+    """
 
     our_time: str
     gateway_date: str
@@ -30,16 +33,16 @@ class ClockSeen:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The journal and its head: the number of its last fact (0: none) and the fact's hash, in hex."""
+    """A journal's identity and newest state. `seq` is the number of its last fact (0: none), `hash` its hash in hex."""
 
     journal_id: str
     """32 hex digits, assigned when the journal was created."""
     seq: int
     hash: str
     newest_time: str
-    """No fact and no evidence is later."""
+    """The newest time in the journal: no fact and no evidence is later."""
     taken_in: int
-    """The fact by which the last notification arrived that was judged; 0: none was."""
+    """The number of the fact by which the last judged notification arrived; 0 if none was judged."""
     clock: ClockSeen | None
     """The last recorded difference between our clock and the gateway's; None: no reply had a `Date`."""
 
@@ -67,9 +70,9 @@ class NewInstruction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Amendment:
-    """A row that replaces a rejected or never sent payment: the old instruction's number.
+    """A row that replaces a rejected or never sent payment, whose number is `instruction`.
 
-    A payment rejected only on a person's word is replaced only if its attempt left no later than `cutoff`.
+    A payment that is rejected only on a person's word is replaced only if its attempt left no later than `cutoff`.
     """
 
     row: int
@@ -79,7 +82,7 @@ class Amendment:
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """A batch about to be opened. `sheet_sha256` is the digest of the file's bytes, which finds the batch of a path."""
+    """A batch about to be opened. `sheet_sha256` is the digest of the file's bytes; by it a path's batch is found."""
 
     batch: str
     operation: str
@@ -90,9 +93,9 @@ class NewBatch:
     sheet_path: str = ""
     """The path of the sheet when its batch was opened; the reconciliation goes beside it."""
     by: str = ""
-    """The person who opened it."""
+    """The person who opened the batch."""
     approvals: tuple[str, ...] = ()
-    """Each person who prepared or approved it, if that was required, as recorded by `core/recorded_words`."""
+    """A text for each person who prepared or approved the batch, if that was required: see `core/shown_states.py`."""
     plan_sha256: str = ""
     """The digest of the approved plan."""
 
@@ -120,9 +123,9 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A row whose order id and content the journal already has, as instruction number `instruction`.
+    """A row of a sheet that the journal already has, with the same order id and content, as instruction `instruction`.
 
-    `batch` and `opened_at` are those of the batch that opened it.
+    `batch` and `opened_at` are those of the batch that brought the instruction.
     """
 
     row: int
@@ -133,7 +136,7 @@ class Known:
 
 
 def is_in_quarantine(since: str | None, cutoff: str) -> bool:
-    """Whether a row with this `quarantined_since` must wait: its attempt left after `cutoff`. Both are UTC with `Z`."""
+    """Whether a row must wait: its attempt left after `cutoff`. `since` is its `quarantined_since`. Both are UTC."""
     return since is not None and since > cutoff
 
 
@@ -141,7 +144,7 @@ def is_in_quarantine(since: str | None, cutoff: str) -> bool:
 class Clash:
     """A row whose order id was used for other content. `amendable`: rejected or never sent, and not replaced since.
 
-    `quarantined_since` is when the attempt of a row rejected only on a person's word left; None for all others.
+    `quarantined_since` is the time at which the attempt left, if only a person's word rejects the row; otherwise None.
     """
 
     row: int
@@ -155,15 +158,15 @@ class Clash:
     quarantined_since: str | None = None
 
     def is_replaceable(self, cutoff: str) -> bool:
-        """Whether an amended row may replace the payment now: its attempt left at or before `cutoff`, if it matters."""
+        """Whether an amended row may replace the payment now: it is `amendable`, and not in quarantine at `cutoff`."""
         return self.amendable and not is_in_quarantine(self.quarantined_since, cutoff)
 
 
 @dataclass(frozen=True, slots=True)
 class LookAlike:
-    """A row that pays a payee the same amount as another instruction with another order id.
+    """A row that pays the same amount to the same payee as another instruction under another order id.
 
-    `is_rewritten`: the ids differ only as a program changes them, or a person who retypes one.
+    `is_rewritten`: the two ids differ only by changes that a program makes, or a person who types an id again.
     """
 
     row: int
@@ -205,7 +208,7 @@ class KeptReply:
 
 @dataclass(frozen=True, slots=True)
 class AttemptReply:
-    """The raw reply that attempt `attempt` got, whose outcome was recorded at UTC time `at`."""
+    """The raw reply to attempt `attempt`, whose outcome was recorded at UTC time `at`."""
 
     attempt: int
     at: str
@@ -214,7 +217,7 @@ class AttemptReply:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One fact to append: about attempt `attempt` of instruction number `instruction`, at UTC time `at`."""
+    """A fact to append about attempt `attempt` of instruction number `instruction`, at UTC time `at`."""
 
     instruction: int
     attempt: int
@@ -223,7 +226,7 @@ class Entry:
     reply: KeptReply | None = None
     """The raw reply that led to the fact, if it is kept."""
     heard: Heard | None = None
-    """The evidence that led to it."""
+    """The evidence that led to the fact."""
 
 
 class MoveResult(Enum):
@@ -233,7 +236,7 @@ class MoveResult(Enum):
     NOT_MOVED = "not_moved"
     """The instruction is in another state; the fact is kept as a contradiction."""
     HELD = "held"
-    """It was an intent for a row that evidence holds; nothing of it is kept."""
+    """The fact was an intent for a row that evidence holds; nothing of it is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,23 +263,23 @@ class RowState:
     http_status: int | None
     error_code: str | None
     message: str | None
-    """As recorded by `core/recorded_words`."""
+    """The gateway's message or a sentence of ours, as recorded by `core/shown_states.py`."""
     possible_duplicate_of: int | None
     first_sent_at: str | None
     updated_at: str | None
     intended_at: str | None = None
-    """Time of the latest intent."""
+    """The time of the latest intent."""
     quarantined_since: str | None = None
-    """As in `Clash`."""
+    """The time at which the latest attempt left, if a person's word alone rejects the row; as in `Clash`."""
     endpoint_id: str | None = None
-    """The id of the endpoint that the latest attempt was sent to; None also if that is not known."""
+    """The id of the endpoint that the latest attempt was sent to; None also if the id is not known."""
 
 
 LINE_COLUMNS = (
     *("row", "state", "attempts", "sent_orderid", "purpose", "gateway_status", "gateway_reference", "http_status"),
     *("error_code", "message", "first_sent_at", "updated_at", "minor"),
 )
-"""The fields of `RowState` in each line of `JournalReader.standing_lines`, in order; states as words."""
+"""The fields of `RowState` in each line of `JournalReader.standing_lines`, in order; a state is a word there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,15 +297,15 @@ class HistoryEntry:
     by: str
     said: str
     order: str = ""
-    """The digest of the signed order that asked for it; empty if none did."""
+    """The digest of the signed order that asked for the action; empty if no order did."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forgettable:
     """The payments whose payees may be forgotten now: the numbers of instructions, by batch number.
 
-    A batch without any loses only its sheet. `waiting` are unfinished batches, in which nobody is forgotten. `before`
-    is the date before which people are forgotten; empty for one person.
+    A batch without any such payment loses only its sheet. `waiting` are unfinished batches, in which nobody is
+    forgotten. `before` is the date before which people are forgotten; empty if one person is forgotten.
     """
 
     before: str
@@ -326,7 +329,7 @@ class OldPages(Enum):
 
     NOWHERE = "nowhere"
     IN_LOG = "in_log"
-    """Another program is reading the file, so its log cannot be emptied: forget again once it has stopped."""
+    """Another program is reading the file, so its log cannot be emptied. Forget again once that program has stopped."""
     IN_DATABASE = "in_database"
     """The server keeps old lines until its tables are rewritten, which only their owner can do."""
 
@@ -343,7 +346,7 @@ class StateTally:
 
 
 class TallyKind(Enum):
-    """Which rows of a batch are counted."""
+    """The rows of a batch that are counted."""
 
     ALL = "all"
     KNOWN = "known"
@@ -391,9 +394,9 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class WaitingEvidence:
-    """Evidence about a row that a person must check. `said` is the meaning of its word, None if that is not listed.
+    """Evidence about a row that a person must check. The row has not moved since it was recorded, at `taken_at`.
 
-    The row has not moved since the evidence was recorded, at `taken_at`.
+    `said` is the meaning of the evidence's word; None if the word is not listed.
     """
 
     number: int
@@ -409,7 +412,7 @@ class WaitingEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Why no run sends a ready row: evidence number `number`, recorded at `taken_at`, speaks against it.
+    """The reason why no run sends a ready row: evidence number `number`, recorded at `taken_at`, speaks against it.
 
     `said` is the meaning of the evidence's word: paid or accepted.
     """
@@ -419,14 +422,14 @@ class Hold:
     said: str | None
     taken_at: str
     left_at: str = ""
-    """When an attempt came to be known that the journal had lost; empty: there is none."""
+    """When a lost attempt of the row was found, one that the journal did not know; empty if none was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class CarriedOut:
-    """A statement carried out for a batch: its file's name and SHA-256, by whom, and when (empty: not yet).
+    """A statement carried out for a batch: the name and SHA-256 of its file, by whom, and when (empty: not yet).
 
-    `attempts` pairs each instruction that it names with its number of attempts: the statement covers no later one.
+    `attempts` pairs each instruction that it names with its number of attempts. The statement covers no later attempt.
     """
 
     batch: str
@@ -439,7 +442,7 @@ class CarriedOut:
 
 @dataclass(frozen=True, slots=True)
 class FirstReading:
-    """When a statement's file was first read: the time, and each named instruction's number of attempts."""
+    """The first reading of a statement's file: the time, and the number of attempts of each instruction named in it."""
 
     at: str = ""
     attempts: Mapping[int, int] = field(default_factory=dict)
@@ -447,7 +450,7 @@ class FirstReading:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """A signed plan or order that is no longer valid: its digest, who withdrew it, and the document that says so."""
+    """A signed plan or order that is no longer valid: its digest, who withdrew it, and the signed withdrawal."""
 
     sha256: str
     by: str
@@ -457,7 +460,7 @@ class Withdrawal:
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A person said that this copy of the journal, at this path, is the newest."""
+    """A person's confirmation that this copy of the journal, at this path, is the newest."""
 
     by: str
     path: str
@@ -465,7 +468,7 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A further endpoint of the merchant, or a further name of one. `by` is empty if a run noted it."""
+    """A further endpoint of the merchant, or a further name of an endpoint. `by` is empty if a run noted it."""
 
     endpoint: EndpointIdentity
     by: str
@@ -481,13 +484,13 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class TakenIn:
-    """All notifications were judged that had arrived up to this fact."""
+    """All notifications that had arrived up to this fact were judged."""
 
     number: int
 
 
 NotedBeside = Withdrawal | Arrived
-"""What is recorded beside a run that holds the journal."""
+"""A fact that is recorded while a run holds the journal."""
 Note = CarriedOut | ClockSeen | SignedOrder | NotedBeside | TakenIn | Adopted | Named
 """A fact about the whole journal."""
 
@@ -523,18 +526,18 @@ class BatchOpened:
 
 @dataclass(frozen=True, slots=True)
 class BatchForgotten:
-    """The details of the fact that forgets people of a batch: who decided, and how many.
+    """The details of the fact that forgets people of a batch: who decided it, and how many payments it covers.
 
-    `before` is the date before which payments were forgotten; empty if it was one person.
+    `before` is the date before which payments were forgotten; empty if one person was forgotten.
     """
 
     by: str
     before: str
     instructions: int
     order: str = ""
-    """The digest of the signed order for it; empty if one person was enough."""
+    """The digest of the signed order that asked for the forgetting; empty if one person was enough."""
     orders: tuple[int, ...] = ()
-    """The facts of the signed orders that are gone because they name a row of these people."""
+    """The facts of the signed orders that were forgotten too, because they name a row of these people."""
 
 
 OfBatch = BatchOpened | BatchForgotten
@@ -543,7 +546,7 @@ OfBatch = BatchOpened | BatchForgotten
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A fact to append that moves no instruction: evidence, perhaps about one, a note, or one about a batch."""
+    """A fact to append that moves no instruction: evidence, a note, or a fact about a batch."""
 
     fact: Heard | Note | OfBatch
     at: str
@@ -566,7 +569,8 @@ class Messages:
 class PaymentSearch:
     """The criteria of a search for payments: words of the payee, or the order id.
 
-    A payment matches if each of `words` has an alternative among the payee's words; one that ends with `*` is a prefix.
+    A payment matches if its payee has one alternative of each of `words`; an alternative that ends with `*` is a
+    prefix.
     """
 
     words: tuple[tuple[str, ...], ...]
@@ -575,7 +579,7 @@ class PaymentSearch:
 
 @dataclass(frozen=True, slots=True)
 class FoundPayment:
-    """One payment (or collection), listed once, under the batch that brought it, with its state and latest attempt.
+    """A payment (or collection) with its state and latest attempt, listed once, under the batch that brought it.
 
     `fields` are those of its form. `payee` is the account or phone number.
     """
@@ -632,9 +636,9 @@ class Occasion(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewNotice:
-    """A notice before it is stored. Each recipient gets one for each `subject`.
+    """A notice before it is stored. Each recipient gets one notice for each `subject`.
 
-    Without `content`, its content is made when the notice is first sent. It contains no payee's data.
+    Without `content`, the text is written when the notice is first sent. `content` contains no payee's data.
     """
 
     occasion: Occasion
@@ -648,7 +652,7 @@ class NewNotice:
 class KeptNotice:
     """A notice to one recipient as the outbox stores it. `id` is the same for every try.
 
-    `next_at` is the time of the next try (None: never again), and `problem` a code for why the last one failed.
+    `next_at` is the time of the next try (None: never again). `problem` is a code for the failure of the last try.
     """
 
     number: int
@@ -667,7 +671,7 @@ class KeptNotice:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether it was not sent, and will not be retried automatically."""
+        """Whether the notice was not sent, and will not be retried automatically."""
         return self.sent_at is None and self.next_at is None
 
 
@@ -680,37 +684,37 @@ class Link(NamedTuple):
 
     @property
     def noted(self) -> tuple[int, str, str]:
-        """The end as a line about what left has it."""
+        """The number, hash (hex) and time of the end, as a line of `left.py` has them."""
         return self.seq, self.hash.hex(), self.at
 
 
 @dataclass(slots=True)
 class AcceptedRows:
-    """The rows of an accepted loss. The last two are order ids that a person must look for at the gateway."""
+    """The rows of an accepted loss. The two lists are order ids that a person must look for at the gateway."""
 
     in_doubt: int = 0
     held: int = 0
     not_sent: int = 0
     unknown_orders: list[str] = field(default_factory=list)
-    """Sent, but not in the journal: their batch is lost too. The journal keeps them, and holds rows that use them."""
+    """Order ids that were sent, but whose batch the journal lost. It keeps these ids, and holds rows that use them."""
     contradictions: list[str] = field(default_factory=list)
-    """Sent from here, but completed in the journal by another attempt."""
+    """Order ids of rows that were sent from this host, but that another attempt completed in the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a journal. `endpoint` is the first one; `home`, where the file was when a run last opened it."""
+    """The identity of a journal. `endpoint` is its first endpoint, `home` the place where a run last opened it."""
 
     journal_id: str
     endpoint: str
     created_at: str
     home: str
     consumer_key_sha256: str = ""
-    """Of the consumer key that it was made with; empty: of none."""
+    """The digest of the consumer key that the journal was made with; empty if it was made without one."""
 
     @property
     def name(self) -> EndpointIdentity:
-        """The endpoint that it was made for."""
+        """The endpoint that the journal was made for."""
         return replace(EndpointIdentity.from_name(self.endpoint), consumer_key_sha256=self.consumer_key_sha256)
 
     @property
