@@ -1,10 +1,10 @@
-"""Accepts the loss of a host's commits: puts the rows sent under them in doubt, or holds them (`journal/lost.py`).
+"""Accepts the loss of a host's commits: puts the rows sent in them in doubt, or holds them (`journal/lost.py`).
 
-If the host knows that nothing of an attempt left, a row in flight under it is not sent. Everything else is as the
-database says, and can be sent.
+If the host knows that nothing of an attempt left, its row in flight becomes not sent. All other rows stay as the
+database has them, and can be sent.
 
-A host that will never answer again is retired. It could have sent any row in the meantime: so each row that is ready or
-in flight gets an intent and an interruption, as if it had been sent, and a person settles it.
+A host that will never answer again is retired. It could have sent any row in commits that are lost. So each row that is
+ready or in flight gets an intent and an interruption, as if it had been sent, and a person settles it.
 """
 
 from collections.abc import Sequence
@@ -31,11 +31,11 @@ _READY = f"""SELECT s.instruction, s.attempt + 1, coalesce(s.order_id, i.client_
     WHERE s.instruction > %s AND s.state = 'ready'
         AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = s.instruction)
     ORDER BY 1 LIMIT {_AT_ONCE}"""  # noqa: S608 - constants of ours
-"""Rows that evidence holds are excluded: nothing sends them before a person has settled them."""
+"""Rows that evidence holds are left out, because no process sends them before a person has settled them."""
 
 
 class LossWriter:
-    """Writes the loss of this host to the database. It can be interrupted and repeated."""
+    """Writes the loss of this host to the database. Its calls can be interrupted and repeated."""
 
     def __init__(
         self, connection: Connection[Row], identity: Identity, writer: FactWriter, loss: Loss, *, by: str, at: str
@@ -48,7 +48,8 @@ class LossWriter:
         """Put the rows in doubt that may have left. Raises `JournalHeld` while another process sends one of them."""
         prepare_to_accept(self._connection)
         unsent = sorted({number for number, _ in self._loss.unsent} - set(self._lost.numbers))
-        # In the order in which they left: times in a chain never decrease, and answers are compared with them.
+        # Rows are written in the order in which they left: times in a chain never decrease, and the times of later
+        # answers are compared with them.
         for numbers in (unsent, self._lost.numbers):
             for start in range(0, len(numbers), _AT_ONCE):
                 self._end_in_flight(numbers[start : start + _AT_ONCE])
@@ -73,7 +74,7 @@ class LossWriter:
         return held
 
     def _at_desk(self, held: Sequence[Entry | Remark]) -> None:
-        """Hold rows, and keep the orders that the database does not know: no later sheet sends them."""
+        """Hold rows, and record the orders that the database does not know, so that no later sheet sends them."""
         if held or self._lost.rows.unknown_orders:
             self._writer.take_desk()
             with self._writer.at_desk():
@@ -81,7 +82,7 @@ class LossWriter:
                 self._lost.keep_unknown(self._writer.record)
 
     def _end_in_flight(self, numbers: Sequence[int]) -> None:
-        """Put those of some rows in doubt that are in flight, or say that they were not sent, as this host knows."""
+        """Put those of some rows that are in flight in doubt, or mark them as not sent if this host knows that."""
         entries = []
         dead = dead_processes(self._connection)
         for number, attempt, sent_at, is_left in fetch(self._connection, _IN_FLIGHT, (dead, list(numbers))):
@@ -101,8 +102,8 @@ class LossWriter:
 def put_undone_in_doubt(connection: Connection[Row], writer: FactWriter, at: str) -> int:
     """Put every row that is ready or in flight in doubt, and return their number. It can be repeated after a crash.
 
-    Raises `JournalHeld` while another process has a row in flight: it could say that nothing of it left, and the row
-    would be ready.
+    Raises `JournalHeld` while another process has a row in flight, because that process could still record that nothing
+    of the row left, and the row would be ready again.
     """
     prepare_to_accept(connection)
     rows, after = writer.conclude(at), 0
@@ -119,18 +120,18 @@ def put_undone_in_doubt(connection: Connection[Row], writer: FactWriter, at: str
 
 
 def prepare_to_accept(connection: Connection[Row]) -> None:
-    """Let this session write intents although the roll-call is open and a breaker stopped every worker.
+    """Let this session write intents although the roll-call is open or a breaker has stopped every worker.
 
-    They are not sent, and no one else sends before the roll-call is complete. The stop stays in force.
+    These intents are not sent, and no other process sends before the roll-call is complete. The stop stays in force.
     """
     fetch(connection, "SET paygw.retires = 'on'")
 
 
 def write_retired(connection: Connection[Row], host_id: str, by: str) -> None:
-    """Record who retired a host: the roll-call no longer waits for it."""
+    """Record who retired a host. The roll-call no longer waits for that host."""
     fetch(connection, "SELECT retire_host(%s, %s)", (host_id, by))
 
 
 def write_accepted(connection: Connection[Row], host_id: str, by: str) -> None:
-    """Record who accepted the loss of a host: this counts as its answer to the roll-call."""
+    """Record who accepted the loss of a host. This counts as the host's answer to the roll-call."""
     fetch(connection, "SELECT accept_loss(%s, %s)", (host_id, by))

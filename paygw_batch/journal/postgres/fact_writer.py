@@ -1,6 +1,6 @@
 """Adds facts to the chain of this process, and determines the fate of a commit that got no answer.
 
-The facts of a run are one call for each group. People's decisions and evidence need the desk, and are written in
+A run adds each group of facts with one call. People's decisions and evidence need the desk, and are written in
 transactions of several statements.
 """
 
@@ -29,30 +29,30 @@ from paygw_batch.language import say
 T = TypeVar("T")
 
 CALL = "SELECT * FROM commit_facts(%s, %s, %s, %s::json, %s::json, %s::json)"
-"""Takes a process, the end of its chain (seq and hash), facts, what these say of people, and raw replies: the last
-three are lists of objects with the names of columns. Returns for each fact its seq, its number, its time, and whether
-it moved its row."""
+"""Commits facts. The values are a process, the end of its chain (seq and hash), facts, their personal data, and raw
+replies; the last three are lists of objects with the names of columns. Returns for each fact its seq, its number, its
+time, and whether it moved its row."""
 _json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 FENCED, MOVED, HELD, RUN_OVER, STOPPED = "PW001", "PW002", "PW004", "PW005", "PW006"
-"""The reasons to refuse the call: the chain is elsewhere, or the desk is another's; a fact does not fit its row;
-evidence holds a row; the run of this process is over; no worker may send."""
+"""The error codes with which the call is refused. In order: the chain has another end, or another process has the desk;
+a fact does not fit its row; evidence holds a row; the run of this process is over; no worker may send."""
 _FORGED = "PW010"
 NOT_OVER = "PW013"
-"""The reason not to forget people of a batch: it is not over, or it continued after it was read."""
+"""The error code if people of a batch may not be forgotten: it is not over, or a row moved after it was read."""
 DEADLOCK = "40P01"
-"""Two processes waited for each other's rows, and the server undid this call."""
+"""The error code if two processes waited for each other's rows, and the server undid this call."""
 _MAX_TRIES = 5
 _MAX_DEADLOCKS = 10
 _AFTER_DEADLOCK_S = 0.02
-"""The pause before the first try after a deadlock; it grows with each. The server took a second to find it."""
+"""The pause before the first try after a deadlock; it grows with each. The server needs a second to find a deadlock."""
 _AT_ONCE = 1_000
 _BESIDE = "beside a run"
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFacts:
-    """Facts ready to be committed: the values of the call after the process, and the end of the chain after it."""
+    """Facts ready to be committed: the values of `CALL` after the process, and the ends of the chain around them."""
 
     values: tuple[int, bytes, str, str, str]
     before: Link
@@ -97,7 +97,7 @@ class FactWriter:
         self.has_desk = False
         """Whether this process has the desk, as far as it knows."""
         self.is_stopped = False
-        """Whether the run of this process is over: nothing more of it may be sent."""
+        """Whether the run of this process is over, so that none of its rows may be sent any more."""
 
     @property
     def process(self) -> int:
@@ -108,14 +108,14 @@ class FactWriter:
         self._guarded.hurry()
 
     def ask(self, call: Callable[[Connection[Row]], T], *, is_long: bool = False) -> T:
-        """Make a call that can be repeated; on a new connection if the old one is lost."""
+        """Make a call that can be repeated, on a new connection if the old one is lost."""
         with self._guarded.failing():
             return self._guarded.again(lambda: call(self._guarded.connection), is_long=is_long)
 
     def conclude(self, at: str) -> int:
         """Put in doubt the rows in flight that nobody sends any more, and return their number.
 
-        Not called while this process sends. The rows of another living process are not touched.
+        Do not call it while this process sends. The rows of other living processes are not touched.
         """
         self._guarded.require_writable()
         in_flight = self.ask(
@@ -134,12 +134,12 @@ class FactWriter:
         """Sign off. Rows in flight are left to the next process."""
         try:
             self._signs.close()
-            if self._guarded.connection.closed:  # otherwise it would count as alive for a while
+            if self._guarded.connection.closed:  # otherwise this process would count as alive for a while
                 self._guarded.session.reconnect()
             with limited(self._guarded.connection, self._guarded.session.server.commit_limit_s):
                 end_life(self._guarded.connection, self._own.number)
         except (psycopg.Error, JournalError):
-            return  # nothing is lost: it falls silent
+            return  # nothing is lost: after a time without a sign, this process counts as dead
         finally:
             self._guarded.close()
 
@@ -157,14 +157,14 @@ class FactWriter:
 
     @contextmanager
     def at_desk(self) -> Iterator[Connection[Row]]:
-        """Run one transaction at the desk: at the end it is durable and noted as left, or has no effect."""
+        """Run one transaction at the desk. When it ends, all is durable and noted as left; on an error, nothing is."""
         self._guarded.require_writable()
         connection = self._guarded.connection
         before, self._newest = self._own.end, 0
         try:
             fetch(connection, "BEGIN")
             if fetch(connection, "SELECT hold_desk(%s)", (self._own.number,)) != [(True,)]:
-                raise _taken_over()  # noqa: TRY301 - the transaction is rolled back on the way out
+                raise _taken_over()  # noqa: TRY301 - the handler below rolls the transaction back
             yield connection
             self._commit_desk(before)
         except BaseException as error:
@@ -173,7 +173,7 @@ class FactWriter:
             if isinstance(error, psycopg.Error):
                 raise self._failed_at_desk(error) from None
             raise
-        # After the commit: a line whose commit is not there would make a good database look like an older copy.
+        # The line follows the commit: a line without its commit would make a good database look like an older copy.
         if self._own.end.seq != before.seq:
             self._guarded.note(self._newest, self._own.end)
 
@@ -182,7 +182,7 @@ class FactWriter:
         self._own.end = self._own.end._replace(at=max(self._own.end.at, at))
 
     def record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
-        """Add facts inside `at_desk`; return number, time and whether it moved its row."""
+        """Add facts inside `at_desk`; return for each its number, its time, and whether it moved its row."""
         if not entries:
             return []
         staged = stage_facts(entries, self._own.end)
@@ -192,7 +192,7 @@ class FactWriter:
         return [(number, at, has_moved) for _, number, at, has_moved in added]
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Make facts durable in one call, and move their instructions; return the effect of each.
+        """Make facts durable in one call, and move their instructions; return the effect of each fact.
 
         An intent is also HELD if this process may no longer send: the run is over, or a worker stopped all workers.
         """
@@ -226,9 +226,10 @@ class FactWriter:
         return [results[at] for at in range(len(entries))]
 
     def may_leave(self, age_s: float) -> bool:
-        """Whether nobody can have put the row of an intent in doubt that was handed in `age_s` seconds ago.
+        """Whether no other process can have put a row in doubt whose intent was passed to `append` `age_s` seconds ago.
 
-        Others do so once this process was silent for twice as long, and the commit of the intent was a sign of life.
+        Another process does that only after this one gave no sign for twice the time checked here. The commit of the
+        intent was such a sign.
         """
         return not self._guarded.has_failed and age_s < self._departs_within_s
 
@@ -240,7 +241,7 @@ class FactWriter:
             try:
                 added = self._called(staged)
             except psycopg.errors.Error as error:
-                if error.sqlstate == DEADLOCK and deadlocks < _MAX_DEADLOCKS:  # all of it was undone
+                if error.sqlstate == DEADLOCK and deadlocks < _MAX_DEADLOCKS:  # the server undid the whole call
                     deadlocks += 1
                     time.sleep(_AFTER_DEADLOCK_S * deadlocks)
                     continue
@@ -263,7 +264,7 @@ class FactWriter:
         return _Refused(frozenset(intents), MoveResult.HELD)
 
     def _called(self, staged: StagedFacts) -> list[Row] | None:
-        """Make the call that commits, and return the added facts; None if it was not made and can be repeated."""
+        """Make the call that commits, and return the added facts; None if it failed and can be repeated."""
         guarded = self._guarded
         with guarded.confirmed():
             try:
@@ -275,7 +276,7 @@ class FactWriter:
                         raise
                     # The commit may have succeeded although its answer was lost, or may yet succeed. Repeating it
                     # could write intents twice; assuming that it failed would leave rows in flight. The end of the
-                    # chain shows which it was, and lets only one of two calls through.
+                    # chain shows whether it succeeded, and lets only one of two equal calls succeed.
                     guarded.reconnect()
                 if self._is_committed(staged.before, staged.end):
                     return self._added(staged)
@@ -284,7 +285,7 @@ class FactWriter:
                 return None
 
     def _commit_desk(self, before: Link) -> None:
-        """Commit the transaction at the desk. If no answer comes, determine its fate."""
+        """Commit the transaction at the desk. If no answer comes, find out whether it was committed."""
         guarded, end = self._guarded, self._own.end
         with guarded.confirmed():
             try:
@@ -298,22 +299,22 @@ class FactWriter:
                     raise
 
     def _call(self, staged: StagedFacts) -> list[Row]:
-        """Send facts, and return their lines: seq, number, time, and whether it moved its row."""
+        """Send facts, and return for each its seq, its number, its time, and whether it moved its row."""
         return fetch(self._guarded.connection, CALL, (self._own.number, *staged.values))
 
     def _added(self, staged: StagedFacts) -> list[Row]:
-        """Return the same as `_call` for facts whose commit got no answer."""
+        """Return the result of `_call` for facts whose commit got no answer."""
         query = """SELECT f.seq, f.number, f.at, c.fact IS NULL FROM fact f
             LEFT JOIN contradiction c ON c.fact = f.number
             WHERE f.process = %s AND f.seq > %s AND f.seq <= %s ORDER BY 1"""
         return fetch(self._guarded.connection, query, (self._own.number, staged.before.seq, staged.end.seq))
 
     def _is_committed(self, before: Link, after: Link) -> bool:
-        """Whether a commit was made, by the end of the chain. Raises `JournalWentBack` if that was never there."""
+        """Whether a commit succeeded, by the end of the chain. Raises `JournalWentBack` if that is neither end."""
         query = "SELECT head_seq, head_hash FROM process WHERE number = %s"
         head = fetch(self._guarded.connection, query, (self._own.number,))
-        # What was read may be on this server alone. It is believed only once a later write is durable: a standby that
-        # takes over now could lack the commit, and its rows would be sent again.
+        # The end that was read may be on this server alone: a standby that takes over now could lack the commit, and
+        # its rows would be sent again. So it is believed only once a later write is durable.
         self._guarded.flush()
         if head == [(after.seq, after.hash)]:
             return True
@@ -327,15 +328,15 @@ class FactWriter:
 
     def _done(self, staged: StagedFacts, entries: Sequence[Entry], added: Sequence[Row]) -> None:
         self._own.end = staged.end
-        # Before any of it leaves: after a failover these attempts, and no others, may have left from this host.
+        # They are noted before any of them leaves: after a failover only noted attempts may have left from this host.
         moved = [entry for entry, (*_, has_moved) in zip(entries, added, strict=True) if has_moved]
         self._guarded.note(added[-1][1], staged.end, noted_of(moved))
 
     def _note_unsent(self, entries: Sequence[Entry]) -> None:
-        """Note the attempts of which nothing left, because the database may never learn it."""
+        """Note the attempts of which nothing left, because the database may never receive these facts."""
         unsent = [noted for noted in noted_of(entries) if noted.order_id is None]
         if unsent:
-            with suppress(JournalError):  # then they are in doubt, as without the note
+            with suppress(JournalError):  # without the note, these attempts are in doubt
                 self._guarded.note_unsent(unsent)
 
     def _failed_at_desk(self, error: psycopg.Error) -> JournalError | InternalError:
@@ -346,7 +347,7 @@ class FactWriter:
         return self._guarded.give_up(reason_of_failure(error))
 
     def _roll_back(self) -> None:
-        """Roll back the open transaction. If the connection is gone, the server does."""
+        """Roll back the open transaction. If the connection is lost, the server does so."""
         connection = self._guarded.connection
         if connection.info.transaction_status not in {TransactionStatus.IDLE, TransactionStatus.UNKNOWN}:
             try:
@@ -357,20 +358,20 @@ class FactWriter:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """A commit that was not made: the rows whose facts are not kept, and why."""
+    """A commit that was refused: the rows whose facts are not kept, and the result for them."""
 
     numbers: frozenset[int]
     result: MoveResult
 
 
 def take_desk(connection: Connection[Row], process: int) -> bool:
-    """Take the desk unless another living process has it; return whether it is taken."""
+    """Take the desk unless another living process has it; return whether this process now has it."""
     query = "SELECT take_desk(%s, %s)"
     return fetch(connection, query, (process, dead_processes(connection))) == [(True,)]
 
 
 class BesideWriter:
-    """Writes notes without the desk, which a run may hold for hours, on one chain. After an error it is of no use."""
+    """Writes notes on a separate chain, without the desk, which a run may hold for hours. Useless after an error."""
 
     def __init__(self, connection: Connection[Row], identity: Identity, intent_lives_s: float) -> None:
         self._connection, self._evidence = connection, evidence_in(connection, identity)
@@ -384,7 +385,7 @@ class BesideWriter:
         return self._number, *self.end.noted[1:]
 
     def close(self) -> None:
-        with suppress(psycopg.Error):  # it falls silent
+        with suppress(psycopg.Error):  # after a time without a sign, this process counts as dead
             end_life(self._connection, self._process)
 
     def _record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
@@ -395,7 +396,7 @@ class BesideWriter:
 
 
 def _repeated(entries: Iterable[Entry]) -> Iterator[int]:
-    """Yield the places of intents whose attempt another intent of the same call is about."""
+    """Yield the places of intents for an attempt that an earlier intent of the same call is for."""
     seen = set[tuple[int, int]]()
     for place, entry in enumerate(entries):
         if isinstance(entry.fact, Intended):

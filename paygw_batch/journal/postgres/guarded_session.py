@@ -1,4 +1,4 @@
-"""Guards a writer's session: replaces a lost connection, makes a failure final, notes what may leave."""
+"""Guards the session of a writer: replaces a lost connection, makes a failure final, and notes commits."""
 
 import math
 import os
@@ -23,17 +23,17 @@ T = TypeVar("T")
 _MAX_TRIES = 5
 _RECONNECT_LIMIT_S = 60.0
 _HURRIED_LIMIT_S = 10.0
-"""How long a process that is ending waits for the server to record its rows in flight."""
+"""How long a process that is ending waits for the server, in order to record its rows in flight."""
 _RECONNECT_EVERY_S = 0.25
 _WAIT_CANCELLED = "01000"
-"""A commit whose wait for a standby was cancelled returns normally, with this warning."""
+"""The warning with which a commit returns if its wait for a standby was cancelled. It is not an error."""
 _HINT = mark("Fix the database, then run again.")
 _ENDINGS = ("08", "57P", "25P03")
-"""The first digits of the error codes with which a server ends a connection."""
+"""The beginnings of the error codes with which a server ends a connection."""
 
 
 class GuardedSession:
-    """The session of one process that writes. After a final failure it never writes again."""
+    """The session of a process that writes. After a final failure it never writes again."""
 
     def __init__(self, session: Session, identity: Identity, left: LeftWriter, roll: RollCall | None = None) -> None:
         self.session = session
@@ -56,7 +56,7 @@ class GuardedSession:
         return self._failure is not None
 
     def is_lost(self, error: psycopg.Error) -> bool:
-        """Whether an error means that the connection is gone, and with it the answer."""
+        """Whether an error means that the connection, and the answer with it, is lost."""
         return self.connection.closed or (error.sqlstate or "").startswith(_ENDINGS)
 
     def hurry(self) -> None:
@@ -64,7 +64,7 @@ class GuardedSession:
         self._hurried_until_s = min(self._hurried_until_s, time.monotonic() + _HURRIED_LIMIT_S)
 
     def reconnect(self) -> None:
-        """Open a new connection, waiting as long as a server may take to restart. Raises `JournalUnwritable`."""
+        """Open a new connection, and wait as long as a server may take to restart. Raises `JournalUnwritable`."""
         give_up_s = time.monotonic() + _RECONNECT_LIMIT_S
         while True:
             try:
@@ -76,7 +76,7 @@ class GuardedSession:
                 time.sleep(_RECONNECT_EVERY_S)
         self._watch_warnings()
         # The address can lead to another database by now, or to a restored copy or a lagging standby of the same one.
-        # Nothing is written before both are excluded.
+        # Both are excluded before anything is written.
         if identity_in(self.connection, self.session.server) != self._identity:
             raise self.give_up(say("another journal is in its place"))
         if self._roll is not None:
@@ -99,9 +99,9 @@ class GuardedSession:
                 return
 
     def again(self, call: Callable[[], T], *, is_long: bool = False) -> T:
-        """Make a call that can be repeated: on a new connection if the old one is lost or silent.
+        """Make a call that can be repeated, on a new connection if the old one is lost or silent.
 
-        A call that `is_long` may read a whole batch: it has no time limit.
+        A call that `is_long` may read a whole batch, so it has no time limit.
         """
         limit_s = None if is_long else self.session.server.commit_limit_s
         try:
@@ -123,7 +123,7 @@ class GuardedSession:
             self.flush()
 
     def flush(self) -> None:
-        """Make one more durable write: once it is durable, so is everything read before it."""
+        """Make one more write durable. Once it is durable, all that was read before it is durable too."""
         for _ in range(_MAX_TRIES):
             self._has_warned = False
             with limited(self.connection, self.session.server.commit_limit_s):
@@ -133,14 +133,15 @@ class GuardedSession:
         raise self.give_up(say("no standby confirms the writes"))
 
     def note(self, number: int, end: Link, noted: Sequence[Noted] = ()) -> None:
-        """Note a commit by the number of its newest fact, the `end` of that fact's chain, and what may leave."""
+        """Note a commit by the number of its newest fact, the `end` of its chain, and the attempts that may leave."""
         self._noted = number, end
         line = number, *end.noted[1:], noted
         try:
             try:
                 self._left.note(*line)
             except LifeOver:
-                self.reconnect()  # another process of this host is in another life already: is the commit there?
+                # Another process of this host has entered another life of the database, which may lack the commit.
+                self.reconnect()
                 if fetch(self.connection, "SELECT hash FROM fact WHERE number = %s", (number,)) != [(end.hash,)]:
                     raise self.give_up(say("the database is an older copy")) from None
                 self.flush()
@@ -156,7 +157,7 @@ class GuardedSession:
             self.note(*self._noted, noted)
 
     def give_up(self, reason: str) -> JournalUnwritable:
-        """Bar this process from writing the journal again, and return the error for it."""
+        """Bar this process from writing to the journal again, and return the error for it."""
         if self._failure is None:
             self._failure = unwritable(self.session.server.place, reason)
         return JournalUnwritable(self._failure, hint=say(_HINT))
@@ -170,14 +171,14 @@ class GuardedSession:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Give up if the database fails in the block."""
+        """Bar this process from writing if the database fails in the block."""
         try:
             yield
         except psycopg.Error as error:
             raise self.give_up(reason_of_failure(error)) from None
 
     def close(self) -> None:
-        """Let another process have the lines of this one."""
+        """Release the lines of this process, so that another process can use them."""
         self._left.close()
 
     def _watch_warnings(self) -> None:

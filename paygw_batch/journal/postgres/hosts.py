@@ -1,8 +1,8 @@
-"""Compares what left from this host with the database, and answers the roll-call.
+"""Compares this host's record of its commits with the database, and answers the roll-call.
 
 A database that was restored, or a lagging standby that was promoted, is consistent, and would pay rows again. Only a
-host that sent on the lost commits can detect it, by what it keeps in the journal's folder: so no host sends before all
-hosts have looked.
+host that sent rows in the lost commits can detect that, by the lines in the journal's folder. So no host sends before
+all hosts have compared their lines with the database.
 """
 
 import fcntl
@@ -43,11 +43,11 @@ _LIFE_BYTES = 128
 
 
 class HostLife:
-    """The life of the database that this host's lines were last compared with.
+    """The life of the database with which this host's lines were last compared: its cluster, timeline and database.
 
-    A process that notes a commit holds the file, and must find in it the life that it is connected to. A process that
-    compares the lines with another life writes it there first. So a commit is among the compared ones, or nothing of it
-    leaves, however long its process was frozen before it noted it.
+    A process that notes a commit holds the file of the life, which must contain the life that the process is connected
+    to. A process that compares the lines with another life first writes that life to the file. So either a commit is
+    among the compared lines, or none of it leaves, even if its process was frozen before it noted the commit.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +58,7 @@ class HostLife:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Hold the life that this process entered. Raises `LifeOver`."""
+        """Hold the life that this process entered. Raises `LifeOver` if the file contains another life."""
         fcntl.flock(self._fd, fcntl.LOCK_SH)
         try:
             if self._written() != self._entered:
@@ -68,7 +68,7 @@ class HostLife:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def enter(self, life: str) -> None:
-        """Enter a life of the database; its lines are compared after that.
+        """Enter a life of the database. After that, the caller compares the lines.
 
         Raises `JournalWentBack` for an earlier timeline of the life in the file, and `RollCallOpen` while another
         process of this host notes a commit.
@@ -103,7 +103,7 @@ class HostLife:
 
 
 class LeftOfProcess:
-    """The lines of one process: holds the first free ones in the `folder` of its journal until `close`."""
+    """The lines of one process. It holds the first free ones in the `folder` of its journal until `close`."""
 
     def __init__(self, folder: Path, life: HostLife, *, now: str, command: str) -> None:
         self._life = life
@@ -120,7 +120,7 @@ class LeftOfProcess:
             raise
 
     def note(self, number: int, digest: str, at: str, noted: Sequence[Noted] = ()) -> None:
-        """Durably note a commit by its newest fact, and its attempts. Raises `OSError` and `LifeOver`."""
+        """Write a line durably about a commit: its newest fact and its attempts. Raises `OSError` and `LifeOver`."""
         with self._life.noting():
             self._left.note(number, digest, at, noted)
 
@@ -130,17 +130,18 @@ class LeftOfProcess:
 
 
 def hold_lines(folder: Path, name: str, *, now: str, command: str) -> RunLock:
-    """Hold the lines of one writer of this host. Raises `JournalHeld` if another process has them."""
+    """Hold the lines of one writer of this host. Raises `JournalHeld` if another process holds them."""
     return RunLock(folder / f"{name}.lock", now=now, command=command, wait=LockWait(limit_s=0.0))
 
 
 def host_id_in(folder: Path) -> str:
-    """Return this host's secret id for a journal, from a file in its folder; create it if there is none.
+    """Return this host's secret id for a journal, from a file in its folder; create a missing file.
 
-    Raises `JournalError`. It is durable before anything is sent: a host without its files is another host.
+    The file is durable before anything is sent, because a host without its files is another host. Raises
+    `JournalError`.
     """
     path = folder / "host"
-    # Of two processes at the same moment, one creates it.
+    # If two processes do this at the same moment, the lock lets only one create the file.
     with refusing(mark("{path} cannot be written: {reason}."), path=path), alone_in(folder):
         if not check_file(path):
             with replacing(path) as file:
@@ -157,7 +158,7 @@ def host_id_in(folder: Path) -> str:
 
 
 def public_id(host_id: str) -> str:
-    """Return the name of a host in the database: a digest, so that nobody can impersonate the host by it."""
+    """Return the name of a host in the database: a digest, so that nobody who reads it can impersonate the host."""
     return hashlib.sha256(f"paygw host {host_id}".encode()).hexdigest()[:32]
 
 
@@ -172,7 +173,7 @@ def counts_in(folder: Path) -> list[int]:
 
 
 def check_left(connection: Connection[Row], server: Server, folder: Path) -> None:
-    """Raise `JournalWentBack` unless the database has all that each process of this host saw last."""
+    """Raise `JournalWentBack` unless the database has the newest commit that each process of this host noted."""
     seen = newest_lines(folder)
     present = present_in(connection, seen)
     for line in seen:
@@ -189,14 +190,14 @@ def check_left(connection: Connection[Row], server: Server, folder: Path) -> Non
 
 
 def present_in(connection: Connection[Row], lines: Sequence[LeftLine]) -> Collection[LeftLine]:
-    """Return the lines whose facts the database has."""
+    """Return those of the lines whose facts the database has."""
     query = "SELECT number, hash FROM fact WHERE number = ANY (%s)"
     hashes: dict[int, bytes] = dict(fetch(connection, query, ([line.number for line in lines],))) if lines else {}
     return {line for line in lines if not line.number or hashes.get(line.number) == bytes.fromhex(line.hash)}
 
 
 def end_in(connection: Connection[Row]) -> tuple[int, str, str]:
-    """Return the newest fact of a database, as a line has it."""
+    """Return the number, hash (hex) and time of the newest fact of a database, as a line has them."""
     lines = fetch(connection, "SELECT number, hash, at FROM fact ORDER BY number DESC LIMIT 1")
     return (lines[0][0], lines[0][1].hex(), lines[0][2]) if lines else (0, "", "")
 
@@ -206,17 +207,17 @@ _RETIRED, _OLDER = "PW007", "PW012"
 
 @dataclass(frozen=True, slots=True)
 class MissingHost:
-    """A host that has not answered: its id, its name, and when it was last seen."""
+    """A host that has not answered the roll-call: its id, its name, and when it was last seen."""
 
     host_id: str
     name: str
     seen_at: str
     lives: bool = False
-    """Whether it was seen since the roll-call began: then it must accept its loss itself."""
+    """Whether the host was seen since the roll-call began. Such a host must accept its loss itself."""
 
 
 class RollCall:
-    """The part of this host in the roll-call of one journal; its `folder` says what left."""
+    """This host's part in the roll-call of one journal. `folder` has this host's lines (see `left.py`)."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self._server, self._folder = server, folder
@@ -225,7 +226,7 @@ class RollCall:
         self.life = HostLife(folder)
 
     def answer(self, connection: Connection[Row]) -> None:
-        """Answer for this host. Raises `JournalWentBack`, and `RollCallOpen` while other hosts are missing."""
+        """Answer for this host. Raises `JournalWentBack`, and `RollCallOpen` while other hosts have not answered."""
         missing = self.missing(connection)
         if missing:
             names = ", ".join(f"{host.name} (last seen {host.seen_at})" for host in missing)
@@ -239,11 +240,11 @@ class RollCall:
             )
 
     def missing(self, connection: Connection[Row]) -> Sequence[MissingHost]:
-        """Answer for this host, and return the hosts that have not. Raises `JournalWentBack`."""
+        """Answer for this host, and return the hosts that have not answered. Raises `JournalWentBack`."""
         ((life,),) = fetch(connection, "SELECT database_life()")
         try:
-            # The life first, then the lines: from here on, a process that still notes a commit of the old life is
-            # refused, so no line appears behind the comparison.
+            # The life is entered before the lines are compared. From here on, a process that still notes a commit of
+            # the old life is refused, so no line is added after the comparison.
             self.life.enter(life)
             check_left(connection, self._server, self._folder)
             return [MissingHost(*line) for line in self._shown(connection)]
@@ -299,7 +300,7 @@ class RollCall:
 
 
 def missing_hosts(connection: Connection[Row]) -> Sequence[MissingHost]:
-    """Return the hosts that have not answered, described for a person."""
+    """Return the hosts that have not answered, with times for people to read."""
     query = """SELECT host_id, name, to_char(seen_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI "UTC"'), lives(host_id)
         FROM missing_host ORDER BY 2, 1"""
     return [MissingHost(*line) for line in fetch(connection, query)]

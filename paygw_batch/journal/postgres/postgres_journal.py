@@ -1,8 +1,8 @@
 """Reads and writes a journal in PostgreSQL, and gives an engine its due rows, outside the event loop.
 
-A run by itself reads the rows of its batch one after the other (`OwnRun`). A worker first claims those that it wants to
-send (`ClaimedRows`). Either may meet another process at a row: the database lets one intent through, and the row of the
-other is skipped.
+A single run reads the rows of its batch one after the other (`OwnRun`). A worker first claims the rows that it is going
+to send (`ClaimedRows`). If two processes try to send the same row, the database accepts one intent, and the other
+process skips the row.
 """
 
 import hashlib
@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 
 class OwnRun(CallsInTurn):
-    """Implements `EngineJournal` on a journal in PostgreSQL, for one run."""
+    """Implements `EngineJournal` for one run, on a journal in PostgreSQL."""
 
     def __init__(self, journal: SendingJournal, may_leave: Callable[[float], bool]) -> None:
         super().__init__(journal)
@@ -83,7 +83,7 @@ class OwnRun(CallsInTurn):
         return await self.call(partial(self._appended, entries))
 
     def _appended(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Append facts; an intent is held if another process or a person moved its row after it was read as due."""
+        """Append facts. An intent is held if another process or a person moved its row after it was read as due."""
         return [
             MoveResult.HELD if isinstance(entry.fact, Intended) and result is MoveResult.NOT_MOVED else result
             for entry, result in zip(entries, self._journal.append(entries), strict=True)
@@ -91,7 +91,7 @@ class OwnRun(CallsInTurn):
 
 
 class ClaimedRows(OwnRun):
-    """Implements `EngineJournal` for one run that workers share."""
+    """Implements `EngineJournal` for a worker in a run that workers share."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class ClaimedRows(OwnRun):
         claim: Callable[[Sequence[Due], int], Sequence[Due]],
         rows: int,
     ) -> None:
-        """Send the due rows that `claim` returns; `claim` also gets the number of rows sent, `rows` of them before."""
+        """Send the due rows that `claim` returns; `claim` also gets the number of rows sent, which begins at `rows`."""
         super().__init__(journal, may_leave)
         self._claim = claim
         self.rows = rows
@@ -123,19 +123,19 @@ _QUERIES = named_sql(__package__, ("outbox.sql",), OUTBOX_PARTS, ON_POSTGRES, is
 
 
 class PostgresOutbox(Outbox):
-    """The outbox on one connection, which its place closes. Statements can be part of the transaction that is open."""
+    """The outbox on one connection, which the journal's place closes. It can take part in an open transaction."""
 
     def __init__(self, connection: Connection[Row]) -> None:
         self._connection = connection
 
     def add_for_run(self, notices: Iterable[NewNotice], at: str, process: int) -> None:
-        """Make the notices of a run durable that begins: they are due when `process` and the run have ended."""
+        """Make the notices of a run durable that begins. They are due when `process` and the run have ended."""
         with self._writing():
             self._add(notices, at, process)
 
     @property
     def may_send(self) -> bool:
-        """Whether the login is that of people: a worker may not mark a notice as sent."""
+        """Whether the login belongs to people: a worker may not mark a notice as sent."""
         return self._run("may_decide") == [(True,)]
 
     def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
@@ -148,7 +148,7 @@ class PostgresOutbox(Outbox):
 class PostgresReader(JournalReader):
     """The journal in PostgreSQL, opened for reading.
 
-    A reader alone sees one snapshot of it; the writer sees each call's own.
+    A reader sees one snapshot throughout. For the writer, each call has a new snapshot.
     """
 
     def __init__(self, session: Session, identity: Identity, notes: tuple[str, ...] = ()) -> None:
@@ -157,7 +157,7 @@ class PostgresReader(JournalReader):
         self._identity = identity
 
     def workers(self) -> Sequence[WorkerLife]:
-        """Return the workers that have not said their end, the newest sign of life first."""
+        """Return living workers, and dead ones that left rows in flight, the newest sign of life first."""
         with self._snapshot() as connection:
             return workers.workers_in(connection)
 
@@ -188,7 +188,7 @@ class PostgresReader(JournalReader):
             return workers.rows_being_sent(connection, batch)
 
     def _search_expression(self, search: PaymentSearch) -> str:
-        """Return a search for PostgreSQL's text index: lexemes in quotes, so that none is an operator."""
+        """Return a search for PostgreSQL's text index. The lexemes are quoted, so that none acts as an operator."""
         groups = []
         for alternatives in search.words:
             group = []
@@ -234,7 +234,7 @@ def copy_batch(
     known: Iterable[Known],
     replaced: Mapping[int, int],
 ) -> str:
-    """Write a whole batch; return the reference that its order ids were derived from, or none."""
+    """Write a whole batch; return the reference that its order ids were derived from (empty: they were not)."""
     number = record.number
     first = digests.first_instruction
     with closing(one_ahead(parts)) as coming:
@@ -292,13 +292,13 @@ def _copy_ids(connection: Connection[Row], operation: str, lines: list[Row]) -> 
 
 @dataclass(frozen=True, slots=True)
 class OfferedRun:
-    """A run that was handed over to workers, as the command that did so sees it (see `RunOfWorkers`)."""
+    """A run that was handed over to workers, as the command that handed it over sees it (see `RunOfWorkers`)."""
 
     number: int
     writer: FactWriter
 
     def look(self) -> SharedRun:
-        """Return the current state of the run. If it was stopped and no worker is at it, end it here."""
+        """Return the current state of the run. If it was stopped and no worker sends for it, end it first."""
 
         def looked(connection: Connection[Row]) -> SharedRun:
             run = workers.run_now(connection, self.number)
@@ -334,12 +334,12 @@ class PostgresJournal(PostgresReader, Journal):
     ) -> BatchRecord:
         """Make a whole batch durable, as every journal does, and let the server count its lines."""
         record = super().open_batch(batch, parts=parts, known=known, amendments=amendments, at=at)
-        with suppress(psycopg.Error):  # without figures about a new batch the server guesses its size, and reads it all
+        with suppress(psycopg.Error):  # without new statistics the server guesses the batch's size, and reads all of it
             fetch(self._session.connection, "ANALYZE instruction, known, order_id, state")
         return record
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Append as `EngineJournal`. Raises `InternalError` for releases and replacements: they claim order ids."""
+        """Append as `EngineJournal`. Raises `InternalError` for releases and replacements, which reserve order ids."""
         if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
             raise InternalError("a release or a replacement cannot be appended by itself")
         return self.writer.append(entries)
@@ -377,7 +377,7 @@ class PostgresJournal(PostgresReader, Journal):
         return workers.PostgresGate(self._session.server, self.writer.process)
 
     def scrub(self) -> OldPages:
-        """Do nothing: old lines of tables go when their owner writes these again."""
+        """Do nothing, because old lines only disappear when the owner of the tables rewrites these."""
         return OldPages.IN_DATABASE
 
     def close(self) -> None:
@@ -388,7 +388,7 @@ class PostgresJournal(PostgresReader, Journal):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """One transaction at the desk, in which no fact is earlier than those that are there."""
+        """Run the block in one transaction at the desk. Its facts are no earlier than any fact of the journal."""
         with self.writer.at_desk():
             ((newest,),) = self._tables.run("newest_fact_time")
             self.writer.not_before(newest or "")
@@ -421,18 +421,18 @@ class PostgresJournal(PostgresReader, Journal):
 
 
 class WorkerJournal(PostgresJournal):
-    """The journal as one worker has it. Called from one thread at a time."""
+    """The journal as one worker uses it. Called from one thread at a time."""
 
     run: SharedRun | None = None
-    """The run that this worker is at."""
+    """The run that this worker has joined."""
     sent_rows = 0
-    """How many rows it has sent."""
+    """The number of rows that this worker has sent."""
     _given: ClaimedRows | None = None
 
     def join_run(self, runs: Sequence[SharedRun] | None = None) -> SharedRun | None:
-        """Join the first of these runs (None: of all) that waits for a worker; None if none does.
+        """Join the first of these runs (None: of all) that waits for a worker, and return it; None if no run waits.
 
-        Rows left in flight come into doubt first. Runs with nothing left are ended here.
+        Rows that dead processes left in flight are put in doubt first. Runs with nothing left to send are ended.
         """
         for run in self.runs() if runs is None else runs:
             if self.writer.ask(partial(workers.waits, run=run), is_long=True):
@@ -448,15 +448,15 @@ class WorkerJournal(PostgresJournal):
         return self.writer.ask(workers.unfinished_runs)
 
     def waiting_runs(self) -> Sequence[SharedRun]:
-        """Return the runs that wait for a worker, urgent ones first. Runs with nothing left are ended here."""
+        """Return the runs that wait for a worker, urgent ones first. Runs with nothing left to send are ended."""
         return self.writer.ask(workers.waiting_runs, is_long=True)
 
     def due(self, batch: int, *, after_row: int = 0, limit: int) -> Sequence[Due]:
-        """Return due rows as every journal does, but none once the run is over: they would not be sent."""
+        """Return due rows as every journal does, but none once the run is over, because they would not be sent."""
         return () if self.writer.is_stopped else super().due(batch, after_row=after_row, limit=limit)
 
     def leave_run(self) -> None:
-        """Leave the run, and record how many rows were sent: those claimed and not sent are free."""
+        """Leave the run, and record how many rows were sent. Rows that were claimed and not sent become free."""
         self._claimed((), self.sent_rows)
         self.writer.ask(partial(workers.join_run, process=self.writer.process, run=None))
         self.run = None
@@ -473,7 +473,7 @@ class WorkerJournal(PostgresJournal):
                 self._given, self.sent_rows = None, claimed_rows.rows
 
     async def is_overtaken(self) -> bool:
-        """Whether an urgent run waits for a worker, while the engine of this one sends for another."""
+        """Whether an urgent run waits for a worker, while this worker's engine sends for another run."""
         if self._given is None or self.run is None:
             return False
         ask = partial(workers.is_overtaken, run=self.run)
@@ -489,15 +489,15 @@ class WorkerJournal(PostgresJournal):
         at: str,  # noqa: ARG002
         at_most: int | None = None,  # noqa: ARG002
     ) -> Counter[Finding]:
-        """Take in nothing: the listener of this host, or the next command, does."""
+        """Judge nothing: the listener of this host, or the next command, does it."""
         return Counter()
 
     def hurry(self) -> None:
-        """Stop waiting for an unresponsive server after a moment, because this process was asked to end."""
+        """From now on, wait only briefly for a server that does not answer, because this process is to end."""
         self.writer.hurry()
 
     def may_decide(self) -> bool:
-        """Whether the role of this worker may write from the desk."""
+        """Whether the role of this worker may write at the desk."""
         return self.writer.ask(lambda connection: fetch(connection, "SELECT may_decide()")) == [(True,)]
 
     def wait_for_server(self) -> None:

@@ -1,10 +1,10 @@
-"""Makes and upgrades the tables of a journal in PostgreSQL and those of its workers' jobs, and gives rights to roles.
+"""Creates and upgrades the tables of a journal in PostgreSQL and of its workers' jobs, and grants rights to roles.
 
-A script of a later version changes no line that is there. A function whose call would mean something else to a program
-of before gets another name, and the old one is removed: such a program is then refused.
+The script of a later version changes no existing line. A function that would have another meaning for an older program
+gets another name, and the old one is removed, so that the older program is refused.
 
 A role is a group without a login, named after the database: NAME_worker sends, NAME_desk also opens, releases, settles
-and sets limits, NAME_reader looks. Logins are members of them. The owner of the tables needs none.
+and sets limits, NAME_reader reads. Logins are members of these roles. The owner of the tables needs none.
 """
 
 import math
@@ -43,7 +43,7 @@ _TAKEN_BACK = (
     "REVOKE ALL ON ALL TABLES IN SCHEMA {jobs} FROM {role}",
     "REVOKE ALL ON ALL SEQUENCES IN SCHEMA {jobs} FROM {role}",
 )
-"""Rights are given again each time: a role keeps none that it had by an earlier version."""
+"""Takes all rights from a role before they are granted, so that it keeps none that an earlier version granted."""
 _EVERYBODY = (
     "GRANT USAGE ON SCHEMA {schema}, {jobs} TO {role}",
     "GRANT SELECT ON ALL TABLES IN SCHEMA {schema}, {jobs} TO {role}",
@@ -79,10 +79,10 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
 
 
 def give_rights(connection: Connection[Row]) -> list[str]:
-    """Make the roles where they are missing, and give each its rights; return their names."""
+    """Create the missing roles, and grant each role its rights; return their names."""
     names = []
     with connection.transaction():
-        fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # as `make_tables` does
+        fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # the lock that `make_tables` takes
         for role, rights in _RIGHTS.items():
             name = _name(connection, role)
             if not fetch(connection, "SELECT FROM pg_roles WHERE rolname = %s", (name,)):
@@ -101,7 +101,7 @@ def has_rights(connection: Connection[Row]) -> bool:
 
 
 def role_of(connection: Connection[Row]) -> JournalRole | None:
-    """Return the rights of this session; None if it has none of them."""
+    """Return the role of this session; None if it has none of these roles."""
     query = """SELECT pg_has_role(current_user, nspowner, 'MEMBER') FROM pg_namespace WHERE nspname = %s"""
     if fetch(connection, query, (SCHEMA,)) == [(True,)]:
         return JournalRole.OWNER
@@ -131,7 +131,7 @@ _COMMENT = """SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHER
 
 
 def newest_jobs_version() -> str:
-    """Return the version of the tables that the installed procrastinate needs: the name of its last migration."""
+    """Return the version of the job tables that the installed procrastinate needs: the name of its last migration."""
     return _migrations()[-1].stem
 
 
@@ -148,7 +148,7 @@ def timetable_jobs(connection: Connection[Row]) -> list[TimetableJob]:
 
 
 def bring_jobs_up(connection: Connection[Row]) -> tuple[str, str]:
-    """Create or upgrade the tables of jobs inside the open transaction; return their version before and now."""
+    """Create or upgrade the job tables inside the open transaction; return their version before and after."""
     before, newest = jobs_version_in(connection), newest_jobs_version()
     if before >= newest:
         return before, before
@@ -163,7 +163,7 @@ def bring_jobs_up(connection: Connection[Row]) -> tuple[str, str]:
 
 
 def check_jobs(connection: Connection[Row], server: Server) -> str:
-    """Return the version of the tables of jobs. Raises `JournalError` unless the installed procrastinate needs it."""
+    """Return the version of the job tables. Raises `JournalError` unless the installed procrastinate needs this one."""
     version = jobs_version_in(connection)
     if version < newest_jobs_version():
         raise JournalOutdated(
@@ -194,7 +194,7 @@ def _migrations() -> list[Path]:
 
 @cache
 def scripts() -> tuple[str, ...]:
-    """Return the scripts that lead from each version to the next; the first leads from nothing to version 1."""
+    """Return the scripts that migrate each version to the next; the first creates version 1."""
     folder = resources.files(__package__)
     parts = ("schema-1.sql", "roll_call.sql", "forgetting.sql")
     script = "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in parts)
@@ -206,7 +206,7 @@ def newest_version() -> int:
 
 
 def version_in(connection: Connection[Row]) -> int:
-    """Return the version of the tables; 0 if there is no journal."""
+    """Return the version of the tables; 0 if the database has no journal."""
     if fetch(connection, "SELECT to_regclass(%s) IS NULL", (f"{SCHEMA}.migration",)) == [(True,)]:
         return 0
     ((version,),) = fetch(connection, "SELECT coalesce(max(version), 0) FROM migration")
@@ -214,9 +214,9 @@ def version_in(connection: Connection[Row]) -> int:
 
 
 def make_tables(connection: Connection[Row], identity: Identity) -> bool:
-    """Make the journal in one transaction, and return whether it was made: False if one is there already."""
+    """Create the journal in one transaction, and return whether it was created: False if one exists."""
     with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(7021)")  # two makers at the same moment: one makes it
+        connection.execute("SELECT pg_advisory_xact_lock(7021)")  # so that only one of two processes creates it
         if version_in(connection):
             return False
         fill_tables(connection, identity)
@@ -224,7 +224,7 @@ def make_tables(connection: Connection[Row], identity: Identity) -> bool:
 
 
 def fill_tables(connection: Connection[Row], identity: Identity) -> None:
-    """Make the tables of a journal, inside the open transaction, and write down which one it is."""
+    """Create the tables of a journal inside the open transaction, and store its identity."""
     connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(SCHEMA)))
     for number, script in enumerate(scripts(), start=1):
         connection.execute(script.encode())
@@ -239,16 +239,16 @@ def fill_tables(connection: Connection[Row], identity: Identity) -> None:
 
 
 def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int:
-    """Upgrade the tables, and those of jobs, in one transaction; return their former version.
+    """Upgrade the journal's tables and the job tables in one transaction; return their former version.
 
-    Raises `JournalHeld` while a process works with them: it knows only the former ones.
+    Raises `JournalHeld` while another process uses the tables, because it knows only the former ones.
     """
     with limited(connection, math.inf), connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(7021)")  # as `make_tables` does
+        connection.execute("SELECT pg_advisory_xact_lock(7021)")  # the lock that `make_tables` takes
         version = version_in(connection)
         if version == newest_version() and jobs_version_in(connection) >= newest_jobs_version():
             return version
-        connection.execute("LOCK TABLE process IN SHARE ROW EXCLUSIVE MODE")  # none begins meanwhile
+        connection.execute("LOCK TABLE process IN SHARE ROW EXCLUSIVE MODE")  # no other process can enrol meanwhile
         query = """SELECT command, pid, host FROM process WHERE ended_at IS NULL AND is_alive(number)
             ORDER BY number LIMIT 1"""
         for command, pid, host in fetch(connection, query):
@@ -273,7 +273,7 @@ def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int
 
 
 def check_version(connection: Connection[Row], server: Server) -> None:
-    """Raise `JournalMissing` if there is no journal, and `JournalError` for one of another version."""
+    """Raise `JournalMissing` if the database has no journal, `JournalError` if its tables are of another version."""
     version = version_in(connection)
     if version == 0:
         raise JournalMissing(say("There is no journal in the database {place}.", place=server.place))
@@ -293,7 +293,7 @@ def check_version(connection: Connection[Row], server: Server) -> None:
 
 
 def identity_in(connection: Connection[Row], server: Server) -> Identity:
-    """Return which journal it is. Its home is the address of the database."""
+    """Return the identity of the journal. Its home is the address of the database."""
     lines = fetch(connection, "SELECT journal_id, endpoint, created_at, consumer_key_sha256 FROM identity")
     if not lines:
         raise JournalCorrupt(say("The journal does not have an id."))
@@ -306,7 +306,7 @@ COPIED, DONE = "copied", "done"
 
 @dataclass(frozen=True, slots=True)
 class MoveStep:
-    """How far a move has come. `facts` and `hash` are the end of the chain that was copied."""
+    """The progress of a move. `facts` and `hash` are the end of the chain that was copied."""
 
     step: str
     home: str
@@ -315,13 +315,13 @@ class MoveStep:
 
 
 def move_step(connection: Connection[Row]) -> MoveStep | None:
-    """Return how far the move of this journal has come; None if it was made here."""
+    """Return the progress of the move of this journal; None if the journal was created here."""
     steps = fetch(connection, "SELECT step, home, facts, hash FROM moved_here ORDER BY step = %s DESC LIMIT 1", (DONE,))
     return MoveStep(*steps[0]) if steps else None
 
 
 def check_moved(connection: Connection[Row]) -> None:
-    """Raise `JournalError` for a copy of a file that is not in use yet."""
+    """Raise `JournalError` for the copy of a file that is not in use yet."""
     step = move_step(connection)
     if step is not None and step.step == COPIED:
         raise JournalError(

@@ -1,7 +1,7 @@
-"""Opens a connection to PostgreSQL so that a commit is durable, and proves that it was opened so.
+"""Opens a connection to PostgreSQL whose commits are durable, and checks that they are.
 
-What cannot be relied on is refused in one sentence: a server that does not flush, a pooler in between, a clock that is
-off, a database of something else.
+Each condition that cannot be relied on is refused in one sentence: a server that does not flush, a pooler in between, a
+clock that is wrong, a database with another encoding.
 """
 
 import re
@@ -30,20 +30,20 @@ from paygw_batch.language import mark, say
 SCHEMA = "paygw"
 """The schema of the database that holds the journal."""
 MAX_CLOCK_SKEW_S = 30
-"""How far the clock of this machine may be from the database's."""
+"""The largest accepted difference between the clock of this machine and the database's."""
 OLDEST_SERVER = 150_000
 _USUAL_PORT = "5432"
 IDLE_LIMIT = "5min"
-"""How long a process may think inside of a transaction: a large batch is opened in one."""
+"""How long a process may pause between statements of a transaction; a large batch is opened in one transaction."""
 WORKER_IDLE_LIMIT = "5s"
-"""The same for a worker, which never thinks there: one that is frozen must not keep the locks that others wait for."""
+"""The same limit for a worker, which never pauses there: a frozen worker must not keep locks that others wait for."""
 _CONNECT_TIMEOUT_S = 10
 _DEAD_PEER_MS = 10_000
 _KEEPALIVES: Mapping[str, Any] = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
-"""How soon a peer that has vanished is missed while nobody sends, here and by the server: it then frees what a host
-that lost its power had locked."""
+"""How soon a vanished peer is noticed while nobody sends, here and by the server. The server then releases the locks of
+a host that lost its power."""
 _SILENCE_LIMIT_S = 300.0
-"""How long any statement may take: a network may swallow an answer and keep the connection. As long as `IDLE_LIMIT`."""
+"""How long any statement may take: a network may lose an answer and keep the connection. As long as `IDLE_LIMIT`."""
 _LINES_AT_ONCE = 5_000
 _HINT = mark("Nothing was sent. Check [journal] url and the server, then run the same command again.")
 _ABOUT = """SELECT current_setting('server_version_num')::integer, current_setting('fsync'),
@@ -53,23 +53,23 @@ _ABOUT = """SELECT current_setting('server_version_num')::integer, current_setti
 
 Row = tuple[Any, ...]
 TIME = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
-"""SQL for a time as text."""
+"""SQL that formats a time as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The address of the database, and the operator's word about its copies."""
+    """The address of the database, and how the operator says that its data is replicated."""
 
     url: str
     replication: str = "none"
-    """`synchronous`: a standby confirms each commit; `asynchronous`: one may lag; `provider`: somebody else sees to it;
-    `none`."""
+    """How each commit reaches other servers. `synchronous`: a standby confirms it; `asynchronous`: a standby may lag;
+    `provider`: the provider of the database is responsible; `none`: it does not."""
     commit_limit_s: float = 10.0
     """How long a statement may take to answer before its fate counts as unknown."""
 
     @property
     def place(self) -> str:
-        """The address without a password, for people. The port is left out where it is the usual one."""
+        """The address without a password, for people. The port is left out if it is the usual one."""
         about = conninfo.conninfo_to_dict(self.url)
         host, port = about.get("host") or "localhost", str(about.get("port") or "")
         name = about.get("dbname") or about.get("user") or "postgres"
@@ -78,7 +78,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseCopies:
-    """How a server copies its database: the standbys it waits for, how a commit waits, the number that follows."""
+    """How a server replicates: the standbys that it waits for, how a commit waits, and how many standbys follow it."""
 
     waits_for: str
     synchronous_commit: str
@@ -86,7 +86,7 @@ class DatabaseCopies:
 
 
 def copies_of(connection: Connection[Row]) -> DatabaseCopies:
-    """Return how the server copies its database, by its own settings and not those of our sessions."""
+    """Return how the server replicates its database, by its own settings and not by those of our sessions."""
     query = """SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'),
         (SELECT count(*) FROM pg_stat_replication WHERE state IS NULL OR state = 'streaming')"""
     ((waits_for, synchronous_commit, standbys),) = fetch(connection, query)
@@ -113,9 +113,10 @@ def check_url(url: str) -> None:
 
 
 def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Connection[Row]:
-    """Open a session whose commits are durable (see `Server`). Raises `JournalError`, `ConfigurationError`.
+    """Open a session whose commits are durable (see `Server`). Raises `JournalError` and `ConfigurationError`.
 
-    The server ends it when a transaction stays open for `idle_limit` without a statement: what it had locked is free.
+    If a transaction stays open for `idle_limit` without a statement, the server ends the session and releases its
+    locks.
     """
     check_url(server.url)
     try:
@@ -161,25 +162,25 @@ class Session:
         self.connection = self._connect(self.server)
 
     def reconnect(self) -> None:
-        """Open a new connection in the place of the old one. Raises `JournalError`."""
+        """Open a new connection in place of the old one. Raises `JournalError`."""
         self.connection.close()
         self.connection = self._connect(self.server)
-        if self._is_closed:  # by another thread, while this one waited for a server that was gone
+        if self._is_closed:  # another thread has closed the session while this one waited for the server
             self.connection.close()
 
     def close(self) -> None:
-        """Close the connection, and one that another thread opens just now."""
+        """Close the connection, and one that another thread is opening now."""
         self._is_closed = True
         self.connection.close()
 
 
 class _LimitedConnection(Connection[Row]):
-    """A connection on which each statement has a limited time to be answered in: a network may swallow the answer."""
+    """A connection with a time limit for the answer to each statement, because a network may lose the answer."""
 
     limit_s: float | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """Wait for the server, no longer than `limit_s`, or `_SILENCE_LIMIT_S`. Raises `psycopg.OperationalError`."""
+        """Wait for the server, at most `limit_s` or `_SILENCE_LIMIT_S`. Raises `psycopg.OperationalError`."""
         limit_s = _SILENCE_LIMIT_S if self.limit_s is None else self.limit_s
         try:
             return super().wait(gen, interval, limit_s if timeout is None else timeout)
@@ -191,7 +192,7 @@ class _LimitedConnection(Connection[Row]):
 
 @contextmanager
 def limited(connection: Connection[Row], limit_s: float | None) -> Iterator[None]:
-    """Limit the time of each statement in the block; after it the connection is lost and its fate unknown."""
+    """Limit the time of each statement in the block. After that time the connection is lost, and the fate unknown."""
     assert isinstance(connection, _LimitedConnection)  # noqa: S101 - `connect` makes no other
     before, connection.limit_s = connection.limit_s, limit_s
     try:
@@ -205,11 +206,11 @@ def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None
     connection.execute("SET client_min_messages = warning")
     connection.execute("SET jit = off")
     connection.execute("; ".join(f"SET tcp_{name} = {value}" for name, value in _KEEPALIVES.items()))
-    connection.execute("SET random_page_cost = 1.1")  # single rows are looked up: they are cached
-    for way in ("seqscan", "hashjoin", "mergejoin"):  # by their numbers: the server's figures may be of an opening
+    connection.execute("SET random_page_cost = 1.1")  # most statements look up single rows, which are cached
+    for way in ("seqscan", "hashjoin", "mergejoin"):  # after an opening, the server's statistics may be out of date
         connection.execute(f"SET enable_{way} = off")
     if idle_limit is not None:
-        # A process that waits for a line must then see it as it is: a commit learns this way who moved its rows.
+        # After a wait for a line, a statement must see its newest version: so a commit learns who moved its rows.
         connection.execute("SET default_transaction_isolation = 'read committed'")
         connection.execute("SET synchronous_commit = on")
         connection.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, false)", (idle_limit,))
@@ -278,18 +279,18 @@ def _check_durable(
 
 
 Values = Sequence[Any] | Mapping[str, Any]
-"""The values of a statement: for `%s` in turn, or for `%(name)s` by name."""
+"""The values of a statement: in order for `%s`, or by name for `%(name)s`."""
 
 
 def fetch(connection: Connection[Row], query: str, values: Values = ()) -> list[Row]:
-    """Run one statement and return all it finds. Raises `psycopg.Error`."""
+    """Run a statement and return all its rows. Raises `psycopg.Error`."""
     cursor = connection.execute(query.encode(), values or None)
     return cursor.fetchall() if cursor.description is not None else []
 
 
 def streamed(connection: Connection[Row], query: str, values: Values = ()) -> Iterator[Row]:
-    """Run one query inside the open transaction, and yield its lines without holding all of them."""
-    # No cursor of psycopg's, which warns if it is collected before the iterator that would close it.
+    """Run a query inside the open transaction, and yield its rows without holding all of them."""
+    # A cursor of psycopg would warn if it is collected before the iterator that closes it.
     name = f"paygw_{time.monotonic_ns()}"
     fetch(connection, f"DECLARE {name} NO SCROLL CURSOR FOR {query}", values)
     while lines := fetch(connection, f"FETCH {_LINES_AT_ONCE} FROM {name}"):
@@ -334,7 +335,7 @@ def conflicting_lines(message: str) -> Iterator[None]:
 
 
 def reason_of_failure(error: psycopg.Error) -> str:
-    """Return the first line of an error of the database, without values of rows (those are in DETAIL)."""
+    """Return the first line of the database's error, without values of rows, which are in its DETAIL."""
     text = error.diag.message_primary or str(error)
     return text.strip().partition("\n")[0].removesuffix(".") or type(error).__name__
 
@@ -343,7 +344,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def text_of(value: str | None) -> str | None:
-    """Return a text as PostgreSQL can hold it: it has no NUL, which a gateway may send."""
+    """Return a text as PostgreSQL can store it: without NUL, which a gateway may send."""
     return None if value is None else value.replace("\0", "?")
 
 
@@ -364,7 +365,7 @@ _ROWS_AT_ONCE = 10_000
 
 
 class PostgresTables:
-    """The tables of a journal, on the connection that is open when they are asked."""
+    """The tables of a journal, on the connection that is open when a statement is run."""
 
     def __init__(self, connection: Callable[[], Connection[Row]], identity: Identity) -> None:
         self._connection, self.identity = connection, identity
@@ -390,7 +391,7 @@ class PostgresTables:
         self.run("add_order_id", **line, spelling=spelled_alike(order_id))
 
     def lock_rows(self, numbers: Sequence[int]) -> bool:
-        """Let no worker move these instructions until the open transaction ends: one may just have done so."""
+        """Lock these instructions against workers until the open transaction ends; one may have moved them before."""
         self.run("lock_rows", numbers=list(numbers))
         return True
 

@@ -17,7 +17,7 @@ from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say
 
 MOVED_HERE = 1
-"""The process whose chain is that of the file that was moved here."""
+"""The number of the process that has the chain of a file that was moved here."""
 _CHANGED, _EMPTIED = "never_changed", "never_emptied"
 _GUARDED = (
     *("migration", "identity", "batch", "page", "instruction", "known", "payee_words", "fact", "process", "desk"),
@@ -29,7 +29,7 @@ _GUARDS = {
     *(("process", "end_is_final"), ("run", "stop_is_final"), ("forgetting", "forgetting_is_told")),
     *(("fact", "fact_hands_over"), ("fact", "fact_moves")),
 }
-"""The triggers that refuse changes, by table."""
+"""The triggers that refuse changes, each with its table."""
 _SWITCHED_ON = """SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
     WHERE c.relnamespace = 'paygw'::regnamespace AND NOT t.tgisinternal AND t.tgenabled = 'A'"""
 _FACTS = f"""SELECT f.process, f.seq, {text_in_sql("f", "f.seq", "chr(10)", "::text")}, f.said_sha256, f.hash, f.number,
@@ -43,8 +43,8 @@ _UNIQUE_WANTED = [("fact_one_intent",), ("order_id_pkey",), ("run_unfinished",)]
 
 
 def verify_journal(connection: Connection[Row], identity: Identity, progress: VerifyProgress) -> Mapping[str, int]:
-    """Replay the journal in the open transaction; return counts. Raises `JournalCorrupt` at the first wrong place."""
-    for way in ("seqscan", "hashjoin", "mergejoin"):  # it reads all there is
+    """Replay the journal in the open transaction; return counts. Raises `JournalCorrupt` at the first fault."""
+    for way in ("seqscan", "hashjoin", "mergejoin"):  # whole tables are read here, unlike in other statements
         fetch(connection, f"SET LOCAL enable_{way} = on")
     if set(fetch(connection, _SWITCHED_ON)) != _GUARDS or fetch(connection, _UNIQUE) != _UNIQUE_WANTED:
         raise JournalCorrupt(say("The schema of the journal was altered: the triggers of its tables differ."))
@@ -56,7 +56,7 @@ def verify_journal(connection: Connection[Row], identity: Identity, progress: Ve
     counts = RowReplay(tables, progress).run()
     _check_indexes(connection)
     ((facts,),), ((heard,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_heard")
-    if fetch(connection, "SELECT has_table_privilege('audit', 'SELECT')") == [(True,)]:  # a worker's login has none
+    if fetch(connection, "SELECT has_table_privilege('audit', 'SELECT')") == [(True,)]:  # a worker may not read it
         totals = {**totals, "audit_entries": check_trail(tables)}
     return {**counts, **totals, "facts": facts, "evidence": heard}
 
@@ -88,12 +88,12 @@ def _start_of(identity: Identity, number: int, nonce: bytes) -> bytes:
 
 
 def _followed(end: Link, lines: Iterator[Row], process: int) -> Link:
-    """Follow the facts of a process, check their personal data, and return the last one."""
+    """Follow the facts of a process, check their personal data, and return the end of the chain."""
     newest = 0
     try:
         for seq, _, digest, head, number, salt, *said in followed(end, (line[1:] for line in lines)):
             check_said(number, digest, salt, *said)
-            if number <= newest:  # a fact was added after the one before it, though no hash covers that order
+            if number <= newest:  # numbers increase along a chain, but no hash covers them
                 raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))  # noqa: TRY301
             end, newest = Link(seq, head), number
     except JournalCorrupt as error:
@@ -110,7 +110,7 @@ def _check_limits(connection: Connection[Row]) -> None:
 
 
 def _check_indexes(connection: Connection[Row]) -> None:
-    """Raise `JournalCorrupt` unless spellings and the words of payees are those of order ids and instructions."""
+    """Raise `JournalCorrupt` unless spellings and payees' words match the order ids and instructions."""
     for instruction, order_id, spelling in streamed(connection, "SELECT instruction, order_id, spelling FROM order_id"):
         if spelled_alike(order_id) != spelling:
             raise JournalCorrupt(

@@ -1,7 +1,7 @@
-"""What processes that write share: who lives, the runs that they send, and the limits over all of them.
+"""The data that writing processes share: which of them are alive, their runs, and the limits over all of them.
 
-Who has the desk, and which rows in flight nobody sends any more, is decided by the database's clock, never by ours. A
-run defines the rows to send. It is over when nothing of it is due, nothing is in flight, and no worker is at it.
+The database's clock, and never ours, decides who has the desk, and which rows in flight nobody sends any more. A run
+says which rows to send. It is over when none of its rows is due or in flight, and no worker sends for it.
 """
 
 import os
@@ -50,16 +50,16 @@ class OwnProcess:
 
 @cache
 def machine() -> str:
-    """Return the start of the machine and the container, in which process ids are unique."""
+    """Return an id of this start of the machine and the container, within which process ids are unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:  # no Linux: the processes of another run are never known to be dead
+    except OSError:  # on other systems than Linux, the processes of another run are never known to be dead
         return os.urandom(16).hex()
 
 
 def enrol(connection: Connection[Row], *, command: str, kind: HolderKind, intent_lives_s: float) -> OwnProcess:
-    """Register this process. Its chain begins with random bytes: no other process can take it for its own."""
+    """Register this process. Its chain begins with random bytes, so that no other process can take it for its chain."""
     about = (socket.gethostname(), machine(), os.getpid(), command, kind.value, intent_lives_s, newest_version())
     query = "SELECT number, head_hash, head_at FROM enrol(%s, %s, %s, %s, %s, %s, %s, %s)"
     ((number, start, newest),) = fetch(connection, query, (*about, secrets.token_bytes(16)))
@@ -67,7 +67,7 @@ def enrol(connection: Connection[Row], *, command: str, kind: HolderKind, intent
 
 
 def end_life(connection: Connection[Row], number: int) -> None:
-    """Record that a process has ended: it sends nothing more."""
+    """Record that a process has ended and sends nothing more."""
     fetch(connection, "SELECT end_life(%s)", (number,))
 
 
@@ -89,7 +89,7 @@ def rows_being_sent(connection: Connection[Row], batch: int) -> list[RowBeingSen
 
 
 def holder_now(connection: Connection[Row]) -> LockHolder | None:
-    """Return the living process that has the desk or, if none has, one that sends for a run."""
+    """Return the living process that has the desk; if there is none, a living process that sends for a run."""
     query = f"""{_HOLDER} LEFT JOIN desk d ON d.process = w.number
         WHERE {_LIVING} AND (d.process IS NOT NULL OR w.run IS NOT NULL)
         ORDER BY d.process IS NULL, w.number LIMIT 1"""
@@ -98,7 +98,7 @@ def holder_now(connection: Connection[Row]) -> LockHolder | None:
 
 
 def desk_taken(connection: Connection[Row]) -> JournalHeld:
-    """Return the error that names the process which has the desk."""
+    """Return the error that names the process that has the desk."""
     lines = fetch(connection, f"{_HOLDER} JOIN desk d ON d.process = w.number")
     if not lines:
         return JournalHeld()
@@ -127,8 +127,8 @@ def _holder_of(line: Row) -> LockHolder:
 class SignsOfLife:
     """Reports regularly to the database that this process is alive, on a second connection and in a thread.
 
-    Nothing that keeps a row from being sent twice relies on them: they spare the rows of a slow gateway, which would
-    come into doubt by the age of their intents alone.
+    The guards against sending a row twice do not depend on these signs. They keep the rows of a slow gateway from being
+    put in doubt only because their intents are old.
     """
 
     def __init__(self, server: Server, number: int, intent_lives_s: float) -> None:
@@ -140,7 +140,7 @@ class SignsOfLife:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and wait for a sign that is under way."""
+        """Stop, and wait for a report that is under way."""
         self._stop.set()
         self._thread.join()
         if self._connection is not None:
@@ -151,11 +151,11 @@ class SignsOfLife:
             try:
                 if self._connection is None or self._connection.closed:
                     self._connection = connect(self._server, write=True)
-                    self._connection.execute("SET synchronous_commit = off")  # a lost sign is only late
+                    self._connection.execute("SET synchronous_commit = off")  # if a sign is lost, the next one counts
                 with limited(self._connection, self._server.commit_limit_s):
                     fetch(self._connection, "SELECT show_life(%s)", (self._number,))
             except (psycopg.Error, JournalError):
-                continue  # the next one may get through
+                continue  # the next sign may reach the database
 
 
 T = TypeVar("T")
@@ -175,7 +175,7 @@ _SENDERS = """SELECT w.number, w.host, w.pid, w.command, (
 class PostgresGate:
     """The gate of the endpoint for one process, on a second connection.
 
-    Its writes need not be durable: after a crash of the server, workers call again.
+    Its writes need not be durable: after a crash of the server, workers call it again.
     """
 
     def __init__(self, server: Server, process: int) -> None:
@@ -197,7 +197,7 @@ class PostgresGate:
         return GateShare(senders, before, rate_per_s, concurrency, rest_s, _stop_of(*stop))
 
     def close(self) -> None:
-        """Leave the share to others. If the database does not answer, it ends with this process."""
+        """Give the share back. If the database does not answer, the share ends with this process."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -210,7 +210,7 @@ class PostgresGate:
             connection.close()
 
     def _called(self, call: Callable[[Connection[Row]], T]) -> T:
-        """Make a call, on a new connection if the old one is gone."""
+        """Make a call, on a new connection if the old one is lost."""
         with translating_errors(self._server):
             if self._connection is None or self._connection.closed:
                 self._connection = connect(self._server, write=True)
@@ -260,18 +260,18 @@ _HAS = """SELECT 1 FROM run r JOIN state s ON s.batch = r.batch AND s.state IN (
     SELECT 1 FROM run r JOIN known k ON k.batch = r.batch JOIN state s ON s.instruction = k.instruction
     WHERE r.number = %(run)s AND s.state IN ('ready', 'in_flight')
         AND CASE s.state WHEN 'ready' THEN {ready} ELSE {in_flight} END LIMIT 1"""
-"""One statement: of two, a row that comes back from in flight to ready meanwhile would be in neither."""
+"""Finds a row of a run. It is one statement, so that a row that comes back from in flight to ready is not missed."""
 _AT_WORK = "SELECT FROM process w WHERE w.run = %s AND is_alive(w.number) AND w.number <> ALL (%s) LIMIT 1"
 
 
 def start_run(connection: Connection[Row], batch: int, process: int, *, is_urgent: bool = False) -> SharedRun:
-    """Start a run of a batch, or join the current one. Raises `JournalHeld` if that is stopping.
+    """Start a run of a batch, or join the current run. Raises `JournalHeld` if that run is stopping.
 
-    A stopped run is over when no worker is at it. Requires the desk.
+    A stopped run is over when no worker sends for it. Requires the desk.
     """
     with connection.transaction():
         _hold_desk(connection, process)
-        query = "SELECT number FROM run WHERE batch = %s AND ended_at IS NULL FOR UPDATE"  # it may be about to end
+        query = "SELECT number FROM run WHERE batch = %s AND ended_at IS NULL FOR UPDATE"  # a worker may be ending it
         runs = fetch(connection, query, (batch,))
         number = runs[0][0] if runs else None
         if number is not None and run_now(connection, number).stop_reason is not None:
@@ -288,14 +288,14 @@ def start_run(connection: Connection[Row], batch: int, process: int, *, is_urgen
 
 
 def withdraw_run(connection: Connection[Row], batch: int, process: int) -> None:
-    """End the current run of a batch, if any: no worker starts another row of it. Requires the desk."""
+    """End the current run of a batch, if there is one: no worker starts another row of it. Requires the desk."""
     with connection.transaction():
         _hold_desk(connection, process)
         fetch(connection, "UPDATE run SET ended_at = clock_timestamp() WHERE batch = %s AND ended_at IS NULL", (batch,))
 
 
 def _hold_desk(connection: Connection[Row], process: int) -> None:
-    """Hold the desk until the transaction ends. A process that was frozen may have lost it."""
+    """Hold the desk until the transaction ends. Raises `JournalHeld` if this process was frozen and has lost it."""
     if fetch(connection, "SELECT hold_desk(%s)", (process,)) != [(True,)]:
         raise desk_taken(connection)
 
@@ -307,14 +307,14 @@ def run_now(connection: Connection[Row], number: int) -> SharedRun:
 
 
 def stop_run(connection: Connection[Row], number: int, reason: str) -> None:
-    """Stop a run: no worker starts another row of it. The first reason is kept."""
+    """Stop a run: no worker starts another row of it. If it was stopped before, the first reason stays."""
     query = "UPDATE run SET stop_reason = %s WHERE number = %s AND stop_reason IS NULL AND ended_at IS NULL"
     fetch(connection, query, (reason, number))
 
 
 def tend_run(connection: Connection[Row], number: int) -> None:
-    """End a run if nothing of it is due or in flight, and no worker is at it."""
-    # Workers look often: none may lock a run in progress, because it could then freeze.
+    """End a run if no worker sends for it, and it was stopped or none of its rows is due or in flight."""
+    # Workers call this often. None may lock a run in progress, because a worker that freezes would keep the lock.
     if _is_at_work(connection, number):
         return
     with connection.transaction():
@@ -327,7 +327,7 @@ def tend_run(connection: Connection[Row], number: int) -> None:
 
 
 def waits(connection: Connection[Row], run: SharedRun) -> bool:
-    """Whether a run that was not stopped has a free row, or one left in flight. A run with nothing left is ended."""
+    """Whether a run that was not stopped has a free row, or one that was left in flight. End it if nothing is left."""
     if run.stop_reason is None and _has_work(connection, run.number):
         return True
     tend_run(connection, run.number)
@@ -335,7 +335,7 @@ def waits(connection: Connection[Row], run: SharedRun) -> bool:
 
 
 def waiting_runs(connection: Connection[Row]) -> list[SharedRun]:
-    """Return the runs that wait for a worker, in the order of `unfinished_runs`; those with nothing left are ended."""
+    """Return the runs that wait for a worker, in the order of `unfinished_runs`. Runs with nothing left are ended."""
     return [run for run in unfinished_runs(connection) if waits(connection, run)]
 
 
@@ -347,7 +347,7 @@ def unfinished_runs(connection: Connection[Row]) -> list[SharedRun]:
 
 
 def is_overtaken(connection: Connection[Row], run: SharedRun) -> bool:
-    """Whether this run is not urgent while another one is and has work."""
+    """Whether this run is not urgent while another run is urgent and has work."""
     others = () if run.is_urgent else unfinished_runs(connection)
     return any(
         other.is_urgent and other.stop_reason is None and _has_work(connection, other.number) for other in others
@@ -355,7 +355,7 @@ def is_overtaken(connection: Connection[Row], run: SharedRun) -> bool:
 
 
 def join_run(connection: Connection[Row], process: int, run: int | None) -> None:
-    """Record that a worker joins a run, or leaves its own. Its intents are accepted only for its run."""
+    """Record that a worker joins a run, or leaves its run (None). Its intents are accepted only for its run."""
     fetch(connection, "SELECT join_run(%s, %s)", (process, run))
 
 
@@ -383,7 +383,7 @@ def died_since(connection: Connection[Row], since: str) -> list[WorkerLife]:
 
 
 def _workers(connection: Connection[Row], wanted: str, *values: str) -> list[tuple[int, bool, WorkerLife]]:
-    """Return the wanted workers that have not signed off, with their numbers, and whether they left rows in flight."""
+    """Return the wanted workers that have not signed off: number, whether rows were left in flight, and the worker."""
     query = f"""SELECT w.number, EXISTS (
             SELECT FROM batch o JOIN state s ON s.batch = o.number AND s.state = 'in_flight'
             JOIN fact f ON f.number = s.intent WHERE f.process = w.number),
@@ -404,7 +404,7 @@ def _has_work(connection: Connection[Row], run: int) -> bool:
 
 
 def _has(connection: Connection[Row], run: int, *, ready: str, in_flight: str) -> bool:
-    """Whether a run has a ready row that fits `ready`, or one in flight that fits `in_flight`."""
+    """Whether a run has a ready row that matches `ready`, or a row in flight that matches `in_flight`."""
     query = _HAS.format(ready=ready, in_flight=in_flight)
     return bool(fetch(connection, query, {"run": run, "dead": dead_processes(connection)}))
 

@@ -1,4 +1,4 @@
-"""Opens journal files whose commits are durable, checks that every setting took effect, and makes their tables."""
+"""Opens journal files so that commits are durable, checks that every setting took effect, and creates the tables."""
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ def connect(path: Path, *, write: bool) -> apsw.Connection:
 
 
 def connect_beside(path: Path, tables: str) -> apsw.Connection:
-    """Open a private database beside a journal, made with these tables if it is missing. Raises `JournalError`."""
+    """Open a private database beside a journal; create it with these tables if missing. Raises `JournalError`."""
     with refusing(mark("{path} cannot be used: {reason}."), path=path):
         if not check_file(path):
             create_once(path, b"")
@@ -117,12 +117,12 @@ def _configure_file(connection: apsw.Connection, *, write: bool) -> None:
         }
     else:
         settings["query_only"] = 1
-        leave_untouched(connection)  # a reader that closes last would try to checkpoint the log, and cannot
+        leave_untouched(connection)  # a reader that closes last would try to checkpoint the log, which it cannot write
     _set(connection, settings)
 
 
 def _set(connection: apsw.Connection, settings: Mapping[str, int | str]) -> None:
-    """Set pragmas, and read each back: SQLite silently ignores those it does not accept."""
+    """Set pragmas, and read each back, because SQLite silently ignores those that it does not accept."""
     for name, wanted in settings.items():
         connection.pragma(name, wanted)
         if (actual := connection.pragma(name)) != wanted:
@@ -151,14 +151,14 @@ def leave_untouched(connection: apsw.Connection) -> None:
 def fetch(
     connection: apsw.Connection, query: str, bindings: Sequence[Any] | Mapping[str, Any] = ()
 ) -> list[tuple[Any, ...]]:
-    """Run one statement and return all its rows. Raises `apsw.Error`."""
+    """Run a statement and return all its rows. Raises `apsw.Error`."""
     return connection.execute(query, bindings).fetchall()
 
 
 def reason_of(error: apsw.Error) -> str:
-    """Return the reason, in words for a person, that SQLite could not write."""
+    """Return the reason why SQLite could not write, in words for a person."""
     # The process that holds the journal numbers facts, batches and instructions, so a clash means a second writer.
-    code = getattr(error, "extendedresult", 0)  # every error has it, though the stubs do not say so
+    code = getattr(error, "extendedresult", 0)  # every error has this attribute, though the stubs do not say so
     if code == apsw.SQLITE_CONSTRAINT_PRIMARYKEY:
         return say("another process has written to it")
     if code & 0xFF == apsw.SQLITE_BUSY:
@@ -168,7 +168,7 @@ def reason_of(error: apsw.Error) -> str:
 
 @contextmanager
 def conflicting(message: str, kind: int | None = None) -> Iterator[None]:
-    """Turn a violated table constraint (of one kind, or of any) into an `InternalError` with the caller's message."""
+    """Turn a violated table constraint (of one kind, or any) into an `InternalError` with the caller's message."""
     try:
         yield
     except apsw.ConstraintError as error:
@@ -178,25 +178,25 @@ def conflicting(message: str, kind: int | None = None) -> Iterator[None]:
 
 
 TABLES_OF_SQLITE = frozenset({"payment_words_data", "payment_words_idx", "payment_words_config"})
-"""The tables in which SQLite keeps the full-text index; their layout is SQLite's business."""
+"""The tables in which SQLite keeps the full-text index. SQLite alone decides their layout."""
 
 
 APPLICATION_ID = 0x70617967
-"""`payg`: marks the file as a journal (SQLite's application_id)."""
+"""SQLite's application_id of a journal: `payg`."""
 MOVED = 1_000_000
-"""The version given to a journal that moved to a database; every version of this program refuses it."""
+"""The version given to a journal that was moved to a database. Every version of this program refuses it."""
 
 
 @cache
 def migrations() -> tuple[str, ...]:
-    """Return the scripts that migrate each version to the next; the first creates version 1 in an empty file."""
+    """Return the scripts that migrate each version to the next. The first creates version 1 in an empty file."""
     return (with_triggers(resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")),)
 
 
 def version_of(connection: apsw.Connection, path: Path) -> int:
     """Return the version of the tables; 0 for an empty file.
 
-    Raises `JournalError` unless it is a journal of this or an older version that was not moved to a database.
+    Raises `JournalError` unless the file is a journal of this or an older version that was not moved to a database.
     """
     application_id, version = connection.pragma("application_id"), connection.pragma("user_version")
     if application_id == 0 and version == 0 and not _tables(connection):
@@ -221,7 +221,7 @@ def version_of(connection: apsw.Connection, path: Path) -> int:
 
 
 def make_tables(connection: apsw.Connection, identity: Identity) -> None:
-    """Make the tables of a journal without facts, in the caller's transaction."""
+    """Create the tables of a journal without facts, in the caller's transaction."""
     migrate(connection, 0, now=identity.created_at)
     fetch(connection, "INSERT INTO identity VALUES (1, ?, ?, ?, ?, ?)", astuple(identity))
 
@@ -240,17 +240,17 @@ def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
 
 
 def moved_to(connection: apsw.Connection) -> str:
-    """Return the location that the journal was moved to; empty if this is still the one to use."""
+    """Return the place that the journal was moved to; empty if it was not moved."""
     return identity_of(connection).home if connection.pragma("user_version") == MOVED else ""
 
 
 @contextmanager
 def moving(connection: apsw.Connection, place: str) -> Iterator[None]:
-    """Let nobody else write while the block copies the journal to `place`; then retire the file for good."""
+    """Let no other process write while the block copies the journal to `place`; then retire the file for good."""
     with _whole(connection):
         yield
-        # One commit retires the file, once its copy is complete. Until then the file alone pays, and afterwards nothing
-        # does before the copy comes into use: never both.
+        # One commit retires the file, once its copy is complete. Until then only the file can pay; afterwards nothing
+        # can until the copy comes into use. So never can both.
         connection.execute("UPDATE identity SET home = ?", (place,))
         connection.pragma("user_version", MOVED)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -258,9 +258,9 @@ def moving(connection: apsw.Connection, place: str) -> Iterator[None]:
 
 @contextmanager
 def written_beside(connection: apsw.Connection, path: Path) -> Iterator[None]:
-    """Write in one durable transaction beside the holder. Raises `JournalError` if the journal was moved away."""
+    """Write in one durable transaction, without the lock. Raises `JournalError` for a journal that was moved away."""
     with _whole(connection):
-        version_of(connection, path)  # inside the transaction: the journal cannot move away before the commit
+        version_of(connection, path)  # checked inside the transaction, so the journal cannot be moved before the commit
         yield
 
 

@@ -1,12 +1,12 @@
-"""Writes the journal.
+"""Reads and writes the journal in a file.
 
-Every write is one transaction. It is durable before its call returns, and noted as left before anything may be
-sent on it. The chain is a second guard beside the lock: only one writer can use each fact number.
+Every write is one transaction. It is durable, and noted as left, before its call returns, so before anything may be
+sent because of it. The chain is a second guard beside the lock: only one writer can use each fact number.
 
-An engine makes one call at a time. Only the wait for a slow disk moves to a thread; the rest of an append stays in the
-event loop, because two threads that both compute pass the interpreter back and forth at every statement, which costs
-more than it saves. A fast disk is awaited in the event loop too: getting the interpreter back would take the thread
-longer than the disk takes (docs/decisions/0051).
+An engine makes one call at a time. If the disk is slow, the wait for it moves to a thread. The rest of an append stays
+in the event loop, because two threads that both compute would pass the interpreter back and forth at every statement,
+which costs more than it saves. A fast disk is awaited in the event loop too: a thread would take longer to get the
+interpreter back than the disk takes (docs/decisions/0051).
 """
 
 import os
@@ -54,13 +54,14 @@ from paygw_batch.language import say
 
 _QUERIES = named_sql(__package__, ("outbox.sql",), OUTBOX_PARTS, ON_SQLITE)
 _A_RUN = 1
-"""The `process` of a notice whose run may still hold the file."""
+"""The value of `process` for a notice whose run may still hold the file."""
 
 
 class FileOutbox(Outbox):
-    """The outbox on one connection to the journal at `path`, which its place closes.
+    """The outbox on one connection to the journal at `path`; the journal's place closes the connection.
 
-    `writing` is one transaction of the run that holds the file; None: of a process beside it.
+    `writing` opens a transaction of the run that holds the file. Without it, this process writes while another may hold
+    the file.
     """
 
     def __init__(
@@ -70,14 +71,14 @@ class FileOutbox(Outbox):
         self._transaction = writing or partial(written_beside, connection, path)
 
     def add_for_run(self, notices: Iterable[NewNotice], at: str) -> None:
-        """Record the notices of a run that holds the journal and is about to begin; every earlier run is over."""
+        """Record the notices of a run that holds the journal and is about to begin. Every earlier run is over."""
         with self._writing():
             self._run("end_runs")
             self._add(notices, at, _A_RUN)
 
     def due(self, now: datetime, *, limit: int) -> list[KeptNotice]:
-        """Return the notices that may be sent now; those of a run once nobody holds the journal."""
-        ((newest,),) = self._run("newest_of_run")  # first: a run that begins now may write one
+        """Return the notices that may be sent now. A run's notices may be sent once no run holds the journal."""
+        ((newest,),) = self._run("newest_of_run")  # read before the lock, because a run that begins now may write one
         return self._due(now, limit=limit, over=newest if newest is not None and _is_free(self._path) else 0)
 
     def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
@@ -88,13 +89,13 @@ class FileOutbox(Outbox):
 
 
 def _is_free(journal: Path) -> bool:
-    """Whether no run holds the journal. A listener does not count: it sends nothing."""
+    """Whether no run holds the journal. A listener does not count, because it sends nothing."""
     holder = journal_holder(journal)
     return holder is None or holder.kind is HolderKind.LISTENER
 
 
 class SqliteReader(JournalReader):
-    """A journal on disk, opened for reading."""
+    """A journal in a file, opened for reading."""
 
     def __init__(self, connection: apsw.Connection, path: Path, notes: tuple[str, ...] = ()) -> None:
         super().__init__(SqliteTables(connection), notes)
@@ -102,10 +103,10 @@ class SqliteReader(JournalReader):
         self._connection = connection
 
     def being_sent(self, batch: int) -> Sequence[RowBeingSent]:
-        """Return the rows of a batch in flight while the run that holds the journal is alive.
+        """Return the rows of a batch that are in flight, while the run that holds the journal is alive.
 
-        Rows that an earlier run left in flight were put in doubt when this run opened the journal. The holder is
-        checked before and after reading, because the rows of a run killed meanwhile are in doubt.
+        Rows that an earlier run left in flight were put in doubt when this run opened the journal. The holder is read
+        before and after the rows: if the run was killed in between, its rows are in doubt.
         """
         before = self._run_now()
         if before is None:
@@ -121,11 +122,12 @@ class SqliteReader(JournalReader):
         return holder if holder is not None and holder.kind is HolderKind.RUN else None
 
     def backup(self, path: Path) -> None:
-        """Write a copy of the journal as it is now to `path`, for its owner alone, whole or not at all.
+        """Write a copy of the present journal to `path`, private to its owner, whole or not at all.
 
-        Safe during a run. The copy is for safekeeping and for `verify`: a run refuses it while the original is still
-        there, or if the original has moved on. SQLite's own backup is used: copying the file of a database in use would
-        miss the rows in its log. Raises `OutputError` if the copy cannot be written or `path` exists.
+        This is safe during a run. The copy is for safekeeping and for `verify`: a run refuses it while the original
+        still exists, or if the original has newer facts. SQLite's own backup is used, because copying the file of a
+        database in use would miss the rows in its log. Raises `OutputError` if the copy cannot be written or `path`
+        exists.
         """
         if os.path.lexists(path):
             raise OutputError(
@@ -154,7 +156,7 @@ class SqliteReader(JournalReader):
         return end.seq, end.hash.hex()
 
     def _search_expression(self, search: PaymentSearch) -> str:
-        """Return a search as a full-text expression, with every word quoted so that none acts as an operator."""
+        """Return a search as a full-text expression. Every word is quoted, so that none acts as an operator."""
         groups = (" OR ".join(_quoted(word) for word in alternatives) for alternatives in search.words)
         return " AND ".join(f"({group})" for group in groups)
 
@@ -203,7 +205,7 @@ def _copy(source: apsw.Connection, path: Path) -> None:
 
 
 class SqliteJournal(SqliteReader, Journal):
-    """A journal on disk, held by a run (see `FilePlace`). After the first failed write it is read-only.
+    """A journal in a file, held by a run (see `FilePlace`). After the first failed write it is read-only.
 
     Call it from one thread at a time, and only in the process that opened it.
     """
@@ -221,7 +223,7 @@ class SqliteJournal(SqliteReader, Journal):
         super().__init__(connection, path, notes)
         self._end = self._noted = end
         self._leaving: list[Noted] = []
-        """What the open transaction lets leave."""
+        """The attempts that may leave once the open transaction is committed."""
         self._left = left
         self._lock = lock
         self._process = os.getpid()
@@ -229,13 +231,13 @@ class SqliteJournal(SqliteReader, Journal):
         self._took_in = False
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Append as `EngineJournal`. Raises `InternalError` for releases and replacements: they claim order ids."""
+        """Append as `EngineJournal`. Raises `InternalError` for releases and replacements, which reserve order ids."""
         return self.stage(entries)()
 
     def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
         """Do all of `append` except the commit; return the call that commits, which may run in another thread.
 
-        Nothing counts until that call has returned, and no other call may be made before then.
+        Nothing is recorded until that call has returned, and no other call may be made before then.
         """
         if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
             raise InternalError("a release or a replacement cannot be appended by itself")
@@ -255,7 +257,7 @@ class SqliteJournal(SqliteReader, Journal):
         return commit
 
     def may_begin(self, *, wait: bool) -> bool:
-        """Begin the transaction of the next `stage`, unless another process is writing and we do not `wait`."""
+        """Begin the transaction of the next `stage`. Return False if another process is writing and not to `wait`."""
         self._require_writable()
         self._connection.set_busy_timeout(WAITS_FOR_OTHERS_MS if wait else 0)
         try:
@@ -291,7 +293,7 @@ class SqliteJournal(SqliteReader, Journal):
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
     ) -> Sequence[Finding]:
-        """Record evidence as every journal does; from now on, intents are checked against it."""
+        """Record evidence as every journal does, and from now on check intents against it."""
         self._took_in = True
         return super().record_evidence(evidence, words, at=at)
 
@@ -322,13 +324,13 @@ class SqliteJournal(SqliteReader, Journal):
             return {}
         numbers = sorted({number for _, number, _ in intents})
         ready = {number: next_attempt for number, *next_attempt in self._tables.run("ready", numbers=numbers)}
-        # Rows held earlier were never due, so only evidence recorded since then matters.
+        # Rows held before this process opened the journal were never due, so only evidence recorded since matters.
         held = self._evidence.contested(numbers) if self._took_in else frozenset[int]()
         refused = {}
         for place, number, attempt in intents:
             if number in held:
                 refused[place] = MoveResult.HELD
-            # Only the row's next attempt, under its order id, and only once: a second intent would send the row twice.
+            # An intent must be for the row's next attempt under its order id. A second one would send the row twice.
             elif ready.pop(number, None) != attempt:
                 refused[place] = MoveResult.NOT_MOVED
         return refused
@@ -373,8 +375,8 @@ class SqliteJournal(SqliteReader, Journal):
             self._commit()
 
     def _begin(self) -> None:
-        """Begin a transaction. Raises `JournalUnwritable` if others have written facts, but for those beside a run."""
-        if not self._connection.in_transaction:  # `may_begin` did so
+        """Begin a transaction. Raises `JournalUnwritable` if another process has written facts other than notes."""
+        if not self._connection.in_transaction:  # `may_begin` may have begun it
             self._connection.execute("BEGIN IMMEDIATE")
         if fetch(self._connection, "SELECT max(number) FROM fact") == [(self._end.seq or None,)]:
             return
@@ -385,8 +387,8 @@ class SqliteJournal(SqliteReader, Journal):
         self._end = end
 
     def _commit(self) -> None:
-        # In this order. A crash in between leaves the journal ahead of its line, which is allowed, and nothing has left
-        # on the commit. A line without its commit would make this journal look like an older copy of itself.
+        # The commit comes first. A crash in between leaves the journal ahead of its line, which is allowed, because
+        # nothing has left yet. A line without its commit would make this journal look like an older copy of itself.
         self._connection.execute("COMMIT")
         self._note(self._end)
 
@@ -402,7 +404,7 @@ class SqliteJournal(SqliteReader, Journal):
             if self._connection.in_transaction:
                 self._roll_back()
                 self._end, self._leaving = before, []
-            else:  # it is durable, but not noted
+            else:  # the commit is durable, but not noted as left
                 self._give_up(say("a write was interrupted"))
             raise
 
@@ -424,7 +426,7 @@ class SqliteJournal(SqliteReader, Journal):
             self._give_up(reason_of(error))
 
     def _give_up(self, reason: str) -> JournalUnwritable:
-        """Bar this process from further writes to the journal, and return the error for it."""
+        """Bar this process from writing to the journal again, and return the error for it."""
         if self._failure is None:
             self._failure = unwritable(self.path, reason)
             leave_untouched(self._connection)
@@ -442,7 +444,7 @@ class SqliteJournal(SqliteReader, Journal):
 
 
 def _in_turn(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """Yield the entries in parts, each of which ends before an intent for a row that the part moves."""
+    """Yield the entries in parts. Each part ends before an intent for a row that the part has a fact about."""
     start, rows = 0, set[int]()
     for place, entry in enumerate(entries):
         if entry.instruction in rows and isinstance(entry.fact, Intended):
@@ -455,12 +457,12 @@ def _in_turn(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 T = TypeVar("T")
 
 WAITS_FOR_OTHERS_MS = 60_000
-"""How long a run waits for a process that writes beside it, and may be frozen. The others wait less for the run."""
+"""How long a run waits for a process that records notes and may be frozen. That process waits less for the run."""
 QUICK_S = 0.001
-"""A disk is fast if its recent commits take less than this on average."""
+"""A disk is fast if its recent commits took less than this on average."""
 _COMMITS_AVERAGED = 16
 _FIRST_AVERAGE_S = 2 * QUICK_S
-"""A run starts with commits in the thread; about twelve fast ones bring the average below `QUICK_S`."""
+"""The average when a run starts, so that it commits in the thread; about twelve fast commits lower it to `QUICK_S`."""
 
 
 class SqliteEngineJournal(CallsInTurn):
@@ -476,18 +478,18 @@ class SqliteEngineJournal(CallsInTurn):
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Stage facts now; commit them here if the disk is fast, otherwise in the thread."""
         async with self._turn:
-            # A process that writes beside the run may be frozen, and the event loop must not be.
+            # A process that records notes may be frozen while it writes, and the event loop must not wait for it.
             if entries and not self._journal.may_begin(wait=False):
                 await self._thread.call(partial(self._journal.may_begin, wait=True))
             commit = partial(self._timed, self._journal.stage(entries))
             return commit() if self._commit_s < QUICK_S else await self._thread.call(commit)
 
-    def may_leave(self, age_s: float) -> bool:  # noqa: ARG002 (the port's)
+    def may_leave(self, age_s: float) -> bool:  # noqa: ARG002 (an argument of the interface)
         """Whether no write has failed. This process keeps the lock as long as it lives, even while it is frozen."""
         return self._journal.can_write()
 
     def _timed(self, commit: Callable[[], T]) -> T:
-        """Run a commit and note how long it took. Only one runs at a time."""
+        """Run a commit and record how long it took. Only one runs at a time."""
         began_s = self._clock()
         try:
             return commit()

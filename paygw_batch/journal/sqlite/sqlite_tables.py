@@ -1,8 +1,8 @@
 """The tables of a journal file: their statements, their lines, and the keys by which payments are found.
 
 The payee's words are in SQLite's full-text index. An ASCII order id is found through an index on SQLite's own `lower`,
-which for ASCII does all that `spelled_alike` does; the few others are in a separate table. All of it is derived, and
-checked: a payment missing from an index would look as if it had never been made.
+which has the same effect on ASCII as `spelled_alike`; the few other ids are in a separate table. `verify` checks these
+derived keys too, because a payment missing from an index would look as if it had never been made.
 """
 
 from array import array
@@ -36,7 +36,7 @@ _INDEX_AGAIN = """
 
 @contextmanager
 def unguarded(connection: apsw.Connection) -> Iterator[None]:
-    """Allow the block to change otherwise immutable rows, inside the open transaction.
+    """Allow the block to change rows that are otherwise immutable, inside the open transaction.
 
     SQLite overwrites the removed bytes with zeros. No other connection sees the tables without their triggers.
     """
@@ -51,14 +51,14 @@ def unguarded(connection: apsw.Connection) -> Iterator[None]:
 
 
 def index_again(connection: apsw.Connection) -> None:
-    """Rebuild the payee index from the payees who are left."""
+    """Rebuild the payee index from the payees who are not forgotten."""
     connection.execute(_INDEX_AGAIN)
 
 
 def scrub(connection: apsw.Connection, path: Path) -> bool:
     """Rewrite the file, and empty its log; return False if another program is reading the file.
 
-    Removed bytes may survive in the log, and in any page that SQLite split earlier.
+    Without this, removed bytes may survive in the log, and in pages that SQLite split earlier.
     """
     connection.pragma("temp_store_directory", str(path.parent))  # keeps the temporary file as private as the journal
     connection.pragma("temp_store", 1)
@@ -72,14 +72,15 @@ def scrub(connection: apsw.Connection, path: Path) -> bool:
 
 _BY_PAYEE, _COUNTED = "instruction_by_payee", "state_counted"
 _FEWEST_SORTED, _MAX_SORTED = 10_000, 1_000_000
-"""The number of rows that SQLite sorts in memory at a time: payees' data must not reach a temporary file."""
+"""The limits of rows that SQLite sorts in memory at a time, because payees' data must not reach a temporary file."""
 _IDS_LOOKED_AT = 16
 _WITH_FIELDS = "\x1f"
-"""Marks content that is stored without its trailing fields; no content has this control character."""
+"""Marks content that is stored without its trailing fields. No content has this control character."""
 _ADD_INSTRUCTION = """INSERT INTO instruction
     VALUES (NULL, {batch}, ?1, ?2, ?3, ?4, ?6, {replaces}, ?5, ?7, ?8, ?9, ?10, ?11, ?12)"""
-"""The stored values of a `NewInstruction`, numbered on from the highest. Most contents end with the fields, which have
-their own column, and are stored without them; content that begins with the mark is refused."""
+"""Adds the stored values of a `NewInstruction`, with the next number.
+Most contents end with the fields, which have their own column, and are stored without them. Content that begins with
+the mark is refused."""
 _ADD_STATES = """INSERT INTO state (instruction, batch, country, currency, minor)
     SELECT number, batch, country, currency, minor FROM instruction WHERE number >= ? AND number < ?"""
 ADD_WORDS = "INSERT INTO payment_words (rowid, words) VALUES (?, ?)"
@@ -136,7 +137,8 @@ def store_batch(
 class _StoredPart:
     """A part of a batch as it is stored.
 
-    `first_page` and `first` number its first page and instruction; `after` is one past its last instruction.
+    `first_page` and `first` are the numbers of its first page and instruction. `after` is one more than the number of
+    its last instruction.
     """
 
     first_page: int
@@ -151,7 +153,7 @@ class _StoredPart:
 def _stored_parts(
     parts: Iterable[BatchPart], digests: OpeningDigests, replaced: Mapping[int, int]
 ) -> Iterator[_StoredPart]:
-    """Count the parts in `digests` and prepare their stored columns: everything that needs no connection."""
+    """Count the parts in `digests` and prepare their stored columns: all the work that needs no connection."""
     for part in parts:
         first_page, first, new = digests.pages, digests.next_instruction, part.instructions
         for page in part.pages:
@@ -167,8 +169,8 @@ def _stored_parts(
 def _sorted_once(connection: apsw.Connection, index: str, *, before: int, rows: int) -> Iterator[None]:
     """Rebuild an index after the block if the block adds most of its entries.
 
-    All in the open transaction, so nobody sees the table without its index. Adding a million unsorted payees one by
-    one would touch every page of the index again and again.
+    This happens in the open transaction, so nobody sees the table without its index. Adding a million unsorted payees
+    one by one would touch every page of the index again and again.
     """
     if not _FEWEST_SORTED <= rows <= _MAX_SORTED or before > rows:
         yield
@@ -180,9 +182,9 @@ def _sorted_once(connection: apsw.Connection, index: str, *, before: int, rows: 
 
 
 def _seem_sorted(connection: apsw.Connection, first: int, after: int) -> bool:
-    """Whether a sample of the new order ids is sorted; very likely all of them are then.
+    """Whether a sample of the new order ids is sorted, so that very likely all of them are.
 
-    Sorted ids are written part by part while the next part is prepared. Unsorted ones wait to be sorted all at once.
+    Sorted ids are written part by part while the next part is prepared. Unsorted ids are kept, and sorted all at once.
     """
     if first == after:
         return False
@@ -219,16 +221,16 @@ def add_facts(connection: apsw.Connection, entries: Sequence[Entry | Remark], en
 
 
 def record_last(connection: apsw.Connection, entries: Sequence[Entry | Remark]) -> list[tuple[int, str, bool]]:
-    """Add facts that fit their rows at the end of the chain, in the open transaction (see `evidence.Record`)."""
+    """Append facts that fit their rows to the chain, in the open transaction (see `evidence.Record`)."""
     return [(line.seq, line.at, True) for line in add_facts(connection, entries, end_of(connection))]
 
 
-# SQLite releases the interpreter at every step of a statement. Beside a busy event loop, getting it back takes far
-# longer than the step, so one step writes a whole group of lines.
+# SQLite releases the interpreter at every step of a statement. While an event loop is busy, getting the interpreter
+# back takes far longer than the step, so one step writes a whole group of lines.
 
 _LINES_A_STEP = (64, 32, 16, 8, 4, 2, 1)
-"""The group sizes for one step. There are few, because each is a separate statement, which takes longer to compile than
-to run; the largest stays well under SQLite's limit of bound values for the widest table."""
+"""The sizes of the groups that one step writes. There are few, because each needs a statement, which takes longer to
+compile than to run. The largest stays well under SQLite's limit of bound values for the widest table."""
 
 
 def write_lines(connection: apsw.Connection, statement: str, lines: Sequence[Sequence[Any]]) -> None:
@@ -279,17 +281,17 @@ class SqliteTables:
             cursor.close(force=True)
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
-        """Write an order id, and its spelling if `lower` does not produce it."""
+        """Write an order id, and its spelling if `lower` does not produce that."""
         self.run("add_order_id", operation=operation, order_id=order_id, instruction=instruction)
         if not order_id.isascii():
             self.run("add_spelling", operation=operation, spelling=spelled_alike(order_id), order_id=order_id)
 
     def lock_rows(self, _numbers: Sequence[int]) -> bool:
-        """Do nothing: only one process writes a journal file."""
+        """Do nothing, because only one process writes a journal file."""
         return False
 
     def withdraw_in_turn(self) -> None:
-        """Do nothing: a writing transaction has the whole file."""
+        """Do nothing, because a writing transaction locks the whole file."""
 
 
 def evidence_in(connection: apsw.Connection) -> EvidenceLog:
@@ -303,7 +305,7 @@ def _in_places(name: str, columns: tuple[str, ...]) -> str:
 
 
 def _bound(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values as SQLite takes them, with lists of numbers or of texts as `carray`."""
+    """Return values as SQLite accepts them, with lists of numbers or of texts as `carray`."""
     for name, value in values.items():
         if isinstance(value, list):
             values[name] = apsw.carray(tuple(value) if isinstance(value[0], str) else array("q", value))
@@ -311,12 +313,12 @@ def _bound(values: dict[str, Any]) -> dict[str, Any]:
 
 
 _NOT_ASCII = "*[^\x01-\x7f]*"
-"""A GLOB pattern for anything that is not ASCII. No order id holds NUL."""
+"""A GLOB pattern for characters that are not ASCII. No order id contains NUL."""
 _INDEX = "payment_words"
 
 
 def _add_spellings(tables: Tables, record: BatchRecord, first: int, *, are_ascii: bool) -> None:
-    """Record the spellings and the reference of a batch whose instructions, from `first`, were just written.
+    """Record the spellings and the reference of a batch whose instructions, from `first` on, were just written.
 
     With `are_ascii`, none of their order ids needs a spelling.
     """
@@ -340,9 +342,9 @@ def check_spellings(tables: Tables) -> None:
 
 
 def _references(tables: Tables, batch: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yield number and reference of every batch, or of one, whose first new row has a derived order id.
+    """Yield number and reference of every batch (or of one) whose first new row has a derived order id.
 
-    Either all ids of a sheet are derived, or none is. A batch without a new row repeats ids of an earlier one.
+    Either all ids of a sheet are derived, or none is. A batch without a new row repeats ids of an earlier batch.
     """
     for number, order_id in tables.run("first_rows", batch=batch):
         if (reference := reference_of(order_id)) is not None:

@@ -1,6 +1,6 @@
 """Checks the journal: all of it by replaying every fact, and its end each time it is opened.
 
-In a long journal, a second process meanwhile checks everything that needs no facts (docs/decisions/0015).
+For a long journal, a second process at the same time checks all that needs no facts (docs/decisions/0015).
 """
 
 import json
@@ -32,7 +32,7 @@ _LEADS_TO: Mapping[str, str] = {kind.value: state.value for kind, state in LEADS
 
 
 _WORTH_A_PROCESS = 100_000
-"""Use a second process only for at least this many facts."""
+"""The number of facts from which a second process is used."""
 
 
 def verify(
@@ -40,15 +40,15 @@ def verify(
 ) -> Mapping[str, int]:
     """Replay the whole journal and return counts of facts, batches, pages, order ids and states.
 
-    With `in_parallel`, a second process checks a long journal's file while this one follows the facts. It sees only
-    committed data, so `connection` must have nothing uncommitted. `progress` is called with the number of rows
-    replayed and the total. Raises `JournalCorrupt`, naming the first wrong place, and `apsw.Error` if SQLite cannot
-    read.
+    With `in_parallel`, a second process checks a long journal's file while this one follows the facts. The second
+    process sees only committed data, so `connection` must have nothing uncommitted. `progress` is called with the
+    number of rows replayed and the total. Raises `JournalCorrupt`, which names the first wrong fact or line, and
+    `apsw.Error` if SQLite cannot read.
     """
     ((facts,),) = fetch(connection, "SELECT count(*) FROM fact")
     command = python_command("from paygw_batch.journal.sqlite import verify; verify.answer_sound()")
     if in_parallel and facts >= _WORTH_A_PROCESS and command is not None:
-        # If either process finds a fault, check again in this one alone, in order, to name the first wrong place.
+        # If either process finds a fault, this one checks all of it again, in order, to name the first fault.
         with suppress(Exception), _beside(command, path, end_of(connection)) as is_sound:
             counts = _check_facts(connection, progress)
             if is_sound():
@@ -79,7 +79,7 @@ def _check_derived(connection: apsw.Connection) -> None:
 
 @contextmanager
 def _beside(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[[], bool]]:
-    """Check the file in a second process; yield a function that waits and returns whether it is sound to `end`."""
+    """Check the file in a second process; yield a function that waits, and returns whether it is sound to `end`."""
     with subprocess.Popen(  # noqa: S603 (our own program, in this very Python)
         command,
         stdin=subprocess.PIPE,
@@ -90,7 +90,7 @@ def _beside(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[
         source, out = process.stdin, process.stdout
         if source is None or out is None:
             raise InternalError("a process was started without its pipes")
-        with suppress(BrokenPipeError):  # it has ended, and its answer is empty
+        with suppress(BrokenPipeError):  # the process has ended, and its answer is empty
             source.write(json.dumps([str(path), end.seq]).encode())
             source.close()
         try:
@@ -119,7 +119,7 @@ def check_tail(connection: apsw.Connection) -> None:
         return
     end = Link(lines[0][0] - 1, hash_at(connection, lines[0][0] - 1))
     for _ in followed(end, lines):
-        pass  # it raises at a line that does not follow
+        pass  # `followed` raises at a line that does not follow
     contradicting = {fact for (fact,) in tables.run("contradicted", before=end.seq)}
     latest = {
         instruction: [_LEADS_TO.get(kind), attempt, fact]
