@@ -1,1 +1,1 @@
-"""The pure core: money, instructions, outcomes and the one state machine. No clock, randomness, I/O or async."""
+"""The pure core: money, instructions, outcomes and the state machine, without clock, randomness, I/O or async code."""

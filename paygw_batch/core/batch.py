@@ -1,4 +1,4 @@
-"""A batch and its instructions: each is one order to pay one payee, under an id that comes from its content."""
+"""A batch and its instructions. Each instruction is an order to pay one payee, under the merchant's own order id."""
 
 import hashlib
 import re
@@ -12,20 +12,20 @@ from paygw_batch.language import say
 
 PAYOUT = "payout"
 PAYIN = "payin"
-"""The operations. Each batch is of one: `submit` opens batches of payouts, `collect` of payins."""
+"""The operations. Each batch has one of them: `submit` opens batches of payouts, `collect` batches of payins."""
 REPEAT_DAYS = 5
-"""The days back in which a sheet that repeats a batch under other order ids is asked about; the default."""
+"""The days back in which a sheet that repeats a batch under other order ids needs an answer; the default."""
 LOOK_ALIKE_DAYS = 7
-"""The days back in which the same payee and amount under another order id is a warning; the default."""
+"""The days back in which the same payee and amount under another order id causes a warning; the default."""
 BILLION = 1_000_000_000
-"""A sum in minor units may exceed 64 bits: it is stored as a multiple of this, and a rest."""
+"""A sum in minor units may exceed 64 bits, so it is stored as a multiple of this number, and a remainder."""
 
 
 class InstructionTotals(NamedTuple):
-    """Totals of some instructions of one country and currency.
+    """The totals of some instructions of one country and currency.
 
-    `billions` is the sum of all amounts divided by `BILLION` one by one, `rest` that of the remainders. `first` and
-    `last` are the lowest and the highest of their numbers (or places).
+    `billions` is the sum of the amounts divided by `BILLION` one by one, and `rest` the sum of the remainders. `first`
+    and `last` are the lowest and the highest of the instructions' numbers (or indexes).
     """
 
     rows: int
@@ -36,7 +36,7 @@ class InstructionTotals(NamedTuple):
 
     @property
     def minor(self) -> int:
-        """Their sum in minor units."""
+        """The sum in minor units."""
         return self.billions * BILLION + self.rest
 
     def numbered_from(self, number: int) -> "InstructionTotals":
@@ -44,14 +44,14 @@ class InstructionTotals(NamedTuple):
         return self._replace(first=number + self.first, last=number + self.last)
 
     def and_later(self, later: "InstructionTotals") -> "InstructionTotals":
-        """Return the totals together with those of later instructions."""
+        """Return these totals together with those of later instructions."""
         rows, billions, rest = self.rows + later.rows, self.billions + later.billions, self.rest + later.rest
         return InstructionTotals(rows, billions, rest, self.first, later.last)
 
 
 @dataclass(frozen=True, slots=True)
 class ControlTotals:
-    """The count of rows and the sum per currency, as a person states them or as a sheet has them."""
+    """The number of rows and the sum for each currency, as a person states them or as a sheet has them."""
 
     rows: int | None = None
     sums: Mapping[str, Decimal] | None = None
@@ -90,12 +90,12 @@ _LATER_ATTEMPT = re.compile(r"(.+)-r(?:[2-9]|[1-9][0-9]+)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """A complete order to pay one row: the sheet is not needed again.
+    """A complete order to pay one row; the sheet is not needed again.
 
-    `amount` keeps the sheet's own digits, because those digits go onto the wire. `fields` holds the further columns of
-    the form in the form the wire wants (`account_number`, `receiver_phone`, ...). What the operator's configuration
-    supplies (`purpose`, `server_callback_url`) is not part of it: it joins when a request is encoded, so that a mended
-    configuration reaches every row that has not left.
+    `amount` keeps the sheet's own digits, because these are sent. `fields` holds the further columns of the form as
+    they are sent (`account_number`, `receiver_phone`, ...). Values from the operator's configuration (`purpose`,
+    `server_callback_url`) are not part of an instruction. They are added when a request is encoded, so that a corrected
+    configuration applies to every row that has not left.
     """
 
     client_orderid: str
@@ -111,16 +111,16 @@ class Instruction:
 
 
 NAMES_A_PAYEE = ("name", "_number", "phone", "email")
-"""The endings of the fields that name a payee. In a journal the view `payment_text` says the same."""
+"""The endings of the names of fields that name a payee. The view `payment_text` of a journal has the same ones."""
 
 
 def attempt_order_id(client_orderid: str, generation: int) -> str:
-    """Return the order id an instruction is sent under in its `generation` (1, and one more with every release)."""
+    """Return the order id under which an instruction is sent in its `generation` (1, and one more for each release)."""
     return client_orderid if generation == 1 else f"{client_orderid}-r{generation}"
 
 
 def first_order_id(order_id: str) -> str | None:
-    """Return the order id of a row's first attempt, if `order_id` is written as that of a later one; else None."""
+    """Return the order id of the first attempt, if `order_id` has the form of a later attempt's; otherwise None."""
     match = _LATER_ATTEMPT.fullmatch(order_id)
     return match[1] if match else None
 
@@ -132,19 +132,19 @@ _DERIVED = re.compile(rf"(.+)-([0-9a-f]{{{_DIGEST_DIGITS}}})([0-9a-f]{{{_CHECK_D
 def payee_mark(reference: str, payee: str) -> str:
     """Return the part of a derived order id that names its payee: a digest, and a check of it with the reference.
 
-    A payee is who is paid, whatever is paid: an amount or a name that is corrected makes no other order id.
+    A payee is an account or a staff number, without name or amount: correcting these makes no other order id.
     """
     digest = _hex_digest(payee, _DIGEST_DIGITS)
     return f"{digest}{_hex_digest(f'{reference}-{digest}', _CHECK_DIGITS)}"
 
 
 def is_of_account(stem: str, country: str, account: str) -> bool:
-    """Whether the payee of a derived order id is an account, and not a staff number. `stem` lacks its number."""
+    """Whether the payee of a derived order id is this account, not a staff number. `stem` is the id less its number."""
     return stem.endswith(f"-{payee_mark(stem[: -_DIGEST_DIGITS - _CHECK_DIGITS - 1], account_key(country, account))}")
 
 
 def account_key(country: str, account: str) -> str:
-    """Return the payee of a sheet without order ids and staff numbers: an account in a country."""
+    """Return the payee of a row in a sheet without order ids and staff numbers: an account in a country."""
     return f"{country} {account}"
 
 
@@ -155,7 +155,7 @@ def _hex_digest(text: str, digits: int) -> str:
 def reference_of(order_id: str) -> str | None:
     """Return the reference that an order id was derived from; None for an id that was not derived.
 
-    An id that only looks like a derived one does not have the right check.
+    An id that only looks derived does not have the right check.
     """
     match = _DERIVED.fullmatch(order_id)
     if match is None or _hex_digest(f"{match[1]}-{match[2]}", _CHECK_DIGITS) != match[3]:

@@ -8,15 +8,15 @@ from paygw_batch.core.batch import ControlTotals
 
 
 class SentBy(Enum):
-    """The processes that send a batch."""
+    """The processes that can send a batch."""
 
     THIS_PROCESS = "this_process"
     WORKERS_IF_ANY = "workers_if_any"
-    """Workers, if any are alive, while this process follows them; otherwise this process."""
+    """Workers, if any are alive, while this process follows their run; otherwise this process."""
     WORKERS_UNATTENDED = "workers_unattended"
-    """Like `WORKERS_IF_ANY`, for a timer: a signal leaves the run to the workers instead of stopping it."""
+    """Like `WORKERS_IF_ANY`, but for a timer: a signal leaves the run to the workers instead of stopping it."""
     WORKERS_LATER = "workers_later"
-    """Workers, even if none is alive yet; this process ends."""
+    """Workers, even if none is alive yet. This process ends without waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,9 @@ class Choices:
 
     `repeats_meant`: the sheet is meant to repeat a batch, or payees. `new_payees`: the names of people who are new in a
     payment run whose reference was used before. `answered` has the keys of answered questions. `first` limits the
-    number of due rows sent (None: all). `is_plan_named`: a person named the plan, and nothing may be paid without it.
-    `urgent`: workers leave other batches for this one. `expected` are the control totals that the sheet must have, and
-    `decided_by` names the person as the journal records it.
+    number of due rows that are sent (None: all). `is_plan_named`: a person named the plan, and nothing may be paid
+    without it. `urgent`: workers leave other batches for this one. `expected` are the control totals that the sheet
+    must have. `decided_by` is the person's name as the journal records it.
     """
 
     skip_invalid: bool = False

@@ -1,7 +1,7 @@
 """Identifies the endpoint of a gateway, in any spelling of its host, and the merchant that it belongs to.
 
 Two journals that pay for the same merchant without knowing of each other pay the same people twice. So endpoints are
-compared by what they are, and not by the text of an address.
+compared by their identity, and not by the text of their addresses.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 THIS_MACHINE = "localhost"
-"""The one name of every loopback address."""
+"""The canonical name of every loopback address."""
 _MAX_PARTS = 4
 _VALUES_OF_A_PART = 256
 _WORDS_OF_LOOPBACK = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
@@ -18,11 +18,11 @@ _WORDS_OF_LOOPBACK = frozenset({"localhost", "localhost.localdomain", "ip6-local
 
 @dataclass(frozen=True, slots=True)
 class EndpointIdentity:
-    """An endpoint by the place it is reached at and the id we have there. `host` is in its canonical form.
+    """An endpoint, identified by its host and by our id there. `host` is in its canonical form.
 
-    `host` ends in `:PORT` unless the port is the scheme's own. Another port of a host is the same gateway under another
-    name: it may have moved, or a test gateway may answer there. `consumer_key_sha256` is empty if the consumer key is
-    not known.
+    `host` ends in `:PORT` unless the port is the default one of the scheme. Another port of a host is the same gateway
+    under another name: it may have moved, or a test gateway may answer there. `consumer_key_sha256` is empty if the
+    consumer key is not known.
     """
 
     host: str
@@ -33,7 +33,7 @@ class EndpointIdentity:
     def of(
         cls, host: str, endpoint_id: str, consumer_key: str | None, *, port: int | None = None
     ) -> "EndpointIdentity":
-        """Return the identity of an endpoint as a configuration writes it. `port` is None for the scheme's own."""
+        """Return the identity of an endpoint as a configuration names it. `port` is None for the scheme's default."""
         key = hashlib.sha256(consumer_key.encode()).hexdigest() if consumer_key else ""
         return cls(_with_port(canonical_host(host), port), endpoint_id, key)
 
@@ -50,24 +50,24 @@ class EndpointIdentity:
         return f"{self.host}/{self.endpoint_id}"
 
     def is_of_same_merchant(self, other: "EndpointIdentity") -> bool:
-        """Whether both belong to one merchant at one gateway: two of host, id and consumer key are the same.
+        """Whether both endpoints belong to one merchant at one gateway: two of host, id and consumer key are equal.
 
-        So each of the three can change while the other two say who it is.
+        So each of the three can change, while the other two still identify the merchant.
         """
         has_same_key = bool(self.consumer_key_sha256) and self.consumer_key_sha256 == other.consumer_key_sha256
         has_same_host = _split(self.host)[0] == _split(other.host)[0]
         return [self.endpoint_id == other.endpoint_id, has_same_host, has_same_key].count(True) > 1
 
     def is_of_merchant(self, names: Iterable["EndpointIdentity"]) -> bool:
-        """Whether it belongs to the merchant that is known by any of `names`."""
+        """Whether the endpoint belongs to the merchant that is known by any of `names`."""
         return any(self.is_of_same_merchant(other) for other in names)
 
 
 def canonical_host(host: str) -> str:
     """Return the one spelling of a host name or address.
 
-    Lower case, without the dot at the end, names in their `xn--` form, addresses in their shortest form. All names and
-    addresses of loopback are one.
+    It is in lower case and without the dot at the end. Names are in their `xn--` form, addresses in their shortest
+    form. All names and addresses of loopback become `THIS_MACHINE`.
     """
     text = host.strip().removeprefix("[").removesuffix("]").lower()
     text = text.partition("%")[0] if ":" in text else text
@@ -96,7 +96,7 @@ def _split(place: str) -> tuple[str, int | None]:
 def _ascii_name(text: str) -> str:
     try:
         return text.encode("idna").decode("ascii").lower()
-    except UnicodeError:  # no name that could be looked up: it is compared as it is written
+    except UnicodeError:  # such a name cannot be looked up, so it is compared as it is written
         return text
 
 
@@ -108,7 +108,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _short_address(text: str) -> ipaddress.IPv4Address | None:
-    """Return an IPv4 address in one of the short forms that resolvers take (`127.1`, `0x7f000001`, `2130706433`)."""
+    """Return an IPv4 address in a short form that resolvers accept (`127.1`, `0x7f000001`, `2130706433`); else None."""
     parts = text.split(".")
     try:
         numbers = [_number(part) for part in parts]

@@ -1,4 +1,4 @@
-"""The marks by which files that this program wrote are known again, in no language."""
+"""The marks, the same in every language, by which files that this program wrote are recognized."""
 
 from enum import StrEnum
 
@@ -7,11 +7,11 @@ HEADINGS = "# paygw-batch headings"
 HELP = "paygw-batch help"
 PROBLEMS = "paygw-batch problems"
 OUR_WORKSHEETS = frozenset({HELP, PROBLEMS})
-"""A cell in the first row of every worksheet that we write; such worksheets are never read as payees."""
+"""The texts of a cell in the first row of each worksheet that we write. Such a worksheet is never read as payees."""
 
 
 class PageKind(StrEnum):
-    """The kinds of pages."""
+    """The kinds of pages that this program writes."""
 
     REPORT = "report"
     PLAN = "plan"

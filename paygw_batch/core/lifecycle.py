@@ -1,10 +1,10 @@
-"""The state machine of an instruction: states, facts, one table.
+"""The state machine of an instruction: its states, its facts, and the table of moves.
 
-An instruction starts READY. Before a request may leave, INTENDED is made durable; any reply or fault is one
-more fact. The rule everything here serves: *a row may be sent if and only if it is READY*, and the only ways back to
-READY are proof that nothing left (NOT_SENT), a person with evidence (RESOLVED_NOT_RECEIVED), and a person who releases
-a rejected row (RELEASED). A missing entry in the table is an illegal move: a late or contradicting message, which is
-kept as evidence and changes nothing, or an error in our own code.
+An instruction starts READY. Before a request may leave, INTENDED is made durable; any reply or fault is one more fact.
+A row may be sent if and only if it is READY. There are only three ways back to READY: proof that nothing left
+(NOT_SENT), a person with evidence (RESOLVED_NOT_RECEIVED), and a person who releases a rejected row (RELEASED). A move
+that is missing from the table is illegal. It is either a late or contradicting message, which is kept as evidence and
+changes nothing, or an error in our own code.
 """
 
 from collections.abc import Mapping
@@ -17,26 +17,26 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 
 
 class State(StrEnum):
-    """The state of an instruction. Each member says how it is reached and the effect of a crash there."""
+    """The state of an instruction. Each member says how the state is reached, and some the effect of a crash in it."""
 
     READY = "ready"
-    """Nothing has left for it, or a person has cleared it to be sent. A crash here costs nothing."""
+    """Nothing has left for the row, or a person has cleared it to be sent. A crash in this state has no effect."""
     IN_FLIGHT = "in_flight"
-    """Its intent is durable and its outcome is not. A crash here puts it in doubt."""
+    """The row's intent is durable, and its outcome is not. A crash in this state puts it in doubt."""
     IN_DOUBT = "in_doubt"
-    """A request may have left and its fate is unknown. Only evidence leads out: the gateway's or a person's."""
+    """A request may have left, and its fate is unknown. Only evidence ends this state: the gateway's or a person's."""
     ACCEPTED = "accepted"
-    """The gateway has it; its final word is awaited."""
+    """The gateway has the order; its final answer is awaited."""
     PAID = "paid"
     """The gateway confirmed the payment."""
     REJECTED = "rejected"
-    """The gateway rejected it for good. A person may release it for another attempt."""
+    """The gateway rejected the order for good. A person may release the row for another attempt."""
     RETURNED = "returned"
-    """Paid, and the money came back."""
+    """The row was paid, and the money came back."""
     REPLACED = "replaced"
-    """Never sent or rejected, and then replaced by an amended row of a later sheet. Nothing leads out."""
+    """The row was never sent, or rejected, and an amended row of a later sheet has replaced it. This state is final."""
 
-    __hash__ = str.__hash__  # what is equal hashes the same; Enum's own would not, and is slow
+    __hash__ = str.__hash__  # a member equals its text, so it hashes alike; Enum's hash differs, and is slow
 
 
 class FactKind(StrEnum):
@@ -56,7 +56,7 @@ class FactKind(StrEnum):
     RETURNED = "returned"
     REPLACED = "replaced"
 
-    __hash__ = str.__hash__  # what is equal hashes the same; Enum's own would not, and is slow
+    __hash__ = str.__hash__  # a member equals its text, so it hashes alike; Enum's hash differs, and is slow
 
 
 TRANSITIONS: Mapping[tuple[State, FactKind], State] = MappingProxyType(
@@ -89,16 +89,16 @@ TRANSITIONS: Mapping[tuple[State, FactKind], State] = MappingProxyType(
 )
 
 LEADS_TO: Mapping[FactKind, State] = MappingProxyType({kind: state for (_, kind), state in TRANSITIONS.items()})
-"""Every kind of fact leads to one state, wherever it is legal."""
+"""The state that each kind of fact leads to, from every state in which it is legal."""
 
 
-# Every payout makes these of a row's facts: a tuple is made in a quarter of the time of a frozen dataclass.
+# Every payout makes facts of these two classes. They are tuples because a frozen dataclass takes four times as long.
 
 
 class Intended(NamedTuple):
-    """Attempt n is about to leave, under this order id, with this nonce and timestamp.
+    """An attempt is about to leave, under this order id, with this nonce and timestamp.
 
-    `endpoint_id` is the endpoint's that it is sent to; None if only a host knows of the attempt.
+    `endpoint_id` is the id of the endpoint that it is sent to; None if only a host knows of the attempt.
     """
 
     order_id: str
@@ -131,9 +131,9 @@ class Basis(StrEnum):
     """The authority on which a person settled a row."""
 
     PERSON = "person"
-    """A person's own, or a file that nothing proves to be the gateway's."""
+    """A person's, also with a file that nothing proves to be the gateway's."""
     GATEWAY = "gateway"
-    """The gateway's own: its status word, with a time after the attempt, in a statement that `[evidence]` proves."""
+    """The gateway's: its status word, with a time after the attempt, in a statement that `[evidence]` proves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +145,17 @@ class Resolved:
     by: str
     basis: Basis = Basis.PERSON
     order: str = ""
-    """The digest of the signed order that asked for it; empty if one person was enough."""
+    """The digest of the signed order that asked for the settlement; empty if one person was enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A person allowed a rejected row another attempt, to be sent under `order_id`."""
+    """A person allowed another attempt for a rejected row, under `order_id`."""
 
     order_id: str
     by: str
     order: str = ""
-    """The digest of the signed order that asked for it; empty if one person was enough."""
+    """The digest of the signed order that asked for the release; empty if one person was enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """An amended row of a later sheet took this order id over."""
+    """An amended row of a later sheet took over the order id of this row."""
 
     batch: str
     row: int
@@ -195,11 +195,11 @@ _OF_RESOLUTION: Mapping[Resolution, FactKind] = MappingProxyType(
 
 
 _INTENDED, _RELEASED = FactKind.INTENDED, FactKind.RELEASED
-"""Python 3.11 calls a function each time that a member of an enum is named. Every payout has two facts."""
+"""The two kinds of every payout, as constants: naming a member of an enum costs a function call in Python 3.11."""
 
 
 def kind_of(fact: Fact) -> FactKind:
-    """Return the row of the table that `fact` belongs to."""
+    """Return the kind of a fact, by which the table of moves has it."""
     match fact:
         case Intended():
             return _INTENDED
@@ -222,8 +222,8 @@ def kind_of(fact: Fact) -> FactKind:
 class Standing(NamedTuple):
     """The state of one instruction, with its attempt: the result of replaying its facts.
 
-    `attempt` is the number of the latest attempt (0: none yet); `generation` is 1 and grows with every release;
-    `possible_duplicate_of` is the attempt that a person called not received, or rejected, and stays forever.
+    `attempt` is the number of the latest attempt (0: none yet). `generation` is 1 and grows with every release.
+    `possible_duplicate_of` is the attempt that a person called not received, or rejected. It stays forever.
     """
 
     state: State = State.READY
@@ -233,7 +233,7 @@ class Standing(NamedTuple):
 
     @property
     def is_rejected_by_word(self) -> bool:
-        """Whether a person brought the word that the row is rejected: it did not come over the wire."""
+        """Whether a person, and not a message of the gateway, reported that the row is rejected."""
         return self.state is State.REJECTED and self.possible_duplicate_of == self.attempt
 
 
@@ -248,13 +248,13 @@ class IllegalMove:
 
 
 _MARKING = {FactKind.RESOLVED_REJECTED, FactKind.RESOLVED_NOT_RECEIVED}
-"""A person's words by which a row could be sent again; also a proven statement's, which lifts the quarantine alone."""
+"""Decisions after which a row could be sent again: a person's, or a proven statement's, which only end a quarantine."""
 
 
 class Move(NamedTuple):
-    """One line of the table, and what else changes with the state.
+    """A line of the table of moves, with the other effects of a move.
 
-    `attempts` and `generations` are added to a row's; `is_marking`: the attempt becomes a possible duplicate;
+    `attempts` and `generations` are added to those of the row. `is_marking`: the attempt becomes a possible duplicate.
     `is_sending`: from now on the attempt may have left.
     """
 
@@ -285,10 +285,10 @@ MOVES: Mapping[tuple[State, FactKind], Move] = MappingProxyType(
 
 
 def step(standing: Standing, kind: FactKind, attempt: int) -> Standing | IllegalMove:
-    """Return the standing of the instruction after a fact of this kind about attempt number `attempt`."""
+    """Return the standing of an instruction after a fact of this kind about attempt number `attempt`."""
     move = MOVES.get((standing.state, kind))
-    # A fact about any other attempt is late or repeated. An old rejection would call the latest attempt rejected, and
-    # the row could be released while that payment is on the way.
+    # A fact about any other attempt is late or repeated. Otherwise an old rejection would count for the latest attempt,
+    # and the row could be released while that payment is on its way.
     if move is None or attempt != standing.attempt + move.attempts:
         return IllegalMove(standing.state, standing.attempt, kind, attempt)
     mark = attempt if move.is_marking else standing.possible_duplicate_of

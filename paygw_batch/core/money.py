@@ -1,4 +1,4 @@
-"""Exact amounts. Money enters as text, is held as `Decimal` or as whole minor units, and is never a float."""
+"""Exact amounts. Money arrives as text, is held as `Decimal` or as whole minor units, and is never a float."""
 
 import re
 from decimal import Context, Decimal, Inexact, InvalidOperation
@@ -16,7 +16,7 @@ _EXACT = Context(prec=40, traps=[Inexact, InvalidOperation])
 
 
 def parse_amount(text: str, *, minor_units: int) -> Decimal | None:
-    """Return the amount that `text` states, or None when it states none in a currency of `minor_units` decimals."""
+    """Return the amount that `text` states; None if it is no amount, or has more than `minor_units` decimals."""
     if _AMOUNT.fullmatch(text) is None:
         return None
     _, _, decimals = text.partition(".")
@@ -24,7 +24,7 @@ def parse_amount(text: str, *, minor_units: int) -> Decimal | None:
 
 
 def to_minor(amount: Decimal, *, minor_units: int) -> int:
-    """Return `amount` in whole minor units (cents); raise `InternalError` when that would lose anything."""
+    """Return `amount` in whole minor units (cents). Raises `InternalError` if that would lose decimals."""
     scaled = amount.scaleb(minor_units, _EXACT)
     if scaled != scaled.to_integral_value():
         raise InternalError(f"an amount has more than {minor_units} decimals after it was validated")
@@ -37,15 +37,16 @@ def from_minor(minor: int, *, minor_units: int) -> str:
 
 
 def with_separators(amount: str) -> str:
-    """Return an amount as people read it: `1234.50` as `1,234.50`. Text that is no plain number is left as it is.
+    """Return an amount as people read it: `1234.50` as `1,234.50`. Text that is no plain number is returned unchanged.
 
-    Thousands are apart as the language has them. Decimals follow a point in every language, as they are typed.
+    The language decides how thousands are separated. The decimal separator is a point in every language, as it is
+    typed.
     """
     return grouped(f"{Decimal(amount):,f}") if _NUMBER.fullmatch(amount) else amount
 
 
 def with_two_decimals(text: str) -> str:
-    """Return the amount `text` (`AMOUNT_PATTERN`) with exactly two decimals; `InternalError` when it has more."""
+    """Return the amount `text` (`AMOUNT_PATTERN`) with exactly two decimals. Raises `InternalError` if it has more."""
     whole, _, decimals = text.partition(".")
     if len(decimals) > 2:  # noqa: PLR2004 (two decimals)
         raise InternalError("an amount has more than two decimals where two are to be written")

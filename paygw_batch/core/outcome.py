@@ -1,4 +1,4 @@
-"""The outcome of an attempt, and the advice to the run that comes with it."""
+"""The outcome of an attempt, and the advice for the run that comes with it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,28 +11,28 @@ class OutcomeKind(StrEnum):
     NOT_SENT = "not_sent"
     """It is proven that no byte of the request left. The row may be tried again."""
     ACCEPTED = "accepted"
-    """The gateway has it; its final answer is awaited."""
+    """The gateway has the order; its final answer is awaited."""
     PAID = "paid"
     """The gateway confirmed the payment."""
     REJECTED = "rejected"
-    """The gateway rejected it for good."""
+    """The gateway rejected the order for good."""
     UNKNOWN = "unknown"
     """A byte may have left, and nobody knows whether the gateway paid."""
 
-    __hash__ = str.__hash__  # what is equal hashes the same; Enum's own would not, and is slow
+    __hash__ = str.__hash__  # a member equals its text, so it hashes alike; Enum's hash differs, and is slow
 
 
 ANSWERS = frozenset({OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED})
-"""The gateway's own answers."""
+"""The outcomes that are answers of the gateway."""
 
 
 class Outcome(NamedTuple):
-    """The result of an attempt, with the gateway's own words, if it gave any (a tuple: every payout makes one).
+    """The result of an attempt, with the gateway's words, if any. It is a tuple because every payout makes one.
 
-    `cause` is a stable code of ours for what is not an answer of the gateway's (`connect.refused`, `read.timeout`,
-    `reply.status_missing`) and empty otherwise. `conflict` marks a reply that spoke of another payout.
-    `reply_sha256` is the digest of the raw reply, in hex, if that is kept.
-    `customer_url` is where the customer of a collection goes to pay, if the gateway named such a page.
+    `cause` is our stable code for a result that is no answer of the gateway (`connect.refused`, `read.timeout`,
+    `reply.status_missing`); otherwise empty. `conflict` marks a reply about another payout. `reply_sha256` is the
+    digest (hex) of the raw reply, if that is kept. `customer_url` is the page where the customer of a collection pays,
+    if the gateway named one.
     """
 
     kind: OutcomeKind
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """Nothing about this outcome concerns the rest of the run."""
+    """The outcome does not affect the rest of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class TryAgain:
 
 @dataclass(frozen=True, slots=True)
 class PauseRun:
-    """The gateway asked for a rest: start nothing new for `pause_s` seconds."""
+    """The gateway asked for a pause: start no row for `pause_s` seconds."""
 
     pause_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class StopRun:
-    """Start nothing new in this run. `reason` is a sentence for a person."""
+    """Start no further row in this run. `reason` is a sentence for a person."""
 
     reason: str
 

@@ -1,7 +1,7 @@
 """Words for the states and codes in the journal, in the reader's language.
 
-The journal keeps a code and its values, as JSON: facts are hashed and replayed, so nothing of it may depend on a
-language. Any other text is the gateway's or a person's, and is shown as it is.
+The journal keeps a code and its values, as JSON. Facts are hashed and replayed, so they may not depend on a language.
+Any other text is the gateway's or a person's, and is shown unchanged.
 """
 
 import json
@@ -14,9 +14,9 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.language import mark, mark_all, mark_count, number, say, say_count
 
 CODED = "["
-"""The beginning of a kept text that is a code and its values."""
+"""The first character of a kept text that is a code and its values."""
 LOGIN = " (login "
-"""Between the name of a person and the login, in what the journal keeps of who decided."""
+"""The text between a person's name and login where the journal names who decided."""
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 _TEXT, _DUPLICATE, _AGREED = "text", "duplicate", "agreed"
 _TEMPLATES: Mapping[tuple[str, int], str] = MappingProxyType(
@@ -48,7 +48,7 @@ _TEMPLATES: Mapping[tuple[str, int], str] = MappingProxyType(
         ("approved", 3): mark("approved by {name} at {at} (plan {digest})"),
     }
 )
-"""By code and number of values, which fill the placeholders in order. `journal/state.sql` writes the first ones."""
+"""The sentences by code and number of values, which fill the placeholders. `journal/state.sql` writes the first."""
 _FOR_OFFICERS: Mapping[str, str] = MappingProxyType(
     {
         "unknown": _TEMPLATES["unknown", 0],
@@ -61,22 +61,22 @@ _FOR_OFFICERS: Mapping[str, str] = MappingProxyType(
         "statement": mark("By a statement of the gateway."),
     }
 )
-"""By code, where the template has a code, or a number that people have no use for."""
+"""The sentences for officers, by code, where the usual one has a code or a number that is of no use to them."""
 
 
 def kept(code: str, *values: str | int | None) -> str:
-    """Return a code and its values as the journal keeps them. None is a value that is not there."""
+    """Return a code and its values as the journal keeps them. A value that is missing is None."""
     plain = (value.replace("\0", "?") if isinstance(value, str) else value for value in values)
     return _encode([code, *plain])
 
 
 def kept_text(text: str) -> str:
-    """Return a text of others as the journal keeps it: as it is, unless it could be taken for a code."""
+    """Return a text of the gateway or a person as the journal keeps it: unchanged, unless it looks like a code."""
     return kept(_TEXT, text) if text.startswith(CODED) else text
 
 
 def code_of(text: str) -> tuple[str, Sequence[Any]]:
-    """Return the code of a kept text, and its values; that of a text of others is `text`."""
+    """Return the code of a kept text, and its values. The code of a text of the gateway or a person is `text`."""
     if not text.startswith(CODED):
         return _TEXT, (text,)
     code, *values = json.loads(text)
@@ -100,20 +100,20 @@ def recorded(text: str, *, is_for_officers: bool = False) -> str:
 
 
 def decided_by(by: str, *, is_for_officers: bool = False) -> str:
-    """Return who decided, in the chosen language: a person, or a person by an order of others."""
+    """Return who decided, in the chosen language: a person, or a person who carried out an order of others."""
     if _is_by_order(by):
         return recorded(by, is_for_officers=is_for_officers)
     return name_in(by) if is_for_officers else by
 
 
 def name_in(by: str) -> str:
-    """Return the name of who decided, or carried out an order of others; the login if there is no name."""
+    """Return the name of the person who decided, or who carried out an order; the login if there is no name."""
     person = str(code_of(by)[1][0]) if _is_by_order(by) else by
     return person.rpartition(LOGIN)[0] or person
 
 
 def _is_by_order(by: str) -> bool:
-    """Whether an order is recorded. A name that a person gives never passes for one: it ends with the login."""
+    """Whether an order is recorded. A person's name is never taken for an order, because it ends with the login."""
     return by.startswith(f'["{_AGREED}", ') and by.endswith("]")
 
 
@@ -133,18 +133,18 @@ _DEEDS: Mapping[str, str] = MappingProxyType(
 
 
 def deed_words(kind: str) -> str:
-    """Return the act of a person on a batch or a row, as people say it."""
+    """Return the act of a person on a batch or a row, in the reader's words."""
     return say(_DEEDS[kind])
 
 
 INVALID = "invalid"
-"""The state of a row with defects: it is not an instruction, and the state machine does not know it."""
+"""The state of a row with defects. Such a row is not an instruction, and the state machine has no such state."""
 
 STATES = (INVALID, "ready", "in_flight", "in_doubt", "accepted", "paid", "rejected", "returned")
-"""The states a row can be shown in, as the interface lists them; `in_flight` is one whose process lives."""
+"""The states in which a row can be shown, as the interface lists them. `in_flight` is a row whose process is alive."""
 
 SHOWN_IN_DOUBT = frozenset({State.IN_DOUBT, State.IN_FLIGHT})
-"""The states that a person is shown as in doubt (see `shown_state`)."""
+"""The states that are shown to people as in doubt (see `shown_state`)."""
 
 
 _STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -159,18 +159,18 @@ _STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
         INVALID: (mark("left out"), mark_count("{count:,} left out")),
     }
 )
-"""The words for each state, on pages and a terminal alike, and those for a number of rows in it."""
+"""The words for each state, and those for a number of rows in it, on pages and a terminal alike."""
 _SAID = mark_all("replaced", "held", "not sent", "unknown", "not received", "payout", "payin")
-"""Other words of our codes, for the catalogue."""
+"""Other words for our codes, for the catalogue."""
 
 
 def state_words(state: str) -> str:
-    """Return a state, or another word of our codes, as people say it."""
+    """Return the words for a state, or for another code of ours."""
     return say(_STATES[state][0] if state in _STATES else state.replace("_", " "))
 
 
 def counted_state(count: int, state: str) -> str:
-    """Return the number of rows in a state, as people say it: `3 in doubt`."""
+    """Return the words for a number of rows in a state: `3 in doubt`."""
     return say_count(count, _STATES[state][1])
 
 
@@ -185,15 +185,15 @@ _FINDINGS = {
 
 
 def counted_finding(count: int, finding: str) -> str:
-    """Return the number of the gateway's messages with a finding, as people say it: `2 contradicting`."""
+    """Return the words for a number of the gateway's messages with a finding: `2 contradicting`."""
     template = _FINDINGS.get(finding)
     return f"{number(count)} {state_words(finding)}" if template is None else say_count(count, template)
 
 
 def shown_state(state: State) -> str:
-    """Return the state a person is shown for an instruction.
+    """Return the state that a person is shown for an instruction.
 
-    A row in flight is in doubt to everyone outside its run; a replaced row is no longer part of its batch.
+    Outside its run, a row in flight is shown as in doubt. A replaced row is no longer part of its batch.
     """
     match state:
         case State.IN_FLIGHT:

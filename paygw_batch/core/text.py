@@ -1,7 +1,7 @@
 """Text from outside: which texts read alike, and which characters are safe to show on a terminal.
 
-File names, cells, words of the gateway and values of the environment can hold characters that a terminal obeys and does
-not show: they move the cursor, delete lines, set the window's title or turn the order of what is read around.
+File names, cells, words of the gateway and values of the environment can hold characters that a terminal obeys instead
+of showing. They move the cursor, delete lines, set the window's title or reverse the order of the text.
 """
 
 import re
@@ -10,7 +10,7 @@ from decimal import Decimal
 from itertools import permutations
 
 _HYPHENS = frozenset({"Pd"})
-"""Unicode's category of hyphens and dashes; the minus sign is in another one."""
+"""Unicode's category of hyphens and dashes. The minus sign has another category."""
 _MINUS = "\u2212"
 _INVISIBLE = frozenset({"Cf"})
 """Unicode's category of format characters: soft hyphens, joiners, zero-width blanks, marks of direction."""
@@ -27,18 +27,18 @@ _FURTHER_INVISIBLE = frozenset(
         ),
     )
 )
-"""Characters of other categories that Unicode lets a display leave out (Default_Ignorable_Code_Point)."""
+"""Characters of other categories that a display may leave out, by Unicode (Default_Ignorable_Code_Point)."""
 
 
 def spelled_alike(text: str) -> str:
     """Return one spelling for all texts that differ only in case, Unicode form, width, hyphens or invisible characters.
 
-    Case is folded as `str.casefold` does, and the form is NFKC. The result is for comparing alone: it is never shown
-    and never sent. It is its own spelling: `spelled_alike(spelled_alike(text)) == spelled_alike(text)`.
+    Case is folded as `str.casefold` does, and the form is NFKC. The result is only for comparing: it is never shown and
+    never sent. It is its own spelling: `spelled_alike(spelled_alike(text)) == spelled_alike(text)`.
     """
     if text.isascii():
         return text.lower()
-    # One step can make room for the next: a letter that case folding takes apart may join the mark that follows.
+    # One step can enable another: a letter that case folding takes apart may join the mark that follows it.
     while (once := _one_step(text)) != text:
         text = once
     return text
@@ -63,7 +63,7 @@ _LOOK_ALIKE_LETTERS = str.maketrans(
     "\u0131\u0251\u0261i|\u2044\u2215",
     "abe3kmhopctyxbsljvyhldqwabezhlkmnoptyxjlagll//",
 )
-"""Letters that look like others, by Unicode's report 39 -> those. Capitals decide: Greek eta is like H."""
+"""Letters that look like others, with those others, by Unicode's report 39. Capitals decide: Greek eta looks like H."""
 _DIGIT_LETTERS, _LETTER_DIGITS = str.maketrans("ol", "01"), str.maketrans("01", "ol")
 _NUMBER_WITH_LETTERS = re.compile(r"(?<![^\W_])(?=[ol]*[0-9])[0-9ol]+(?![^\W_])")
 _GROUPED = re.compile(r"(?<![0-9])[0-9]{1,3}(?:[ ,'\u2019][0-9]{2,3})*[ ,'\u2019][0-9]{3}(?![0-9])")
@@ -86,22 +86,22 @@ _MONTHS = {
     )
     for name in names.split()
 }
-"""The months as spreadsheets write them in English and French -> their numbers."""
+"""The numbers of the months, by the names that spreadsheets write in English and French."""
 _PART = rf"(?:(?:[12][0-9]{{3}}|[0-9]{{1,2}})(?![0-9])|{'|'.join(_MONTHS)})"
 _DATE = re.compile(rf"({_PART}(?:[-/. ,]{{0,2}}{_PART}){{1,2}})(?:\.|[T ]00:00:00)?", re.IGNORECASE)
 _DIGITS = re.compile("[0-9]+")
 _CUT = re.compile("[0-9]{15}0+")
 _OF_TIMES = "1899-12-30 "
-"""What a spreadsheet's time of day begins with, as a date."""
+"""The date with which a spreadsheet writes a time of day."""
 _PART_OF_DATE = re.compile(r"[0-9]+|[^\W0-9_]+")
 
 
 def without_damage(order_id: str) -> str:
     """Return one text for all ids that differ only as programs and retyping change them, or in their spelling.
 
-    A spreadsheet drops zeros in front (00001), adds `.0` or separators of thousands; people write `/`, `.` or `_` for
-    `-`, and O for 0. The result is for comparing payments that are equal otherwise: it is never shown and never sent.
-    `without_damage(without_damage(text)) == without_damage(text)`.
+    A spreadsheet drops leading zeros (00001), and adds `.0` or separators of thousands. People write `/`, `.` or `_`
+    for `-`, and O for 0. The result is only for comparing payments that are equal otherwise: it is never shown and
+    never sent. `without_damage(without_damage(text)) == without_damage(text)`.
     """
     while (once := _repaired(order_id)) != order_id:
         order_id = once
@@ -111,19 +111,19 @@ def without_damage(order_id: str) -> str:
 def differ_by_damage_alone(one: str, other: str) -> bool:
     """Whether two order ids are the same `without_damage`, one number (12.10, 1E+05, 5%) or one date (3-1, 3-Jan).
 
-    A number of more than 15 digits is also the one whose further digits a spreadsheet made zeros.
+    Two numbers of the same length are one too if a spreadsheet made zeros of all digits of one after its fifteenth.
     """
     one, other = one.removeprefix(_OF_TIMES), other.removeprefix(_OF_TIMES)
     if (number := _NUMBER.fullmatch(one)) and (again := _NUMBER.fullmatch(other)) and _value(number) == _value(again):
         return True
     if one[:15] == other[:15] and len(one) == len(other) and (_CUT.fullmatch(one) or _CUT.fullmatch(other)):
         return one.isdigit() and other.isdigit()
-    # A program that rewrites a date changes its form: 1-3 and 3-1 are two ids.
+    # A program that rewrites a date changes its form, so 1-3 and 3-1, which have the same form, are two ids.
     if (date := _DATE.fullmatch(one)) and (again := _DATE.fullmatch(other)) and _form(one) != _form(other):
         pairs = ((_meanings(date), _meanings(again)), (_meanings(again), _meanings(date)))
         if any(not short.isdisjoint(long | {(0, *rest) for _, *rest in long}) for short, long in pairs):
             return True
-    # Most ids already differ in a letter or digit that no damage touches, and that is seen in a tenth of the time.
+    # Most ids already differ in a letter or digit that no damage touches. This check takes a tenth of the time.
     if one.isascii() and other.isascii() and one.translate(_UNTOUCHED) != other.translate(_UNTOUCHED):
         return False
     return without_damage(one) == without_damage(other)
@@ -134,7 +134,7 @@ def _value(number: re.Match[str]) -> Decimal:
 
 
 def _form(date: str) -> str:
-    """Return a date's layout: its separators, and where its four-digit year is."""
+    """Return a date's layout: its separators, and the place of its four-digit year."""
     return _DIGITS.sub("0", re.sub("[0-9]{4}", "Y", date))
 
 
@@ -174,11 +174,11 @@ _OBEYED = (
 )
 _UNFIT = re.compile(f"[{_OBEYED}]")
 _UNFIT_IN_PRINT = re.compile(rf"(\x1b\[[0-9;?]*[A-Za-z]|[\n\t\r])|([{_OBEYED}])")
-"""Matches the layout of a library (colours, cursor moves, ends of lines) as group 1, unfit characters as group 2."""
+"""Matches a library's layout (colours, cursor moves, ends of lines) as group 1, and unfit characters as group 2."""
 
 
 def fit_for_terminal(text: str) -> str:
-    r"""Return one line of text with every character that a terminal would obey, or hide, as an escape (`\x1b`).
+    r"""Return one line of text with an escape (`\x1b`) for every character that a terminal would obey or hide.
 
     Letters of all scripts stay, with the joiners that some of them need.
     """
@@ -191,12 +191,12 @@ def fit_in_print(text: str) -> str:
 
 
 def fit_in_json(text: str) -> str:
-    """Return JSON in which the same characters are JSON's own escapes: it says the same, and can be printed."""
+    """Return JSON with JSON's own escapes for the same characters: its value is the same, and it can be printed."""
     return _UNFIT.sub(lambda match: match[0] if match[0] in "\n\t" else _escaped_in_json(match[0]), text)
 
 
 def escaped(character: str) -> str:
-    r"""Return a character as an escape of Python's: `\x1b`, `\u202e`."""
+    r"""Return a character as Python's escape: `\x1b`, `\u202e`."""
     return character.encode("unicode_escape").decode("ascii")
 
 
@@ -206,7 +206,7 @@ def _escaped_in_json(character: str) -> str:
 
 
 def is_encoding(name: str) -> bool:
-    """Whether `name` is an encoding of texts in which letters, digits and separators are those of ASCII."""
+    """Whether `name` is an encoding of texts that has the letters, digits and separators of ASCII."""
     try:
         return b"a;1\n".decode(name) == "a;1\n"
     except (LookupError, ValueError):
