@@ -2,9 +2,9 @@
 
     due rows -> signed ahead -> [intent durable] -> sent -> judged -> [outcome durable] -> next
 
-The order is what we promise: the intent of an attempt is on stable storage before the first byte of its request goes
-to the network, and only rows about to leave get one, so that a crash leaves no more rows in doubt than were in flight.
-A row is sent again within a run only when the transport proved that nothing left.
+The order is the promise: the intent of an attempt is on stable storage before the first byte of its request is sent.
+Only rows that are about to leave get an intent, so that a crash leaves no more rows in doubt than were in flight. A row
+is sent again within a run only if the transport proved that nothing left.
 """
 
 import asyncio
@@ -25,21 +25,21 @@ from paygw_batch.journal import Due, EngineJournal, Entry, KeptReply, MoveResult
 from paygw_batch.language import say
 
 Append = Callable[[Sequence[Entry]], Awaitable[Sequence[MoveResult]]]
-"""`EngineJournal.append`."""
+"""The type of `EngineJournal.append`."""
 
 
 LONGEST_REST_S = 0.002
-"""Without pressure, each commit is followed by a pause of the same length, up to this."""
+"""Without pressure, each commit is followed by a pause of the same length, but at most this long."""
 
 
 class GroupCommit:
-    """Collects facts while a commit is under way and makes them durable in the next one.
+    """Collects facts while a commit is under way, and makes them durable in the next one.
 
-    Without pressure, a commit takes everything that waits: it costs nearly the same for one fact and for many. The next
-    one lets more come together. Under pressure, while requests wait for a place in flight, a commit takes at most
-    `most_facts_under_pressure()`, and the next one follows at once. Facts are committed in the order they were
-    submitted. After the first failure every further one fails with it: a process whose journal failed once never
-    writes to it again.
+    Without pressure, a commit takes all facts that wait, because it costs nearly the same for one fact and for many. A
+    pause after it lets more facts arrive. Under pressure, while requests wait for a place in flight, a commit takes at
+    most `most_facts_under_pressure()` facts, and the next commit follows at once. Facts are committed in the order in
+    which they were submitted. After the first failure every later fact fails with the same error, because a process
+    whose journal failed once never writes to it again.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class GroupCommit:
         self._failure: Exception | None = None
 
     def submit(self, entry: Entry) -> asyncio.Future[MoveResult]:
-        """Add one fact to the next commit; the future holds its effect once it is durable."""
+        """Add a fact to the next commit; return a future that has its effect once the fact is durable."""
         loop = asyncio.get_running_loop()
         durable: asyncio.Future[MoveResult] = loop.create_future()
         if self._failure is not None:
@@ -77,8 +77,8 @@ class GroupCommit:
                 group, self._waiting = self._waiting[:most], self._waiting[most:]
                 started_s = loop.time()
                 await self._commit_group(group)
-                # Yield to the rows whose intent is durable now, so that they leave before the next commit begins. A
-                # commit that finished without waiting would otherwise start the next one first.
+                # The rows whose intent is durable now run first, so that they leave before the next commit begins.
+                # Otherwise a commit that finished without waiting would start the next one before them.
                 await asyncio.sleep(0 if self._is_pressed() else min(loop.time() - started_s, LONGEST_REST_S))
         finally:
             self._commit = None
@@ -87,9 +87,9 @@ class GroupCommit:
         if self._failure is None:
             try:
                 results = await self._append([entry for entry, _ in group])
-            except Exception as error:  # noqa: BLE001 (everyone who waits must hear of any error)
-                # The failure is permanent. A failed commit may still be on the disk: the journal's content is unknown
-                # until it is reopened, and a later commit could build on facts that do not exist.
+            except Exception as error:  # noqa: BLE001 (every future of the group gets any error)
+                # The failure is permanent. A failed commit may still be on the disk, so the journal's content is
+                # unknown until it is reopened. A later commit could build on facts that do not exist.
                 self._failure = error
                 self._on_failure(error)
         if self._failure is not None:
@@ -114,7 +114,7 @@ MAX_BODY_BYTES = 65_536
 
 
 def kept_reply(came_back: RawReply | TransportFault, verdict: Verdict) -> tuple[KeptReply | None, Verdict]:
-    """Return the part of a reply to keep (none of a fault or if the row is paid), and the verdict with its digest."""
+    """Return the part of a reply to keep (None for a fault, or if the row is paid), and the verdict with its digest."""
     if isinstance(came_back, TransportFault) or verdict.outcome.kind is OutcomeKind.PAID:
         return None, verdict
     headers = [f"{name}: {value[:MAX_HEADER_CHARACTERS]}" for name, value in came_back.headers if name in HEADERS_KEPT]
@@ -124,16 +124,16 @@ def kept_reply(came_back: RawReply | TransportFault, verdict: Verdict) -> tuple[
 
 
 PAGE_ROWS = 64
-"""The number of due instructions read from the journal at a time; commits wait for this read."""
+"""The number of due instructions that are read from the journal at a time. Commits wait for this read."""
 SIGN_AT_ONCE = 32
-"""The number of requests prepared at a time."""
+"""The number of requests that are prepared at a time."""
 SIGNED_AHEAD = 512
-"""The maximum number of signed requests that wait for their turn."""
+"""The maximum number of signed requests that wait to be sent."""
 SIGNATURE_AGE_S = 30
-"""A request signed longer ago than this is signed again before it leaves."""
+"""The age in seconds above which a signed request is signed again before it leaves."""
 
 _NO_TIME, _SHOWN = timedelta(), timedelta(milliseconds=1)
-"""The times of facts have milliseconds."""
+"""Two times within this range share a text, because the times of facts have milliseconds."""
 
 Judge = Callable[[RawReply | TransportFault, Expected], Verdict]
 """Decides the meaning of a reply or a fault."""
@@ -141,10 +141,10 @@ Judge = Callable[[RawReply | TransportFault, Expected], Verdict]
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ended. `sent` counts the rows for which a first byte may have left.
+    """The end of a run. `sent` counts the rows for which a first byte may have left.
 
-    `stop_reason` says why it stopped early; `failure` is the error that ended it (a journal that cannot
-    be written, an error of our own), and `unrecorded` names, by order id, the outcomes that came after it.
+    `stop_reason` is the reason why the run stopped early. `failure` is the error that ended it (a journal that cannot
+    be written, or an error of ours). `unrecorded` has the outcomes that came after it, by order id.
     """
 
     sent: int
@@ -153,12 +153,12 @@ class RunEnd:
     failure: Exception | None = None
     unrecorded: tuple[tuple[str, OutcomeKind], ...] = ()
     is_under_way: bool = False
-    """Whether the run continues without this process: workers send it, or it waits for one."""
+    """Whether the run continues without this process: workers send it, or it waits for a worker."""
 
 
 @dataclass(slots=True)
 class _Row:
-    """A due instruction on its way: signed, then launched, and in flight until its last attempt has ended."""
+    """A due instruction that is being sent: first signed, then in flight until its last attempt has ended."""
 
     due: Due
     request: PreparedRequest
@@ -167,7 +167,7 @@ class _Row:
     intended: asyncio.Future[MoveResult] = field(init=False)
     """Done once the intent of the latest try is durable."""
     intended_s: float = 0.0
-    """When that intent was submitted, by a clock that also runs while the machine sleeps."""
+    """The time when that intent was submitted, by a clock that also runs while the machine sleeps."""
 
 
 @dataclass(slots=True)
@@ -185,7 +185,7 @@ class Engine:
     """Sends one batch, once. `drain` may be called at any time, from the event loop."""
 
     goes_on = False
-    """False: after a drain, no other process sends the remaining rows."""
+    """Whether other processes send the remaining rows after a drain. Here none does."""
 
     def __init__(
         self,
@@ -203,8 +203,8 @@ class Engine:
     ) -> None:
         """Prepare a run. A request leaves at most `departs_within_s` after its intent was submitted, or not at all.
 
-        `pacing`: how several workers share the limits; None: there is only one. `signed_ahead`: with a slow key, how
-        many requests are prepared ahead, one by one; None: in groups, up to SIGNED_AHEAD.
+        `pacing` shares the limits among several workers; None: there is only this process. `signed_ahead` is for a slow
+        key: the number of requests that are prepared ahead, one by one. None: in groups, up to `SIGNED_AHEAD`.
         """
         self._journal = journal
         self._gateway = gateway
@@ -236,7 +236,7 @@ class Engine:
         )
 
     async def run(self, batch: int) -> RunEnd:
-        """Send every due instruction of journal batch number `batch`, and return when nothing is in flight."""
+        """Send every due instruction of the batch with this number, and return when nothing is in flight."""
         self._pacing.begin(self._launch, self._stop)
         feeding = asyncio.create_task(self._feed(batch))
         try:
@@ -255,7 +255,7 @@ class Engine:
         self._tally.interrupted = True
         self._halt()
 
-    # Feeding: journal pages -> signed requests, up to the limit.
+    # Feeding reads due rows from the journal in pages, and signs requests ahead, up to the limit.
 
     async def _feed(self, batch: int) -> None:
         signing: set[asyncio.Task[None]] = set()
@@ -290,7 +290,7 @@ class Engine:
             requests = await self._prepare(self._next_attempts(page))
             self._signed.extend(map(_Row, page, requests))
         finally:
-            # Also after a failure: the feeder finds it when it next looks for room.
+            # This also happens after a failure, which the feeder finds when it next looks for room.
             self._room.set()
         self._launch()
 
@@ -298,10 +298,10 @@ class Engine:
         timestamp_s = int(self._world.now().timestamp())
         return [Attempt(due.instruction, due.order_id, self._world.nonce(), timestamp_s) for due in page]
 
-    # Launching: as many rows in flight as the window, the rhythm and the signed requests allow.
+    # Launching starts as many rows as the window, the rhythm and the signed requests allow.
 
     def _launch(self) -> None:
-        """Start every row that may leave now. Called whenever another row may have become free to go."""
+        """Start every row that may leave now. It is called whenever another row may have become free to leave."""
         tally, loop = self._tally, asyncio.get_running_loop()
         while self._signed and not tally.stopping and self._pacing.has_place(tally.in_flight):
             if (wait_s := self._pacing.wait_s(loop.time())) > 0:
@@ -314,8 +314,8 @@ class Engine:
             row.in_flight = True
             tally.in_flight += 1
             if not self._is_stale(row):
-                # Submit the intent now, not when the task first runs: it then shares a commit with the outcome whose
-                # slot it takes.
+                # The intent is submitted now, not when the task first runs, so that it shares a commit with the outcome
+                # of the row whose place it takes.
                 self._intend(row)
             sender = loop.create_task(self._deliver(row))
             self._senders.add(sender)
@@ -325,13 +325,13 @@ class Engine:
             self._all_launched.set()
 
     def _land(self, row: _Row) -> None:
-        """Free the row's slot for the next one."""
+        """Give the place of a row in flight to the next row."""
         if row.in_flight:
             row.in_flight = False
             self._tally.in_flight -= 1
             self._launch()
 
-    # Delivering: one row, from its intent to its outcome.
+    # Delivering takes one row from its intent to its outcome.
 
     async def _deliver(self, row: _Row) -> None:
         try:
@@ -344,7 +344,7 @@ class Engine:
     async def _try(self, row: _Row) -> None:
         for number in range(1, TRIES + 1):
             if row.tries < number:
-                # A retry, or a signature that was too old: there is no intent for it yet.
+                # This is a retry, or the signature was too old, so this try has no intent yet.
                 (row.request,) = await self._prepare(self._next_attempts([row.due]))
                 self._intend(row)
             verdict = await self._attempt(row)
@@ -367,17 +367,17 @@ class Engine:
 
     async def _attempt(self, row: _Row) -> Verdict:
         due, elapsed_s = row.due, self._world.elapsed_s
-        # Nothing of the request may leave before this returns. After a crash, the durable intent is all that keeps the
-        # row from being sent again.
+        # Nothing of the request may leave before this returns. After a crash, only the durable intent keeps the row
+        # from being sent again.
         recorded = await row.intended
         if recorded is MoveResult.HELD:
-            # Evidence arrived after the row was read as due. It is not sent; a person must decide.
+            # Evidence arrived after the row was read as due. The row is not sent, and a person must decide.
             return Verdict(Outcome(OutcomeKind.NOT_SENT, "row.held"), GoOn())
         if recorded is not MoveResult.MOVED:
             raise InternalError(f"row {due.row} was moved by someone else while this run held the journal")
         if self._tally.stopping:
-            # The intent is durable, but the run is stopping. No byte left, and the journal must say so; otherwise the
-            # row would be in doubt.
+            # The intent is durable, but the run is stopping. No byte left, and this must be recorded: otherwise the row
+            # would be in doubt.
             kept, verdict = None, Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))
         else:
             asked_s = elapsed_s()
@@ -387,23 +387,23 @@ class Engine:
         self._heed(verdict)
         concluded = self._record(row, Concluded(verdict.outcome), kept)
         if not isinstance(verdict.advice, TryAgain):
-            # The outcome is handed in before the intent of the row that takes its place: they share a commit, and no
-            # commit shows more rows in flight than there are slots.
+            # The outcome is submitted before the intent of the row that takes its place. So they share a commit, and no
+            # commit has more rows in flight than there are places.
             self._land(row)
         try:
             await concluded
         except Exception:
-            # The gateway answered, but the journal could not record it. The row stays in flight there and comes into
-            # doubt with the next command; the report of this run is the only place that names the outcome.
+            # The gateway answered, but the journal could not record the outcome. There the row stays in flight, and the
+            # next command puts it in doubt. Only the report of this run names the outcome.
             self._tally.unrecorded.append((due.order_id, verdict.outcome.kind))
             raise
         self._progress.concluded(due, verdict.outcome)
         return verdict
 
     def _may_leave(self, row: _Row) -> bool:
-        """Whether a row's request may leave now: its intent is recent, and no other process can have the row."""
-        # Checked immediately before the first byte. A process suspended after its commit may wake up when another
-        # worker has put the row in doubt, or when a person has settled it.
+        """Whether a row's request may leave now: its intent is recent, and no other process can have taken the row."""
+        # This is checked immediately before the first byte. A process that was suspended after its commit may wake up
+        # after another worker has put the row in doubt, or a person has settled it.
         age_s = self._world.elapsed_s() - row.intended_s
         return age_s < self._departs_within_s and self._journal.may_leave(age_s)
 
@@ -424,20 +424,18 @@ class Engine:
                 pass
 
     def _record(self, row: _Row, fact: Fact, reply: KeptReply | None = None) -> asyncio.Future[MoveResult]:
-        """Submit a fact about the row's latest try; the future is done when the fact is durable."""
+        """Submit a fact about the row's latest try; return a future that is done once the fact is durable."""
         due = row.due
         return self._committer.submit(
             Entry(due.number, due.standing.attempt + row.tries, fact, self._noted_at(), reply)
         )
 
     def _noted_at(self) -> str:
-        """Return the time for a fact. Facts of one millisecond share its text, because formatting it is slow."""
+        """Return the timestamp of a fact. Facts of one millisecond share its text, because formatting it is slow."""
         now = self._world.now()
         if not _NO_TIME <= now - self._noted[0] < _SHOWN:
             self._noted = now, timestamp(now)
         return self._noted[1]
-
-    # Stopping.
 
     def _stop(self, reason: str) -> None:
         if self._tally.stop_reason is None:

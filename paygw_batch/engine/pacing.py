@@ -1,9 +1,9 @@
 """Pure counters that limit the rows in flight and the facts of a commit, and decide when a run stops.
 
-They keep the blast radius small. A run starts with one request in flight, so that a wrong setting costs one row; a
-row in doubt sends it back to one; several of those in succession stop it, so that a dead gateway leaves a
-handful of rows in doubt and not a payroll; several rejected for one reason stop it, so that an empty balance rejects
-a handful.
+They limit the damage of an error. A run starts with one request in flight, so that a wrong setting costs one row. A row
+in doubt reduces the limit to one again. Several successive rows in doubt stop the run, so that a dead gateway leaves a
+handful of rows in doubt and not a payroll. Several successive rows rejected for one reason stop it too, so that an
+empty balance rejects only a handful.
 """
 
 from collections.abc import Callable
@@ -23,17 +23,17 @@ class Pace:
     stop_after_in_doubt: int = 5
     stop_after_rejected: int = 10
     first: int | None = None
-    """Maximum number of due rows to send, in the sheet's order; None: all."""
+    """The maximum number of due rows to send, in the sheet's order; None: all."""
 
 
 TRIES = 3
-"""Number of tries of a request that provably never left, before the run stops."""
+"""The number of tries of a request that provably never left, before the run stops."""
 FIRST_WAIT_S = 0.5
-"""The wait before the second try; each later one is four times as long."""
+"""The wait before the second try. Each later wait is four times as long."""
 
 
 def wait_before_try(number: int, chance: float) -> float:
-    """Return the seconds to wait before try `number` (2, 3, ...): growing, with a jitter of up to half."""
+    """Return the seconds to wait before try `number` (2, 3, ...). The wait grows, with a jitter of up to half of it."""
     return FIRST_WAIT_S * 4.0 ** (number - 2) * (0.5 + chance)
 
 
@@ -69,10 +69,10 @@ class Breaker:
 
 @dataclass(slots=True)
 class RejectionBreaker:
-    """Stops a run after `limit` successive rows rejected for one reason; 0: never.
+    """Stops a run after `limit` successive rows that were rejected for one reason; 0: never.
 
-    The reason is the error code, or else the message, or else the status word. An empty balance rejects every row for
-    the same reason.
+    The reason is the error code, or else the message, or else the status word. An empty balance, for example, rejects
+    every row for the same reason.
     """
 
     limit: int
@@ -95,7 +95,7 @@ class RejectionBreaker:
 
 @dataclass(slots=True)
 class Rhythm:
-    """Paces requests by the rate limit and by the pauses that the gateway asked for. Times are monotonic seconds."""
+    """Spaces requests by the rate limit and by the pauses that the gateway asks for. Times are monotonic seconds."""
 
     rate_per_s: float
     next_start_s: float = 0.0
@@ -112,12 +112,12 @@ class Rhythm:
 
 
 def doubt_sentence(rows: int) -> str:
-    """Return the reason to stop: `rows` successive rows are in doubt."""
+    """Return the reason to stop after `rows` successive rows in doubt."""
     return say_count(rows, "{count} row ended in doubt.", "{count} rows in a row ended in doubt.")
 
 
 def rejection_sentence(counted: int, reason: str) -> str:
-    """Return the reason to stop: `counted` successive rows were rejected for one reason."""
+    """Return the reason to stop after `counted` successive rows were rejected for one reason."""
     return say_count(
         counted,
         "{count} row was rejected: {reason}.",
@@ -127,9 +127,9 @@ def rejection_sentence(counted: int, reason: str) -> str:
 
 
 class LocalPacing:
-    """Decides how many rows of a run are in flight, when the next one starts, and when the run must stop.
+    """Decides how many rows of a run are in flight, when the next row starts, and when the run must stop.
 
-    As if it had its endpoint to itself. Times are those of the event loop. No call waits.
+    It acts as if no other process used the endpoint. Times are those of the event loop. No call waits.
     """
 
     def __init__(self, pace: Pace) -> None:
@@ -141,20 +141,20 @@ class LocalPacing:
         self.start = self._rhythm.start
 
     def begin(self, changed: Callable[[], None], stop: Callable[[str], None]) -> None:
-        """Begin a run, inside its event loop. `changed` is called when another row may start.
+        """Begin a run, inside its event loop. Call `changed` when another row may start.
 
-        `stop` takes a reason to stop the run that does not follow from its own outcomes.
+        Call `stop` with a reason if the run must stop for another cause than its outcomes.
         """
 
     async def end(self) -> None:
-        """End the run; nothing is in flight now."""
+        """End the run. Nothing is in flight any more."""
 
     def has_place(self, in_flight: int) -> bool:
-        """Whether one more row may be in flight beside `in_flight`."""
+        """Whether another row may be in flight beside the `in_flight` rows."""
         return in_flight < min(self._window.size, self._window.limit)
 
     def learn(self, outcome: Outcome) -> str | None:
-        """Note the outcome of an attempt; return why the run must stop, or None."""
+        """Note the outcome of an attempt; return the reason why the run must stop, or None."""
         kind = outcome.kind
         self._window.learn(kind)
         is_doubtful = self._breaker.learn(kind)
@@ -167,12 +167,12 @@ class LocalPacing:
         self._rhythm.pause(now_s, pause_s)
 
     def stopped(self, reason: str) -> None:
-        """Note that the gateway's answer stopped the run: no worker can go on."""
+        """Note that an answer of the gateway stopped the run, and that no worker can go on."""
 
 
 SMALLEST_GROUP_FACTS = 16
 LARGEST_GROUP_FACTS = 128
-"""From this size on, a larger commit makes a fact hardly cheaper."""
+"""The size above which a larger commit hardly makes a fact cheaper."""
 _WAITS_AVERAGED = 64
 """The number of rows over which `GroupLimit` averages."""
 
@@ -181,10 +181,10 @@ _WAITS_AVERAGED = 64
 class GroupLimit:
     """Limits the facts of a commit while requests wait for a place in flight.
 
-    Rows wait for the journal, until their intent is durable, and for the gateway, until it answers. If the gateway
-    is slow, commits are small: the rows of a large one leave together, are answered together and wait for each other
-    again. If rows wait for the journal for more than a quarter of that time, the processor or the disk is the
-    bottleneck, and commits are large: a fact of a large commit costs less.
+    A row waits for the journal until its intent is durable, and for the gateway until it answers. If the gateway is
+    slow, commits are small, because the rows of a large commit leave together, are answered together and wait for each
+    other again. If rows wait for the journal for more than a quarter of the time that they wait for the gateway, the
+    processor or the disk is the bottleneck. Commits are then large, because a fact of a large commit costs less.
     """
 
     places: int
@@ -193,7 +193,7 @@ class GroupLimit:
     gateway_s: float = 0.0
 
     def learn(self, journal_s: float, gateway_s: float) -> None:
-        """Note how long one row waited for the journal, and how long for the gateway."""
+        """Note how many seconds a row waited for the journal, and how many for the gateway."""
         self.journal_s += (journal_s - self.journal_s) / _WAITS_AVERAGED
         self.gateway_s += (gateway_s - self.gateway_s) / _WAITS_AVERAGED
 

@@ -1,4 +1,4 @@
-"""The ports of the engine: transport, clock, progress. Tests and the simulation replace each of them."""
+"""The ports of the engine: transport, signing, progress, and clock. Tests and the simulation replace each of them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,21 +11,21 @@ from paygw_batch.journal import Due
 
 
 class Gateway(Protocol):
-    """The way to the payment gateway."""
+    """Sends requests to the payment gateway."""
 
     async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> RawReply | TransportFault:
-        """Send one request and wait for its reply. Never raises for a reason of the network.
+        """Send a request and return its reply, or the fault. It never raises because of the network.
 
-        `may_leave` is called immediately before the first byte; if it returns False, nothing leaves.
+        `may_leave` is called immediately before the first byte. If it returns False, nothing leaves.
         """
         ...
 
 
 class Prepare(Protocol):
-    """Turns attempts into signed requests, off the event loop if possible."""
+    """Turns attempts into signed requests, outside the event loop if possible."""
 
     async def __call__(self, attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
-        """Return the request of each attempt. May be called again while an earlier call is under way."""
+        """Return the signed request of each attempt. May be called again while an earlier call is under way."""
         ...
 
 
@@ -33,25 +33,25 @@ class Progress(Protocol):
     """Receives the progress of a run."""
 
     def started(self, due: int) -> None:
-        """`due` rows may be sent in this run."""
+        """Receive the number of rows that may be sent in this run."""
         ...
 
     def concluded(self, due: Due, outcome: Outcome) -> None:
-        """The attempt of `due` ended with `outcome`, and the outcome is durable."""
+        """Receive the outcome of an attempt of `due`. The outcome is durable."""
         ...
 
     def note(self, sentence: str) -> None:
-        """Tell a person something at once."""
+        """Receive a sentence that a person should read at once."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The sources of time, nonces and chance that a run uses."""
+    """The sources of time, nonces and chance for a run."""
 
     now: Now
     elapsed_s: ElapsedS
     nonce: Callable[[], str]
-    """Unique per attempt, at least 128 random bits."""
+    """Returns a nonce that is unique for each attempt, with at least 128 random bits."""
     chance: Callable[[], float] = field(default=lambda: 0.5)
-    """A number from 0 up to 1, for the jitter of waits."""
+    """Returns a number from 0 up to 1, for the jitter of waits."""

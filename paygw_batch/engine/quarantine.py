@@ -1,8 +1,9 @@
 """Checks our clock, because the quarantine depends on it.
 
-It is compared with two others: the newest time in the journal, which it is behind only if it was set back, and the
-`Date` of the gateway's replies. While either contradicts it, everything that the quarantine guards is stopped. A slow
-clock records attempts too early, so the run stops and the quarantine is extended by the difference.
+Our clock is compared with the newest time in the journal, and with the `Date` of the gateway's replies. It can be
+behind the journal's newest time only if it was set back. While either contradicts our clock, nothing is settled,
+released or amended. A slow clock records attempts too early, so the run stops, and the quarantine is extended by the
+difference.
 """
 
 from dataclasses import dataclass, replace
@@ -20,16 +21,16 @@ MAX_AHEAD_S = 600
 """The most that our clock may be ahead of the gateway's, or behind the journal's newest time, while rows are sent."""
 LOOK_EVERY = timedelta(seconds=1)
 NOTED_FROM_S = 60
-"""A difference is recorded in the journal when it has changed by more than this."""
+"""The change of the difference, in seconds, above which it is recorded in the journal again."""
 MAX_LONGER = timedelta(days=3650)
 """The most that a `Date`, of any year, can add to a quarantine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """The time after a row's latest attempt in which no person can let it be sent again: `hours` plus `longer`.
+    """The time after a row's latest attempt in which no person can let the row be sent again: `hours` plus `longer`.
 
-    `longer` covers attempts recorded too early because our clock was behind the gateway's.
+    `longer` covers attempts that were recorded too early because our clock was behind the gateway's.
     """
 
     hours: float
@@ -40,7 +41,7 @@ class Quarantine:
         return datetime.fromisoformat(intended_at) + timedelta(hours=self.hours) + self.longer
 
     def cutoff(self, now: datetime) -> str:
-        """Return the cutoff: attempts sent at or before this are out of quarantine by `now`."""
+        """Return the latest time of an attempt that is out of quarantine at `now`."""
         return timestamp(now - timedelta(hours=self.hours) - self.longer)
 
     def __str__(self) -> str:
@@ -56,13 +57,13 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class JournalClock:
-    """Our clock at `now`, and the two that the journal compares it with, read once for each act of a person."""
+    """Our clock at `now`, and the journal's two comparisons, read once for each act of a person."""
 
     now: datetime
     newest_time: str
-    """No fact and no evidence of the journal is later."""
+    """The newest time in the journal: no fact and no evidence is later."""
     noted: ClockSeen | None
-    """The difference from the gateway's clock when it was last recorded."""
+    """The last recorded difference between our clock and the gateway's."""
 
     @classmethod
     def read(cls, journal: JournalReader, now: datetime) -> "JournalClock":
@@ -78,15 +79,15 @@ class JournalClock:
         return Quarantine(hours, min(timedelta(seconds=behind_s), MAX_LONGER))
 
     def days_ago(self, days: int) -> str:
-        """Return the time of `days` ago, or an earlier one if the journal has recorded times too early since.
+        """Return the time `days` ago, or an earlier one if the journal may have recorded times too early since then.
 
-        Anything opened after that, by the gateway's clock, has no earlier time in the journal (decision 0141). With 0
-        days, nothing qualifies: nothing was opened after `now`.
+        Any batch that was opened after that time, by the gateway's clock, has no earlier time in the journal (decision
+        0141). With 0 days the time is `now`, and no batch was opened after it.
         """
         return self.quarantine(24.0 * days).cutoff(self.now) if days else timestamp(self.now)
 
     def behind_sentence(self, *, at_most_s: float = 0) -> str | None:
-        """Return why our clock contradicts the journal's newest time; None if it is at most `at_most_s` behind."""
+        """Return a sentence if our clock is more than `at_most_s` behind the journal's newest time; otherwise None."""
         if timestamp(self.now + timedelta(seconds=at_most_s)) >= self.newest_time:
             return None
         return say(
@@ -96,7 +97,7 @@ class JournalClock:
         )
 
     def ahead_sentence(self) -> str | None:
-        """Return why our clock contradicts the gateway's, as last recorded; None if it does not."""
+        """Return a sentence if our clock was too far ahead of the gateway's when last recorded; otherwise None."""
         seen = self.noted
         if seen is None or seen.ahead_s <= MAX_AHEAD_S:
             return None
@@ -112,7 +113,7 @@ class JournalClock:
         return [sentence for sentence in (self.behind_sentence(), self.ahead_sentence()) if sentence is not None]
 
     def require_sound(self) -> None:
-        """Raise `UsageError` if our clock is contradicted, because the quarantine depends on it."""
+        """Raise `UsageError` if another clock contradicts ours, because the quarantine depends on it."""
         if wrong := self.sentences():
             raise UsageError(
                 say("{wrong} Nothing is settled, released or amended while the clock is wrong.", wrong=" ".join(wrong)),
@@ -140,10 +141,10 @@ def _behind_s(clock: ClockSeen) -> int:
 
 
 def _following(seen: ClockSeen, before: ClockSeen | None) -> ClockSeen:
-    """Return a record that keeps the knowledge of the record `before` it about a slow clock.
+    """Return the record `seen`, with all that the record `before` it says about a slow clock.
 
-    `was_behind_s` is the most that any record found it behind. Attempts from `behind_from` (our clock's last correct
-    time) to `behind_until` (the gateway's next) may be recorded too early by that much.
+    `was_behind_s` is the largest recorded delay. Attempts from `behind_from` (our clock's last correct time) to
+    `behind_until` (the gateway's next time) may be recorded too early by that much.
     """
     if before is None:
         return seen
@@ -168,7 +169,7 @@ class DateWatch:
         self._next_look: datetime | None = None
 
     def see(self, came_back: RawReply | TransportFault) -> None:
-        """Note the time of a reply, if it has one; at most one reply a second, because a run can have thousands."""
+        """Note the time of a reply, if it has one: at most one reply a second, because a run can have thousands."""
         now = self._now()
         is_too_soon = self._next_look is not None and self._next_look - LOOK_EVERY <= now < self._next_look
         if is_too_soon or isinstance(came_back, TransportFault) or (date := date_of(came_back)) is None:
@@ -177,7 +178,7 @@ class DateWatch:
         self.seen = ClockSeen(timestamp(now), timestamp(date), round((now - date).total_seconds()))
 
     def judged(self, verdict: Verdict) -> Verdict:
-        """Return a verdict that advises stopping the run if our clock is slow: it records attempts too early."""
+        """Return a verdict that stops the run if our clock is slow, because it records attempts too early."""
         if self.seen is None or not (behind_s := _behind_s(self.seen)) or isinstance(verdict.advice, TryAgain):
             return verdict
         reason = say(
