@@ -1,6 +1,6 @@
 """Signs with a key in AWS KMS (the extra `aws`). Region, endpoint and credentials are found as in every AWS SDK.
 
-Only the digest of a text is sent: no payee's data reaches AWS.
+Only the digest of a text is sent, so that no payee's data reaches AWS.
 """
 
 import base64
@@ -79,7 +79,7 @@ class KmsKey(SigningKey):
 
     @contextmanager
     def at_work(self) -> Iterator[Callable[[str], str]]:
-        """Yield a signer over persistent connections. Raises `KeyUnusable`."""
+        """Yield a function that signs a text, over persistent connections. Raises `KeyUnusable`."""
         client = _client(self.key_id, self.calls)
 
         def sign(text: str) -> str:
@@ -91,7 +91,7 @@ class KmsKey(SigningKey):
         yield sign
 
     def _patiently(self, client: Any, digest: bytes) -> bytes:
-        """Request a signature; retry after errors that may pass."""
+        """Request a signature. Retry after errors that may pass, for `PATIENCE_S` seconds."""
         until_s, wait_s = time.monotonic() + PATIENCE_S, _FIRST_WAIT_S
         while True:
             try:
@@ -103,19 +103,19 @@ class KmsKey(SigningKey):
             except KeyUnusable as error:
                 if error.trouble not in _PASSING or time.monotonic() + wait_s > until_s:
                     raise
-            time.sleep(wait_s * (0.5 + random.random() / 2))  # noqa: S311 (waits alone follow it)
+            time.sleep(wait_s * (0.5 + random.random() / 2))  # noqa: S311 (only the length of a wait depends on it)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     def hand_over(self) -> bytes:
-        """Return the key's name and the maximum number of calls; the process finds its own credentials."""
+        """Return the key's name and the maximum number of calls. The other process finds its own credentials."""
         return json.dumps({"kind": KeyKind.AWSKMS, "key_id": self.key_id, "calls": self.calls}).encode("ascii")
 
-    def staff(self, cores: int) -> Staff:  # noqa: ARG002 (AWS computes)
+    def staff(self, cores: int) -> Staff:  # noqa: ARG002 (AWS computes the signatures)
         return Staff(1, self.calls, is_slow=True)
 
 
 def kms_key_handed_over(fields: dict[str, Any]) -> KmsKey:
-    """Return the key named by `KmsKey.hand_over` to this process. Raises `KeyUnusable`."""
+    """Return the key that `KmsKey.hand_over` named to this process. Raises `KeyUnusable`."""
     return load_kms_key(fields["key_id"], fields["calls"])
 
 
@@ -162,7 +162,7 @@ def _address(key_id: str) -> str:
 
 @contextmanager
 def _translating_errors(key_id: str) -> Iterator[None]:
-    """Translate an error of the SDK without its own text, which can hold more than a person needs."""
+    """Translate an error of the SDK without its own text, which can contain more than a person needs."""
     try:
         yield
     except sdk.ClientError as error:

@@ -1,7 +1,7 @@
 """Signs with a key in a token, through its vendor's PKCS#11 module (the extra `pkcs11`).
 
-python-pkcs11 promises the module that only one thread calls it. So each process has one session, and a run with several
-sessions has several processes.
+python-pkcs11 promises the module that only one thread calls it. So each process has one session, and a run that uses
+several sessions has several processes.
 """
 
 import base64
@@ -65,7 +65,7 @@ _ED25519_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class TokenPlace:
-    """A private key in a token, and the way to it. `pin` is None if the token needs none."""
+    """A private key in a token, and how to reach it. `pin` is None if the token needs none."""
 
     address: TokenAddress
     module: Path
@@ -84,7 +84,7 @@ class TokenKey(SigningKey):
 
     @contextmanager
     def at_work(self) -> Iterator[Callable[[str], str]]:
-        """Yield a signer in one session. Raises `KeyUnusable`."""
+        """Yield a function that signs a text, in one session. Raises `KeyUnusable`."""
         with _session(self.place) as session:
             key = _private_key(self.place.address, session)
 
@@ -98,18 +98,18 @@ class TokenKey(SigningKey):
             yield sign
 
     def hand_over(self) -> bytes:
-        """Return where the key is, and the PIN."""
+        """Return the address of the key, the path of the module, and the PIN."""
         place = self.place
         fields = {"kind": KeyKind.PKCS11, "uri": place.address.uri, "module": str(place.module), "pin": place.pin}
         return json.dumps(fields).encode("ascii")
 
-    def staff(self, cores: int) -> Staff:  # noqa: ARG002 (the token computes)
+    def staff(self, cores: int) -> Staff:  # noqa: ARG002 (the token computes the signatures)
         return Staff(self.place.sessions, is_slow=True)
 
 
 @dataclass(frozen=True, slots=True)
 class PersonTokenKey:
-    """A person's key in a token, Ed25519 or P-256. `public` is its public half: SubjectPublicKeyInfo in DER."""
+    """A person's key in a token, Ed25519 or P-256. `public` is its public half, as SubjectPublicKeyInfo in DER."""
 
     place: TokenPlace
     public: bytes
@@ -143,7 +143,7 @@ def load_person_token_key(place: TokenPlace) -> PersonTokenKey:
 
 
 def token_key_handed_over(fields: dict[str, str]) -> TokenKey:
-    """Return the key named by `TokenKey.hand_over` to this process. Raises `KeyUnusable`."""
+    """Return the key that `TokenKey.hand_over` named to this process. Raises `KeyUnusable`."""
     return load_token_key(TokenPlace(token_address(fields["uri"]), Path(fields["module"]), fields["pin"]))
 
 
@@ -189,7 +189,7 @@ def make_token_key(place: TokenPlace) -> None:
 
 @contextmanager
 def _session(place: TokenPlace, *, writes: bool = False) -> Iterator[Any]:
-    """Yield a logged-in session; afterwards the module forgets all of it, including the PIN."""
+    """Yield a session that is logged in. Afterwards the module forgets all of it, including the PIN."""
     address = place.address
     with _ONE_AT_A_TIME, ExitStack() as undo:
         with _opening(place.module):
@@ -211,7 +211,7 @@ def _session(place: TokenPlace, *, writes: bool = False) -> Iterator[Any]:
 
 @contextmanager
 def _opening(module: Path) -> Iterator[None]:
-    """Let only one process on this machine open a token at a time: looking while another logs in may find no token.
+    """Let only one process of this machine open a token at a time, because otherwise it may find no token.
 
     SoftHSM rewrites its token at each login. The lock is on the module's own file, and the wait for it is limited.
     """
@@ -272,7 +272,7 @@ def _private_key(address: TokenAddress, session: Any) -> Any:
 
 
 def _public_half(address: TokenAddress, session: Any, key: Any) -> PublicHalf:
-    """Return the public half, from the private key's attributes or, if it has none, from the object beside it."""
+    """Return the public half, from the private key's attributes or, if these lack it, from the object beside it."""
     sources = [key, *session.get_objects({Attribute.CLASS: ObjectClass.PUBLIC_KEY, Attribute.ID: key.id})]
     for source in sources:
         modulus = _attribute(source, Attribute.MODULUS, default=None)
