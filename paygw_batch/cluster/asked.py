@@ -1,4 +1,4 @@
-"""Declares the messages from the jobs' thread to the sending thread. It loads no library."""
+"""Declares the messages from the thread of the jobs to the thread that sends. It imports no library."""
 
 import asyncio
 from contextlib import suppress
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """The jobs cannot be read, and why. `is_lasting`: it has been so for a minute."""
+    """The reason why the jobs cannot be read. `is_lasting`: this has been so for a minute."""
 
     reason: str
     is_lasting: bool
@@ -15,7 +15,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class AskedShare:
-    """A share that a job asks for. The job is over once it is `ended`."""
+    """A share that a job asks for. The job waits until `ended` is called."""
 
     run: int
     loop: asyncio.AbstractEventLoop
@@ -23,5 +23,5 @@ class AskedShare:
 
     def ended(self) -> None:
         """Let the job end. Called from any thread."""
-        with suppress(RuntimeError):  # its loop has ended before
+        with suppress(RuntimeError):  # the job's loop has ended already
             self.loop.call_soon_threadsafe(self.over.set)

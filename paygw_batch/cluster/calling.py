@@ -1,7 +1,7 @@
 """Calls workers to a run, by jobs of procrastinate.
 
-A job only says where to look: what is sent, and by whom, is decided in the journal. If every job is lost, the workers
-find the runs that wait in the journal (`tend`).
+A job only names a run. The journal decides which rows are sent, and by which worker. If every job is lost, the workers
+find the waiting runs in the journal (`tend`).
 """
 
 from collections.abc import AsyncGenerator
@@ -18,22 +18,22 @@ from psycopg.abc import PQGen
 from paygw_batch.journal import JOBS_SCHEMA, SharedRun
 
 SHARE = "share"
-"""The job of a worker that sends a share of a run, and the queue of these jobs."""
+"""The name of the job by which a worker sends a share of a run, and of the queue of these jobs."""
 _SESSION = (
     f"SET search_path = {JOBS_SCHEMA}, pg_temp".encode(),
-    b"SET synchronous_commit = off",  # a job that a crash of the server loses is made again
+    b"SET synchronous_commit = off",  # if a crash of the server loses a job, another one is made
     b"SET lock_timeout = '5s'",
 )
 _TIMEOUT_S = 5.0
 ANSWER_LIMIT_S = 10.0
-"""How long a statement may take. A network may swallow an answer and keep the connection: a worker that waited on for
-the job which it had taken would keep its lock for ever, and be taken for alive by its signs of life on another one."""
+"""How long a statement may take. A network may lose an answer and keep the connection. A worker that waited without end
+for a job that it had taken would keep the job's lock forever, while another connection shows that the worker lives."""
 _HEAR_S = 3600.0
 T = TypeVar("T")
 
 
 def call_workers(url: str, run: SharedRun) -> None:
-    """Call a worker that waits to a run. If that fails, workers find the run by themselves a moment later."""
+    """Call a waiting worker to a run. If that fails, workers find the run by themselves a moment later."""
     pool = pool_of(url, _prepare, _Answered)
     app = App(connector=SyncPsycopgConnector(**pool, min_size=1, max_size=1, num_workers=1))
     with suppress(ConnectorException, psycopg.Error, AlreadyEnqueued), app.open():
@@ -43,7 +43,7 @@ def call_workers(url: str, run: SharedRun) -> None:
 
 
 def share_lock(run: SharedRun) -> str:
-    """Return the name by which no two jobs wait for the same run: the worker that takes one calls the next."""
+    """Return the name by which no two jobs wait for the same run. The worker that takes a job calls the next worker."""
     return f"{SHARE} {run.number}"
 
 
@@ -54,7 +54,7 @@ def priority(run: SharedRun) -> int:
 
 class _Answered(Connection[Any]):
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
-        """Wait for the server, no longer than the limit. Raises `psycopg.OperationalError`."""
+        """Wait for the server, no longer than `ANSWER_LIMIT_S`. Raises `psycopg.OperationalError`."""
         try:
             return super().wait(gen, interval, ANSWER_LIMIT_S if timeout is None else timeout)
         except psycopg.OperationalError:
@@ -63,15 +63,15 @@ class _Answered(Connection[Any]):
 
 
 class AsyncAnswered(AsyncConnection[Any]):
-    """A connection of a worker, on which no statement waits without an end."""
+    """A connection of a worker on which no statement waits without end."""
 
     async def wait(
         self,
         gen: PQGen[T],
         interval: float = 0.1,
-        timeout: float | None = None,  # noqa: ASYNC109 (psycopg's)
+        timeout: float | None = None,  # noqa: ASYNC109 (psycopg has this argument)
     ) -> T:
-        """Wait for the server, no longer than the limit. Raises `psycopg.OperationalError`."""
+        """Wait for the server, no longer than `ANSWER_LIMIT_S`. Raises `psycopg.OperationalError`."""
         try:
             return await super().wait(gen, interval, ANSWER_LIMIT_S if timeout is None else timeout)
         except psycopg.OperationalError:
@@ -79,7 +79,7 @@ class AsyncAnswered(AsyncConnection[Any]):
             raise
 
     def notifies(self, *, timeout: float | None = None, stop_after: int | None = None) -> AsyncGenerator[Notify]:
-        """Yield notifications. These are waited for: procrastinate looks at the connection in between."""
+        """Yield notifications. The wait for one may be long: procrastinate checks the connection in between."""
         return super().notifies(timeout=_HEAR_S if timeout is None else timeout, stop_after=stop_after)
 
 
@@ -89,7 +89,7 @@ def pool_of(url: str, prepare: Any, kind: type[Connection[Any] | AsyncConnection
 
 
 def _prepare(connection: Connection[Any]) -> None:
-    # Each statement is a transaction: a process that is frozen between two of them must not hold up the others.
+    # Each statement is a transaction, so that a process that is frozen between two statements holds no lock.
     connection.autocommit = True
     for statement in _SESSION:
         connection.execute(statement)

@@ -1,4 +1,4 @@
-"""The place of a journal in PostgreSQL, shared by several hosts: creates, opens and inspects it."""
+"""The place of a journal in PostgreSQL, shared by several hosts: creates, opens and inspects the journal."""
 
 import os
 import secrets
@@ -102,9 +102,9 @@ _PLANS_OF_PAYMENTS = """SELECT * FROM (
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """The loss that this host accepted: its commits that the database lacks, and the rows they were about.
+    """The loss that this host accepted: its commits that the database lacks, and their rows.
 
-    `is_guess`: the host does not know all of them, so every unfinished row was put in doubt.
+    `is_guess`: the host does not know all of these commits, so every unfinished row was put in doubt.
     """
 
     commits: int
@@ -121,10 +121,10 @@ class DatabasePlace(JournalPlace):
     intent_lives_s: float = 30.0
 
     def may_exist(self) -> bool:
-        """Return True: only opening it shows whether the journal exists."""
+        """Return True, because only opening the database shows whether it has a journal."""
         return True
 
-    def make(self, command: str, *, beside: str | None = None) -> Identity | None:  # noqa: ARG002 - nobody waits for it
+    def make(self, command: str, *, beside: str | None = None) -> Identity | None:  # noqa: ARG002 - nobody sees it
         known, now = self.known, self.now()
         with ExitStack() as held:
             held.enter_context(known.held(now))
@@ -140,11 +140,10 @@ class DatabasePlace(JournalPlace):
         return identity
 
     def upgrade(self) -> tuple[int, int, bool]:
-        """Upgrade the tables to this program's version, and give the roles their rights on new tables.
+        """Upgrade the tables to this program's version, and grant the roles their rights on new tables.
 
-        Return the old and the new version, and whether the job tables were upgraded.
-
-        Raises `JournalError` for anyone but the owner of the tables.
+        Return the old and the new version, and whether the job tables were upgraded. Raises `JournalError` for anyone
+        but the owner of the tables.
         """
         with self._session(write=True) as session:
             with suppress(JournalOutdated):
@@ -171,11 +170,11 @@ class DatabasePlace(JournalPlace):
         return self._opened(PostgresJournal, command, kind)
 
     def open_to_work(self, command: str, kind: HolderKind = HolderKind.WORKER) -> WorkerJournal:
-        """Open the journal for a worker, which holds no desk and sends rows of shared runs."""
+        """Open the journal for a worker, which sends rows of shared runs and does not hold the desk."""
         return self._opened(WorkerJournal, command, kind)
 
     def open_to_read(self, *, must_be_known: bool = False) -> PostgresReader:  # noqa: ARG002 - a database is known
-        """Open the journal to read it. Anyone who has its address may."""
+        """Open the journal to read it. Anyone who can sign in to the database may."""
         session = Session(self.server, write=False)
         try:
             with translating_errors(self.server):
@@ -187,13 +186,13 @@ class DatabasePlace(JournalPlace):
         return PostgresReader(session, identity)
 
     def holder(self) -> LockHolder | None:
-        """Return the process that holds the desk or, if there is none, one that sends."""
+        """Return the process that has the desk; if there is none, a process that sends."""
         with self._session(write=False) as session:
             schema.check_version(session.connection, self.server)
             return workers.holder_now(session.connection)
 
     def workers(self) -> Sequence[WorkerLife]:
-        """Return the workers of all hosts that have not signed off."""
+        """Return the living workers of all hosts, and dead ones that left rows in flight."""
         with closing(self.open_to_read()) as journal:
             return journal.workers()
 
@@ -203,7 +202,7 @@ class DatabasePlace(JournalPlace):
             return workers.died_since(session.connection, since)
 
     def shared_work(self) -> SharedWork:
-        """Return the current work of all hosts: their workers, the open runs, and the limits."""
+        """Return the present work of all hosts: their workers, the unfinished runs, and the limits."""
         with closing(self.open_to_read()) as journal:
             return SharedWork(journal.workers(), journal.runs_now(), self.limits())
 
@@ -222,12 +221,12 @@ class DatabasePlace(JournalPlace):
 
     @contextmanager
     def only_one(self, name: str) -> Iterator[None]:
-        """Allow only one process over all hosts into the block with this name. Raises `JournalHeld` for any other.
+        """Let only one process of all hosts run the block with this name. Raises `JournalHeld` for any other process.
 
-        If the connection is lost, both may continue: the journal alone decides which rows are sent.
+        If the connection is lost, both may go on. This is harmless: the journal alone decides which rows are sent.
         """
         with self._session(write=False) as session:
-            # Where the answer is lost, the connection ends, and the lock with it.
+            # If the answer is lost, the connection is closed, and the lock is released with it.
             with limited(session.connection, self.server.commit_limit_s):
                 self._checked(session)
                 locked = fetch(session.connection, "SELECT pg_try_advisory_lock(7023, hashtext(%s))", (name,))
@@ -236,23 +235,23 @@ class DatabasePlace(JournalPlace):
             yield
 
     def waiting_runs(self) -> "WaitingRuns":
-        """Return a reusable query for the runs that wait for a worker."""
+        """Return a callable that finds the runs that wait for a worker, as often as it is called."""
         return WaitingRuns(self.server, self._checked)
 
     def timetable_jobs(self) -> Sequence[TimetableJob]:
-        """Return the timetable's jobs that wait, run, or are done."""
+        """Return the jobs of the timetable, with their last results."""
         with self._known(write=False) as (session, _):
             return schema.timetable_jobs(session.connection)
 
     def check_jobs(self) -> str:
-        """Return the version of the job tables. Raises `JournalError` if this program cannot use it."""
+        """Return the version of the job tables. Raises `JournalError` if this program cannot use that version."""
         with self._session(write=False) as session:
             return schema.check_jobs(session.connection, self.server)
 
     @contextmanager
     def _beside_once(self) -> Iterator[KeepBeside]:
         with self._known(write=True) as (session, identity):
-            self._roll(identity).missing(session.connection)  # it names this host, which a later roll-call then asks
+            self._roll(identity).missing(session.connection)  # this registers the host, so later roll-calls wait for it
             folder = self._folder(identity)
             with closing(BesideWriter(session.connection, identity, self.intent_lives_s)) as writer:
 
@@ -267,12 +266,12 @@ class DatabasePlace(JournalPlace):
                 yield keep
 
     def limits(self) -> GateState:
-        """Return the limits over all workers, and the share of each."""
+        """Return the limits over all workers, and the workers that share them."""
         with self._known(write=False) as (session, _):
             return workers.read_gate(session.connection)
 
     def change_limits(self, change: LimitChange) -> GateState:
-        """Set the limits of all workers, even while they send, and return them."""
+        """Set the limits over all workers, even while they send, and return them."""
         with self._known(write=True) as (session, _):
             workers.set_limits(session.connection, change)
             return workers.read_gate(session.connection)
@@ -283,10 +282,10 @@ class DatabasePlace(JournalPlace):
             return schema.give_rights(session.connection)
 
     def role(self) -> schema.JournalRole | None:
-        """Return the program's role that the address signs in with; None if it is none of them.
+        """Return the journal's role of the login in the address; None if it has none of them.
 
         Raises `JournalError` if no run could use the database: a standby, clocks that differ, or commits that may be
-        lost. A reader needs none of that.
+        lost. A role that only reads is not checked for that.
         """
         with self._session(write=False) as session:
             role = schema.role_of(session.connection)
@@ -317,7 +316,7 @@ class DatabasePlace(JournalPlace):
         payments: str = "",
         notices: Sequence[NewNotice] = (),
     ) -> bool:
-        """Store a new plan, or the next version of `before`, with its notices; False if someone else was faster."""
+        """Store a new plan, or the next version of `before`, with its notices; False if another process was faster."""
         plan, version = "(SELECT coalesce(max(plan), 0) + 1 FROM plan_document)", 1
         if before is not None:
             plan, version = str(before.number), before.version + 1
@@ -332,9 +331,9 @@ class DatabasePlace(JournalPlace):
         return True
 
     def dump(self, file: Path) -> None:
-        """Copy the journal to a new file, 0600: one snapshot, as pg_restore reads it. Raises `JournalError`.
+        """Copy one snapshot of the journal to a new file for pg_restore, with mode 0600. Raises `JournalError`.
 
-        The jobs of workers are left out: they are made again.
+        The jobs of workers are not copied, because workers make them again.
         """
         program = shutil.which("pg_dump")
         if program is None:
@@ -345,7 +344,7 @@ class DatabasePlace(JournalPlace):
         part = file.with_name(f"{file.name}.part")
         try:
             part.unlink(missing_ok=True)
-            create_once(part, b"")  # for its owner alone, before pg_dump writes into it
+            create_once(part, b"")  # private to its owner before pg_dump writes to it
             done = subprocess.run(  # noqa: S603 - the database's own program
                 [
                     program,
@@ -380,15 +379,15 @@ class DatabasePlace(JournalPlace):
             return self._roll(self._identified(session)).missing(session.connection)
 
     def retire(self, named: str, *, by: str) -> tuple[MissingHost, int]:
-        """Retire a host that is missing from the roll-call, by name or id; return it and its number of rows in doubt.
+        """Retire a host that has not answered the roll-call; return it, and the number of its rows in doubt.
 
-        Raises `UsageError` if no such host is missing, if several are, or if it lives: a living host accepts its own
-        loss; and `JournalHeld` while another process has a row in flight.
+        `named` is its name or id. Raises `UsageError` if no such host is missing, or several are, or if it is alive,
+        because a living host accepts its own loss. Raises `JournalHeld` while another process has a row in flight.
         """
         with self._session(write=True) as session, ExitStack() as undo:
             identity = self._identified(session)
             roll = self._roll(identity)
-            with suppress(JournalWentBack):  # it may be this very host, which is then refused
+            with suppress(JournalWentBack):  # the missing host may be this one, which is refused below
                 roll.missing(session.connection)
             host = _one_missing(missing_hosts(session.connection), named)
             if host.lives or host.host_id == roll.host_id:
@@ -400,14 +399,14 @@ class DatabasePlace(JournalPlace):
                     ),
                 )
             writer = self._writer_of_loss(session, identity, "journal retire", undo)
-            # First the rows, then the host: once it is retired, the roll-call no longer waits for it, and other hosts
-            # send again. A row that it may have sent must be in doubt by then.
+            # The rows come before the host. Once the host is retired, the roll-call no longer waits for it, and other
+            # hosts send again. By then every row that it may have sent must be in doubt.
             rows = put_undone_in_doubt(session.connection, writer, self.now())
             write_retired(session.connection, host.host_id, by)
         return host, rows
 
     def accept_loss(self, *, by: str) -> AcceptedLoss:
-        """Put in doubt the rows sent under this host's lost commits, and answer the roll-call. Repeatable.
+        """Put the rows of this host's lost commits in doubt, and answer the roll-call. It can be repeated.
 
         Raises `JournalHeld` while a process of this host may send, or another process sends one of these rows.
         """
@@ -456,7 +455,7 @@ class DatabasePlace(JournalPlace):
                 if is_new and not is_worker:
                     with writer.at_desk():
                         writer.record([Remark(Named(self.endpoint, ""), now)])
-            # So that no one creates a second one for its merchant by mistake.
+            # The entry keeps people from creating a second journal for this merchant by mistake.
             every_name = tuple(dict.fromkeys((*names, self.endpoint)))
             entry = KnownJournal(identity.journal_id, every_name, identity.home, identity.created_at)
             self.known.remember(entry, now)
@@ -469,7 +468,7 @@ class DatabasePlace(JournalPlace):
         return FactWriter(guarded, own, signs, identity, self.intent_lives_s)
 
     def _writer_of_loss(self, session: Session, identity: Identity, command: str, undo: ExitStack) -> FactWriter:
-        """Return a writer for the facts of a loss; it sends nothing and notes nothing."""
+        """Return a writer for the facts of a loss. It sends nothing, and writes no lines of `left.py`."""
         writer = self._writer(GuardedSession(session, identity, NothingLeft()), identity, command, HolderKind.RUN)
         undo.callback(writer.close)
         return writer
@@ -485,13 +484,13 @@ class DatabasePlace(JournalPlace):
             yield session, self._checked(session)
 
     def _checked(self, session: Session) -> Identity:
-        """Return the journal's identity, once nothing forbids reading it."""
+        """Return the journal's identity. Raises `JournalError` if the journal must not be read."""
         identity = self._identified(session)
         check_left(session.connection, self.server, self.known.folder(identity.journal_id))
         return identity
 
     def _identified(self, session: Session) -> Identity:
-        """Return the journal's identity, once it is known to be the right one."""
+        """Return the journal's identity. Raises `JournalError` if this is not the right journal."""
         schema.check_version(session.connection, self.server)
         identity = self._of_merchant(session)
         schema.check_moved(session.connection)
@@ -505,7 +504,7 @@ class DatabasePlace(JournalPlace):
         return identity
 
     def _of_merchant(self, session: Session) -> Identity:
-        """Return the journal's identity. Raises `JournalError` for another merchant's, or at another host."""
+        """Return the journal's identity. Raises `JournalError` if it is another merchant's, or has another host."""
         identity = schema.identity_in(session.connection, self.server)
         check_endpoint(evidence_in(session.connection, identity).names(identity), self.endpoint, self.server.place)
         return identity
@@ -514,7 +513,7 @@ class DatabasePlace(JournalPlace):
         return RollCall(self.server, self._folder(identity))
 
     def _folder(self, identity: Identity) -> Path:
-        """Return the folder of this journal on this host, made if it is missing."""
+        """Return the folder of this journal on this host, and create it if it is missing."""
         folder = self.known.folder(identity.journal_id)
         make_directory(folder)
         check_directory(folder)
@@ -532,14 +531,14 @@ class DatabasePlace(JournalPlace):
 
 
 class WaitingRuns:
-    """Looks for runs that wait for a worker, on a connection that stays open. Use it from one thread at a time."""
+    """Finds runs that wait for a worker, on a connection that stays open. Use it from one thread at a time."""
 
     def __init__(self, server: Server, check: Callable[[Session], object]) -> None:
         self._server, self._check = server, check
         self._session: Session | None = None
 
     def __call__(self) -> Sequence[SharedRun]:
-        """Return the runs that wait for a worker, urgent ones first. This ends runs with nothing left."""
+        """Return the runs that wait for a worker, urgent ones first. Runs with nothing left to send are ended."""
         try:
             with translating_errors(self._server):
                 if self._session is None:

@@ -1,4 +1,4 @@
-"""Checks a journal in PostgreSQL: its copies, the rights of the login, and the jobs of workers."""
+"""Checks a journal in PostgreSQL: its replication, the rights of the login, and the jobs of workers."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ _RIGHTS = {
     "reader": mark("reader: can look, but write nothing"),
     "none": mark("none of the program's roles: permissions were granted by hand"),
 }
-"""The permissions of the database role in [journal] url, for people."""
+"""The rights of the database role in [journal] url, in words for people."""
 _REPLICATION = mark("replication")
 _JOBS = mark("jobs of workers")
 

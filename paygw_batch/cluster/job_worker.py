@@ -1,7 +1,7 @@
-"""Runs procrastinate's worker beside the sending thread: it hands over shares and carries out the timetable.
+"""Runs procrastinate's worker beside the sending thread. It passes shares to that thread and carries out the timetable.
 
-Sending stays in the main thread: there a signal drains it. What the timetable says is done by commands of the program,
-as processes of their own: none of them takes time from the rows in flight, and each may be killed and done again.
+Rows are sent in the main thread, because a signal can drain it there. The entries of the timetable are commands of the
+program, each in a separate process. So they take no time from the rows in flight, and each may be killed and repeated.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 TEND_EVERY_S = 2.0
-"""How soon a run is found that lost its jobs, or whose worker died. Jobs may be lost: this look does without them."""
+"""The seconds between two searches of the journal for runs that lost their jobs, or whose worker died."""
 AGAIN_AFTER_S = 1.0
 """The delay before checking the jobs again after a failure."""
 LASTING_S = 60.0
@@ -52,7 +52,7 @@ _LEAVE_S = 3.0
 _BEATS = 3
 _STANDARD_ERROR = 2
 _FAILED = frozenset({1, 7, 130})
-"""The exit codes of a command that is to be tried again: a defect of ours, the journal, an interruption."""
+"""The exit codes of a command that is repeated: a defect of ours, an error of the journal, an interruption."""
 _RETRY = RetryStrategy(max_attempts=5, exponential_wait=3)
 _RESULT = """INSERT INTO paygw_result (job, host, began_at, ended_at, exit_code)
     VALUES (%(job)s, %(host)s, %(began_at)s, %(ended_at)s, %(exit_code)s)
@@ -61,7 +61,7 @@ _RESULT = """INSERT INTO paygw_result (job, host, began_at, ended_at, exit_code)
 _MISSED = """INSERT INTO paygw_result (job, missed_at) VALUES (%(job)s, %(missed_at)s)
     ON CONFLICT (job) DO UPDATE SET missed_at = excluded.missed_at"""
 LATEST_S = 600
-"""How late a job of the timetable may start. What waited longer, because no worker was there, is not made up."""
+"""How late a job of the timetable may start. A job that waited longer because no worker was alive is skipped."""
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 
@@ -70,9 +70,10 @@ BACKUP = "backup"
 
 @dataclass(frozen=True, slots=True)
 class ScheduledCommand:
-    """An entry of the timetable: its `name`, when it is due, and the `words` of its command.
+    """An entry of the timetable: its name, the times at which it is due, and the words of its command.
 
-    Its name is that of its queue: a host takes the jobs that its own configuration names, and does what that says.
+    Its name is also that of its queue. A host takes the jobs that its own configuration names, and runs the command
+    that its configuration has for them.
     """
 
     name: str
@@ -81,7 +82,7 @@ class ScheduledCommand:
     words: tuple[str, ...]
 
     def command_words(self) -> list[str]:
-        """Return the words of its command now: a backup has a new name each time."""
+        """Return the words of the command to run now; each backup gets a new name."""
         if self.name != BACKUP:
             return list(self.words)
         at = timestamp(utc_now()).replace("-", "").replace(":", "")
@@ -102,7 +103,7 @@ def scheduled_in(timetable: TimetableSection) -> Iterator[ScheduledCommand]:
 
 
 def times_of(entry: ScheduledCommand, task: Task[..., object, ...]) -> PeriodicTask[..., object, ...]:
-    """Return when a task is due by an entry of the timetable, in its zone: procrastinate's own times are UTC."""
+    """Return the times at which a task is due by an entry of the timetable, in its zone; procrastinate uses UTC."""
 
     class Zoned(PeriodicTask[..., object, ...]):
         @cached_property
@@ -113,13 +114,13 @@ def times_of(entry: ScheduledCommand, task: Task[..., object, ...]) -> PeriodicT
 
 
 class CommandFailed(Exception):
-    """A command of the timetable failed; it is tried again."""
+    """A command of the timetable failed and is to be repeated."""
 
 
 class JobWorker:
     """The worker of this process for jobs. `program` are the words that start the program with its configuration.
 
-    `tend` looks after the runs in the journal, and is closed with it.
+    `tend` finds runs in the journal that wait for a worker. It is closed together with this worker.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class JobWorker:
             "delete_jobs": "always",
             "install_signal_handlers": False,
             "update_heartbeat_interval": silent_s / _BEATS,
-            "stalled_worker_timeout": max(silent_s, LATEST_S),  # until then `_tended` asks when a worker died
+            "stalled_worker_timeout": max(silent_s, LATEST_S),  # until then `_take_back` reads when a worker died
         }
         self._shares = App(connector=self._connector, worker_defaults=how)
         self._scheduled = App(connector=self._connector, worker_defaults=how)
@@ -155,21 +156,21 @@ class JobWorker:
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
 
     def start(self) -> None:
-        for name in ("procrastinate", "psycopg.pool"):  # the main thread reports errors, in one sentence
+        for name in ("procrastinate", "psycopg.pool"):  # the main thread reports their errors in one sentence
             logging.getLogger(name).addHandler(logging.NullHandler())
             logging.getLogger(name).propagate = False
         self._thread.start()
 
     def next(self) -> AskedShare | Trouble | None:
         """Wait up to a second for the next share or trouble. Return None after that, or if `wake` was called."""
-        # The system may give a signal to any thread, as it does once a frozen process continues. The handler is called
-        # when the main thread does something next: waiting without an end, it never did.
+        # The system may give a signal to any thread, and does so once a frozen process continues. Python calls the
+        # handler when the main thread runs next, which would never happen in a wait without end.
         with suppress(Empty):
             return self._asked.get(timeout=HEED_EVERY_S)
         return None
 
     def wake(self) -> None:
-        """End the waiting. A handler of a signal may call it at any moment."""
+        """End the wait in `next`. A signal handler may call it at any moment."""
         self._asked.put(None)
 
     def call(self, run: SharedRun) -> None:
@@ -178,28 +179,28 @@ class JobWorker:
 
     def close(self) -> None:
         """Take no more jobs; ask the commands of the timetable to end, and wait for them."""
-        with suppress(RuntimeError):  # as above
+        with suppress(RuntimeError):  # the loop has ended too
             self._loop.call_soon_threadsafe(self._ending.set)
         while self._thread.is_alive():
             self._thread.join(_LEAVE_S)
-            if not self._children:  # what is left waits for a server that is away
+            if not self._children:  # the thread now only waits for a server that does not answer
                 return
 
-    # In the thread of the jobs.
+    # The following methods run in the thread of the jobs.
 
     def _run(self) -> None:
         try:
             self._loop.run_until_complete(self._serve())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
         except Exception as error:
-            self._asked.put(Trouble(type(error).__name__, is_lasting=True))  # the main thread must not wait for ever
+            self._asked.put(Trouble(type(error).__name__, is_lasting=True))  # so that the main thread does not wait on
             raise
         finally:
             self._tend.close()
             self._loop.close()
 
     async def _serve(self) -> None:
-        self._loop.set_exception_handler(lambda _loop, _context: None)  # a job that is gone cannot be finished
+        self._loop.set_exception_handler(lambda _loop, _context: None)  # finishing a job that is gone is no error
         while not self._ending.is_set():
             began_s = time.monotonic()
             try:
@@ -220,7 +221,7 @@ class JobWorker:
             ending = asyncio.create_task(self._ending.wait())
             await asyncio.wait([working, ending], return_when=asyncio.FIRST_COMPLETED)
             ending.cancel()
-            working.cancel()  # it takes no further job then, and waits for its own
+            working.cancel()  # the worker then takes no further job, and waits for its jobs under way
             (result,) = await asyncio.gather(working, return_exceptions=True)
             if isinstance(result, Exception) and not self._ending.is_set():
                 await self._pause(result, began_s)
@@ -240,7 +241,7 @@ class JobWorker:
             await asyncio.wait_for(self._ending.wait(), seconds)
 
     async def _tended(self) -> None:
-        """Until this process is to end: take back the jobs of dead workers, and call workers to runs that wait."""
+        """Take back the jobs of dead workers, and call workers to waiting runs, until this process is to end."""
         while not self._ending.is_set():
             with suppress(ConnectorException, psycopg.Error, JournalError):
                 await self._take_back()
@@ -249,7 +250,7 @@ class JobWorker:
             await self._wait(TEND_EVERY_S)
 
     async def _take_back(self) -> None:
-        """Let the jobs of dead workers be tried again: now, or as of long ago if their worker died long ago."""
+        """Let the jobs of dead workers be tried again. If the worker died long ago, its job then counts as too late."""
         late_s = max(self._silent_s, LATEST_S)
         late = {job.id for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=late_s)}
         for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=self._silent_s):
@@ -257,11 +258,11 @@ class JobWorker:
 
     def _call_soon(self, run: SharedRun) -> None:
         task = self._loop.create_task(self._call(run))
-        self._calls.add(task)  # the loop itself does not keep it
+        self._calls.add(task)  # without a reference the task could be collected, because the loop keeps none
         task.add_done_callback(self._calls.discard)
 
     async def _call(self, run: SharedRun) -> None:
-        """Call a worker to a run, unless a job waits for one already."""
+        """Call a worker to a run, unless a job for the run waits already."""
         with suppress(ConnectorException, psycopg.Error, AlreadyEnqueued):
             lock = share_lock(run)
             if not await self._jobs.list_jobs_async(queueing_lock=lock, status=Status.TODO.value):
@@ -281,15 +282,15 @@ class JobWorker:
         self._scheduled.periodic_registry.periodic_tasks[name, ""] = times_of(entry, task(self._do))
 
     async def _do(self, context: JobContext, *, timestamp: int = 0) -> None:
-        """Run the command that this host's configuration has for the queue of a job, never one that the job names.
+        """Run the command that this host's configuration has for a job's queue, never a command that the job names.
 
-        `timestamp` is the time at which it was due. A job that comes too late runs nothing.
+        `timestamp` is the time at which the job was due. A job that comes too late runs nothing.
         """
         entry, began_at = self._by_queue[context.job.queue], datetime.now(UTC)
         if self._ending.is_set():
             raise CommandFailed
         due_at = datetime.fromtimestamp(timestamp, UTC)
-        again_at = context.job.scheduled_at or due_at  # a further try has a time of its own
+        again_at = context.job.scheduled_at or due_at  # a repeated job has the time of its next try
         if (began_at - max(due_at, again_at)).total_seconds() > LATEST_S:
             await self._miss(entry, due_at, began_at)
             return
@@ -310,13 +311,13 @@ class JobWorker:
             raise CommandFailed
 
     async def _miss(self, entry: ScheduledCommand, due_at: datetime, now: datetime) -> None:
-        """Record a missed time, and ask for one that came meanwhile: its job could not wait beside this one."""
+        """Record a missed time, and make the jobs that became due meanwhile: they could not wait beside this one."""
         await self._connector.execute_query_async(_MISSED, job=entry.name, missed_at=due_at)
         deferrer = PeriodicDeferrer(self._scheduled.periodic_registry, LATEST_S)
         await deferrer.defer_jobs(list(deferrer.get_previous_tasks(now.timestamp())))
 
     async def _end_children(self) -> None:
-        """Ask the commands under way to end, once: a second signal would not wait for rows in flight."""
+        """Ask the commands under way to end, once, because a second signal would not wait for rows in flight."""
         await self._ending.wait()
         for child in self._children:
             with suppress(ProcessLookupError):
@@ -324,10 +325,10 @@ class JobWorker:
 
 
 class _Jobs(JobManager):
-    """The jobs in the database, in which one that is to be tried again may meet the next one of its name.
+    """The jobs in the database. A job that is to be repeated may find the next job of its name waiting.
 
-    The end of a job is written until it is there: procrastinate would forget a job whose end is lost, and that job
-    would keep its lock for as long as its worker lives.
+    The end of a job is written until the server confirms it. Otherwise procrastinate would forget a job whose end was
+    lost, and that job would keep its lock as long as its worker lives.
     """
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
@@ -341,7 +342,7 @@ class _Jobs(JobManager):
         queue: str | None = None,
         lock: str | None = None,
     ) -> None:
-        """Let a job be tried again. If the next one waits already, that is the next try."""
+        """Let a job be tried again. If the next job of its name waits already, that one is the next try."""
         try:
             await _until_answered(partial(super().retry_job, job, retry_at, priority, queue, lock))
         except UniqueViolation:
@@ -349,7 +350,7 @@ class _Jobs(JobManager):
 
 
 async def _until_answered(write: Callable[[], Awaitable[None]]) -> None:
-    """Write the end of a job, and repeat it while the server does not answer."""
+    """Write the end of a job, and repeat that while the server does not answer."""
     while True:
         try:
             await write()

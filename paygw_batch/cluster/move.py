@@ -1,9 +1,9 @@
-"""Moves a journal with its chain from a file to a database, once, so that two journals can never both pay.
+"""Moves a journal with its chain from a file to a database, once, so that never both of them can pay.
 
-A move may be killed at any moment because of its order (docs/decisions/0091): the whole copy in one transaction, which
-does not pay yet; the file's mark that it was moved; the database's record that the copy is in use; its entry among the
-known journals. What is noted as left stays true: facts keep their numbers and hashes. The same command continues an
-interrupted move.
+A move may be killed at any moment because of the order of its steps (docs/decisions/0091). First all is copied in one
+transaction, and the copy cannot pay yet. Then the file is marked as moved. Then the database records that the copy is
+in use. At last the entry among the known journals is changed. The lines about what left stay valid, because facts keep
+their numbers and hashes. The same command continues an interrupted move.
 """
 
 import os
@@ -49,7 +49,7 @@ _FORGETS = f"kind = '{BATCH_FORGOTTEN}'"
 
 
 def _alike(table: str, columns: str, order: str) -> tuple[str, str]:
-    """Return columns, and the query for the lines of a table that both stores have alike."""
+    """Return the columns of a table that both stores have alike, and the query for its lines."""
     return columns, f"SELECT {columns} FROM {table} ORDER BY {order}"  # noqa: S608 - constants of ours
 
 
@@ -95,9 +95,8 @@ _TABLES = {
     ),
 }
 """The tables that are copied, in this order: their columns, and the query for their lines in the file.
-
-Facts move the rows here as they did there. `notice`: process 1, of those of runs, is here the one whose chain is that
-of the file, and it has ended."""
+Facts move the rows in the database as they did in the file. In `notice`, the file's process 1 stands for its runs. In
+the database, process 1 has the chain of the file, and it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +111,8 @@ class Move:
 def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str, OutcomeKind], by: str) -> Move:
     """Move the journal in a file to the database of `place`, or continue such a move.
 
-    Waiting notifications are recorded first. Raises `JournalHeld` while a run has the file, and `JournalError` if
-    either place refuses, which leaves the file as it was.
+    Waiting notifications are judged first. Raises `JournalHeld` while a run holds the file, and `JournalError` if
+    either place refuses, which leaves the file unchanged.
     """
     path, now = file_place.path, place.now()
     if not path.parent.exists() or not check_place(path):
@@ -136,8 +135,8 @@ def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str
                         place=place.server.place,
                     )
                 )
-            # The file has its mark by now, so no run can send from it. Only after that may the copy pay: otherwise a
-            # row could leave from each of them.
+            # The file is marked by now, so no run can send from it. Only now may the copy pay: otherwise a row could
+            # leave from both.
             if not finish_move(session.connection, identity.journal_id, end, at=now, by=by):
                 raise JournalError(
                     say(
@@ -155,7 +154,7 @@ def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str
 
 
 def _moved_place(path: Path) -> str:
-    """Return the location that the file says it was moved to; empty if it does not, or is not a journal."""
+    """Return the place that the file says it was moved to; empty if it was not moved, or is not a journal."""
     try:
         with closing(connect(path, write=False)) as file:
             return moved_to(file)
@@ -191,14 +190,13 @@ def _copied(
 def copy_journal(
     connection: Connection[Row], file: apsw.Connection, process: Sequence[Any], *, at: str, by: str
 ) -> dict[str, int]:
-    """Copy a journal in one transaction, replay the copy, and return its counts. Nothing is paid from it yet.
+    """Copy a journal in one transaction, replay the copy, and return its counts. The copy cannot pay yet.
 
-    A copy that was made before and never came into use is replaced. Raises `JournalError` if another journal is in
-    the database.
+    An earlier copy that never came into use is replaced. Raises `JournalError` if the database has another journal.
     """
     identity, end = identity_of(file), end_of(file)
     with connection.transaction():
-        fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # as `make_tables` does
+        fetch(connection, "SELECT pg_advisory_xact_lock(7021)")  # the lock that `make_tables` takes
         if version_in(connection):
             step = move_step(connection)
             ((ours,),) = fetch(connection, "SELECT journal_id FROM identity")
@@ -224,7 +222,7 @@ def copy_journal(
 
 
 def _lines(table: str, stored: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    """Yield the lines of a table of the file as the table in the database has them."""
+    """Yield the lines of a table of the file in the form of the table in the database."""
     for columns in stored:
         line: list[Any] = [text_of(value) if isinstance(value, str) else value for value in columns]
         match table:
@@ -240,7 +238,7 @@ def _lines(table: str, stored: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any
 
 
 def finish_move(connection: Connection[Row], journal_id: str, end: Link, *, at: str, by: str) -> bool:
-    """Let the copy come into use, once the file can pay nothing any more; return whether it is in use."""
+    """Let the copy come into use, once the file can pay nothing any more; return whether the copy is in use."""
     if not version_in(connection):
         return False
     step = move_step(connection)
@@ -256,7 +254,7 @@ def finish_move(connection: Connection[Row], journal_id: str, end: Link, *, at: 
 
 
 def _remember(place: DatabasePlace, identity: Identity, now: str) -> None:
-    """Note the journal's new place, so that no copy of the file is taken for it."""
+    """Record the journal's new place, so that no copy of the file is taken for the journal."""
     with place.known.held(now):
         before = place.known.entry(identity.journal_id)
         names = (place.endpoint,) if before is None else before.names

@@ -12,20 +12,20 @@ from paygw_batch.journal import CountedKind, CountedOutcomes, Gate, GateReport, 
 from paygw_batch.language import say
 
 MAX_ASK_INTERVAL_S = 0.2
-"""The longest time between two calls to the gate: a process learns about the others within it."""
+"""The longest time between two calls to the gate, within which a process learns about the others."""
 MIN_ASK_INTERVAL_S = 0.005
 SETTLING_S = 0.5
-"""How long a process that comes to others waits until these know of it: together they would have more than all may."""
+"""How long a process that joins others waits until these know of it: all together would exceed the limits."""
 STALE_S = 10.0
-"""Without an answer from the gate for this long, no row starts."""
+"""The time without an answer from the gate after which no row starts."""
 GIVE_UP_S = 60.0
-"""Without an answer from the gate for this long, the run stops."""
+"""The time without an answer from the gate after which the run stops."""
 
 
 class SharedPacing(LocalPacing):
-    """Paces a run as if it were alone, within its share, and stops it if the outcomes of all require it.
+    """Paces a run within its share of the limits, and stops it if the outcomes of all processes require that.
 
-    The gate is asked in a thread, one call at a time, and never in the event loop.
+    The gate is called in a thread, one call at a time, and never in the event loop.
     """
 
     def __init__(self, gate: Gate, pace: Pace) -> None:
@@ -50,7 +50,7 @@ class SharedPacing(LocalPacing):
         self._asking = asyncio.create_task(self._ask_on())
 
     async def end(self) -> None:
-        """Report the last outcomes, and leave the share to others."""
+        """Report the last outcomes, and leave the share to the other processes."""
         if self._asking is not None:
             self._wake.set()
             self._has_ended = True
@@ -58,7 +58,7 @@ class SharedPacing(LocalPacing):
                 await self._asking
 
     def learn(self, outcome: Outcome) -> str | None:
-        """Note the outcome for the gate too."""
+        """Note the outcome for this run and for the gate."""
         counted = _counted(outcome)
         if counted is not None:
             last = self._outcomes[-1] if self._outcomes else None
@@ -74,7 +74,7 @@ class SharedPacing(LocalPacing):
         return reason
 
     def pause(self, now_s: float, pause_s: float) -> None:
-        """Note the pause for the gate too, which passes it on to every process."""
+        """Note a pause for this run and for the gate, which passes it on to every process."""
         super().pause(now_s, pause_s)
         self._rest_to_tell_s = max(self._rest_to_tell_s, now_s + pause_s)
         self._wake.set()
@@ -85,7 +85,7 @@ class SharedPacing(LocalPacing):
         self._wake.set()
 
     async def _ask_on(self) -> None:
-        """Call the gate until the run ends; the last call reports the rest."""
+        """Call the gate until the run ends. The last call reports the remaining outcomes."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="gate")
         try:
             while True:
@@ -108,7 +108,7 @@ class SharedPacing(LocalPacing):
 
     async def _ask(self, thread: ThreadPoolExecutor) -> None:
         loop = asyncio.get_running_loop()
-        # Report a pause once: repeated with every call, it would grow by the duration of the call.
+        # A pause is reported once. If every call repeated it, it would grow by the duration of each call.
         rest_told_s, self._rest_to_tell_s = self._rest_to_tell_s, 0.0
         sent, self._outcomes = self._outcomes, []
         pace, rest_s = self._pace, max(0.0, rest_told_s - loop.time())
@@ -122,7 +122,7 @@ class SharedPacing(LocalPacing):
             return
         self._answered_s = loop.time()
         self._apply(share, self._answered_s)
-        if share.stop is not None:  # also at the end: intents may have been refused before the first call
+        if share.stop is not None:  # checked at the end too: intents may have been refused before the first call
             self._stop_run(stop_sentence(share.stop))
         if not self._has_ended:
             self._changed()
@@ -134,13 +134,13 @@ class SharedPacing(LocalPacing):
             self._first_answer_s = now_s
         if share.senders > 1 and now_s - self._first_answer_s < SETTLING_S:
             return
-        # What cannot be divided goes to those who come first.
+        # The rest of the division goes to the processes that come first.
         self._window.limit = concurrency // share.senders + (share.before < concurrency % share.senders)
         self._rhythm.rate_per_s = rate_per_s / share.senders
         super().pause(now_s, share.rest_s)
 
     def _not_answered(self, now_s: float, error: PaygwError) -> None:
-        """Start no row under outdated limits, and stop the run if no new ones arrive."""
+        """Start no row under outdated limits, and stop the run if no new limits arrive."""
         if now_s - self._answered_s > STALE_S:
             self._window.limit = 0
         if now_s - self._answered_s > GIVE_UP_S and not self._has_ended:

@@ -1,4 +1,4 @@
-"""`paygw-batch work`: send rows that commands hand over, together with other hosts."""
+"""`paygw-batch work`: sends rows that commands hand over to workers, together with other hosts."""
 
 import asyncio
 import math
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
     from paygw_batch.cluster.database_place import WorkerJournal
     from paygw_batch.cluster.job_worker import JobWorker
 LOOK_EVERY_S = 1.0
-"""How often a worker checks for an urgent run, and a share checks for rows that others have left."""
+"""How often a worker checks for an urgent run, and a share checks for rows that other workers left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A worker's task: a share of one batch (None: of all), for a limited time (None: to the end)."""
+    """The task of a worker with `--once`: one batch (None: all), for a limited time (None: to the end)."""
 
     batch: str | None = None
     seconds: float | None = None
 
 
 class BatchServer:
-    """A worker. With a `share` it ends when the runs have no more for it; otherwise it takes jobs until stopped.
+    """A worker. With a `share` it ends when the runs have no more rows for it; otherwise it takes jobs until stopped.
 
     `program` is the command line that starts the program with the same configuration.
     """
@@ -102,8 +102,8 @@ class BatchServer:
             serve(journal)
 
     def _jobs(self) -> "JobWorker":
-        """Begin to take jobs. Raises `JournalError` unless their tables exist."""
-        from paygw_batch.cluster.job_worker import (  # noqa: PLC0415 (procrastinate: a share does without)
+        """Start a thread that takes jobs, and return its worker. Raises `JournalError` unless the job tables exist."""
+        from paygw_batch.cluster.job_worker import (  # noqa: PLC0415 (a share does not need procrastinate)
             JobWorker,
             scheduled_in,
         )
@@ -116,7 +116,7 @@ class BatchServer:
         return jobs
 
     def drain(self) -> None:
-        """Start no new row, and end once the rows in flight are known."""
+        """Start no new row, and end once the outcomes of the rows in flight are known."""
         self._is_asked_to_end = True
         self._wake()
         if self._journal is not None:
@@ -132,7 +132,7 @@ class BatchServer:
         )
         codes = set(self._batches.values())
         if not self._is_done:
-            # A command that asked for a share of one batch must not see it as done: its engine starts another one.
+            # The program that started a share of one batch must not see the batch as done, so that it starts another.
             codes = {ExitCode.DONE if self._wanted_name is None else ExitCode.STOPPED_EARLY}
         return Summary(worst(codes), sent, sent_this_run=self._sent)
 
@@ -197,7 +197,7 @@ class BatchServer:
             journal.stop_run(run, end.stop_reason)
         journal.leave_run()
         if journal.may_decide():
-            with suppress(JournalHeld):  # the next run records it
+            with suppress(JournalHeld):  # the next run records the difference between the clocks
                 dates.note_in(journal)
         self._sent += end.sent
         self._screen.say(
@@ -230,7 +230,7 @@ class BatchServer:
                 end = send_rows(task, due_rows, progress, watch, dates)
         finally:
             self._engine = None
-            self._heed(lambda *_: self.drain())  # the engine's results are recorded first
+            self._heed(lambda *_: self.drain())  # a signal must not interrupt the recording of the engine's results
         return end, dates
 
     async def _give_way(self, journal: "WorkerJournal", engine: Drained) -> None:
@@ -255,7 +255,7 @@ class BatchServer:
 
     def _end_now(self, _signal: int, _frame: FrameType | None) -> None:
         """End while nothing is being sent, even if the server does not answer."""
-        # Stored as well: in an import or a callback of the interpreter, the exception may be lost.
+        # The signal is stored too, because an import or a callback of the interpreter may lose the exception.
         interruption.came = self._is_asked_to_end = True
         self._wake()
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`paygw-batch workers`: list the workers of all hosts, or stop their work on a batch; `limits`: what they share."""
+"""`paygw-batch workers` lists the workers of all hosts, or stops their work on a batch; `limits` shows their limits."""
 
 from contextlib import closing
 from dataclasses import asdict
@@ -65,7 +65,7 @@ def workers_command(invocation: Invocation, *, batch: str | None) -> None:
 
 
 def _job_line(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
-    """Return a job's line in the table, with a folder's name if this host knows the folder."""
+    """Return a job's line in the table, with a folder's name if this host's configuration has the folder."""
     folders = {pick_up_name(pick_up.folder): pick_up.folder.name for pick_up in settings.timetable.pick_up}
     state = say("under way") if job.is_being_done else "" if job.due_at is None else _short(job.due_at, _SECONDS)
     ended = "" if job.ended_at is None else _short(job.ended_at, _SECONDS)
@@ -75,7 +75,7 @@ def _job_line(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
 
 
 def _short(at: str, length: int) -> str:
-    """Return a time without its year, up to a length: the table's lines have 80 columns."""
+    """Return a time without its year, cut to a length, because the table's lines have 80 columns."""
     return f"{at[5:length].replace('T', ' ')}Z"
 
 
@@ -93,7 +93,7 @@ def _stopped(settings: Settings, batch: str) -> str:
 
 
 SLOWEST_PER_S, FASTEST_PER_S = 0.001, 100_000
-"""The reasonable rates: from a row every quarter of an hour to more than any gateway accepts."""
+"""The accepted range of rates: from a row every quarter of an hour to more than any gateway accepts."""
 
 
 @click.command("limits", cls=HelpCommand)
@@ -176,7 +176,7 @@ def _sending(state: GateState) -> str:
 
 
 def _as_json(state: GateState, settings: Settings) -> dict[str, object]:
-    """Return the limits as they are in the JSON, where an empty text is null."""
+    """Return the limits as the JSON output has them, where an empty text is null."""
     gate = {name: None if value == "" else value for name, value in asdict(state).items() if name != "stop"}
     configured = {"rate_per_s": settings.submission.rate_per_s, "concurrency": settings.submission.concurrency}
     return {**gate, "configured": configured, "stop_reason": None if state.stop is None else stop_sentence(state.stop)}
