@@ -1,4 +1,4 @@
-"""`python -m paygw_batch`: the same as the console script."""
+"""Runs `python -m paygw_batch`, which does the same as the console script."""
 
 from paygw_batch.cli.start import main
 

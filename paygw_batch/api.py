@@ -1,7 +1,7 @@
-"""Pays from a Python program: submit a frame or a sheet, take its outcomes as they come, reconcile to a frame.
+"""Pays from a Python program: submit a frame or a sheet, take the outcomes as they come, reconcile to a frame.
 
-The same journal, lock, checks and states as the commands have, composed from the same parts. Only what this module
-names in `__all__` is public. docs/python-api.md shows how it is used.
+A program uses the same journal, lock, checks and states as the commands do, and they are composed from the same parts.
+Only the names in `__all__` are public. docs/python-api.md shows how to use them.
 """
 
 import os
@@ -93,40 +93,40 @@ __all__ = [
 ]
 
 _HOLDER = "a Python program"
-"""The holder of the journal, as another run names it."""
+"""The name of this holder of the journal, which another run shows while it waits."""
 _NO_ONE = Conversation()
 
 
 class Conclusion(StrEnum):
-    """The result of a batch, the most serious first. Each is one exit code of the commands, under its name."""
+    """The result of a batch, the most serious first. Each has the name of an exit code of the commands."""
 
     PERSON_NEEDED = "person_needed"
-    """At least one row is in doubt, or the journal holds contradicting evidence. Never submit such a row otherwise."""
+    """At least one row is in doubt, or the journal holds contradicting evidence. Never pay such a row another way."""
     STOPPED_EARLY = "stopped_early"
-    """The run stopped by itself, rows are still ready: run again later."""
+    """The run stopped by itself while rows were still ready. Run it again later."""
     INTERRUPTED = "interrupted"
-    """The run was stopped, rows are still ready: run again to continue."""
+    """Somebody stopped the run while rows were still ready. Run it again to continue."""
     SOME_REJECTED = "some_rejected"
-    """Finished, but some rows are rejected, returned, or invalid and left out."""
+    """The batch is finished, but some rows are rejected, returned, or invalid and left out."""
     DONE = "done"
     """Every row is accepted or paid."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """A result that JSON can have. Its representation has states and sums, and nobody's name or account."""
+    """A result that can be written as JSON. Its representation shows states and sums, but no name and no account."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return the values under their names, for JSON; frames as lists of rows, paths as text."""
+        """Return the values by name, for JSON. Frames become lists of rows, and paths become text."""
         return {entry.name: _plain(getattr(self, entry.name)) for entry in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
 class Refused(_Result):
-    """The sheet has defects, or repeats a batch, and nothing was sent.
+    """A sheet that has defects, or that repeats a batch. Nothing was sent.
 
-    `defects` and `warnings`: `row, column, value, code, message`. Row 0 is the sheet as a whole. `code` is that of an
-    open question; empty if there is none.
+    - `defects` and `warnings`: frames with `row, column, value, code, message`. Row 0 means the sheet as a whole.
+    - `code`: the code of an open question, or empty if the sheet has none.
     """
 
     message: str = field(repr=False)
@@ -140,8 +140,8 @@ class Finished(_Result):
     """A batch, and the state of each of its rows.
 
     - `message`: the result in words, and what a person should do next.
-    - `states`: the number of rows in each state; `totals`: currency -> state -> exact sum as text.
-    - `known`: the rows that the journal had before; `sent`: those for which a byte may have left in this run.
+    - `states`: the number of rows in each state. `totals`: the exact sum as text, by currency and then by state.
+    - `known`: how many rows the journal had before. `sent`: for how many rows a byte may have left in this run.
     - `reconciliation`: one line for every row of the sheet, with the columns of the reconciliation file.
     - `warnings`: as in `Refused`; empty if no sheet was read.
     - `notes`: sentences about the run that a person should read.
@@ -163,10 +163,10 @@ class Finished(_Result):
 class Checked(_Result):
     """A sheet that was read and validated. Nothing was sent, and no journal was read.
 
-    - `payable`: the rows without a defect, of all `rows`; `totals`: currency -> sum of every readable amount.
+    - `payable`: the number of rows without a defect, out of `rows`. `totals`: sums of readable amounts, by currency.
     - `defects` and `warnings`: as in `Refused`.
-    - `headings`: our column -> the sheet's own heading.
-    - `batch`: the id that its batch would have.
+    - `headings`: the sheet's own heading of each of our columns.
+    - `batch`: the id that the sheet's batch would have.
     """
 
     batch: str
@@ -181,9 +181,9 @@ class Checked(_Result):
 
 @dataclass(frozen=True, slots=True)
 class WaitingRow(_Result):
-    """A row that needs a person: who is paid, its state, the code of the reason, and since when.
+    """A row that needs a person: who is paid, the row's state, the code of the reason, and since when.
 
-    `order_id` is the one that it was sent under last, if any.
+    `order_id` is the id under which the row was last sent, if it was sent at all.
     """
 
     row: int
@@ -200,7 +200,7 @@ class WaitingRow(_Result):
 
 @dataclass(frozen=True, slots=True)
 class BatchState(_Result):
-    """The state of a batch as the journal has it now; `needs_person` lists all rows that need a person."""
+    """The state of a batch as the journal has it now. `needs_person` lists all rows that need a person."""
 
     conclusion: Conclusion
     message: str
@@ -215,7 +215,7 @@ class BatchState(_Result):
 
 @dataclass(frozen=True, slots=True)
 class Planned(_Result):
-    """A plan in the file `path`. `approvals`: the number that it has, of those that are `needed`."""
+    """A plan in the file `path`. It has `approvals` approvals; `needed` is the number that the policy asks for."""
 
     path: Path
     batch: str
@@ -228,26 +228,27 @@ class Planned(_Result):
 
 @runtime_checkable
 class ArrowTable(Protocol):
-    """Describes a frame of any library that speaks Arrow's PyCapsule interface: pandas, pyarrow, DuckDB."""
+    """A frame of any library that implements Arrow's PyCapsule interface: pandas, pyarrow, DuckDB."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Export the frame as a stream."""
 
 
 SheetLike: TypeAlias = pl.DataFrame | pl.LazyFrame | ArrowTable | Path | str
-"""A frame (a lazy one is collected), or the path of a file."""
+"""A frame (a lazy frame is collected), or the path of a file."""
 
 Result: TypeAlias = Refused | Finished
-"""The result of a run: refused or finished. An error that stops a run is raised, as a `PaygwError`."""
+"""The result of a run: a refused sheet or a finished batch. An error that stops a run is raised as a `PaygwError`."""
 
 Run: TypeAlias = BackgroundRun[Result]
-"""A run under way; `with` it, or `async with` it."""
+"""A run under way. Enter it using `with` or `async with`."""
 
 
 class SheetReading(TypedDict, total=False):
-    """How a sheet is read. A frame needs a `name`, the file name that its sheet would have.
+    """The choices that say how a sheet is read.
 
-    `worksheet`, `encoding`, `numbers` and `names` answer open questions.
+    A frame needs a `name`, which takes the place of a file name. `worksheet`, `encoding`, `numbers` and `names` answer
+    open questions.
     """
 
     name: str | None
@@ -259,10 +260,10 @@ class SheetReading(TypedDict, total=False):
 
 
 class SheetChoices(SheetReading, total=False):
-    """How a sheet is read, and what its sender decides.
+    """The choices about how a sheet is read, and the decisions of its sender.
 
-    `repeats_meant` allows a repeat of a recent batch under other ids, or of a payee, and `new_payees` names those who
-    are new under a used reference.
+    `repeats_meant` allows a sheet to repeat a recent batch under other order ids, or to pay the same payee twice.
+    `new_payees` names the people who are new under a reference that was used before.
     """
 
     skip_invalid: bool
@@ -273,9 +274,9 @@ class SheetChoices(SheetReading, total=False):
 
 
 class Payouts:
-    """The payouts of one endpoint, as its configuration file says.
+    """The payouts of one endpoint, as described by a configuration file.
 
-    Holds nothing open: every call opens the journal for itself. May be used from any thread. Raises
+    The object keeps nothing open: every call opens the journal for itself. It may be used from any thread. Raises
     `ConfigurationError` for a configuration that cannot be used.
     """
 
@@ -287,10 +288,11 @@ class Payouts:
         environ: Mapping[str, str] | None = None,
         allow_core_dumps: bool = False,
     ) -> None:
-        """Read `config`. `environ` (default: the process's own) may set keys as it does for the commands.
+        """Read the configuration file `config`.
 
-        From now on a crash of this process leaves no image of its memory, which would hold the private key and payees'
-        data, unless `allow_core_dumps` says that it may.
+        `environ` may set keys, as the environment does for the commands; by default it is the environment of this
+        process. From now on a crash of this process writes no image of its memory, which would hold the private key and
+        payees' data. `allow_core_dumps` permits such images again.
         """
         if not allow_core_dumps:
             forbid_core_dumps(for_good=False)
@@ -311,12 +313,14 @@ class Payouts:
         stop_on: Iterable[signal.Signals] = (),
         **options: Unpack[SheetChoices],
     ) -> Run:
-        """Return a run that starts the sheet's batch, or continues it, once it is entered.
+        """Return a run that starts or continues the sheet's batch once the run is entered.
 
-        `expected` are the control totals that the sheet must have. `plan` is the approved plan, if required. `by` is
-        the person who decides, besides the login. `wait` waits for another run; `stop_on` are signals that stop this
-        one. Entering raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld`, `JournalMissing` and
-        their like: nothing was sent by then.
+        `expected` are the control totals that the sheet must have. `plan` is the approved plan, if one is required.
+        `by` is the person who decides, recorded beside the login. With `wait`, the run waits for another run to finish.
+        `stop_on` lists signals that stop this run.
+
+        Entering the run raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld`, `JournalMissing` and
+        similar errors. Nothing has been sent by then.
         """
         source, choices = self._given(
             sheet,
@@ -344,7 +348,7 @@ class Payouts:
         return BackgroundRun(work, stop_on=stop_on)
 
     def validate(self, sheet: SheetLike, *, strict: bool = False, **options: Unpack[SheetReading]) -> Checked:
-        """Read and validate a sheet, as `submit` would. Raises `SheetError` for one that cannot be read at all."""
+        """Read and validate a sheet as `submit` would. Raises `SheetError` if the sheet cannot be read at all."""
         validated = self._given(sheet, options)[0].validated()
         if strict:
             validated = warnings_as_defects(validated)
@@ -360,7 +364,7 @@ class Payouts:
         )
 
     def resume(self, batch: str, *, wait: bool = False, stop_on: Iterable[signal.Signals] = ()) -> Run:
-        """Return a run that continues a batch from the journal alone. `batch`: its id, or a prefix of it."""
+        """Return a run that continues a batch from the journal alone. `batch` is its id, or a prefix of its id."""
         return self._continued(batch, lambda _task: None, wait=wait, stop_on=stop_on)
 
     def retry(
@@ -372,9 +376,9 @@ class Payouts:
         wait: bool = False,
         stop_on: Iterable[signal.Signals] = (),
     ) -> Run:
-        """Return a run that releases the rejected rows of a batch (all, or `rows`), and sends all due rows.
+        """Return a run that releases the rejected rows of a batch (all, or only `rows`), and then sends all due rows.
 
-        Entering raises `UsageError` if a named row may not be released, and then releases none.
+        Entering the run raises `UsageError` if a named row may not be released. No row is released then.
         """
         decider = person(by)
 
@@ -386,9 +390,10 @@ class Payouts:
     def resolve(
         self, batch: str, rows: Sequence[int], resolution: Resolution, evidence: str, *, by: str | None = None
     ) -> BatchState:
-        """Settle rows on the word of one person, and return the state of the batch.
+        """Settle rows by the decision of one person, and return the state of the batch.
 
-        Raises `UsageError` if a row may not be settled this way (then none is), `ApprovalError` if it takes two people.
+        Raises `UsageError` if a row may not be settled this way; no row is settled then. Raises `ApprovalError` if
+        settling takes two people.
         """
         decider, words = person(by), required_line(evidence, "evidence")
         settlements = [Settlement(row, resolution, words) for row in rows]
@@ -400,7 +405,8 @@ class Payouts:
     def refresh(self, batch: str, *, wait: bool = False) -> BatchState:
         """Ask the gateway about rows that are accepted or in doubt, and return the state of the batch.
 
-        Not inside a running event loop. Raises `ConfigurationError` unless `[status_enquiry]` is configured.
+        Do not call this inside a running event loop. Raises `ConfigurationError` unless `[status_enquiry]` is
+        configured.
         """
         require_enquiry(self._settings)
         find = partial(self._found, batch=batch)
@@ -409,12 +415,12 @@ class Payouts:
             return self._state(task.journal, task.batch)
 
     def status(self, batch: str) -> BatchState:
-        """Return the state of a batch, even during a run. Sends and writes nothing."""
+        """Return the state of a batch, even during a run. This sends and writes nothing."""
         with journal_to_read(self._settings) as journal:
             return self._state(journal, self._found(journal, batch))
 
     def find(self, text: str, *, limit: int = MAX_FOUND) -> Sequence[FoundPayment]:
-        """Return payments of all batches by a payee's name, an account or phone number, or an order id."""
+        """Return payments of all batches. `text` is a payee's name, an account or phone number, or an order id."""
         search = payment_search(required_line(text, "text"), [rule.numbers for rule in self._rules.values()])
         with journal_to_read(self._settings) as journal:
             return journal.find_payments(search, limit=limit)
@@ -447,10 +453,10 @@ class Payouts:
         return _planned(document, file, policy)
 
     def approve(self, plan: Path | str, key: Path | str, *, passphrase: bytes | None = None) -> Planned:
-        """Approve a plan in its file with a `key` that is not its maker's.
+        """Approve the plan in a file with a `key` that does not belong to the plan's maker.
 
-        The caller has shown the plan to the person whose key it is. Raises `ApprovalError` for a plan that
-        was changed, withdrawn or approved by this person before.
+        The caller must have shown the plan to the person who owns the key. Raises `ApprovalError` if the plan was
+        changed or withdrawn, or if this person approved it before.
         """
         file, policy = _named(plan, "plan"), required_policy(self._settings)
         document = read_document(file, PlanDocument)
@@ -465,14 +471,14 @@ class Payouts:
         return _planned(approved, file, policy)
 
     def reconcile(self, batch: str) -> Finished:
-        """Return the state of every row of a batch, even during a run. Sends and writes nothing."""
+        """Return the state of every row of a batch, even during a run. This sends and writes nothing."""
         with journal_to_read(self._settings) as journal:
             end = RunEnd(0, None, interrupted=False)
             result = standings(journal, self._found(journal, batch), self._rules, end)
         return _finished(result, no_defects(), ())
 
     def batches(self) -> Sequence[BatchRecord]:
-        """Return all batches of the journal, oldest first. Raises `JournalError` when there is no journal yet."""
+        """Return all batches of the journal, oldest first. Raises `JournalError` if there is no journal yet."""
         with journal_to_read(self._settings) as journal:
             return journal.batches()
 
@@ -564,7 +570,7 @@ def _refused(refused: RefusedSheet) -> Refused:
 
 
 def _unheard(_sentence: str) -> None:
-    """Take a sentence for a person, where nobody reads along."""
+    """Ignore a sentence for a person, because nobody reads along."""
 
 
 def _waiting(row: RowState, payment: FoundPayment, minor_units: Mapping[str, int]) -> WaitingRow:
@@ -608,7 +614,7 @@ def _plain(value: object) -> object:
 
 
 def _frame_of(sheet: SheetLike) -> pl.DataFrame | None:
-    """Return a frame of any library as one of polars; None for a file. A stream can be read once, and is read here."""
+    """Return a frame of any library as a polars frame, or None for a file. A stream is read here, only once."""
     if isinstance(sheet, Path | str):
         return None
     if not isinstance(sheet, ArrowTable | pl.LazyFrame):
@@ -628,7 +634,7 @@ def _frame_of(sheet: SheetLike) -> pl.DataFrame | None:
 
 
 def _path_of(sheet: SheetLike, name: str | None) -> Path:
-    """Return the path of a sheet; a frame has none, and counts as a file of its name in this directory."""
+    """Return the path of a sheet. A frame counts as a file of its `name` in the current directory."""
     if isinstance(sheet, Path | str):
         if name is not None:
             raise UsageError(say("A file has its own name: leave name out."))
@@ -639,7 +645,7 @@ def _path_of(sheet: SheetLike, name: str | None) -> Path:
 
 
 def _named(path: Path | str, name: str) -> Path:
-    """Return a path that the caller named. Raises `UsageError` for an empty text, the current directory to Python."""
+    """Return a path that the caller named. Raises `UsageError` for an empty text, to Python the current directory."""
     if not str(path).strip() or "\0" in str(path):
         raise UsageError(say("{what} is not a path: {path!r}.", what=name, path=str(path)), hint=say("Name the file."))
     return Path(path)

@@ -1,4 +1,4 @@
-"""Reads the clocks, and formats times. Code that decides takes its clock as an argument (`Now`, `ElapsedS`)."""
+"""Reads the clocks, and formats times. Code that decides by time takes its clock as an argument (`Now`, `ElapsedS`)."""
 
 import time
 from collections.abc import Callable
@@ -7,38 +7,39 @@ from datetime import UTC, datetime
 HEED_EVERY_S = 1.0
 """How often a waiting main thread wakes up. Only then does it handle a signal that reached another thread.
 
-The system chooses the thread: once a frozen process continues, it is often another one.
+The operating system chooses the thread. Once a frozen process continues, that is often not the main thread.
 """
 
 Now = Callable[[], datetime]
-"""The wall clock, in UTC."""
+"""A function that reads the wall clock, in UTC."""
 ElapsedS = Callable[[], float]
-"""Seconds that nobody can set back, and that continue while the machine sleeps."""
+"""A function that returns seconds which nobody can set back, and which continue while the machine sleeps."""
 
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def timestamp(now: datetime) -> str:
-    """Return a time as facts and files show it: UTC, ISO 8601, milliseconds, `Z`."""
+    """Return a time as facts and files show it: UTC, ISO 8601, with milliseconds and `Z`."""
     in_utc = now if now.tzinfo is UTC else now.astimezone(UTC)
     return in_utc.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def minute(time: str | None) -> str:
-    """Return a time of `timestamp` as people read it: to the minute, in UTC; empty for None."""
+    """Return a time of `timestamp` as people read it: to the minute, in UTC. Return "" for None."""
     return (time or "")[:16].replace("T", " ")
 
 
 def local_minute(time: str | None) -> str:
-    """Return a time of `timestamp` where this machine is: `2026-11-22 23:26 EAT`; empty for None."""
+    """Return a time of `timestamp` in this machine's time zone: `2026-11-22 23:26 EAT`. Return "" for None."""
     return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M %Z}" if time else ""
 
 
 def elapsed_s() -> float:
-    """Return the seconds since some fixed moment, those that the machine slept included.
+    """Return the seconds since some fixed moment, including those during which the machine slept.
 
-    `time.monotonic` stops while Linux sleeps: an intent that grew old meanwhile would look young. On macOS, which has
-    no CLOCK_BOOTTIME, CLOCK_MONOTONIC goes on during sleep. If a system has neither, sleep is not seen.
+    `time.monotonic` stops while Linux sleeps, so an intent that grew old meanwhile would look young. macOS has no
+    CLOCK_BOOTTIME, but its CLOCK_MONOTONIC continues during sleep. On a system without either, time asleep is not
+    counted.
     """
     return time.clock_gettime(_ELAPSED)
 

@@ -1,8 +1,9 @@
-"""Exceptions: each means "cannot go on".
+"""Exceptions: each means that the program cannot go on.
 
-An error's docstring is its general message, `hint` is what a person should do next and `exit_code` is what the program
-ends with. What can be expected and carried on from (a defect of a row, the outcome of a request, a fault of the
-transport) is a value and never one of these. No message may carry a secret or a payee's data.
+The docstring of an error is its general message, `hint` is what a person should do next, and `exit_code` is the exit
+code of the program. A failure that is expected, and after which the program continues, is a value and never one of
+these: a defect of a row, the outcome of a request, a fault of the transport. No message may carry a secret or a payee's
+data.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ _SYSTEM_REASONS = mark_all(
     "Read-only file system",
     "Input/output error",
 )
-"""The usual reasons of the operating system, for the catalogue: `say(error.strerror)`."""
+"""The usual reasons of the operating system, marked for the catalogue because `say(error.strerror)` shows them."""
 
 
 class PaygwError(Exception):
@@ -33,21 +34,21 @@ class PaygwError(Exception):
     exit_code: ClassVar[int] = 1
     default_hint: ClassVar[str] = ""
     code: str = ""
-    """The stable code of the defect, if it is one of a whole sheet."""
+    """The stable code of a defect of a whole sheet; empty for any other error."""
     for_terminal: ClassVar[bool] = False
-    """Whether its hints name commands, files or settings: the pages of the console show none of them."""
+    """Whether the hints name commands, files or settings. The pages of the console do not show such hints."""
     default_page_hint: ClassVar[str] = ""
 
     def __init__(
         self, message: str | None = None, *, hint: str | None = None, option: str = "", for_terminal: bool | None = None
     ) -> None:
         self.option = option
-        """The option of `submit` that lets the sheet through, if there is one: a cover note may give it."""
+        """The option of `submit` that lets the sheet through, if there is one. A cover note may give it too."""
         self.message = message or say((type(self).__doc__ or "").strip().splitlines()[0])
         self.hint = say(self.default_hint) if hint is None else hint
         is_for_terminal = bool(option) or (self.for_terminal if for_terminal is None else for_terminal)
         self.page_hint = say(self.default_page_hint) if hint is None else "" if is_for_terminal else hint
-        """The hint for a person at a page."""
+        """The hint for a person who uses the console's pages."""
         super().__init__(self.message)
 
 
@@ -101,10 +102,10 @@ class StatementError(SheetError):
 
 
 class Asked(StrEnum):
-    """Names the questions that a sheet can leave open."""
+    """The questions that a sheet can leave open."""
 
     REFERENCE = "reference"
-    """The name of the payment run, from which order ids are made."""
+    """The name of the payment run, from which order ids are derived."""
     ENCODING = "encoding"
     WORKSHEET = "worksheet"
     NUMBERS = "numbers"
@@ -114,8 +115,8 @@ class Asked(StrEnum):
 class SheetQuestion(SheetError):
     """The sheet can be read in more than one way; nothing was sent.
 
-    `asks` says what, and `question` asks it. `choices` are the answers that fit, the likeliest first; without any, the
-    answer is free. `samples` are texts of the sheet, read as the first choice would have them.
+    `asks` names the question, and `question` is its text. `choices` are the possible answers, the likeliest first; if
+    it is empty, any text may be the answer. `samples` are texts of the sheet, read as the first choice says.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class ReferenceLookAlike(SheetError):
 class OpenSheetQuestion(SheetError):
     """The sheet leaves a question that only a person can answer, and no one has; nothing was sent.
 
-    `code` says which: `sheet.repeats_a_batch`, `payee.twice`, `reference.used`.
+    `code` names the question: `sheet.repeats_a_batch`, `payee.twice` or `reference.used`.
     """
 
     def __init__(self, code: str, message: str, *, hint: str, option: str) -> None:
@@ -182,16 +183,16 @@ class JournalError(PaygwError):
 
 
 class HolderKind(StrEnum):
-    """The kind of process that holds a lock, as the lock's file says it."""
+    """The kind of process that holds a lock, as written in the lock's file."""
 
     RUN = "run"
-    """It keeps the lock for as long as it lasts."""
+    """A run, which keeps the lock until it ends."""
     LISTENER = "listener"
-    """It keeps the journal for a moment at a time, to take notifications in."""
+    """A listener, which keeps the journal for a moment at a time, to record notifications."""
     STARTING = "starting"
-    """It has the lock, and has not written its kind yet."""
+    """A process that has the lock, and has not written its kind yet."""
     WORKER = "worker"
-    """It sends rows that commands hand over, and keeps the journal for a moment at a time."""
+    """A worker, which sends rows for commands and keeps the journal for a moment at a time."""
 
 
 class JournalHeld(JournalError):

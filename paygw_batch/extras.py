@@ -1,6 +1,6 @@
 """Registers the extras: optional folders with their commands, health checks and libraries.
 
-The core imports no extra: it loads what it finds here, by name, when somebody asks for it.
+The core imports no extra. It loads the modules listed here by name, when they are needed.
 """
 
 import json
@@ -17,7 +17,7 @@ from paygw_batch.errors import UsageError
 from paygw_batch.language import say
 
 FOLDERS = ("cluster", "console", "custody", "journal/postgres", "notices", "sandbox")
-"""The folders of the extras."""
+"""The folders of the extras, below the package."""
 COMMANDS: Mapping[str, str] = {
     "console": "console.console_command",
     "invite": "console.invite_command",
@@ -27,20 +27,20 @@ COMMANDS: Mapping[str, str] = {
     "limits": "cluster.workers_command",
     "sandbox": "sandbox.sandbox_command",
 }
-"""The module of each command of an extra. Its words for `--help` are with the others, in `cli/main.py`."""
+"""The module of each command of an extra. Its words for `--help` are in `cli/main.py`, with the others."""
 AFTER_A_COMMAND = ("notices.delivery",)
-"""Modules whose `begin(settings, environ)` is called when a run begins; it returns what is called at its end."""
+"""Modules whose `begin(settings, environ)` is called when a run begins. It returns a function for the run's end."""
 HEALTH = ("notices.health",)
-"""Modules whose `checks(settings, environ)` yields checks for `doctor`."""
+"""Modules whose `checks(settings, environ)` yields health checks for `doctor`."""
 
 
 def is_there(name: str) -> bool:
-    """Whether this copy of the program has the extra of a module."""
+    """Return whether this copy of the program has the extra that a module belongs to."""
     return find_spec(f"{__package__}.{name.partition('.')[0]}") is not None
 
 
 def extra(name: str) -> ModuleType:
-    """Return a module of an extra. Raises `UsageError` if this copy of the program was made without it."""
+    """Return a module of an extra. Raises `UsageError` if this copy of the program was built without the extra."""
     if not is_there(name):
         raise UsageError(
             say("This copy of the program has no {folder}.", folder=name.partition(".")[0]),
@@ -54,18 +54,18 @@ def extras(names: tuple[str, ...]) -> Iterator[ModuleType]:
 
 
 IMAGE = "PAYGW_IMAGE"
-"""Set in the container image, which is built with every extra: nothing is installed there."""
+"""The variable that the container image sets. The image is built with every extra, so nothing is installed there."""
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds `extra` to this copy: a checkout, a wheel, or the container image.
+    """Return the command that adds `extra` to this copy of the program: a checkout, a wheel, or the container image.
 
-    It never asks a package index for this program's name, which anybody could own there.
+    The command never asks a package index for this program's name, because anybody could own that name there.
     """
     if IMAGE in os.environ:
         return "docker build -t paygw-batch ."
     package = distribution("paygw-batch")
-    # Written by every installer for what comes from a path (PEP 610).
+    # Every installer writes this file for a package that it installed from a path (PEP 610).
     origin = json.loads(package.read_text("direct_url.json") or "{}")
     path = Path(unquote(urlsplit(origin.get("url", "")).path))
     if not path.is_absolute():

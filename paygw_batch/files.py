@@ -1,7 +1,7 @@
-"""Decides which files may be written, and writes them whole or not at all, for their owner alone.
+"""Decides which files may be written, and writes each file whole or not at all, for its owner alone.
 
-Every file that a command writes for a person goes through `check_outputs` before anything is sent or read at length,
-and through `appearing` when it is written.
+Every file that a command writes for a person is checked by `check_outputs`, before anything is sent and before a long
+sheet is read. It is then written through `appearing`.
 """
 
 import errno
@@ -20,9 +20,10 @@ from paygw_batch.language import say
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A file that is about to be written. `named`: how a person named it. `is_ours` knows an older one by its content.
+    """A file that is about to be written.
 
-    Without `is_ours`, no older file is replaced. What is not `needed` may turn out not to be writable.
+    `named` is how a person named the file. `is_ours` recognises an older file of this program by its content; without
+    `is_ours`, no older file is replaced. A file that is not `needed` is not checked for being writable in advance.
     """
 
     named: str
@@ -35,8 +36,8 @@ class Output:
 class ProtectedFile:
     """A file that no output may overwrite, with its name in words (`the sheet`).
 
-    `has_neighbours`: neither may a file beside it whose name goes on from its own (`-wal`, `.lock`). `is_directory`:
-    neither may any file in it, except those in `but_for`.
+    With `has_neighbours`, files beside it are protected too if their names begin with its name (`-wal`, `.lock`). With
+    `is_directory`, every file in the directory is protected, except the files in `but_for`.
     """
 
     what: str
@@ -46,9 +47,9 @@ class ProtectedFile:
     but_for: Sequence[Path] = ()
 
     def is_hit_by(self, path: Path) -> bool:
-        """Return whether writing `path` would write this file, under any name, link or spelling."""
+        """Return whether writing to `path` would overwrite this file, under any name, link or spelling."""
         if self.is_directory:
-            place = _resolved(path)  # a link with an excepted name leads to a file that is not excepted
+            place = _resolved(path)  # a link may have the name of an excepted file, and lead to a protected one
             is_excepted = any(place == _resolved(file.parent) / file.name for file in self.but_for)
             return not is_excepted and any(_is_same(parent, self.path) for parent in place.parents)
         if _is_same(path, self.path):
@@ -56,7 +57,8 @@ class ProtectedFile:
         mine, its = _resolved(self.path), _resolved(path)
         if not _is_same(mine.parent, its.parent):
             return False
-        # A file that is not there yet, or beside one that is: on some disks case makes no difference.
+        # Neither file can be compared by its inode here: one of them does not exist yet, or the names only begin alike.
+        # The names are compared without case, because on some disks case makes no difference.
         own, other = mine.name.casefold(), its.name.casefold()
         if other == own:
             return not mine.exists() and not its.exists()
@@ -65,9 +67,10 @@ class ProtectedFile:
 
 
 def check_outputs(outputs: Sequence[Output], kept: Sequence[ProtectedFile], *, force: bool = False) -> None:
-    """Raise `OutputError` unless every one of `outputs` can be written and overwrites no other file.
+    """Raise `OutputError` unless each of `outputs` can be written, and overwrites no file that must remain.
 
-    An existing file is replaced if it is empty, if it is one of ours, or with `force`; those `kept` never are.
+    An existing file is replaced if it is empty, if this program wrote it, or with `force`. The files in `kept` are
+    never replaced.
     """
     for at, output in enumerate(outputs):
         about = {"named": output.named, "path": output.path}
@@ -100,7 +103,7 @@ def check_outputs(outputs: Sequence[Output], kept: Sequence[ProtectedFile], *, f
 
 
 def check_writable(path: Path) -> None:
-    """Raise `OutputError` when a file could not be written at `path`: to be found out before anything is sent."""
+    """Raise `OutputError` if a file at `path` could not be written. Called before anything is sent."""
     try:
         _refuse_special(path)
         with tempfile.TemporaryFile(dir=path.parent, prefix=".paygw-"):
@@ -110,7 +113,7 @@ def check_writable(path: Path) -> None:
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """Return the first bytes of a regular file. Raises `OSError`, including for anything else with that name."""
+    """Return up to `most_bytes` from the start of a file. Raises `OSError`, also if `path` is no regular file."""
     with open(path, "rb", opener=open_without_waiting) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "Not a regular file")
@@ -118,7 +121,7 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
 
 
 def head_of(path: Path, most_bytes: int) -> bytes:
-    """Return the beginning of a file, empty if it cannot be read."""
+    """Return the beginning of a file. Return an empty text if the file cannot be read."""
     try:
         return read_regular(path, most_bytes)
     except OSError:
@@ -126,7 +129,7 @@ def head_of(path: Path, most_bytes: int) -> bytes:
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Write `data` to `path`: whole, with `mode`, or not at all. Raises `OutputError`."""
+    """Write `data` to `path` with `mode`, whole or not at all. Raises `OutputError`."""
     with appearing(path) as file:
         os.fchmod(file.fileno(), mode)
         file.write(data)
@@ -134,9 +137,9 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o600) -> None:
 
 @contextmanager
 def appearing(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file (mode 0600) that becomes `path` at the end, or disappears when anything goes wrong.
+    """Yield a file (mode 0600) that gets the name `path` at the end, or is removed if anything goes wrong.
 
-    It is on stable storage on return; an older file of that name stays until then. Raises `OutputError`.
+    An older file of that name remains until then. On return the new file is on stable storage. Raises `OutputError`.
     """
     try:
         _refuse_special(path)
@@ -148,14 +151,15 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def replacing(path: Path, *, only_new: bool = False) -> Iterator[IO[bytes]]:
-    """Like `appearing`, for a file that no person named; with `only_new` an older file stays. Raises `OSError`."""
+    """Like `appearing`, for a file that no person named. With `only_new`, an older file remains. Raises `OSError`."""
     descriptor, temporary = _begin(path)
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor, whose mode is 0600)
             yield file
             file.flush()
             os.fsync(file.fileno())
-        # Durable before it gets the name: after a crash, the name leads to the old file or to the whole new one.
+        # The content is durable before the file gets its name. After a crash, the name leads to the old file or to the
+        # whole new one.
         if only_new:  # unlike a rename, a link never replaces an existing file
             with suppress(FileExistsError):
                 os.link(temporary, path)
@@ -170,7 +174,7 @@ def replacing(path: Path, *, only_new: bool = False) -> Iterator[IO[bytes]]:
 
 
 def unfinished(path: Path) -> Path:
-    """Make an empty file (mode 0600) beside `path`, to be given its name when it is whole. Raises `OSError`."""
+    """Make an empty file (mode 0600) beside `path`, which the caller renames once it is complete. Raises `OSError`."""
     descriptor, temporary = _begin(path)
     os.close(descriptor)
     return temporary
@@ -182,9 +186,10 @@ def _begin(path: Path) -> tuple[int, Path]:
 
 
 def create_once(path: Path, content: bytes) -> None:
-    """Make the file at `path` (mode 0600, its directory 0700 if missing), or leave the one that is there.
+    """Write `content` to a new file at `path` (mode 0600), or leave an existing file unchanged.
 
-    Of two processes that do so at the same moment, the second keeps the file of the first. Raises `OSError`.
+    A missing directory is made with mode 0700. If two processes do this at the same moment, the second one keeps the
+    file of the first. Raises `OSError`.
     """
     if path.exists():
         return
@@ -194,7 +199,7 @@ def create_once(path: Path, content: bytes) -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append a line to a file (mode 0600), created if missing, never through a link. Raises `OSError`."""
+    """Append a line to a file, never through a link. A missing file is made with mode 0600. Raises `OSError`."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.write(descriptor, line)
@@ -203,7 +208,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in `directory` durable. Raises `OSError`."""
+    """Make the names of the files in `directory` durable. Raises `OSError`."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -217,14 +222,14 @@ def cannot_write(path: Path, error: Exception) -> OutputError:
 
 
 def open_without_waiting(path: str, flags: int) -> int:
-    """Open a file for `open(..., opener=...)`: a pipe without a writer would block the program forever."""
+    """Open a file for `open(..., opener=...)`. Otherwise a pipe without a writer would block the program forever."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _may_be_replaced(output: Output) -> bool:
     try:
         status = output.path.stat()
-    except OSError:  # it is not there, or cannot be written either
+    except OSError:  # the file does not exist, or it cannot be written either
         return True
     return output.is_ours is not None and (status.st_size == 0 or output.is_ours(output.path))
 
@@ -242,5 +247,5 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 def _resolved(path: Path) -> Path:
-    """Return a path without links and `..`, as far as it is there."""
+    """Return a path without links and `..`, as far as its directories exist."""
     return Path(os.path.realpath(path))

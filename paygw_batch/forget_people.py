@@ -1,4 +1,4 @@
-"""Forgets people whom the journal paid (all before a date, or one person), on one person's word or by an order."""
+"""Forgets people whom the journal paid, before a date or by name: on one person's decision, or by an order of two."""
 
 import glob
 import re
@@ -36,9 +36,9 @@ class Forgotten:
 
 
 def cut_off(settings: Settings, typed: str | None) -> str:
-    """Return the date before which people are forgotten: as typed, or from the years of `[retention]`.
+    """Return the date before which people are forgotten: the one typed, or one by the years of `[retention]`.
 
-    Raises `UsageError` if there is neither, or the text is not a past date.
+    Raises `UsageError` if neither is given, or if the text is not a past date.
     """
     today = utc_now().date()
     if typed is None:
@@ -62,7 +62,7 @@ def cut_off(settings: Settings, typed: str | None) -> str:
 
 
 def choose(settings: Settings, journal: JournalReader, *, before: str | None, person: str | None) -> Forgettable:
-    """Return the payments whose payees may be forgotten now: from before a date, or those of one person."""
+    """Return the payments whose payees may be forgotten now: those before a date, or those of one person."""
     until, recent = _until(settings, journal)
     if person is None:
         return journal.forgettable(before=cut_off(settings, before), cutoff=until, recent=recent)
@@ -70,7 +70,7 @@ def choose(settings: Settings, journal: JournalReader, *, before: str | None, pe
 
 
 def _until(settings: Settings, journal: JournalReader) -> tuple[str, str]:
-    """Return the end of the quarantine, and the time from which on payments are still compared with new sheets."""
+    """Return the end of the quarantine, and the time since which payments are compared with new sheets."""
     clock = JournalClock.read(journal, utc_now())
     clock.require_sound()
     recent = clock.days_ago(max(settings.sheet.repeat_days, settings.sheet.look_alike_days))
@@ -78,7 +78,7 @@ def _until(settings: Settings, journal: JournalReader) -> tuple[str, str]:
 
 
 def forget_by_word(settings: Settings, journal: Journal, chosen: Forgettable, by: str) -> Forgotten:
-    """Forget people on one person's word. Raises `ApprovalError` if two people must agree."""
+    """Forget people on one person's decision. Raises `ApprovalError` if two people must agree."""
     if policy_of(settings) is not None:
         raise ApprovalError(
             say("The configuration has [approval]: two people decide who is forgotten."),
@@ -97,9 +97,9 @@ def draft_forget_order(
 
 
 def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by: str) -> Forgotten:
-    """Forget the people named by two people's order, once.
+    """Forget, once, the people that an order of two people names.
 
-    Carrying it out again only removes the rest from the journal's log; nobody else is forgotten.
+    Carrying the order out again only removes what remains of them in the journal's log. Nobody else is forgotten.
     """
     if is_kept(journal, order):
         nobody = Forgettable(order.content.before, {}, ())
@@ -120,7 +120,7 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
 
 
 def files_elsewhere(journal: JournalReader, chosen: Forgettable) -> Sequence[Path]:
-    """Return the remaining files of the forgotten batches: sheets, and the outputs beside them."""
+    """Return the remaining files of the forgotten batches: the sheets, and the outputs beside the sheets."""
     paths: dict[Path, None] = {}
     for record in journal.batches():
         if record.number in chosen.batches and record.sheet_path:
@@ -131,7 +131,7 @@ def files_elsewhere(journal: JournalReader, chosen: Forgettable) -> Sequence[Pat
 
 
 def _payments_of(settings: Settings, journal: JournalReader, typed: str) -> Sequence[int]:
-    """Return the numbers of one person's payments, whose name, number or address is exactly `typed`."""
+    """Return the numbers of the payments to one person whose name, number or address is exactly `typed`."""
     numbers = [rule.numbers for rule in rules_of(settings, PAYOUT).values()]
     search = payment_search(typed, numbers)
     spellings = frozenset(spellings_of_number(typed, numbers)) if is_number(typed) else frozenset[str]()

@@ -1,8 +1,8 @@
 """Says sentences in the language of the person who reads them.
 
-The code has the English sentences; they are the keys of the catalogues `languages/*.po` (gettext). `say` and
-`say_count` translate where a sentence is made, and `mark` notes a constant that is translated where it is shown.
-docs/translating.md says how a sentence or a language is added.
+The code contains the English sentences, which are the keys of the catalogues `languages/*.po` (gettext). `say` and
+`say_count` translate a sentence when it is made. `mark` notes a constant that is translated later, when it is shown.
+docs/translating.md says how to add a sentence or a language.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ _thousands_sign: ContextVar[str] = ContextVar("thousands sign", default="")
 
 
 class _OfProcess:
-    """Holds the language of this process: that of every context that has not chosen another."""
+    """The language of this process. It applies to every context that has not chosen another language."""
 
     name = ENGLISH
 
@@ -33,12 +33,12 @@ def languages() -> tuple[str, ...]:
 
 
 def language() -> str:
-    """Return the code of the language that sentences are said in now."""
+    """Return the code of the language in which sentences are said now."""
     return _of_context.get(_OfProcess.name)
 
 
 def use(name: str) -> None:
-    """Choose the language of this process, all its threads included: a command's. `name` is one of `languages`."""
+    """Choose the language of this process and all its threads, as a command does. `name` is one of `languages`."""
     _catalogue(name)
     _OfProcess.name = name
 
@@ -47,7 +47,8 @@ def use(name: str) -> None:
 def speaking(name: str) -> Iterator[None]:
     """Choose the language of this context alone: one call or one request of a program that serves several people.
 
-    Numbers are then written as in that language, whatever `thousands_apart_by` said before: a plan is compared by text.
+    Numbers are then written as that language writes them, even after `thousands_apart_by`, because a plan is compared
+    by its text.
     """
     _catalogue(name)
     token, sign = _of_context.set(name), _thousands_sign.set("")
@@ -60,7 +61,7 @@ def speaking(name: str) -> Iterator[None]:
 
 @contextmanager
 def thousands_apart_by(sign: str) -> Iterator[None]:
-    """Separate thousands by this sign in this context. It overrides the language's: a page has one rule."""
+    """Separate thousands by this sign in this context, instead of the language's sign. A page then has one rule."""
     token = _thousands_sign.set(sign)
     try:
         yield
@@ -69,18 +70,18 @@ def thousands_apart_by(sign: str) -> Iterator[None]:
 
 
 def say(template: str, /, **values: object) -> str:
-    """Return a sentence in the chosen language. `values` fill its `{name}`, as `str.format` does.
+    """Return a sentence in the chosen language. `values` replace the placeholders `{name}`, as in `str.format`.
 
-    The template must be a literal, or one that went through `mark`: the catalogue is made from the source.
+    The template must be a literal, or have gone through `mark`, because the catalogue is made from the source.
     """
     text = gettext(template)
     return _filled(text, values) if values else text
 
 
 def say_count(count: int, one: str, many: str | None = None, /, **values: object) -> str:
-    """Return the sentence for `count` things: `{count}` is their number, and `values` fill the rest.
+    """Return the sentence for `count` things. `{count}` is their number, and `values` replace the other placeholders.
 
-    Without `many`, English says the same for one and for many; another language may not.
+    Without `many`, English uses the same sentence for one thing and for many. Another language may have two.
     """
     return _filled(ngettext(one, many or one, count), {"count": count, **values})
 
@@ -91,25 +92,25 @@ def say_all(*templates: str) -> tuple[str, ...]:
 
 
 def mark(template: str) -> str:
-    """Return a template unchanged, for the catalogue: it is a constant, and `say` translates it when it is shown."""
+    """Return a template unchanged. This notes a constant for the catalogue; `say` translates it when it is shown."""
     return template
 
 
 def mark_count(one: str, many: str | None = None) -> str:  # noqa: ARG001 (the catalogue takes it from the source)
-    """Return a template of `say_count` as it is, for the catalogue (as `mark`)."""
+    """Return a template of `say_count` unchanged, and note it for the catalogue (as `mark` does)."""
     return one
 
 
 def mark_all(*templates: str) -> tuple[str, ...]:
-    """Return several templates as they are, for the catalogue (as `mark`)."""
+    """Return several templates unchanged, and note them for the catalogue (as `mark` does)."""
     return templates
 
 
 _ENGLISH_GROUPS = ","
 _TWO_NUMBERS = mark("1.5,2.5")
-"""Two numbers beside each other in a CSV file of a spreadsheet in this language: `1,5;2,5` in French."""
+"""Two numbers beside each other in a spreadsheet's CSV file in this language. In French they are `1,5;2,5`."""
 THOUSANDS = mark(",")
-"""The sign between groups of three digits: French has a narrow no-break space."""
+"""The sign between groups of three digits. In French it is a narrow no-break space."""
 
 
 def number(count: int) -> str:
@@ -124,7 +125,7 @@ def spreadsheet_signs() -> tuple[str, str]:
 
 
 def grouped(text: str) -> str:
-    """Return a number that is written `1,234.50` with the thousands sign of this context, or else of the language."""
+    """Return a number written as `1,234.50` with the thousands sign of this context, or else of the language."""
     return text.replace(_ENGLISH_GROUPS, _thousands_sign.get() or gettext(THOUSANDS))
 
 
@@ -141,12 +142,12 @@ class _Filling(Formatter):
 
 
 def gettext(message: str) -> str:
-    """Return the translation of a message with its placeholders (the function that Jinja's i18n extension wants)."""
+    """Return the translation of a message, with its placeholders. Jinja's i18n extension calls this function."""
     return _catalogue(language()).gettext(message) if message else message
 
 
 def ngettext(one: str, many: str, count: int) -> str:
-    """Return the translation for `count` things, with its placeholders (as `gettext`)."""
+    """Return the translation for `count` things, with its placeholders. Jinja's i18n extension calls this function."""
     return _catalogue(language()).ngettext(one, many, count)
 
 

@@ -1,7 +1,7 @@
-"""Handles the requests of the listener as an ASGI callable: counts, reads, keeps, and only then answers.
+"""Answers the listener's requests as an ASGI application: it reads a notification, keeps it, and only then answers.
 
-A notification is answered with 200 once it is durable, with any content: an unknown order, a word that is not listed, a
-hash that is wrong. It is kept, and the journal decides its effect; the sender gets no hint of the result.
+A notification is answered with 200 once it is durable, with any content: an unknown order, a status word that is not
+listed, a hash that is wrong. It is kept, and the journal decides its effect. The sender gets no hint of the result.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from paygw_batch.language import say
 from paygw_batch.web_server import LocalServer, bounded, listen_on_loopback
 
 MAX_DISCARDED_BYTES = 32 * 1024 * 1024
-"""How much of a body that is too long is read and thrown away, so that its sender hears why it was refused."""
+"""The bytes of a body that are read and thrown away if it is too long, so that its sender receives the reason."""
 KEPT_UNREADABLE_BYTES = 4096
-"""The most bytes that are kept of the query, and of the body, of a notification that cannot be read."""
+"""The most bytes that are kept of the query, and as many of the body, of a notification that cannot be read."""
 MAX_UNREADABLE = 1000
-"""The maximum number of unreadable notifications kept in the life of a listener; later ones are counted."""
+"""The maximum number of unreadable notifications that one listener keeps. Later ones are only counted."""
 BURST_S = 10
-"""The seconds' worth of notifications that may come at once."""
+"""The seconds' worth of notifications that may arrive at once."""
 
 _log = logging.getLogger(__name__)
 _METHODS = frozenset({"GET", "POST"})
@@ -57,18 +57,18 @@ def _no_follow_up(_claim: Claim) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one listener. `rate_per_s` holds on average; ten seconds' worth may come at once."""
+    """The limits of one listener. `rate_per_s` is an average, and `BURST_S` seconds' worth may arrive at once."""
 
     max_body_bytes: int
     rate_per_s: float
 
 
 class ListenerApp:
-    """The ASGI callable. `path` is the one path that is listened on, its secret token included.
+    """An ASGI application that receives notifications at `path`, the only path served, which includes a secret token.
 
-    `read` returns what a notification says, or why it cannot be read; `keep` makes a line durable, and raises
-    `JournalError`. `counts` says what happened so far, by words of ours. `header` is the one that could prove a
-    notification; `follow_up` is given what one says that nothing proves, once it is kept.
+    `read` returns the claim of a notification, or why it cannot be read. `keep` makes a line durable, and raises
+    `JournalError`. `counts` has the number of events so far, by our own words. `header` names the header that could
+    prove a notification. `follow_up` is called with an unproven claim, after the notification was kept.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class ListenerApp:
         self._counted_at_s = monotonic_s()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. A body that did not arrive whole is ignored."""
+        """Serve one request. A body that does not arrive whole is ignored."""
         try:
             status = await self._serve(Request(scope, receive))
         except ClientDisconnect:
             return
         except Exception as error:  # noqa: BLE001 (after any error it was not kept: the sender must hear that)
-            # Without the error's own text, which could quote the request.
+            # The message leaves out the error's own text, which could quote the request.
             _log.error("The listener failed on a request: %s.", type(error).__name__)
             status = 503
         self.counts[str(status)] += 1
@@ -123,14 +123,14 @@ class ListenerApp:
         return await self._kept(Received(request.method, content_type, query, body, headers))
 
     async def _kept(self, received: Received) -> int:
-        """Make a notification durable; return the HTTP status of the answer."""
+        """Make a notification durable, and return the HTTP status of the answer."""
         reading = self._read(received)
         if isinstance(reading, str):
             self.counts["unreadable"] += 1
             if self.counts["unreadable"] > MAX_UNREADABLE:
                 return 400
         try:
-            # Durable before the answer: the gateway need not repeat a notification that was answered with 200.
+            # The notification is durable before the answer: the gateway need not repeat one that was answered with 200.
             await self._keep(encode_notification(self._notice(received, reading)))
         except JournalError:
             return 503
@@ -155,7 +155,7 @@ class ListenerApp:
         )
 
     def _is_allowed(self) -> bool:
-        """Take one from the allowance, which grows with time up to its bound."""
+        """Return whether one more notification is allowed, and take it from the allowance, which grows with time."""
         now_s = self._monotonic_s()
         rate = self._limits.rate_per_s
         self._allowance = min(self._allowance + (now_s - self._counted_at_s) * rate, rate * BURST_S)
@@ -167,7 +167,7 @@ class ListenerApp:
 
 
 async def _read_body(request: Request, limit: int) -> bytes | None:
-    """Return the body; None for one longer than `limit`, whose rest is read and thrown away, up to a bound."""
+    """Return the body, or None if it is longer than `limit`. The rest is then read and thrown away, up to a bound."""
     body, length = b"", 0
     async for piece in request.stream():
         length += len(piece)
@@ -179,7 +179,7 @@ async def _read_body(request: Request, limit: int) -> bytes | None:
 
 
 class InGroups:
-    """Keeps notifications off the event loop, by `keep_all`. Every one that waits shares the next write."""
+    """Writes notifications with `keep_all`, in a separate thread. All that wait share the next write."""
 
     def __init__(self, keep_all: Callable[[Sequence[str]], None]) -> None:
         self._keep_all = keep_all
@@ -187,17 +187,17 @@ class InGroups:
         self._turn = asyncio.Lock()
         self._waiting: list[str] = []
         self._write: asyncio.Task[None] | None = None
-        """The next write, of all that wait; None while nothing waits."""
+        """The next write, for all notifications that wait; None while none waits."""
 
     async def keep(self, content: str) -> None:
         """Return once `content` is durable. Raises `JournalError`."""
         self._waiting.append(content)
         if self._write is None:
             self._write = asyncio.create_task(self._keep_waiting())
-        await asyncio.shield(self._write)  # a request that ends does not end the write of the others
+        await asyncio.shield(self._write)  # the write survives the end of this request, for other requests
 
     def close(self) -> None:
-        """Wait for the write that is under way."""
+        """Wait for the write under way."""
         self._thread.shutdown()
 
     async def _keep_waiting(self) -> None:
@@ -212,10 +212,10 @@ _BACKLOG = 2048
 
 
 async def serve(app: ListenerApp, port: int, *, client_timeout_s: float, ready: Callable[[int], None]) -> None:
-    """Serve until SIGINT or SIGTERM, both of which end it in order from before it can be connected to.
+    """Serve until SIGINT or SIGTERM. Both signals end the serving in order, even before the port is open.
 
-    `ready` is called with the port once it listens; 0 asks for any free one. A connection carries one request and ends
-    within `client_timeout_s`. Raises `ConfigurationError` when the port cannot be had.
+    `ready` is called with the port once the server listens; 0 asks for any free port. A connection carries one request
+    and ends within `client_timeout_s` seconds. Raises `ConfigurationError` if the port cannot be used.
     """
     server = LocalServer(
         app,

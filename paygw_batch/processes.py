@@ -1,6 +1,6 @@
 """Forbids core dumps, builds the environment of child processes, and describes the machine.
 
-Secrets are in memory and in the environment. Neither a crash nor a child may carry them out.
+Secrets are in memory and in the environment. Neither a crash nor a child process may disclose them.
 """
 
 import ctypes
@@ -24,35 +24,35 @@ HANDED_ON = frozenset(
         *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"),
     }
 )
-"""The variables that a child may need: where programs and files are, and how a person reads and counts."""
+"""The variables that a child process may need: the places of programs and files, and a person's language."""
 
 _PR_SET_DUMPABLE = 4
 
 
 def child_environment(environ: Mapping[str, str], *, secret: Iterable[str] = ()) -> dict[str, str]:
-    """Return the environment for a child: the variables on the list, and none that holds a `secret`."""
+    """Return the environment for a child process: the variables in `HANDED_ON`, without those named in `secret`."""
     return {name: environ[name] for name in HANDED_ON.difference(secret) if name in environ}
 
 
 def python_command(program: str) -> list[str] | None:
-    """Return the command that runs `program`, a text, in a Python that finds modules where this one does.
+    """Return the command that runs `program`, a text, in a Python that finds the same modules as this process.
 
-    Returns None if this process is not a plain Python: a frozen program, or one that embeds an interpreter, would start
+    Returns None if this process is not a plain Python. A frozen program, or one that embeds an interpreter, would start
     itself instead.
     """
     name = Path(sys.executable or "").name
     if getattr(sys, "frozen", False) or not name.startswith(("python", "pypy")):
         return None
-    # Absolute: an empty entry means the working directory.
+    # The paths must be absolute, because an empty entry means the working directory.
     path = [os.path.abspath(entry) for entry in sys.path]  # noqa: PTH100 (Path.resolve would follow links)
     return [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {path!r}; {program}"]
 
 
 def forbid_core_dumps(*, for_good: bool) -> None:
-    """Let no crash of this process write an image of its memory: it would hold the private key and payees' data.
+    """Let no crash of this process write an image of its memory, which would hold the private key and payees' data.
 
-    `for_good` takes the permission to raise the limit again as well. A limit does not stop a system that hands dumps to
-    a separate program; on Linux the process is therefore also marked as one that must not be dumped.
+    With `for_good`, the process also loses the permission to raise the limit again. A limit does not stop a system that
+    passes dumps to a separate program, so on Linux the process is also marked as one that must not be dumped.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0 if for_good else hard))
@@ -61,12 +61,12 @@ def forbid_core_dumps(*, for_good: bool) -> None:
 
 
 YOUNG_OBJECTS = 50_000
-"""More new objects than a run holds at a time: it looks when something else makes as many, and then as ever."""
+"""The number of new objects after which garbage is collected. A run holds fewer at a time, so it seldom collects."""
 
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Run the collector only after every `YOUNG_OBJECTS` new objects, inside the block."""
+    """Inside the block, collect garbage only after every `YOUNG_OBJECTS` new objects."""
     before = gc.get_threshold()
     gc.set_threshold(max(YOUNG_OBJECTS, before[0]), *before[1:])
     try:
@@ -80,21 +80,21 @@ _CPUS = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True, slots=True)
 class PythonBuild:
-    """The optimisations of this Python build; None if unknown, because distributions record them differently."""
+    """The optimisations of this Python build. None means unknown, because distributions record them differently."""
 
     has_profiles: bool | None
     has_lto: bool | None
 
 
 def python_build() -> PythonBuild:
-    """Return how this Python was built, by the arguments of its `configure`."""
+    """Return how this Python was built, according to the arguments of its `configure`."""
     arguments = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
     otherwise = False if arguments and sys.base_prefix != "/usr" else None
     return PythonBuild("--enable-optimizations" in arguments or otherwise, "--with-lto" in arguments or otherwise)
 
 
 def processor() -> str:
-    """Return the name of the processor, or of its kind where the system names none."""
+    """Return the name of the processor, or its kind if the system gives no name."""
     try:
         lines = _CPUS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -15,7 +15,7 @@ _MAX_SECRET_BYTES = 64 * 1024
 
 
 class Others(Enum):
-    """The rights that others may have on a file: the modes that forbid more, and the command that mends it."""
+    """The rights that others may have on a file: the forbidden mode bits, and the chmod mode that removes them."""
 
     MAY_READ = (stat.S_IWGRP | stat.S_IWOTH, "go-w")
     MAY_NOTHING = (stat.S_IRWXG | stat.S_IRWXO, "600")
@@ -30,10 +30,11 @@ class TrustedFile:
 
 
 def read_with_mode(path: Path, name: str, others: Others, *, most_bytes: int) -> TrustedFile:
-    """Return the first `most_bytes` of a file, and whether someone else than its owner may touch it.
+    """Return the first `most_bytes` of a file, and the reason not to trust it if others than its owner may access it.
 
-    Its owner must be this user or root: someone else who may write to its directory can replace it, but not with a file
-    of these owners. Raises `ConfigurationError`, calling the file `name`, if it cannot be read or is not a file.
+    The owner must be this user or root. Somebody else who may write to the directory can replace the file, but not with
+    a file of these owners. Raises `ConfigurationError`, which calls the file `name`, if it cannot be read or is not a
+    file.
     """
     try:
         with open(path, "rb", opener=open_without_waiting) as stream:
@@ -55,7 +56,7 @@ def read_with_mode(path: Path, name: str, others: Others, *, most_bytes: int) ->
 
 
 def _distrust(path: Path, name: str, about: os.stat_result, others: Others, problem: str) -> ConfigurationError | None:
-    """Return the reason not to trust a file or directory: its owner, or its mode, which is the `problem`."""
+    """Return the reason not to trust a file or directory: its owner, or its mode, for which the reason is `problem`."""
     forbidden, mode = others.value
     if about.st_uid not in {os.geteuid(), 0}:
         return ConfigurationError(
@@ -67,7 +68,7 @@ def _distrust(path: Path, name: str, about: os.stat_result, others: Others, prob
 
 
 def read_trusted(path: Path, name: str, others: Others) -> bytes:
-    """Return the content of a file with a key or a secret. Raises `ConfigurationError` for one not to be trusted."""
+    """Return the content of a file with a key or a secret. Raises `ConfigurationError` for a file not to be trusted."""
     file = read_with_mode(path, name, others, most_bytes=_MAX_SECRET_BYTES + 1)
     if file.distrust is not None:
         raise file.distrust
@@ -77,9 +78,9 @@ def read_trusted(path: Path, name: str, others: Others) -> bytes:
 
 
 def check_directory(path: Path) -> None:
-    """Raise `ConfigurationError` unless a directory is a real one of this user or root that no one else may write to.
+    """Raise `ConfigurationError` unless `path` is a directory, no link, that only this user or root may change.
 
-    What is moved into another one can be taken, or put back, by somebody else.
+    Somebody else could take files out of any other directory, or put them back.
     """
     try:
         about = path.lstat()

@@ -1,4 +1,4 @@
-"""Serves an application over HTTP on this machine alone: the settings of every server of the program, once."""
+"""Serves an application over HTTP on this machine alone. All servers of the program share these settings."""
 
 import asyncio
 import logging
@@ -21,7 +21,10 @@ logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 
 
 def listen_on_loopback(port: int, *, backlog: int, hint: str = "", who: str = "") -> socket.socket:
-    """Return a socket on loopback; 0 asks for any free port. Raises `ConfigurationError` with `hint` for one in use."""
+    """Return a socket on the loopback address; port 0 asks for any free port.
+
+    Raises `ConfigurationError` with `hint` if the port is in use.
+    """
     try:
         return socket.create_server((LOOPBACK, port), backlog=backlog)
     except OSError as problem:
@@ -35,12 +38,12 @@ def listen_on_loopback(port: int, *, backlog: int, hint: str = "", who: str = ""
 
 
 _TICK_S = 0.1
-"""How often the server's own duties come: the date that answers carry."""
+"""The interval in seconds at which the server does its own duties, such as renewing the date in answers."""
 _TICKS_OF_A_DAY = 864_000
 
 
 class LocalServer(uvicorn.Server):
-    """Serves one application in one process: without a log, believing no proxy's headers, leaving signals to us."""
+    """Serves one application in one process: no log, no trust in proxies' headers, no signal handlers of uvicorn."""
 
     def __init__(self, app: Callable[..., Any], *, grace_s: int, **limits: Any) -> None:
         super().__init__(
@@ -63,14 +66,14 @@ class LocalServer(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def end(self) -> None:
-        """Let the serving end at once, from any thread."""
+        """End the serving at once. May be called from any thread."""
         self.should_exit = True
         if self._loop is not None:
-            with suppress(RuntimeError):  # it has ended already
+            with suppress(RuntimeError):  # the serving has ended already
                 self._loop.call_soon_threadsafe(self._ended.set)
 
     async def main_loop(self) -> None:
-        """Serve until the end. The library would only look every tenth of a second whether it has come."""
+        """Serve until `end` is called. The library would only check for the end every tenth of a second."""
         self._loop = asyncio.get_running_loop()
         ticks = 0
         while not await self.on_tick(ticks):
@@ -81,12 +84,12 @@ class LocalServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take no signal, as the library would."""
+        """Handle no signal; the library's own method would."""
         yield
 
     @contextmanager
     def stopped_by_signals(self) -> Iterator[None]:
-        """Let SIGINT and SIGTERM end the serving in order while the block lasts. To be entered in the event loop."""
+        """Let SIGINT and SIGTERM end the serving in order while the block lasts. Enter it inside the event loop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.end)
@@ -98,10 +101,10 @@ class LocalServer(uvicorn.Server):
 
 
 def bounded(limit_s: float, *, heads_alone: bool = False) -> type[asyncio.Protocol]:
-    """Return a protocol that cuts a connection after `limit_s`, even while bytes still arrive.
+    """Return a protocol that cuts a connection after `limit_s` seconds, even while bytes still arrive.
 
-    With `heads_alone` the time runs only while a request's head is awaited: a client that never finishes one does not
-    keep its place. Bodies and answers have separate limits.
+    With `heads_alone` the time runs only until a request's head is complete, so a client that never finishes a head
+    does not keep its connection. Bodies and answers have separate limits.
     """
 
     class _BoundedProtocol(H11Protocol):
@@ -114,7 +117,7 @@ def bounded(limit_s: float, *, heads_alone: bool = False) -> type[asyncio.Protoc
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             if heads_alone:
-                cycle = cast("RequestResponseCycle | None", self.cycle)  # there is none before the first request
+                cycle = cast("RequestResponseCycle | None", self.cycle)  # the cycle is None before the first request
                 if cycle is not None and not cycle.response_complete:
                     self._stop()
                 elif self._deadline is None:
