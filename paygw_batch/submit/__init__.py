@@ -1,1 +1,1 @@
-"""A sheet becomes a plan, a batch, and a run: comparison, findings, approval, sending, results."""
+"""Submits sheets: a sheet becomes a plan, a batch and a run (comparison, findings, approval, sending, results)."""

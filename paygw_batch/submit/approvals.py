@@ -41,7 +41,7 @@ from paygw_batch.submit.submission import Submission, planned_content, require_t
 
 
 def order_problem(settings: Settings, journal: JournalReader, order: RowOrder) -> str:
-    """Return why an order about rows is no longer valid; empty if it is. Signatures are not checked."""
+    """Return why an order about rows is no longer valid, or an empty text. Signatures are not checked."""
     try:
         endpoint = settings.endpoint()
         require_true(order, content_now(order, journal, batch_of_order(order, journal, endpoint), endpoint))
@@ -51,9 +51,9 @@ def order_problem(settings: Settings, journal: JournalReader, order: RowOrder) -
 
 
 def named_plan(submission: Submission) -> PlanDocument | None:
-    """Return the plan that a person named; None if nobody did.
+    """Return the plan that a person named, or None if nobody named a plan.
 
-    Raises `ApprovalError` if no policy asks for a plan, or it cannot be read.
+    Raises `ApprovalError` if no policy asks for a plan, or if the plan cannot be read.
     """
     settings, file = submission.given.settings, submission.plan
     if not submission.choices.is_plan_named:
@@ -80,10 +80,11 @@ def require_about(document: PlanDocument, planned: Plan) -> None:
 def require_approval(submission: Submission, planned: Plan, journal: JournalReader) -> Approved:
     """Return who prepared and approved the batch that `planned` would open in `journal`, if it needs approval.
 
-    A batch already in the journal was approved when it was opened. Raises `ApprovalError` if its plan lacks valid
-    approvals for exactly this content, has other findings than the sheet, or has opened another batch. If no approvals
-    are needed, a plan that a person named is still checked for the rest. A withdrawn plan never opens a batch, named or
-    not.
+    A batch already in the journal was approved when it was opened. Raises `ApprovalError` if the plan lacks valid
+    approvals for exactly this content, has other findings than the sheet, or has opened another batch.
+
+    If no approvals are needed, a plan that a person named is still checked for the rest. A withdrawn plan never opens a
+    batch, even if nobody named it.
     """
     policy = policy_of(submission.given.settings)
     if policy is None:
@@ -123,7 +124,7 @@ def require_approval(submission: Submission, planned: Plan, journal: JournalRead
 def _plan_at_hand(
     submission: Submission, content: Content, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
 ) -> PlanDocument | None:
-    """Return the plan of a payout that needs none, from its file or the database; None if none is readable."""
+    """Return the plan of a payout that needs no approval, from its file or the database. None: none can be read."""
     try:
         plan = _best_plan(submission, content, policy, now, withdrawn)
     except ApprovalError:
@@ -132,15 +133,15 @@ def _plan_at_hand(
 
 
 def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: Withdrawal) -> None:
-    """Record the withdrawal of a signed document in the configured journal, even while a run holds it.
+    """Record the withdrawal of a signed document in the configured journal, even while a run holds the journal.
 
-    Raises `ApprovalError` if the document is for another journal, or was used before: its run has started.
+    Raises `ApprovalError` if the document is for another journal, or was used already: its run has started.
     """
     with journal_to_read(settings, must_be_known=True) as journal:
         require_journal(document, journal.head().journal_id, say("Nothing was withdrawn."))
         require_unused(document, journal)
     place_of(settings).withdraw(withdrawal)
-    # Any use from before the withdrawal is in the journal by now, and none can follow it.
+    # A use from before the withdrawal is in the journal by now, and no use can follow the withdrawal.
     with journal_to_read(settings, must_be_known=True) as journal:
         require_unused(document, journal)
 
@@ -149,9 +150,9 @@ _CODE = re.compile(r"[0-9a-f]{16}")
 
 
 def require_in_force(settings: Settings, document: SignedDocument) -> None:
-    """Raise `DocumentWithdrawn` if this machine's journal has the document as withdrawn.
+    """Raise `DocumentWithdrawn` if the journal on this machine records that the document was withdrawn.
 
-    An approver's machine may have no journal; `submit`, which has it, then refuses the document.
+    The machine of an approver may have no journal. `submit` does have the journal, and refuses the document there.
     """
     try:
         with journal_to_read(settings, must_be_known=True) as journal:
@@ -163,14 +164,14 @@ def require_in_force(settings: Settings, document: SignedDocument) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SharedPlan:
-    """A plan in the database: the document, and the version it was read from."""
+    """A plan in the database: the document, and the stored version from which it was read."""
 
     document: PlanDocument
     kept: KeptPlan
 
 
 def code_in(settings: Settings, name: Path) -> str | None:
-    """Return the plan code that a person typed instead of a file, with or without blanks; None for a file."""
+    """Return the plan code that a person typed in place of a file, without blanks and hyphens; None for a file."""
     if settings.journal.url is None:
         return None
     code = re.sub(r"[ -]", "", str(name)).lower()
@@ -180,11 +181,10 @@ def code_in(settings: Settings, name: Path) -> str | None:
 def share_plan(
     settings: Settings, document: PlanDocument, before: KeptPlan | None = None, *, tell: Tell = unheard
 ) -> bool:
-    """Store a plan in the database as the version after `before`; return whether there is a database.
+    """Store a plan in the database as the version after `before`, and return whether there is a database.
 
-    In the same transaction, a new plan notifies the people who are to know that it waits.
-
-    Raises `ApprovalError` if someone else has approved the plan since it was read.
+    For a new plan, the same transaction writes the notices that it waits for approval. Raises `ApprovalError` if
+    someone else has approved the plan since it was read.
     """
     notices = plan_notices(settings, document)
     if (place := database_of(settings)) is None:
@@ -199,7 +199,7 @@ def share_plan(
 
 
 def _plans_of(settings: Settings, content: Content) -> Iterator[SharedPlan]:
-    """Yield the plans of these payments in the database, newest first; several people may have made one."""
+    """Yield the plans of these payments in the database, newest first. Several people may have made a plan."""
     place = database_of(settings)
     return map(_read, () if place is None else place.plans_of(payments_sha256(content)))
 
@@ -209,10 +209,10 @@ def _read(kept: KeptPlan) -> SharedPlan:
 
 
 def newest_version(settings: Settings, document: PlanDocument) -> SharedPlan | None:
-    """Return a plan with the approvals that it has by now, and its version in the database; None if it is not there."""
+    """Return a plan with its newest approvals, and its version in the database; None if the database lacks it."""
     for shared in _plans_of(settings, document.content):
         if shared.document.digest() == document.digest():
-            has_more = len(document.approvals) > len(shared.document.approvals)  # its file was elsewhere meanwhile
+            has_more = len(document.approvals) > len(shared.document.approvals)  # its file was signed elsewhere
             return replace(shared, document=document) if has_more else shared
     return None
 
@@ -231,9 +231,9 @@ def required_plan(settings: Settings, code: str) -> SharedPlan:
 def _best_plan(
     submission: Submission, content: Content, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
 ) -> PlanDocument | None:
-    """Return a payout's plan from its file or the database, whichever has more approvals; None if there is none.
+    """Return a payout's plan from its file or the database, whichever has more valid approvals; None if there is none.
 
-    A plan whose digest is in `withdrawn` is the last choice.
+    A plan whose digest is in `withdrawn` is chosen only if there is no other.
     """
     settings, file = submission.given.settings, submission.plan
     if (code := code_in(settings, file)) is not None:

@@ -1,8 +1,8 @@
-"""Runs a batch in a separate thread, for a program that watches it.
+"""Runs a batch in a separate thread, for a program that watches the run.
 
-The thread prepares, sends and finishes, in an event loop of its own, so the program may have one or not. Outcomes wait
-in memory for the program. When too many wait, no further row is signed until the program takes some; rows in flight
-still get their answers, and these are recorded as usual.
+The thread prepares, sends and finishes in an event loop of its own, so the program may have a loop or not. Outcomes
+wait in memory until the program takes them. While too many wait, no further row is signed. Rows in flight still get
+their answers, and these are recorded as usual.
 """
 
 import asyncio
@@ -29,15 +29,15 @@ from paygw_batch.submit.send import OUTCOME_OF_STATE, Drained
 T = TypeVar("T")
 
 OUTCOMES_WAITING = 1_000
-"""When this many outcomes wait to be taken, no further row is signed."""
+"""The number of waiting outcomes from which on no further row is signed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowOutcome:
-    """The outcome of one row, as recorded in the journal. It was sent under `order_id`.
+    """The outcome of one row, as recorded in the journal. The row was sent under `order_id`.
 
     `payee`, `account`, `amount` and `currency` are those of the payment. The repr leaves out personal data: the payee,
-    the account and the gateway's own text (`outcome`).
+    the account, and the gateway's own text in `outcome`.
     """
 
     row: int
@@ -50,26 +50,26 @@ class RowOutcome:
 
     @property
     def payee(self) -> str:
-        """The name of the person who is paid."""
+        """The name of the person who gets the payment."""
         return payee_of(self.instruction.form, self.instruction.fields).name
 
     @property
     def account(self) -> str:
-        """The account or phone number that is paid."""
+        """The account or phone number that gets the payment."""
         return payee_of(self.instruction.form, self.instruction.fields).number
 
     @property
     def amount(self) -> str:
-        """The amount, with the digits of the sheet."""
+        """The amount, with the digits that the sheet has."""
         return self.instruction.amount
 
     @property
     def currency(self) -> str:
-        """The currency."""
+        """The currency of the amount."""
         return self.instruction.currency
 
     def to_dict(self) -> dict[str, object]:
-        """Return the values by name, for JSON, including the payee's."""
+        """Return the values by name, for JSON. They include the payee and the account."""
         names = ("row", "client_orderid", "order_id", "payee", "account", "amount", "currency")
         of_gateway = ("gateway_status", "gateway_reference", "error_code", "message")
         return {name: getattr(self, name) for name in names} | {
@@ -79,7 +79,7 @@ class RowOutcome:
 
 
 class RunHandle:
-    """Queues a run's outcomes for its holder, and stops the run. Safe from any thread."""
+    """Queues the outcomes of a run for the program that holds it, and stops the run. May be used from any thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -92,7 +92,7 @@ class RunHandle:
         self._total = 0
         self._counts: Counter[OutcomeKind] = Counter()
 
-    # Called by the run.
+    # The run calls the next methods.
 
     def opened(self, batch: str) -> None:
         with self._changed:
@@ -103,7 +103,7 @@ class RunHandle:
             self._total = due
 
     def concluded(self, due: Due, outcome: Outcome) -> None:
-        """Queue an outcome, unless nothing was sent: that row is retried or stays ready."""
+        """Queue an outcome, unless it says that nothing was sent. Such a row is retried, or remains ready."""
         if outcome.kind is OutcomeKind.NOT_SENT:
             return
         with self._changed:
@@ -121,7 +121,7 @@ class RunHandle:
             self._changed.notify_all()
 
     def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Record the number of rows with each outcome, if workers send."""
+        """Record the number of rows with each outcome, when workers send the rows."""
         with self._changed:
             self._counts = +Counter(counts)
 
@@ -130,17 +130,17 @@ class RunHandle:
             return len(self._waiting) < OUTCOMES_WAITING or self._discards
 
     def wait_until_room(self) -> None:
-        """Wait until the holder has room for more outcomes, or takes no more."""
+        """Wait until the holder has room for more outcomes, or wants none any more."""
         with self._changed:
             self._changed.wait_for(self.has_room)
 
     def note(self, sentence: str) -> None:
-        """Keep a sentence for the result."""
+        """Keep a sentence for the result of the run."""
         with self._changed:
             self._notes.append(sentence)
 
     def watch(self, engine: Drained) -> None:
-        """Keep the engine, inside its loop, so that it can be drained when the run is stopped."""
+        """Keep the engine, from inside its event loop, so that `stop` can drain it."""
         loop = asyncio.get_running_loop()
         with self._changed:
             self._drain = lambda: _call_soon(loop, engine.drain)
@@ -150,7 +150,7 @@ class RunHandle:
             self._changed.notify_all()
 
     async def wait_for_room(self) -> None:
-        """Wait, in the run's event loop, while too many outcomes are queued."""
+        """Wait, in the run's event loop, until fewer outcomes are queued or the run is stopped."""
         loop = asyncio.get_running_loop()
         while True:
             with self._changed:
@@ -164,7 +164,7 @@ class RunHandle:
         with self._changed:
             return tuple(self._notes)
 
-    # Called by its holder.
+    # The program that holds the run calls the next methods.
 
     def under_way(self) -> tuple[str, int, Mapping[OutcomeKind, int]]:
         """Return the batch, the number of rows due at the start, and the number with each outcome so far."""
@@ -194,18 +194,18 @@ class RunHandle:
         return outcomes
 
     def wait_until_sending(self) -> None:
-        """Wait until the batch is stored and rows are about to leave, or the run has ended earlier."""
+        """Wait until the batch is stored and its rows are about to be sent, or until the run has ended earlier."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_sending or self._has_ended)
 
     def end(self) -> None:
-        """Wake everyone who waits, for the last time."""
+        """Note the end of the run, and wake every thread that waits."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
 
     def _wake(self) -> None:
-        """Wake the tasks that wait for room. The caller holds the lock."""
+        """Wake the tasks that wait for room. The caller must hold the lock."""
         self._changed.notify_all()
         for wake in self._wakers:
             wake()
@@ -220,9 +220,9 @@ def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> Non
 class BackgroundRun(Generic[T]):
     """A run under way. Enter it once, using `with` or, inside asyncio, `async with`.
 
-    Entering returns when the batch is open and rows are about to leave, and raises if nothing can be sent. Iterate over
-    it for the outcomes. Leaving it early stops the run: no new row starts, rows in flight finish, and everything known
-    is in the journal.
+    Entering returns when the batch is open and rows are about to be sent; it raises if nothing can be sent. Iterate
+    over the run for its outcomes. Leaving the block early stops the run: no new row starts, rows in flight finish, and
+    every outcome is in the journal.
     """
 
     def __init__(self, work: Callable[[RunHandle], T], *, stop_on: Iterable[signal.Signals] = ()) -> None:
@@ -232,28 +232,28 @@ class BackgroundRun(Generic[T]):
         self._parts = RunHandle()
         self._outcome: T | None = None
         self._failure: BaseException | None = None
-        # Not a daemon: the interpreter waits for it, because it must not be cut off.
+        # The thread is not a daemon: the interpreter waits for its end, because a run must not be cut off.
         self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name="paygw-run")
 
     def stop(self) -> None:
-        """Start no new row, and let rows in flight finish. Safe from any thread and from a signal handler."""
+        """Start no new row, and let rows in flight finish. May be called from any thread and from a signal handler."""
         self._parts.stop()
 
     def wait(self) -> T:
-        """Wait for the end without taking outcomes, and return the result."""
+        """Wait for the end of the run without taking outcomes, and return the result."""
         self._parts.discard()
         self._thread.join()
         return self.result
 
     async def wait_async(self) -> T:
-        """Wait for the end without taking outcomes, and return the result. Cancelling it does not stop the run."""
+        """Do the same as `wait`, inside an event loop. Cancelling this does not stop the run."""
         self._parts.discard()
         await asyncio.to_thread(self._thread.join)
         return self.result
 
     @property
     def batch(self) -> str:
-        """The id of the batch, once the run is entered; empty if none was opened."""
+        """The id of the batch, once the run is entered; empty if no batch was opened."""
         return self._parts.under_way()[0]
 
     @property
@@ -263,12 +263,12 @@ class BackgroundRun(Generic[T]):
 
     @property
     def counts(self) -> Mapping[OutcomeKind, int]:
-        """The number of rows with each outcome so far; rows of which nothing was sent do not count."""
+        """The number of rows with each outcome so far. Rows for which nothing was sent are not counted."""
         return self._parts.under_way()[2]
 
     @property
     def result(self) -> T:
-        """The result of the run. Raises the error that stopped it; `UsageError` before the end."""
+        """The result of the run. Raises the error that stopped the run, or `UsageError` before its end."""
         if self._thread.ident is None or self._thread.is_alive():
             raise UsageError(
                 say("The run has not ended yet."), hint=say("Its result is available after the with block.")
@@ -348,7 +348,7 @@ class BackgroundRun(Generic[T]):
 
     @contextmanager
     def _leaving(self, error: BaseException | None) -> Iterator[None]:
-        """Stop the run, whose end is awaited inside; then raise its failure, unless an `error` is raised already."""
+        """Stop the run; the block waits for its end. Then raise the run's failure, unless `error` is raised already."""
         try:
             self.stop()
             self._parts.discard()
@@ -369,14 +369,14 @@ _AT_ONCE = 500
 
 
 class FollowedRows:
-    """A batch's rows that wait for workers, in the sheet's order, for the holder of a run."""
+    """Passes on the outcomes of a batch's rows that workers send, in the order of the sheet, to the holder of a run."""
 
     def __init__(self, journal: JournalReader, batch: BatchRecord, holder: RunHandle) -> None:
         self._journal, self._batch, self._holder = journal, batch, holder
         self._waiting: list[int] = []
 
     def begin(self) -> None:
-        """Note the waiting rows before workers get them."""
+        """Note the rows that wait to be sent, before workers get them."""
         self._waiting = [row.row for row in self._journal.rows(self._batch.number, states={State.READY})]
 
     def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
@@ -385,7 +385,7 @@ class FollowedRows:
         self._hand_on(is_end=False)
 
     def end(self) -> None:
-        """Pass on everything known at the end of the run, as the holder makes room."""
+        """Pass on every known outcome at the end of the run, waiting for room at the holder."""
         self._hand_on(is_end=True)
 
     def _hand_on(self, *, is_end: bool) -> None:

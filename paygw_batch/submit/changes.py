@@ -1,7 +1,7 @@
-"""Compares a sheet with earlier payments: changed accounts, unusual amounts, people new or missing.
+"""Compares a sheet with earlier payments: changed accounts, unusual amounts, people who are new or missing.
 
-Each person is compared with the last similar batch that paid that person, however many other batches lie between:
-docs/decisions/0206. Findings are values; the sentences are made when they are shown.
+Each person is compared with the last similar batch that paid that person, however many other batches were opened since
+(docs/decisions/0206). Findings are values; their sentences are made when they are shown.
 """
 
 import io
@@ -26,12 +26,12 @@ GONE = "payee.gone"
 DANGER: Mapping[str, int] = MappingProxyType(
     {code: place for place, code in enumerate((CHANGED_ACCOUNT, AMOUNT_OFF, NEW_PAYEE, GONE))}
 )
-"""The kinds of changes, most dangerous first: docs/decisions/0206."""
+"""The kinds of changes, most dangerous first (docs/decisions/0206)."""
 
 _MAX_TIMES = 2.0
-"""A batch resembles the sheet if at least half of the people in both get at most this many times more or less."""
+"""A batch resembles the sheet if the median ratio of its payments to the sheet's, either way, is at most this."""
 _MONEY_LEFT = frozenset({State.PAID, State.ACCEPTED, State.IN_FLIGHT, State.IN_DOUBT})
-"""The states of a row that paid its payee, or may have. A ready, rejected, returned or replaced row did not."""
+"""The states of a row that paid its payee, or may have paid. Rows in all other states did not."""
 _PAGE_COLUMNS = ("row", "valid", "country", "currency", "amount", "account_name", "account_number", "phone")
 _ALL = pl.lit(value=True)
 _NO_HOMONYMS = pl.Series([], dtype=pl.String)
@@ -44,7 +44,7 @@ _NO_BATCHES = pl.DataFrame(
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """An earlier payment to an account: the sum that one batch paid; `amount` is empty if it paid none."""
+    """An earlier payment: the sum that one batch paid to an account. `amount` is empty if the batch paid none."""
 
     account: str
     amount: str
@@ -58,11 +58,12 @@ NO_PAYMENT = Payment("", "", "", "", "")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How a payee differs from earlier payments, as values.
+    """A difference between a payee and earlier payments, as values.
 
-    `amount` is what this sheet pays to `account`; empty for a payee found only in an earlier batch (row 0). `before` is
-    the payment it is compared with, `first` the first one that the account ever got, under any name, and `shared_with`
-    another name paid under the account. `stake` is the money that the change moves.
+    - `amount`: the sum that this sheet pays to `account`; empty for a payee found only in an earlier batch (row 0).
+    - `before`: the payment that this one is compared with. `first`: the first payment ever to the account, under any
+      name.
+    - `shared_with`: another name that was paid under the account. `stake`: the money that the change moves.
     """
 
     row: int
@@ -79,7 +80,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """The number of people in a sheet that one earlier batch paid, and that any batch paid."""
+    """The number of people in a sheet that one earlier batch paid (`found`), and that any paid (`paid_before`)."""
 
     batch: BatchRecord
     found: int
@@ -88,11 +89,11 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How a sheet differs from earlier payments, most dangerous first.
+    """The differences of a sheet from earlier payments, most dangerous first.
 
-    `people` counts its people, and `overlap` names the batch that shares most of them (the newest, if none shares any);
-    if others approved any batch, it is an approved one. `known_since` gives the day on which each row's account was
-    first paid; a missing row has a new account.
+    `people` is the number of people in the sheet. `overlap` names the batch that shares most of them, or the newest
+    batch if none shares any; if others approved any batch, it is an approved batch. `known_since` gives the day on
+    which each row's account was first paid; a row that is missing has a new account.
     """
 
     changes: Sequence[Change]
@@ -110,10 +111,10 @@ def compare_with_past(
     share: Decimal,
     minor_units: Mapping[str, int],
 ) -> Comparison:
-    """Return how a sheet's rows (`Validated.rows`) differ from the payments of `batches`, oldest first.
+    """Return the differences of a sheet's rows (`Validated.rows`) from the payments of `batches`, oldest first.
 
-    `against` adds the differences from one more batch; it removes none. People are missing only if they were paid in
-    the sheet's countries by a batch that shares half of its people, or by `against`.
+    `against` adds the differences from one more batch, and removes none. People count as missing only if they were paid
+    in the sheet's countries, by `against` or by a batch that shares half of the sheet's people.
     """
     paid = accounts(now)
     homonyms = _homonyms(paid)
@@ -122,7 +123,7 @@ def compare_with_past(
     sheet = _Sheet(units, past, share, minor_units)
     base = _base(journal, batches, past)
     changed = sheet.changed_accounts(None)
-    # One more batch excuses nothing: an unusual amount stays listed beside an account that this batch calls changed.
+    # One more batch excuses nothing: an unusual amount remains listed beside an account that this batch calls changed.
     also = changed if against is None else sheet.changed_accounts(against)
     people = units.select("payee", "person").unique().height
     compared: list[tuple[BatchRecord, Sequence[Change]]] = []
@@ -141,7 +142,7 @@ def compare_with_past(
             for change in sheet.gone(_paid_rows(journal, batch, here, homonyms), batch, moved)
         ),
     ]
-    # Where nobody was paid before, the newest batch says nothing: a plan must not fail because another sheet was paid.
+    # If nobody was paid before, the newest batch is left out: paying another sheet must not make a plan invalid.
     paid_before = past.touched["unit"].n_unique()
     overlap = None if base is None or not paid_before else Overlap(base, past.overlap_of(base), paid_before)
     return Comparison(_by_danger(lines, sheet.usual()), people, overlap, sheet.known_since(now))
@@ -150,8 +151,8 @@ def compare_with_past(
 def accounts(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the valid rows as `row, name, country, currency, account, value, payee, person, staff`.
 
-    A payee is an account (or, without one, a phone) in a country. A person is a name in a country, in one spelling;
-    `staff` is the staff number, where the sheet has one.
+    A payee is an account in a country, or a phone if there is no account. A person is a name in a country, in one
+    spelling. `staff` is the staff number, if the sheet has one.
     """
     account = pl.coalesce("account_number", "phone")
     valid = rows.filter("valid").select(
@@ -163,7 +164,7 @@ def accounts(rows: pl.DataFrame) -> pl.DataFrame:
         payee=pl.format("{} {}", "country", account),
         staff=pl.col(STAFF_NUMBER) if STAFF_NUMBER in rows.columns else pl.lit(None, pl.String),
     )
-    # `plain_name` does just this to plain ASCII, which is all that most of hundreds of thousands of names contain.
+    # Most of hundreds of thousands of names are plain ASCII, for which this expression does the same as `plain_name`.
     is_plain = pl.col("name").str.contains(r"^[ -~]*$")
     simple = pl.col("name").str.to_lowercase().str.replace_all(r" +", " ").str.strip_chars(" ")
     odd_names = valid.filter(~is_plain).select("name").unique()
@@ -175,18 +176,18 @@ def accounts(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _homonyms(paid: pl.DataFrame) -> pl.Series:
-    """Return the names that several staff numbers of a sheet share. Their person is the name with the staff number."""
+    """Return the persons whose name several staff numbers of a sheet share. `_told_apart` separates them by number."""
     return paid.group_by("person").agg(pl.col("staff").drop_nulls().n_unique()).filter(pl.col("staff") > 1)["person"]
 
 
 def _told_apart(paid: pl.DataFrame, homonyms: pl.Series) -> pl.DataFrame:
-    """Return rows in which homonyms are other persons. Without a staff number, only the account says who one is."""
+    """Return the rows with homonyms as different persons. A homonym without a staff number is known only by account."""
     by_number = pl.when(pl.col("person").is_in(homonyms.implode())).then(pl.format("{} {}", "person", "staff"))
     return paid.with_columns(person=by_number.otherwise("person")) if homonyms.len() else paid
 
 
 def _units(paid: pl.DataFrame) -> pl.DataFrame:
-    """Return the sums of each account, name and currency of a sheet; `unit` numbers accounts with their names."""
+    """Return the sums of a sheet by account, name and currency. `unit` numbers the pairs of account and name."""
     sums = paid.group_by("payee", "person", "currency", maintain_order=True).agg(
         pl.col("row", "name", "account").first(), pl.col("value").sum()
     )
@@ -202,9 +203,9 @@ def _pages(journal: JournalReader, batch: BatchRecord, homonyms: pl.Series) -> I
 
 
 def _listed_rows(journal: JournalReader, batch: BatchRecord) -> tuple[Collection[int], bool]:
-    """Return some rows of a batch, and whether they are the ones that paid; False: all others did.
+    """Return some rows of a batch, and whether these rows are the ones that paid. False: all other rows paid.
 
-    It reads whichever are fewer: most batches paid every row.
+    The smaller of both groups is read, because most batches paid every row.
     """
     counts: dict[State, int] = {}
     for tally in journal.tallies(batch.number):
@@ -213,7 +214,7 @@ def _listed_rows(journal: JournalReader, batch: BatchRecord) -> tuple[Collection
     other_states = counts.keys() - money_left
     is_left = sum(counts[state] for state in money_left) < sum(counts[state] for state in other_states)
     chosen = money_left if is_left else other_states
-    # Ready rows can only be queried alone.
+    # The journal accepts ready rows only in a query of their own.
     groups = [group for group in (chosen & {State.READY}, chosen - {State.READY}) if group]
     return {row.row for group in groups for row in journal.rows(batch.number, states=group)}, is_left
 
@@ -237,9 +238,10 @@ def _is_approved(journal: JournalReader, number: int) -> bool:
 class _Past:
     """The earlier payments to the accounts and names of a sheet.
 
-    `paid`: sums by `batch, payee, person, currency` with `name`, `account`. `touched`: the sheet's `unit`s by the
-    `batch` that paid their account or name, with `by_name`. `batches`: each batch's overlap with the sheet, its
-    distance (how many times more or less the median person gets), and whether others approved it.
+    - `paid`: sums by `batch, payee, person, currency`, with `name` and `account`.
+    - `touched`: each `unit` of the sheet with every `batch` that paid its account or its name (`by_name`).
+    - `batches`: the overlap of each batch with the sheet, its distance (how many times more or less the median person
+      gets), and whether others approved it.
     """
 
     records: Mapping[int, BatchRecord]
@@ -251,7 +253,7 @@ class _Past:
     def read(
         journal: JournalReader, records: Sequence[BatchRecord], units: pl.DataFrame, homonyms: pl.Series
     ) -> "_Past":
-        """Read all batches page by page, keeping the payments to the people in the sheet."""
+        """Read all batches page by page, and keep the payments to the people in the sheet."""
         payees, persons = units["payee"].unique().implode(), units["person"].drop_nulls().unique().implode()
         is_concerned = pl.col("payee").is_in(payees) | pl.col("person").is_in(persons).fill_null(value=False)
         keys = ("batch", "payee", "person", "currency")
@@ -286,13 +288,13 @@ class _Past:
         )
 
     def overlap_of(self, batch: BatchRecord) -> int:
-        """Return the number of people in the sheet that a batch paid."""
+        """Return the number of people in the sheet that this batch paid."""
         return int(self.batches.filter(batch=batch.number)["overlap"].sum())
 
     def base(self) -> BatchRecord | None:
-        """Return the batch with most of the sheet's people, preferring similar ones if they have at least half as many.
+        """Return the batch with most of the sheet's people, preferring a similar batch that has at least half as many.
 
-        Approved batches come first: a payment seen only by its maker must not hide that someone is missing.
+        Approved batches come first: a payment that only its maker saw must not hide that someone is missing.
         """
         if self.batches.is_empty():
             return None
@@ -307,11 +309,11 @@ class _Past:
         return self.records[ranked["batch"][0]]
 
     def references(self, candidates: pl.DataFrame, *keys: str) -> pl.DataFrame:
-        """Return, for each of `keys` among `candidates`, the batch to compare with (`alike`) and the `latest`.
+        """Return, for each of `keys` among `candidates`, the batch to compare with (`alike`) and the `latest` batch.
 
-        Approved batches come before those seen only by their maker; then batches with at least half as many of the
-        sheet's people as the one with the most, because a small batch is no yardstick. `alike` is the newest batch that
-        pays like the sheet, or else the most similar one.
+        Approved batches come before those that only their maker saw. Then come batches with at least half as many of
+        the sheet's people as the largest one, because a small batch is no measure. `alike` is the newest batch that
+        pays amounts like the sheet's, or else the most similar batch.
         """
         eligible = candidates.join(self.batches, on="batch").filter(
             pl.col("is_approved") == pl.col("is_approved").any().over(keys)
@@ -341,7 +343,7 @@ def _is_alike() -> pl.Expr:
 
 
 def _distances(units: pl.DataFrame, touched: pl.DataFrame, paid: pl.DataFrame) -> pl.DataFrame:
-    """Return, for each batch, how its payments to the people in both compare with the sheet's, as a median ratio."""
+    """Return, for each batch, the median ratio of its payments to the sheet's, for the people who are in both."""
     lines = touched.select("unit", "batch").join(
         units.select("unit", "payee", "person", "currency", "value"), on="unit"
     )
@@ -349,7 +351,7 @@ def _distances(units: pl.DataFrame, touched: pl.DataFrame, paid: pl.DataFrame) -
     matched: list[pl.DataFrame] = []
     for keys in (("payee", "person"), ("person",), ("payee",)):
         on = ["batch", *keys, "currency"]
-        if matched:  # few are left
+        if matched:  # by now few rows are left, so their sums are cheap
             sums = paid.join(lines, on=on, how="semi").group_by(on).agg(before=pl.col("value").sum())
         matched.append(lines.join(sums, on=on).select("batch", "value", "before"))
         lines = lines.join(sums, on=on, how="anti")
@@ -360,9 +362,9 @@ def _distances(units: pl.DataFrame, touched: pl.DataFrame, paid: pl.DataFrame) -
 
 
 def _base(journal: JournalReader, batches: Sequence[BatchRecord], past: _Past) -> BatchRecord | None:
-    """Return the batch whose people the sheet should have: an approved one, if there is any.
+    """Return the batch whose people the sheet should have: an approved batch, if there is any.
 
-    A payment seen only by its maker must not hide that someone is missing, even if no other batch shares people.
+    A payment that only its maker saw must not hide that someone is missing, even if no other batch shares people.
     """
     most = past.base()
     if most is not None and _is_approved(journal, most.number):
@@ -377,7 +379,7 @@ def _first_paying(journal: JournalReader, batches: Iterable[BatchRecord]) -> Bat
 
 
 class _Sheet:
-    """A sheet beside the payments of earlier batches to its people."""
+    """Compares a sheet with the payments of earlier batches to the same people."""
 
     def __init__(self, units: pl.DataFrame, past: _Past, share: Decimal, minor_units: Mapping[str, int]) -> None:
         self._units, self._past = units, past
@@ -385,9 +387,9 @@ class _Sheet:
         self._firsts = self._first_payments()
 
     def changed_accounts(self, against: BatchRecord | None) -> Sequence[Change]:
-        """Return the people whose name was paid before, but to another account, in a batch that is compared.
+        """Return the people whom a compared batch paid by the same name, but to another account.
 
-        Both the most similar batch and the latest large one count: a side payment makes no account known.
+        Both the most similar batch and the latest large batch count, so a side payment makes no account known.
         """
         past = self._past
         by_name = past.touched.filter("by_name")
@@ -402,7 +404,7 @@ class _Sheet:
         unknown = (
             references.join(units, on="unit")
             .join(pairs, on=["batch", "payee", "person"], how="anti")
-            .sort("unit", "kind")  # alike, latest, named
+            .sort("unit", "kind")  # in the order alike, latest, named
             .group_by("unit", maintain_order=True)
             .agg(pl.col("batch").first())
         )
@@ -427,7 +429,7 @@ class _Sheet:
         ]
 
     def _old_accounts(self, unknown: pl.DataFrame) -> pl.DataFrame:
-        """Return the accounts to which the batch paid each name: first those not in the sheet, then by sum."""
+        """Return the accounts to which the batch paid each name: first accounts that the sheet lacks, then by sum."""
         paid = self._past.paid.join(unknown, on=["batch", "person"], how="semi", maintain_order="left")
         sums = paid.group_by("batch", "person", "payee").agg(pl.col("value").sum(), pl.col("account").first())
         here = pl.col("old_payee").is_in(self._units["payee"].unique().implode())
@@ -441,14 +443,14 @@ class _Sheet:
         )
 
     def amounts_off(self, changed: Collection[tuple[int, str]], against: BatchRecord | None) -> Iterator[Change]:
-        """Yield the payees whose amount differs by more than the share from that of the batch to compare with."""
+        """Yield the payees whose amount differs by more than the share from that in the batch to compare with."""
         past, pair = self._past, ["payee", "person"]
         touched = past.touched.select("unit").unique()
         pairs = past.paid.select("batch", *pair, "currency", before="value")
         units = self._units.join(touched, on="unit", how="semi", maintain_order="left")
         ever = past.paid.select(pair).unique()
         named = units.join(ever, on=pair, how="semi", maintain_order="left", nulls_equal=True)
-        # A known account under a differently spelled name: compare everything that the sheet pays to it.
+        # The account is known, but the name is spelled differently. All that the sheet pays to the account is compared.
         total = self._units.group_by("payee", "currency").agg(total=pl.col("value").sum())
         respelled = (
             units.join(ever, on=pair, how="anti", nulls_equal=True)
@@ -483,16 +485,16 @@ class _Sheet:
             yield self._change(NEW_PAYEE, line, line["value"], NO_PAYMENT)
 
     def gone(self, rows: pl.DataFrame, batch: BatchRecord, changed: Sequence[Change]) -> Iterator[Change]:
-        """Yield the payees that a batch paid and this sheet does not. A payee with a new account is not missing."""
+        """Yield the payees that a batch paid and this sheet does not pay. A payee with a new account is not missing."""
         sums = rows.group_by("payee", "person", "currency", maintain_order=True).agg(
             pl.col("name", "account").first(), pl.col("value").sum()
         )
         is_here = pl.col("payee").is_in(self._units["payee"].unique().implode())
         olds = pl.DataFrame([(move.row, move.before.account) for move in changed], schema=_OLD_ACCOUNTS, orient="row")
         moved = olds.join(self._units.select("row", "person"), on="row").select("person", "account").unique()
-        # If someone else now has the account of a person who left, that person has not moved there.
+        # If somebody else has the account now, the person who had it before has not moved to another one.
         moved_on = sums.join(moved, on=["person", "account"], how="semi")
-        # A person that this batch paid to a third account is only recognised by name.
+        # A person that this batch paid to a third account is recognised only by name.
         elsewhere = moved.join(moved_on, on="person", how="anti")
         away = (
             sums.filter(~is_here)
@@ -511,7 +513,7 @@ class _Sheet:
         return {row: first[payee] for row, payee in paid if payee in first}
 
     def usual(self) -> Mapping[str, float]:
-        """Return a payee's usual (median) sum in each currency, over earlier batches and this sheet."""
+        """Return the usual (median) sum of a payee in each currency, over earlier batches and this sheet."""
         medians: dict[str, float] = {}
         for frame in (self._past.paid, self._units):
             medians.update(frame.group_by("currency").agg(pl.col("value").cast(pl.Float64).median()).iter_rows())
@@ -528,7 +530,7 @@ class _Sheet:
         return firsts
 
     def _other_names(self) -> Mapping[int, str]:
-        """Return, for each unit, the latest other name that its account was paid under."""
+        """Return, for each unit, the latest other name under which its account was paid."""
         units = self._units.select("unit", "payee", "person").unique()
         named = self._past.paid.filter(pl.col("person").is_not_null()).rename({"person": "other", "name": "other_name"})
         pairs = units.join(named, on="payee").filter(pl.col("other") != pl.col("person")).sort("batch")
@@ -555,10 +557,10 @@ class _Sheet:
 
 
 def _by_danger(changes: Sequence[Change], usual: Mapping[str, float]) -> Sequence[Change]:
-    """Return changes by kind and, within a kind, by the money that they move, largest first.
+    """Return the changes by kind and, within a kind, by the money that they move, largest first.
 
-    Money in several currencies is compared in usual payments of each currency. Increases come before decreases. Of a
-    change that a second batch shows too, the first stays, from the batch that the rule chose.
+    Money in several currencies is compared in usual payments of each currency. Increases come before decreases. If a
+    second batch shows the same change, only the change from the first batch is kept.
     """
     unique: dict[tuple[int, str, str, str, str], Change] = {}
     for change in changes:

@@ -1,4 +1,4 @@
-"""Compares a sheet's rows with the journal, with only one part in memory at a time."""
+"""Compares a sheet's rows with the journal. Only one part of the sheet is in memory at a time."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,9 +20,11 @@ from paygw_batch.submit.open_questions import WHOLE_SHEET, OpenQuestion
 class SheetComparison:
     """The results of comparing a sheet's rows with the journal.
 
-    `amended` are clashing rows that may replace a payment, `conflicts` all other clashes. `paid_before` are rows to pay
-    that resemble rows of another batch, `rewritten` those whose order id only a program's damage sets apart. `own_ids`
-    has the order ids of all rows with a result.
+    - `known`: rows that the journal already has. `spelled`: rows whose order id it has in another spelling.
+    - `amended`: clashing rows that may replace a payment. `conflicts`: all other clashing rows.
+    - `paid_before`: rows to pay that resemble rows of another batch. `rewritten`: such rows whose order ids differ only
+      as programs damage them.
+    - `own_ids`: the order ids of the rows in `spelled`, `paid_before` and `rewritten`.
     """
 
     known: list[Known] = field(default_factory=list)
@@ -43,7 +45,7 @@ class SheetComparison:
         return self.known, self.amended, self.conflicts, self.spelled, self.paid_before, self.rewritten
 
     def of_rows(self, rows: Collection[int], since: str) -> "SheetComparison":
-        """Return the results for some rows, with look-alikes only from batches opened after `since`."""
+        """Return the results for some rows. Look-alikes are kept only if their batch was opened after `since`."""
         return SheetComparison(
             [entry for entry in self.known if entry.row in rows],
             [entry for entry in self.amended if entry.row in rows],
@@ -66,7 +68,7 @@ class SheetComparison:
         may_replace: Callable[[Clash], bool],
         since: str,
     ) -> None:
-        """Compare the next instructions with the journal."""
+        """Compare more instructions with the journal, and add their results."""
         order_ids = instructions["client_orderid"]
         known, clashes = journal.compare(operation, instructions.select("row", "client_orderid", "content").iter_rows())
         amended = [clash for clash in clashes if may_replace(clash)]
@@ -94,11 +96,11 @@ def compare_sheet(
     since: str,
     memory: "ComparisonMemory | None" = None,
 ) -> SheetComparison:
-    """Compare every valid row with all batches of the operation; if there are none, the sheet is not read again.
+    """Compare every valid row of a sheet with all batches of its operation.
 
-    `may_replace` says whether a clashing row may replace the payment. Look-alikes come from batches opened after
-    `since`. With the `memory` of an earlier comparison, in which nothing may be replaced, the journal is only asked
-    about rows that have changed since.
+    If there is no such batch, the sheet is not read again. `may_replace` says whether a clashing row may replace the
+    payment. Look-alikes come from batches opened after `since`. `memory` keeps the results of an earlier comparison in
+    which nothing could be replaced; the journal is then asked only about rows that have changed since.
     """
     comparison, operation = SheetComparison(), validated.sheet.operation
     if any(record.operation == operation for record in journal.batches()):
@@ -110,7 +112,7 @@ def compare_sheet(
 
 
 _ASKED = ("row", "client_orderid", "content", "payee", "currency", "minor")
-"""The values of an instruction used to query the journal."""
+"""The columns of an instruction with which the journal is asked."""
 
 
 class ComparisonMemory:
@@ -123,9 +125,9 @@ class ComparisonMemory:
         self._found = SheetComparison()
 
     def compared(self, validated: Validated, journal: JournalReader, since: str) -> SheetComparison:
-        """Return the comparison of a sheet whose rows may not replace a payment."""
+        """Return the comparison of a sheet whose rows may not replace any payment."""
         operation = validated.sheet.operation
-        head = (operation, journal.head())  # before the rows, so that later writes cause a new query
+        head = (operation, journal.head())  # the head is read before the rows, so that later writes cause a new query
         instructions = pl.concat(part.instructions.select(_ASKED) for part in validated.parts())
         comparison = SheetComparison()
         changed = instructions
@@ -155,14 +157,14 @@ ROWS_NAMED = 20
 def outside_repeat(
     look_alikes: Sequence[LookAlike], repeat: OpenQuestion | None
 ) -> tuple[Sequence[LookAlike], Sequence[LookAlike]]:
-    """Return the look-alikes that no question about the whole sheet covers: single ones, and several of a batch."""
+    """Return the look-alikes that `repeat` does not cover: those that are alone in their batch, and all others."""
     outside = [row for row in look_alikes if repeat is None or row.batch != repeat.about]
     of_batch = Counter(row.batch for row in outside)
     return [row for row in outside if of_batch[row.batch] == 1], [row for row in outside if of_batch[row.batch] > 1]
 
 
 def one_warning_per_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping[str, str]) -> pl.DataFrame:
-    """Return a warning (`DEFECT_SCHEMA`) for each batch at row 0: the rows that resemble its own, and their number.
+    """Return a warning (`DEFECT_SCHEMA`) at row 0 for each batch: which rows resemble rows of the batch, and how many.
 
     `sheet_names` has the name of each batch's sheet.
     """

@@ -1,8 +1,8 @@
-"""Writes notices to the outbox as things happen, for the people whom the settings name.
+"""Writes notices to the outbox when something happens, for the people whom the settings name.
 
-The end of a run is not a fact in the journal, because a killed run writes nothing. So its notice is written before its
-first row leaves, and becomes due when the run is over, however it ended; its figures are taken when it is first sent.
-Nothing here holds up a payout or changes an exit code.
+The end of a run is not a fact in the journal, because a killed run writes nothing. Its notice is therefore written
+before the first row is sent, and becomes due when the run is over, however it ended. Its figures are read when it is
+first sent. No error in this module delays a payout or changes an exit code.
 """
 
 import platform
@@ -23,11 +23,11 @@ from paygw_batch.opening.open_journal import Tell, place_of
 from paygw_batch.settings.configuration import Settings
 
 WEBHOOK = "webhook"
-"""The webhook among the recipients: no e-mail address is written so."""
+"""The name of the webhook among the recipients. No e-mail address looks like this."""
 
 
 def recipients_of(settings: Settings, occasion: Occasion) -> list[str]:
-    """Return the recipients of an occasion: addresses, and the webhook."""
+    """Return the recipients of notices about an occasion: addresses, and the webhook."""
     section = settings.notices
     is_hooked = section.has_webhook and occasion.value in section.webhook_for
     return [*dict.fromkeys(section.mailboxes(occasion.value)), *([WEBHOOK] if is_hooked else [])]
@@ -39,7 +39,7 @@ def has_notices(settings: Settings) -> bool:
 
 
 def expect_end(settings: Settings, journal: Journal, batch: BatchRecord, tell: Tell) -> None:
-    """Write the notice for a batch's run that is about to send its first row."""
+    """Write the notice about the end of a batch's run, which is about to send its first row."""
     recipients = recipients_of(settings, Occasion.RUN_ENDED)
     if recipients:
         with _told_apart(tell):
@@ -51,13 +51,13 @@ def expect_end(settings: Settings, journal: Journal, batch: BatchRecord, tell: T
 def tell_of_refused_sheet(
     settings: Settings, sheet: str, defects: int, answer: Path | None, tell: Tell, *, subject: str = ""
 ) -> None:
-    """Write the notice that a sheet was refused, once for each `subject`; `answer` is the file that says why."""
+    """Write the notice that a sheet was refused, once for each `subject`. `answer` is the file with the reason."""
     content = {"sheet": plain(sheet), "defects": defects, "answer": "" if answer is None else plain(str(answer))}
     _add(settings, Occasion.SHEET_REFUSED, plain(subject) or token_hex(8), content, tell)
 
 
 def plan_notices(settings: Settings, document: PlanDocument, path: str = "") -> list[NewNotice]:
-    """Return the notice that a new plan waits for approval, if anyone receives it; `path` is its console page."""
+    """Return the notice that a new plan waits for approval, if anyone receives it. `path` is its console page."""
     recipients, policy = recipients_of(settings, Occasion.PLAN_WAITS), policy_of(settings)
     if not recipients or policy is None or document.approvals or not needs_approval(document.content, policy):
         return []
@@ -76,7 +76,7 @@ def plan_notices(settings: Settings, document: PlanDocument, path: str = "") -> 
 
 
 def unheard(sentence: str) -> None:
-    """Ignore a sentence: nobody is there to read it."""
+    """Ignore a sentence, because nobody is there to read it."""
 
 
 def add_notices(settings: Settings, notices: Sequence[NewNotice], tell: Tell = unheard) -> None:
@@ -87,7 +87,7 @@ def add_notices(settings: Settings, notices: Sequence[NewNotice], tell: Tell = u
 
 
 def tell_of_key(settings: Settings, key: SigningKey, tell: Tell) -> None:
-    """Write the notice that the private key expires soon or has expired, once each."""
+    """Write the notice that the private key expires soon, and later that it has expired: each of them once."""
     days = key.custody.days_left(utc_now().date())
     if key.custody.expires is None or days is None or days >= EXPIRY_WARNING_DAYS:
         return
@@ -108,18 +108,18 @@ def _add(settings: Settings, occasion: Occasion, subject: str, content: Mapping[
 
 
 def page_address(settings: Settings, path: str) -> str:
-    """Return the address of a console page; empty if there is none."""
+    """Return the address of a console page, or an empty text if no console is configured."""
     return "" if settings.console.origin is None else f"{settings.console.origin}{path}"
 
 
 def plain(text: str) -> str:
-    """Return a text in valid UTF-8, since a file name may not be."""
+    """Return a text as valid UTF-8. A file name may contain other bytes."""
     return text.encode(errors="replace").decode()
 
 
 @contextmanager
 def _told_apart(tell: Tell) -> Iterator[None]:
-    """Report that a notice cannot be written, and continue."""
+    """Pass a sentence to `tell` if a notice cannot be written, and continue."""
     try:
         yield
     except PaygwError as error:

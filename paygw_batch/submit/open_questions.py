@@ -1,7 +1,7 @@
-"""Finds what only a person can say about a sheet: whether payees are repeated on purpose, and who is new.
+"""Finds questions about a sheet that only a person can answer: whether a repeat is meant, and who is new.
 
-A sheet without order ids names its payment run by a reference, and within it a payee is known by account or staff
-number. Whoever corrects such a sheet may add a person or correct an account: nobody but its maker knows which.
+A sheet without order ids names its payment run by a reference, and the run knows each payee by account or staff number.
+A corrected sheet may have a new person, or a new account of a known person: only its maker knows which.
 """
 
 import hashlib
@@ -31,11 +31,11 @@ USED_REFERENCE = "reference.used"
 NEW_PAYEE = "reference.new_payee"
 MISSING_PAYEE = "reference.missing_payee"
 QUESTION_CODES = frozenset({REPEATS_A_BATCH, PAYEE_TWICE, USED_REFERENCE, MISSING_PAYEE})
-"""The codes of what a question says about the whole sheet."""
+"""The codes of the questions about a whole sheet."""
 WHOLE_SHEET = 0
 """The row number of a finding about the whole sheet."""
 _MAX_COMPARED = 200
-"""Names are compared for likeness among at most this many missing people; among more, only equal names are found."""
+"""Names are compared for likeness with at most this many missing people. With more, only equal names are found."""
 _LINES = {"row": pl.UInt32, "valid": pl.Boolean} | dict.fromkeys(
     ("client_orderid", "country", "currency", "amount", "account_name", "account_number", "phone"), pl.String
 )
@@ -43,12 +43,12 @@ _LINES = {"row": pl.UInt32, "valid": pl.Boolean} | dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """A question about a sheet that only a person can answer. Until then none of it is paid.
+    """A question about a sheet that only a person can answer. Nothing of the sheet is paid before that.
 
-    `about` holds what is asked about: an answer counts for exactly that. If `names` are given, someone who cannot be
-    asked answers by these names of new payees, and otherwise by saying that repeats are meant. Without a `question`
-    there is no answer, because nothing of the sheet would be paid. `people` has a row, a value, a code and a sentence
-    for each person concerned.
+    - `about`: the subject of the question. An answer counts for exactly this subject.
+    - `question`: the text to ask; empty if there is nothing to answer, because nothing of the sheet would be paid.
+    - `names`: new payees. An answer given in advance names them; for other questions it says that repeats are meant.
+    - `people`: a row, a value, a code and a sentence for each person concerned.
     """
 
     code: str
@@ -62,35 +62,35 @@ class OpenQuestion:
 
     @property
     def key(self) -> str:
-        """The name of the question in an answer: its kind, and its subject."""
+        """The key by which an answer names the question: its code, and its subject."""
         return f"{self.code} {self.about}"
 
     def is_answered(self, choices: Choices) -> bool:
-        """Whether a person has answered it: by its key, or without being asked."""
+        """Whether a person has answered the question, by its key or in advance."""
         if self.key in choices.answered:
             return True
         if not self.question or not self.names:
             return bool(self.question) and choices.repeats_meant
-        # Two new people of one name are both named.
+        # If two new people have the same name, the answer must have that name twice.
         return Counter(map(spelled_alike, self.names)) <= Counter(map(spelled_alike, choices.new_payees))
 
     def as_warnings(self) -> pl.DataFrame:
-        """Return it as warnings (`DEFECT_SCHEMA`): one about the whole sheet, and one for each person concerned."""
+        """Return the question as warnings (`DEFECT_SCHEMA`): one about the sheet, and one for each person concerned."""
         people = [(row, "client_orderid", value, code, sentence) for row, value, code, sentence in self.people]
         return as_defects([(WHOLE_SHEET, "client_orderid", self.about, self.code, self.message), *people])
 
     def refusal(self) -> OpenSheetQuestion:
-        """Return the error for a sheet after a person said no, or if nobody could be asked."""
+        """Return the error that refuses the sheet, after a person said no or because nobody could be asked."""
         sentences = [self.message, *(sentence for _, _, _, sentence in self.people[:_NAMED])]
         return OpenSheetQuestion(self.code, " ".join(sentences), hint=self.hint, option=self.option)
 
 
 _NAMED = 20
-"""The number of people that a refusal names."""
+"""The maximum number of people that a refusal names."""
 
 
 def repeated_by(batches: Iterable[RepeatedBatch], of_rows: int) -> OpenQuestion | None:
-    """Return the batch that more than half of a sheet's rows repeat: the most repeated one, or the first of equals."""
+    """Return the question about the batch that more than half of a sheet's rows repeat, or None."""
     repeated = max(batches, key=lambda batch: batch.rows, default=None)
     if repeated is None or repeated.rows * 2 <= of_rows:
         return None
@@ -117,10 +117,10 @@ def repeated_by(batches: Iterable[RepeatedBatch], of_rows: int) -> OpenQuestion 
 
 
 def paid_lines(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return whom the valid rows (as in `Validated.rows`) pay.
+    """Return the payments of the valid rows (as in `Validated.rows`).
 
     Columns: `row` (UInt32), then as String `order_id`, `country`, `currency`, `amount`, `name`, `account` (or phone),
-    and `stem`, a derived order id without its number: one for each payee.
+    and `stem`: a derived order id without its number, which is the same for all payments to one payee.
     """
     return rows.filter("valid").select(
         pl.col("row").cast(pl.UInt32),
@@ -140,7 +140,7 @@ def lines_of_batch(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
 
 
 def derived_from(validated: Validated) -> pl.DataFrame:
-    """Return the `paid_lines` of a sheet with `own`, the texts of the sender's own columns."""
+    """Return the `paid_lines` of a sheet, with the texts of the sender's own columns (`own`)."""
     return _with_own(part.rows for part in validated.parts())
 
 
@@ -168,14 +168,14 @@ def own_texts(rows: pl.DataFrame) -> pl.Series:
 
 @dataclass(frozen=True, slots=True)
 class UsedReference:
-    """The payments that were opened under a reference: their `lines`, as of `lines_of_batch`, each order id once."""
+    """The payments that were opened under a reference. `lines` are those of `lines_of_batch`, each order id once."""
 
     reference: str
     lines: pl.DataFrame
 
     @classmethod
     def read(cls, journal: JournalReader, operation: str, reference: str) -> "UsedReference | None":
-        """Return the payments made under a reference, or None if it was never used."""
+        """Return the payments under a reference, or None if the reference was never used."""
         lines = [
             _with_states(lines_of_batch(journal, batch), journal, batch)
             for batch in journal.batches()
@@ -188,10 +188,10 @@ class UsedReference:
         return ", ".join(self.lines["day"].unique(maintain_order=True))
 
     def conflicts(self, paid: pl.DataFrame, sheet_name: str) -> Sequence[tuple[int, Mapping[str, str]]]:
-        """Return the rows that may pay somebody again under another key, each with the earlier payment.
+        """Return the rows that may pay somebody again under another order id, each with the earlier payment.
 
-        Their account was paid while the sheets had staff numbers, or before they did; or the same payee is on another
-        worksheet of the workbook.
+        Either the account was paid by a sheet with staff numbers, and this sheet has none, or the reverse. Or the payee
+        is on another worksheet of the same workbook.
         """
         before = self.lines.select(
             *("country", "account", "sheet"), **{f"before_{name}": name for name in _EARLIER}, before_stem="stem"
@@ -213,15 +213,15 @@ class UsedReference:
         return [(row, {name: line[f"before_{name}"] for name in _EARLIER}) for row, line in sorted(by_row.items())]
 
     def question(self, paid: pl.DataFrame, named: pl.Series, leaving: Collection[int]) -> OpenQuestion | None:
-        """Return the question about another file under this reference; None if it is the same payments again.
+        """Return the question about another file under this reference, or None if the file repeats the same payments.
 
-        `paid` are the `paid_lines` of the sheet with their `own`, `named` the order ids of these and of refused rows,
-        and `leaving` the rows that would be sent.
+        `paid` are the `paid_lines` of the sheet with their `own` texts. `named` has the order ids of these rows and of
+        refused rows. `leaving` has the rows that would be sent.
         """
         missing = self.lines.filter(~pl.col("order_id").is_in(named.implode()))
         new = paid.join(self.lines, on="order_id", how="anti", maintain_order="left")
         if not missing.height:
-            # A payee's further payment is the question of `paid_twice`; under another name it may be somebody else's.
+            # A payee's further payment is the question of `paid_twice`. Under another name, it may be somebody else's.
             new = new.join(self.lines, on=["stem", "name"], how="anti", maintain_order="left")
         if not new.height and not missing.height:
             pairs = paid.select("order_id", now="own").join(self.lines, on="order_id", how="left")
@@ -265,7 +265,7 @@ class UsedReference:
 
 
 def _with_states(lines: pl.DataFrame, journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
-    """Return the lines of a batch with `when`: the day, and the state of a row that may not have been paid."""
+    """Return the lines of a batch with `when`: its day, and the state of a row that may not have been paid."""
     states = {row.row: state_words(row.state.value) for row in journal.rows(batch.number, states=_WORTH_SAYING)}
     word = pl.col("row").replace_strict(states, default=None, return_dtype=pl.String)
     return lines.with_columns(when=pl.concat_str("day", word, separator=", ", ignore_nulls=True))
@@ -276,12 +276,12 @@ _EARLIER = ("row", "order_id", "name", "account", "currency", "amount", "batch",
 
 
 def _are_worksheets(before: str, now: str) -> bool:
-    """Whether two sheets are two worksheets of one workbook: `pay.xlsx [May]` and `pay.xlsx [June]`."""
+    """Return whether two sheets are worksheets of one workbook: `pay.xlsx [May]` and `pay.xlsx [June]`."""
     return before != now and before.endswith("]") and before.partition(" [")[0] == now.partition(" [")[0] != now
 
 
 def _people(new: pl.DataFrame, missing: pl.DataFrame, reference: str) -> Sequence[tuple[int, str, str, str]]:
-    """Return a finding for each new person, with the missing one who is most like them, then one for each other."""
+    """Return a finding for each new person, with the most similar missing one, then for each other missing person."""
     absent = {spelled_alike(line["name"]): line for line in missing.iter_rows(named=True)}
     findings, alike = [], set()
     for line in new.iter_rows(named=True):
@@ -315,7 +315,7 @@ def _people(new: pl.DataFrame, missing: pl.DataFrame, reference: str) -> Sequenc
 
 
 def paid_twice(paid: pl.DataFrame, leaving: Collection[int]) -> OpenQuestion | None:
-    """Return the question about payees who are on several rows of a sheet without order ids, if any row would leave."""
+    """Return the question about payees who are on several rows of a sheet without order ids, if a row would be sent."""
     several = paid.filter(pl.col("stem").is_duplicated()).sort("stem", "row")
     people = []
     for _, group in groupby(several.iter_rows(named=True), key=lambda line: line["stem"]):

@@ -1,4 +1,4 @@
-"""Submits a sheet: compares it with the journal, and then stores the planned batch."""
+"""Plans a sheet's batch by comparing the sheet with the journal, and stores the planned batch."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,10 +58,10 @@ from paygw_batch.submit.open_questions import (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The effect that submitting a sheet to a journal would have. Nothing has been written yet.
+    """The effects of submitting a sheet to a journal. Nothing has been written yet.
 
-    `existing` is the batch if the journal already has it, and then only its due rows are sent. `known` rows are covered
-    by other batches of the journal; `amendments` replace payments that were rejected or never sent.
+    `existing` is the batch, if the journal already has it; then only its due rows are sent. `known` rows are covered by
+    other batches of the journal. `amendments` replace payments that were rejected or never sent.
     """
 
     validated: Validated
@@ -69,22 +69,22 @@ class Plan:
     known: Sequence[Known]
     amendments: Sequence[Amendment]
     questions: Sequence[OpenQuestion] = ()
-    """The batch is only opened once a person has answered all of them."""
+    """The questions that a person must answer before the batch is opened."""
     look_alikes: Sequence[LookAlike] = ()
-    """Rows that resemble rows of a batch. Several from one batch share one warning."""
+    """Rows that resemble rows of a batch. All rows that resemble one batch share a warning."""
     own_ids: Mapping[int, str] = field(default_factory=dict)
-    """The order ids of these rows."""
+    """The order ids of the rows in `look_alikes`."""
     sheet_names: Mapping[str, str] = field(default_factory=dict)
-    """The names of the sheets of those batches."""
+    """The names of the sheets of the batches that `look_alikes` name."""
 
     @property
     def warnings(self) -> pl.DataFrame:
-        """Every warning (`DEFECT_SCHEMA`), as in `warnings_found`."""
+        """All warnings (`DEFECT_SCHEMA`), as in `warnings_found`."""
         return self.warnings_found.every.frame
 
     @property
     def warnings_found(self) -> Findings:
-        """The warnings, those about the whole sheet first, at row 0."""
+        """The warnings. Those about the whole sheet, at row 0, come first."""
         of_sheet = [question.as_warnings() for question in self.questions]
         if self.look_alikes:
             of_sheet.append(one_warning_per_batch(self.look_alikes, self.sheet_names))
@@ -92,17 +92,17 @@ class Plan:
 
     @property
     def warnings_in_full(self) -> pl.DataFrame:
-        """Every warning, with one for each row that resembles another batch's: what an approver has to see."""
+        """All warnings, for an approver: one for each row that resembles a row of another batch."""
         of_sheet = [no_defects(), *(question.as_warnings() for question in self.questions)]
         return pl.concat([*of_sheet, self.validated.warnings, _look_alike_warnings(self.look_alikes, self.own_ids)])
 
     def unanswered(self, choices: Choices) -> Sequence[OpenQuestion]:
-        """Return the questions that nobody has answered, neither by their keys nor in general."""
+        """Return the questions that nobody has answered, neither by their keys nor in advance."""
         return [question for question in self.questions if not question.is_answered(choices)]
 
     @property
     def sent_before(self) -> Sequence[Known]:
-        """The known rows that submitting the sheet does not send: all but those that are still to be sent."""
+        """The known rows that submitting the sheet does not send: all known rows except those still to be sent."""
         return [row for row in self.known if row.state is not State.READY]
 
     @property
@@ -113,7 +113,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class LookBack:
-    """The days back in which a sheet's likes are looked for; 0: not at all."""
+    """The number of days back in which repeats and look-alikes of a sheet are looked for; 0 turns the search off."""
 
     repeat_days: int = REPEAT_DAYS
     look_alike_days: int = LOOK_ALIKE_DAYS
@@ -132,10 +132,14 @@ def plan_submission(
 ) -> Plan:
     """Compare a validated sheet with the journal.
 
-    A row whose order id was used for other content is a defect, unless `amend` lets it replace a payment never made
-    (after `quarantine_h` if only a person says so). So is an id used in another spelling, or for an equal payment
-    before a program rewrote it. A row like one of the last `look_alike_days` gets a warning (one for all of a batch), a
-    repeat of a batch of the last `repeat_days` a question; days count back from `as_of`. Raises `ReferenceLookAlike`.
+    A row is a defect if its order id was used for other content, unless `amend` lets it replace a payment that was
+    never made. Such a payment may be replaced after `quarantine_h` hours if only a person says that it was not made. A
+    row is a defect, too, if its order id was used in another spelling, or for an equal payment before a program rewrote
+    the id.
+
+    A row that resembles one of the last `look_alike_days` gets a warning (one for all rows that resemble one batch). A
+    sheet that repeats a batch of the last `repeat_days` leaves a question. Days count back from `as_of`. Raises
+    `ReferenceLookAlike`.
     """
     validated = warnings_as_defects(validated) if choices.strict else validated
     if existing := _existing(validated, journal):
@@ -153,12 +157,12 @@ def plan_submission(
         None if choices.amend else memory,
     )
     if past.amended:
-        # By a clock that is ahead, a quarantine would be over too early: the old payment could still be made.
+        # If the clock is ahead, the quarantine seems over too early, and the old payment could still be made.
         clock.require_sound()
     used = (_spelled_otherwise(past), _rewritten_since(past, validated), *run.defects(past))
     if (refused := pl.concat([_conflict_defects(past.conflicts, run, journal, until, quarantine), *used])).height:
         validated = with_defects(validated, refused)
-        # With fewer rows it is another batch, and an earlier run may have opened that one: it is resumed, not opened.
+        # With fewer rows this is another batch. If an earlier run has opened that one, it is resumed, and not opened.
         if existing := _existing(validated, journal):
             return Plan(validated, existing, (), ())
     paid_before: Sequence[LookAlike] = past.paid_before
@@ -182,7 +186,7 @@ def plan_submission(
 
 
 def _existing(validated: Validated, journal: JournalReader) -> BatchRecord | None:
-    """Return a sheet's batch if the journal has it. Raises `PeopleForgotten` if its people were forgotten."""
+    """Return a sheet's batch if the journal has it. Raises `PeopleForgotten` if people of the batch were forgotten."""
     existing = journal.batch(validated.batch, operation=validated.sheet.operation)
     if existing is not None:
         require_remembered(journal, existing)
@@ -200,13 +204,12 @@ def open_planned_batch(
     approved: Approved = NOT_ASKED_FOR,
     is_answered: bool = False,
 ) -> BatchRecord:
-    """Store the whole planned batch, or return it if the journal already has it.
+    """Store the planned batch as a whole, or return it if the journal already has it.
 
-    Every row of a new batch is checked against its country's contract again; if one fails, nothing is stored.
+    Every row of a new batch is checked against its country's contract again. If a row fails, nothing is stored.
 
-    `sheet_path` is the location of the sheet, where a later run of the batch writes the reconciliation. `by` is the
-    person who opens the batch. Raises `OpenSheetQuestion` if the sheet leaves a question and nobody answered it
-    (`is_answered`).
+    `sheet_path` is the place of the sheet, beside which a later run of the batch writes the reconciliation. `by` is the
+    person who opens the batch. Raises `OpenSheetQuestion` if the sheet leaves a question, unless `is_answered`.
     """
     if plan.existing is not None:
         return plan.existing
@@ -234,8 +237,8 @@ def open_planned_batch(
 def _parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
     """Yield the parts of a batch that have passed the contract.
 
-    An error here, including for a changed sheet, is raised inside the journal's transaction, so nothing of the batch is
-    stored.
+    An error raised here, such as that for a changed sheet, is raised inside the journal's transaction. Nothing of the
+    batch is stored then.
     """
     pager = Pager()
     known = [row.row for row in plan.known]
@@ -243,7 +246,7 @@ def _parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
         gate.hold(good_rows(part))
         pages = pager.take(part.rows)
         new = InstructionColumns(without_rows(part.instructions, known))
-        del part  # free its memory: the next part needs the room
+        del part  # this frees memory, which the next part needs
         yield BatchPart(pages, new)
     yield BatchPart(pager.last())
 
@@ -251,7 +254,7 @@ def _parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
 def _refuse_respelled_reference(validated: Validated, journal: JournalReader) -> None:
     """Raise `ReferenceLookAlike` if the sheet's reference was never used, but another spelling of it was.
 
-    Either all ids of a sheet are derived, or none is, so the first row decides.
+    Either all order ids of a sheet are derived, or none is, so the first row decides.
     """
     opened = [batch for batch in journal.batches() if batch.operation == validated.sheet.operation and batch.reference]
     reference = _reference(validated) if opened else None
@@ -281,7 +284,7 @@ def _refuse_respelled_reference(validated: Validated, journal: JournalReader) ->
 
 
 def _reference(validated: Validated) -> str | None:
-    """Return the reference that a sheet's order ids were derived from; None if the sheet has its own."""
+    """Return the reference from which a sheet's order ids were derived, or None if the sheet has its own ids."""
     for part in validated.parts():
         for order_id in part.instructions["client_orderid"].head(1):
             return reference_of(order_id)
@@ -290,10 +293,10 @@ def _reference(validated: Validated) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _PaymentRun:
-    """A sheet without order ids beside what its reference was used for; empty for a sheet that has its own ids.
+    """A sheet without order ids, with the earlier use of its reference. Empty for a sheet that has its own ids.
 
-    `paid` are the sheet's `paid_lines`, `several` the payees (derived ids without their number) who are paid on several
-    rows of it, or were by an earlier sheet.
+    `paid` are the sheet's `paid_lines`. `several` has the payees (derived ids without their number) who are paid on
+    several rows, of this sheet or of earlier ones.
     """
 
     paid: pl.DataFrame | None
@@ -313,11 +316,11 @@ class _PaymentRun:
         return cls(paid, used, frozenset(several), validated.sheet.name, validated.sheet.headers)
 
     def is_single(self, order_id: str) -> bool:
-        """Whether nobody else's payment could be meant by an order id: of a payee with several, any could be."""
+        """Return whether an order id can mean only one payment. If its payee has several, it could mean any of them."""
         return order_id.rpartition("-")[0] not in self.several
 
     def defects(self, comparison: SheetComparison) -> Iterator[pl.DataFrame]:
-        """Yield the defects of rows that could pay somebody again, though their order ids were never used."""
+        """Yield the defects of rows that could pay somebody again, although their order ids were never used."""
         if self.paid is None:
             return
         clashing = {entry.client_orderid.rpartition("-")[0] for entry in comparison.conflicts} & self.several
@@ -356,7 +359,7 @@ class _PaymentRun:
 
 
 def _spelled_otherwise(comparison: SheetComparison) -> pl.DataFrame:
-    """Return a defect for every row whose order id the journal knows only in another spelling."""
+    """Return a defect for every row whose order id is in the journal only in another spelling."""
     lines = []
     for used in comparison.spelled:
         own_id = comparison.own_ids[used.row]
@@ -374,7 +377,7 @@ def _spelled_otherwise(comparison: SheetComparison) -> pl.DataFrame:
 
 
 def _rewritten_since(comparison: SheetComparison, validated: Validated) -> pl.DataFrame:
-    """Return a defect for every row whose order id is, but for a program's damage, that of an equal payment."""
+    """Return a defect for every row whose order id differs from that of an equal payment only by a program's damage."""
     before = {look_alike.row: look_alike for look_alike in comparison.rewritten}
     columns = ("row", "client_orderid", "account_name", "currency", "amount")
     frames = (with_rows(part.rows, list(before)).select(columns) for part in (validated.parts() if before else ()))
@@ -399,7 +402,7 @@ def _rewritten_since(comparison: SheetComparison, validated: Validated) -> pl.Da
 def _repeat(
     validated: Validated, paid_before: Sequence[LookAlike], journal: JournalReader, *, since: str
 ) -> OpenQuestion | None:
-    """Return the batch opened after `since` that more than half of the payable rows repeat."""
+    """Return the question about the batch, opened after `since`, that more than half of the payable rows repeat."""
     if len(paid_before) * 2 <= validated.payable:
         return None
     columns = ("client_orderid", "payee", "currency", "minor")
@@ -481,7 +484,7 @@ _SHEET_COLUMNS = {"amount": "amount", "name": "account_name", "account": "accoun
 
 
 def _in_run(name: str, before: Mapping[str, str]) -> str:
-    """Return a sentence, without its end, about a person who is in the payment run already."""
+    """Return a sentence, without its end, about a person who is already in the payment run."""
     return say(
         "{name} is in this payment run already: {before_name}, {currency} {amount} to {account}, on {day} (order "
         "{order_id}, row {row} of batch {batch}). Write this row as it was, and pay a difference in a payment run of "
@@ -493,7 +496,7 @@ def _in_run(name: str, before: Mapping[str, str]) -> str:
 
 
 def _earlier_lines(conflicts: Sequence[Clash], journal: JournalReader) -> Mapping[tuple[str, int], Mapping[str, str]]:
-    """Return whom the other payments of clashes paid, by batch and row; nobody who was forgotten."""
+    """Return the payments that clash with rows, by batch and row. Payments to forgotten people are missing."""
     by_batch: dict[str, set[int]] = {}
     for clash in conflicts:
         by_batch.setdefault(clash.batch, set()).add(clash.sheet_row)

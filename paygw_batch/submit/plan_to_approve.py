@@ -1,7 +1,7 @@
 """Shows a plan to an approver: differences from earlier payments, warnings by kind, and everyone who is paid.
 
-As lines and as a page, for people who may see the sheet. Every sentence is made here from the findings' values, never
-taken from the plan's maker, except for warnings that the validation words itself.
+A plan is shown as lines or as a page, for people who may see the sheet. Every sentence is made here from the values of
+the findings. None is taken from the plan's maker, except warnings in the words of the validation.
 """
 
 import csv
@@ -40,7 +40,7 @@ from paygw_batch.submit.open_questions import MISSING_PAYEE, PAYEE_TWICE, REPEAT
 from paygw_batch.submit.open_questions import NEW_PAYEE as NEW_IN_REFERENCE
 
 EXAMPLES_OF_KIND = 3
-"""The maximum number of warnings of a kind on the page; the plan has all of them."""
+"""The maximum number of warnings of one kind on the page. The plan has all of them."""
 _NO_WARNINGS = frozenset(
     {*DANGER, FIRST_RUN, COMPARED, KNOWN_SINCE, LEFT_OUT, MENDED, MEANT, READ_AS, SENT_BEFORE, SPELLED}
 )
@@ -48,11 +48,11 @@ _DOUBLE_PAYMENTS = (
     *(USED_REFERENCE, NEW_IN_REFERENCE, MISSING_PAYEE, PAYEE_TWICE, REPEATS_A_BATCH),
     *("row.look_alike", "account_number.two_meanings", "account_name.two_names"),
 )
-"""The kinds of warnings about a payment that may have been made already: they are shown first, and in full."""
+"""The kinds of warnings about a payment that may have been made already. They are shown first, and in full."""
 _WITHOUT_NAME = frozenset({"row.look_alike", "account_name.two_names"})
-"""Those whose sentence names an order id, and not the person."""
+"""The kinds in `_DOUBLE_PAYMENTS` whose sentence names an order id and not the person."""
 _SHOWN_ENDS = 3
-"""How many last digits of an account, and differing digits, are shown to people who may not see all of it."""
+"""The number of last digits, and of differing digits, shown to people who may not see a whole account."""
 _MAX_DECIMALS = 4
 _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -62,12 +62,12 @@ _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         GONE: mark_all("person missing", "people missing"),
     }
 )
-"""The name of each kind of change, singular and plural."""
+"""The name of each kind of change, in the singular and the plural."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindOfDifference:
-    """The differences of one kind from earlier payments. `words` names them in the right number."""
+    """The differences of one kind from earlier payments. `words` is the name of the kind, in the right number."""
 
     words: str
     findings: Sequence[PlanFinding]
@@ -79,7 +79,7 @@ class KindOfDifference:
 
 @dataclass(frozen=True, slots=True)
 class KindOfWarning:
-    """The warnings of a plan with one code: their number, and the first few."""
+    """The warnings of a plan that have one code: how many there are, and the first few."""
 
     code: str
     count: int
@@ -88,9 +88,9 @@ class KindOfWarning:
 
 @dataclass(frozen=True, slots=True)
 class ListedPayee:
-    """One row that is paid. `code` is its payee's most dangerous difference; empty for none.
+    """One row that is paid. `code` is the most dangerous difference of its payee; empty if there is none.
 
-    `known_since` is the day on which the account was first paid; empty for a new one.
+    `known_since` is the day on which the account was first paid; empty for a new account.
     """
 
     row: int
@@ -103,11 +103,11 @@ class ListedPayee:
 
 
 Piece = tuple[str, bool]
-"""Some characters of an account, and whether they differ from the other one."""
+"""Some characters of an account, and whether they differ from the other account."""
 
 
 def differing(old: str, new: str) -> tuple[Sequence[Piece], Sequence[Piece]]:
-    """Return two accounts in pieces, each marked if it differs from the other account."""
+    """Return two accounts as pieces. Each piece is marked if it differs from the other account."""
     if len(old) == len(new):
         runs = groupby(range(len(old)), key=lambda at: old[at] != new[at])
         ranges = [(is_other, list(places)) for is_other, places in runs]
@@ -122,7 +122,7 @@ def differing(old: str, new: str) -> tuple[Sequence[Piece], Sequence[Piece]]:
 
 
 def masked_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
-    """Return an account in pieces for people who may not see all of it: enough digits to compare, too few to pay to."""
+    """Return an account as masked pieces: it has enough digits to compare accounts, and too few to pay to one."""
     length, at, shown_others = sum(len(piece) for piece, _ in pieces), 0, 0
     masked: list[Piece] = []
     for piece, is_other in pieces:
@@ -143,7 +143,7 @@ def _rows_in(ranges: str) -> Iterator[int]:
 
 
 def payees(document: PlanDocument) -> Sequence[ListedPayee]:
-    """Return everyone who is paid: those with a dangerous difference first, then the largest amounts."""
+    """Return everyone who is paid: first people with a dangerous difference, then the largest amounts."""
     known = {row: finding.at for finding in document.findings_of(KNOWN_SINCE) for row in _rows_in(finding.rows)}
     codes: dict[tuple[str, str, str], str] = {}
     for finding in _dangerous(document):
@@ -159,7 +159,7 @@ def payees(document: PlanDocument) -> Sequence[ListedPayee]:
 
 
 def people_table(document: PlanDocument) -> pl.DataFrame:
-    """Return everyone who is paid as a table to download, in the sheet's order."""
+    """Return everyone who is paid as a table to download, in the order of the sheet."""
     headings = ("row", "name", "account", "currency", "amount", "known_since", "differs")
     lines = [
         (str(row.row), row.name, row.account, row.currency, row.amount, row.known_since, difference_word(row.code))
@@ -169,12 +169,12 @@ def people_table(document: PlanDocument) -> pl.DataFrame:
 
 
 def difference_word(code: str) -> str:
-    """Return the name of a kind of difference; empty for none."""
+    """Return the name of a kind of difference, or an empty text if there is none."""
     return say(_HEADINGS[code][0]) if code in _HEADINGS else ""
 
 
 def differences(document: PlanDocument) -> Sequence[KindOfDifference]:
-    """Return the differences from earlier payments, by kind: all of them, in the plan's order."""
+    """Return all differences from earlier payments by kind, in the order of the plan."""
     grouped = ((code, list(ones)) for code, ones in groupby(_dangerous(document), key=attrgetter("code")))
     return [KindOfDifference(say(_HEADINGS[code][len(ones) != 1]), ones) for code, ones in grouped]
 
@@ -184,7 +184,7 @@ def _dangerous(document: PlanDocument) -> Sequence[PlanFinding]:
 
 
 def comparison(document: PlanDocument, *, is_for_officers: bool = False) -> str:
-    """Return the sentences about how many people were paid before, and which batch has most of them.
+    """Return the sentences that say how many people were paid before, and which batch has most of them.
 
     Officers know a batch only by its sheet and its day.
     """
@@ -213,7 +213,7 @@ def comparison(document: PlanDocument, *, is_for_officers: bool = False) -> str:
 
 
 def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
-    """Return currency, rows and sum of the rows left out; an unreadable amount adds a row, but no money."""
+    """Return the currency, count and sum of the rows left out. An unreadable amount counts as a row without money."""
     sums: dict[str, Decimal] = {}
     rows: Counter[str] = Counter()
     for finding in document.findings_of(LEFT_OUT):
@@ -224,7 +224,7 @@ def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
 
 
 def double_payments(document: PlanDocument) -> Sequence[PlanFinding]:
-    """Return the warnings about payments that may have been made already: every one of them, by kind."""
+    """Return all warnings about payments that may have been made already, by kind."""
     return [finding for code in _DOUBLE_PAYMENTS for finding in document.findings_of(code)]
 
 
@@ -242,7 +242,7 @@ def kinds_of_warnings(document: PlanDocument) -> Sequence[KindOfWarning]:
 
 
 def earlier(finding: PlanFinding) -> str:
-    """Return the payment that a finding is compared with, in words."""
+    """Return, in words, the payment with which a finding is compared."""
     where = {"sheet": finding.before_sheet, "at": finding.before_at}
     if finding.before:
         amount = with_separators(finding.before)
@@ -265,12 +265,12 @@ def first_paid(finding: PlanFinding) -> str:
 
 
 def shared_with(finding: PlanFinding) -> str:
-    """Return the other name that the account of a finding was paid under; empty for none."""
+    """Return words with the other name under which the account of a finding was paid; empty if there is none."""
     return say("this account was paid under the name {name}", name=finding.shared_with) if finding.shared_with else ""
 
 
 def sentence_of(finding: PlanFinding) -> str:
-    """Return a finding as a sentence made from its values; only a warning has its own words."""
+    """Return a finding as a sentence made from its values. Only a warning has its own words."""
     match finding.code:
         case "payee.account":
             parts = (
@@ -336,7 +336,7 @@ def finding_line(finding: PlanFinding) -> str:
 
 
 def _finding_lines(finding: PlanFinding) -> Iterator[str]:
-    """Yield a difference as lines; a changed account shows both full numbers, with differing digits marked."""
+    """Yield a difference as lines. A changed account shows both numbers in full, with the differing digits marked."""
     yield f"- {finding_line(finding)}"
     if finding.code == CHANGED_ACCOUNT:
         names = (say("before"), say("now"))
@@ -345,13 +345,13 @@ def _finding_lines(finding: PlanFinding) -> Iterator[str]:
         yield f"    {names[0]:<{width}}  {finding.old_account}"
         yield f"    {names[1]:<{width}}  {finding.account}"
         marks = "".join(("^" if is_other else " ") * len(piece) for piece, is_other in new)
-        # If digits are only missing, the new account has none to mark.
+        # If digits are only missing, nothing in the new account can be marked, so the old account is.
         marks = marks if marks.strip() else "".join(("^" if is_other else " ") * len(piece) for piece, is_other in old)
         yield f"    {'':<{width}}  {marks.rstrip()}"
 
 
 def plan_lines(document: PlanDocument) -> Iterator[str]:
-    """Yield a plan's findings as lines of text: possible double payments, every difference, then all others."""
+    """Yield the findings of a plan as lines of text: possible double payments, every difference, then all others."""
     if doubles := double_payments(document):
         yield say("Could somebody be paid twice? Look at this first:")
         for finding in doubles:
@@ -423,7 +423,7 @@ def _left_out_lines(document: PlanDocument) -> Iterator[str]:
 
 
 def people_lines(document: PlanDocument) -> Iterator[str]:
-    """Yield everyone who is paid as lines of text: those with a difference first, then the largest amounts."""
+    """Yield everyone who is paid as lines of text: first people with a difference, then the largest amounts."""
     everybody = payees(document)
     yield say_count(len(everybody), "{count:,} payment in all:", "{count:,} payments in all:")
     for payee in everybody:
@@ -461,7 +461,7 @@ def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) 
 
 
 def _advice(code: str) -> str:
-    """Return a kind of warning's meaning and suggestion; empty if it is not in the catalogue."""
+    """Return the meaning and the suggestion of a kind of warning; empty if the kind is not in the catalogue."""
     try:
         meaning = meaning_of(code, WARNINGS)
     except KeyError:

@@ -1,4 +1,4 @@
-"""Writes the results of a batch to their files, and summarises them."""
+"""Writes the results of a batch to files, and summarises them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from paygw_batch.submit.submission import Submission
 
 @dataclass(frozen=True, slots=True)
 class Standings:
-    """The state of a batch: the reconciliation's frame, its totals, and the summary."""
+    """The state of a batch: the frame of the reconciliation, its totals, and the summary."""
 
     frame: pl.DataFrame
     books: BatchTotals
@@ -35,7 +35,7 @@ class Standings:
 
 
 def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: RunEnd, *, known: int = 0) -> Standings:
-    """Return the state of a batch after a run's `end`, without writing anything."""
+    """Return the state of a batch after the `end` of a run. This writes nothing."""
     minor_units = minor_units_of(rules)
     frame = reconciliation(journal, batch, minor_units)
     counted = books(frame, minor_units)
@@ -45,7 +45,7 @@ def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: Run
 def summary_after(
     journal: JournalReader, batch: BatchRecord, counted: BatchTotals, end: RunEnd, *, known: int = 0
 ) -> Summary:
-    """Return the summary of a batch after a run's `end`, from the totals of its reconciliation."""
+    """Return the summary of a batch after the `end` of a run, from the totals of its reconciliation."""
     messages, stop_reason = journal.messages(batch.number), end.stop_reason
     summary = summary_of(
         batch, counted.states, counted.totals, messages, stop_reason=stop_reason, interrupted=end.interrupted
@@ -54,9 +54,9 @@ def summary_after(
 
 
 def default_out(sheet: Path, name: str) -> Path:
-    """Return the path of a sheet's reconciliation if --out is not given: beside the sheet.
+    """Return the path of a sheet's reconciliation if --out is not given: a file beside the sheet.
 
-    `name` is `Sheet.name`: two worksheets of one workbook must not overwrite each other's.
+    `name` is `Sheet.name`. With it, two worksheets of a workbook do not overwrite each other's reconciliation.
     """
     worksheet = name.removeprefix(sheet.name) if name.startswith(sheet.name) else ""
     safe = "".join(c if c.isalnum() or c in " []-_." else "_" for c in worksheet)
@@ -79,7 +79,7 @@ def handed_over(task: SendJob) -> Summary:
 
 
 def left_to_workers(task: SendJob) -> Summary:
-    """Return the summary of a batch that workers continue. Its reconciliation is written when their run is over."""
+    """Return the summary of a batch that workers continue. Its reconciliation is written once their run is over."""
     summary = batch_summary(task.journal, task.batch)
     return replace(summary, exit_code=ExitCode.INTERRUPTED, known=task.known, is_under_way=True)
 
@@ -95,9 +95,10 @@ def write_results(
     for_excel: bool = False,
     reader: Reader = OPERATOR,
 ) -> BatchTotals:
-    """Write the reconciliation of a batch to `out` (a workbook for people if it ends in .xlsx), and the `report`.
+    """Write the reconciliation of a batch to `out`, and the page to `report`. Return the totals.
 
-    Return the totals. A table alone is written piece by piece, so a large batch is never in memory as a whole.
+    If `out` ends in .xlsx, the reconciliation is a workbook for people. Any other table is written piece by piece if no
+    report is asked for, so a large batch is never in memory as a whole.
     """
     is_workbook = out is not None and table_format(out).ending == ".xlsx"
     if out is not None and not is_workbook and report is None:
@@ -123,10 +124,10 @@ def _write_table(pieces: Iterable[pl.DataFrame], out: Path, *, for_excel: bool) 
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """The files that a submission writes: `out` is the reconciliation; `is_out_named` if a person named it.
+    """The files that a submission writes. None as a path: that file is not written.
 
-    `for_excel`: a CSV file that Excel opens correctly. `rejects` gets the rows of a refused sheet; `report` is the
-    page. None: not written.
+    `out` is the reconciliation, and `is_out_named` says that a person named it. `for_excel` writes a CSV file that
+    Excel opens correctly. `rejects` gets the rows of a refused sheet. `report` is the page about the batch.
     """
 
     out: Path
@@ -136,7 +137,7 @@ class ResultFiles:
     report: Path | None = None
 
     def check(self, guard: OutputGuard, submission: Submission) -> None:
-        """Raise `OutputError` unless every result may be written to its path."""
+        """Raise `OutputError` unless every result file may be written to its path."""
         guard.check(
             RequestedOutput(
                 "--out" if self.is_out_named else say("The reconciliation"),

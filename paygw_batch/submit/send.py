@@ -1,4 +1,4 @@
-"""Sends the due rows of a batch, and returns the batch's state afterwards."""
+"""Sends the due rows of a batch, or follows the workers that send them."""
 
 import asyncio
 import shutil
@@ -32,9 +32,9 @@ from paygw_batch.settings.configuration import Settings
 from paygw_batch.submit.notices import expect_end, tell_of_disk, tell_of_key
 
 LOOK_EVERY_S = 0.5
-"""The shortest interval between two looks at the run."""
+"""The shortest time in seconds between two looks at a run of workers."""
 _LOOK_SHARE = 0.05
-"""The largest share of the time spent counting: a large batch is counted less often."""
+"""The largest share of the time that is spent counting. A large batch is therefore counted less often."""
 OUTCOME_OF_STATE = {
     State.PAID: OutcomeKind.PAID,
     State.ACCEPTED: OutcomeKind.ACCEPTED,
@@ -43,23 +43,23 @@ OUTCOME_OF_STATE = {
 }
 
 Counted = Callable[[Mapping[OutcomeKind, int]], None]
-"""Receives the number of a run's rows with each outcome so far."""
+"""A function that receives the number of a run's rows with each outcome so far."""
 
 
 class Drained(Protocol):
-    """A run that can be asked to start no new rows. `goes_on`: others continue it all the same."""
+    """A run that can be asked to start no new rows. `goes_on` says that others continue the run all the same."""
 
     goes_on: bool
 
     def drain(self) -> None:
-        """Start no new row; the run waits for the rows in flight."""
+        """Start no new row. The run then waits for the rows in flight."""
         ...
 
 
 class _Following:
-    """Follows a run until it is over or no worker is alive.
+    """Follows a run of workers until it is over, or no worker is alive.
 
-    If drained, it stops the run for all workers, or leaves the run to them.
+    When drained, it stops the run for all workers, or leaves the run to them if `goes_on`.
     """
 
     def __init__(self, task: SendJob, run: RunOfWorkers, counted: Counted) -> None:
@@ -69,7 +69,7 @@ class _Following:
         self._drained = asyncio.Event()
 
     def drain(self) -> None:
-        """Stop the run for all workers, or leave it to them, at the next look."""
+        """At the next look, stop the run for all workers, or leave it to them."""
         self._drained.set()
 
     async def follow(self, watch: Callable[[Drained], None]) -> RunEnd:
@@ -97,7 +97,7 @@ class _Following:
             await asyncio.wait_for(self._drained.wait(), wait_s)
 
     def _count(self) -> int:
-        """Report the number of rows with each outcome since the start to `counted`; return the number sent."""
+        """Pass the number of rows with each outcome since the start to `counted`, and return the number sent."""
         now = self._states()
         counts = {kind: max(0, now[state] - self._before[state]) for state, kind in OUTCOME_OF_STATE.items()}
         self._counted(counts)
@@ -111,19 +111,19 @@ class _Following:
 
 
 _JOURNAL_BYTES_A_ROW = 1024
-"""A paid row adds 690 bytes to a journal; a reply that has to be kept adds its own length."""
+"""The bytes for a row in the journal. A paid row adds 690; a reply that is kept adds its own length."""
 _LOG_BYTES_A_ROW = 16 * 1024
 _MAX_LOG_BYTES = 8 * 2**20
-"""The write-ahead log beside the journal takes four pages a row in small commits, and reaches about 4 MiB."""
+"""The room for the write-ahead log, which takes four pages a row in small commits, and reaches about 4 MiB."""
 TAKE_IN_EVERY_S = 2.0
-"""How often a run records the notifications that have arrived."""
+"""The interval in seconds at which a run records the notifications that have arrived."""
 
 Watch = Callable[[Drained], None]
-"""Receives the engine (or the workers' run) in its event loop before it starts, so that the caller can drain it."""
+"""A function that receives the engine, or the workers' run, in its event loop before it starts, to drain it later."""
 
 
 WaitForRoom = Callable[[], Awaitable[None]]
-"""Waits until the receiver of outcomes has room for more."""
+"""A function that waits until the receiver of outcomes has room for more."""
 
 
 def send(
@@ -135,13 +135,13 @@ def send(
     counted: Counted = lambda _counts: None,
     begin: Callable[[], None] = lambda: None,
 ) -> RunEnd:
-    """Send the due rows of the batch, or follow the workers that send them, and return how that ended.
+    """Send the due rows of a batch, or follow the workers that send them, and return how the run ended.
 
-    The event loop starts and ends here. `wait_for_room` is awaited before requests are prepared: meanwhile no further
-    row is signed, and nothing in flight is held up. `counted` gets the workers' outcomes; `begin` is called before
-    workers can have the batch.
+    The event loop starts and ends here. `wait_for_room` is awaited before requests are prepared: no further row is
+    signed meanwhile, and rows in flight are not delayed. `counted` gets the outcomes of workers. `begin` is called
+    before workers can have the batch.
 
-    Raises the error that ended it, after passing `progress` every outcome that the journal could not record.
+    Raises the error that ended the run. Outcomes that the journal could not record are passed to `progress` before.
     """
     choices, due = task.choices, task.journal.tallies(task.batch.number, kind=TallyKind.DUE)
     if not due:
@@ -156,12 +156,12 @@ def send(
     expect_end(task.settings, task.journal, task.batch, progress.note)
     tell_of_key(task.settings, task.connection.signing.signer.key, progress.note)
     if (gate := task.journal.gate()) is not None:
-        with closing(gate):  # even if not opened: it may have a connection
+        with closing(gate):  # the gate may have a connection even if it could not be opened
             gate.open()
     if choices.sent_by is not SentBy.THIS_PROCESS and choices.first is None:
         waits = choices.sent_by is SentBy.WORKERS_LATER
-        # None: no worker was offered the batch, and the write lock is still ours. Only then may this process send it
-        # too; otherwise two processes would send the same rows.
+        # None means that no worker was offered the batch, and that this process still has the write lock. Only then may
+        # it send the batch itself. Otherwise two processes would send the same rows.
         run = _handed_over(task, waits=waits, begin=begin)
         if run is not None and waits:
             if not run.has_workers():
@@ -182,7 +182,7 @@ def send(
 
 
 def _end_of_workers(task: SendJob, watch: Watch, counted: Counted) -> RunEnd:
-    """Follow the workers with a batch's last rows in flight, when nothing else is due; return the end."""
+    """Follow the workers that have a batch's last rows in flight, and return how the run ended. Nothing else is due."""
     is_sent = (
         task.choices.sent_by in {SentBy.WORKERS_IF_ANY, SentBy.WORKERS_UNATTENDED}
         and task.settings.journal.url is not None
@@ -195,7 +195,7 @@ def _end_of_workers(task: SendJob, watch: Watch, counted: Counted) -> RunEnd:
 
 
 def _handed_over(task: SendJob, *, waits: bool, begin: Callable[[], None]) -> RunOfWorkers | None:
-    """Hand a batch over to workers, and call one; None if none is alive and the batch does not wait."""
+    """Give a batch to the workers, and call one. None: no worker is alive, and the batch does not wait for one."""
     if (url := task.settings.journal.url) is None:
         return None
     begin()
@@ -206,16 +206,16 @@ def _handed_over(task: SendJob, *, waits: bool, begin: Callable[[], None]) -> Ru
 
 
 def require_sendable(task: SendJob, countries: set[str]) -> None:
-    """Raise `ConfigurationError` unless everything that rows of these countries need is configured."""
+    """Raise `ConfigurationError` unless the configuration has all keys that rows of these countries need."""
     if operation_of(task.rules).name != task.batch.operation:
         raise InternalError(f"batch {task.batch.batch} was about to be sent as another operation than its own")
     require_complete(task.settings, task.rules, countries)
 
 
 def wrong_clock(task: SendJob) -> str | None:
-    """Return why this machine's clock forbids sending, or None.
+    """Return why the clock of this machine forbids sending, or None.
 
-    An attempt recorded too early would leave its quarantine too early once the clock is right again.
+    An attempt that is recorded with too early a time would leave quarantine too early, once the clock is right again.
     """
     wrong = JournalClock.read(task.journal, utc_now()).behind_sentence(at_most_s=MAX_AHEAD_S)
     return (
@@ -224,10 +224,7 @@ def wrong_clock(task: SendJob) -> str | None:
 
 
 def lacking_room(settings: Settings, rows: int) -> str | None:
-    """Return why the journal's disk has no room to send this number of rows, or None.
-
-    A disk that fills up during a run leaves the rows in flight in doubt.
-    """
+    """Return why the journal's disk has no room for sending this number of rows, or None."""
     if settings.journal.url is not None:
         return None
     needed = rows * _JOURNAL_BYTES_A_ROW + min(rows * _LOG_BYTES_A_ROW, _MAX_LOG_BYTES)
@@ -243,7 +240,7 @@ def lacking_room(settings: Settings, rows: int) -> str | None:
 
 
 def free_bytes(settings: Settings) -> int:
-    """Return the free bytes on the disk of a journal file, existing or future."""
+    """Return the free bytes on the disk of the journal's file, which need not exist yet."""
     folder = settings.journal_path().parent
     return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
 
@@ -257,9 +254,9 @@ def send_rows(
     *,
     wait_for_room: WaitForRoom | None = None,
 ) -> RunEnd:
-    """Send the batch's due rows (`due_rows` of them) with an engine, and return how that ended; raises as `send`.
+    """Send the batch's due rows (`due_rows` of them) with an engine, and return how the run ended.
 
-    `dates` sees every reply.
+    `dates` is shown every reply. Raises as `send` does.
     """
     sent_at_most = due_rows if task.choices.first is None else min(task.choices.first, due_rows)
     progress.started(sent_at_most)
@@ -284,8 +281,8 @@ def send_rows(
     ):
         end = runner.run(run(engine_journal))
     if end.failure is not None:
-        # These answers came when the journal could no longer be written, and only this note has them. The next run
-        # finds the rows in doubt, and a person then needs this word, or the gateway's.
+        # These answers came when the journal could no longer be written, so they are only in this note. The next run
+        # finds the rows in doubt, and a person then needs the note, or a statement of the gateway.
         for order_id, kind in end.unrecorded:
             state = state_words(kind.value)
             progress.note(
@@ -340,7 +337,7 @@ async def _run(
 
 
 async def _take_in_at_intervals(journal: EngineJournal, words: Mapping[str, OutcomeKind]) -> None:
-    """Record notifications while the run lasts. If the journal cannot write, the engine fails too."""
+    """Record notifications while the run lasts. If the journal cannot write them, the engine fails too."""
     with suppress(JournalError):
         while True:
             await asyncio.sleep(TAKE_IN_EVERY_S)
@@ -348,7 +345,7 @@ async def _take_in_at_intervals(journal: EngineJournal, words: Mapping[str, Outc
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the faster event loop if it is installed."""
+    """Return the factory of uvloop's faster event loop, or None if uvloop is not installed."""
     try:
         import uvloop  # noqa: PLC0415 (an extra)
     except ImportError:

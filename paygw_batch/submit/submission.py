@@ -53,7 +53,7 @@ from paygw_batch.submit.plan import LookBack, Plan, plan_submission
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A sheet as it was given, read and validated, a person's choices for it, and the file of its approved plan."""
+    """A sheet that was read and validated, the choices of a person for it, and the path of its approved plan."""
 
     given: GivenSheet
     validated: Validated
@@ -62,7 +62,7 @@ class Submission:
 
     @classmethod
     def read(cls, given: GivenSheet, choices: Choices, plan: Path) -> Self:
-        """Return the submission of a sheet, read now. Raises `SheetQuestion` if a question is open."""
+        """Read a sheet, and return its submission. Raises `SheetQuestion` if a question about reading it is open."""
         return cls(given, given.validated(), choices, plan)
 
     @property
@@ -72,8 +72,8 @@ class Submission:
 
     @property
     def typed(self) -> str:
-        """The sheet as written in a command, with the options that say how to read it."""
-        # Nobody typed the path of a sheet that is kept under another name.
+        """The sheet as typed in a command, with the options that say how to read it."""
+        # Nobody typed the path of a sheet that is stored under another name.
         return "SHEET" if self.given.file else shlex.join([str(self.given.path), *self.given.reading.words])
 
     @property
@@ -82,20 +82,20 @@ class Submission:
         return differences(self.choices.expected, self.validated.totals)
 
     def require_allowed(self) -> None:
-        """Raise `SheetError` unless it has the expected totals, and `ConfigurationError` for a key that it needs."""
+        """Raise `SheetError` for other totals than expected, and `ConfigurationError` for a missing key."""
         if wrong := self.wrong_totals:
             raise SheetError(" ".join(wrong), hint=say("Nothing was sent. Make sure that this is the right sheet."))
         self.require_complete()
 
     def require_complete(self) -> None:
-        """Raise `ConfigurationError` naming every key that sending its rows still needs."""
+        """Raise `ConfigurationError` with every missing key that is needed to send the sheet's rows."""
         valid = self.validated.counts.filter("valid")
         require_complete(self.given.settings, self.given.rules, set(valid["country"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Shows the plan, says a sentence, asks a question. By default nobody is there, and the answer is "no"."""
+    """Shows a plan, says sentences and asks questions. By default nobody is there, and every answer is "no"."""
 
     show: Callable[[Plan], None] = lambda _plan: None
     say: Tell = lambda _sentence: None
@@ -104,9 +104,9 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class RefusedSheet:
-    """A sheet that was not sent at all, for its defects or because nobody answered the `question` that it leaves.
+    """A sheet of which nothing was sent, because of its defects or because nobody answered its `question`.
 
-    `states` counts its rows; those known to the journal keep their state.
+    `states` counts the sheet's rows by state. Rows that the journal knows keep their state.
     """
 
     plan: Plan
@@ -121,9 +121,9 @@ def plan_sheet(
     as_of: datetime | None = None,
     memory: ComparisonMemory | None = None,
 ) -> Plan:
-    """Compare a sheet with the journal, by the settings and the wall clock, without writing anything.
+    """Compare a sheet with the journal, using the settings and the wall clock. This writes nothing.
 
-    With `as_of`, look-alikes and repeats are those found at that time. `memory` is as in `compare_sheet`.
+    With `as_of`, look-alikes and repeats are those of that time. `memory` is as in `compare_sheet`.
     """
     settings = submission.given.settings
     return plan_submission(
@@ -139,9 +139,9 @@ def plan_sheet(
 
 
 def preview(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
-    """Yield every row of the sheet in its present state, part by part: `country, currency, amount, state`.
+    """Yield every row of the sheet with its present state, part by part: `country, currency, amount, state`.
 
-    Rows that are `ready` would be sent.
+    Rows in the state `ready` would be sent.
     """
     if plan.existing is not None:
         yield from reconciled(journal, plan.existing, minor_units)
@@ -157,7 +157,7 @@ def preview(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int]) 
 
 
 def refused_for_defects(submission: Submission, plan: Plan, journal: JournalReader) -> RefusedSheet | None:
-    """Return the refusal of a sheet for its defects; None if it has none, or they may be left out.
+    """Return the refusal of a sheet because of its defects. None: it has none, or its bad rows may be left out.
 
     A defect of the whole sheet (row 0) cannot be left out.
     """
@@ -175,7 +175,7 @@ def refused_for_questions(
     *,
     approved: Sequence[str] = (),
 ) -> RefusedSheet | None:
-    """Return the refusal of a sheet that leaves a question; None if it leaves none, or a person answers them all.
+    """Return the refusal of a sheet because of a question. None: it leaves none, or a person answers all of them.
 
     `approved` has the keys of the questions that the approved plan answers.
     """
@@ -215,9 +215,9 @@ def draft_plan(
     *,
     against: str | None = None,
 ) -> Prepared | RefusedSheet:
-    """Return the unsigned plan of a sheet, without writing it anywhere.
+    """Return the unsigned plan of a sheet. This writes nothing.
 
-    `against` names another batch to compare with: it adds findings, and removes none.
+    `against` names one more batch to compare the sheet with. It adds findings, and removes none.
     """
     now = utc_now()
     plan = plan_sheet(submission, journal, as_of=now)
@@ -242,7 +242,7 @@ def draft_plan(
 
 
 def planned_content(submission: Submission, plan: Plan, journal: JournalReader) -> tuple[Content, str]:
-    """Return a planned sheet's payments, from the configured endpoint and journal, and the list of its people."""
+    """Return the payments of a planned sheet, for the configured endpoint and journal, and the list of its people."""
     return content_and_people(
         plan.validated,
         plan.sent_before,
@@ -254,19 +254,19 @@ def planned_content(submission: Submission, plan: Plan, journal: JournalReader) 
 
 
 def plan_findings(submission: Submission, plan: Plan, journal: JournalReader, *, against: str) -> list[PlanFinding]:
-    """Return everything about a sheet that an approver has to see. A submission computes it again.
+    """Return all findings about a sheet that an approver has to see. Submitting the sheet computes them again.
 
-    `against` is the id of a batch to compare with; empty: none.
+    `against` is the id of a batch to compare with; empty for none.
     """
     sheet = submission.given
     minor_units, share = minor_units_of(sheet.rules), Decimal(str(sheet.settings.approval.changed_share))
     changes = _changes(plan, journal, against or None, share, minor_units)
     warnings = _warnings(plan)
     codes = {question.code for question in plan.questions}
-    # The maker had to confirm these, so they come first.
+    # The maker had to confirm these findings, so they come first.
     answered = [warning for warning in warnings if warning.code in codes]
     other_warnings = [warning for warning in warnings if warning.code not in codes]
-    encoding = plan.validated.sheet.encoding  # one that somebody had to name: a different one yields different names
+    encoding = plan.validated.sheet.encoding  # somebody had to name this encoding, and another one yields other names
     read_as = [PlanFinding(row=0, code=READ_AS, value=encoding)] if encoding else []
     read_as += [
         PlanFinding(row=0, code=SPELLED, column=heading, value=text, becomes=meaning, rows=rows)
@@ -276,10 +276,11 @@ def plan_findings(submission: Submission, plan: Plan, journal: JournalReader, *,
 
 
 def require_true_findings(document: PlanDocument, submission: Submission, journal: JournalReader) -> None:
-    """Recompute a plan's findings as of its creation; raise `ApprovalError` unless they are exactly its own.
+    """Raise `ApprovalError` unless the findings of a plan are exactly those that the sheet had when the plan was made.
 
-    Payments made since then count too. The findings are in the plan's language, for which the sheet is read again if
-    necessary, so a sentence that the maker wrote by hand does not match.
+    The findings are computed again, with days counted from that time; payments since then count too. They are in the
+    plan's language, for which the sheet is read again if necessary. A sentence that the maker wrote by hand therefore
+    does not match.
     """
     is_known = not document.against or journal.batch(document.against) is not None
     if document.language not in languages() or not is_known:
@@ -302,7 +303,7 @@ def _found_again(
 
 
 def own_view(document: PlanDocument, submission: Submission, journal: JournalReader) -> PlanDocument:
-    """Return a plan with its approver's own findings from sheet and journal, in the current language.
+    """Return a plan with the findings that its approver computes from sheet and journal, in the current language.
 
     Raises `ApprovalError` if the plan is for another sheet, lacks a finding, or has one too many.
     """
@@ -314,7 +315,7 @@ def own_view(document: PlanDocument, submission: Submission, journal: JournalRea
 
 
 def _corrected(plan: Plan, sheet: GivenSheet) -> list[PlanFinding]:
-    """Return every left-out row, with by whom and why, followed by the other changes since the upload."""
+    """Return a finding for every left-out row, with its reasons, and then for other changes since the upload."""
     mending = sheet.reading.mending
     by_person = {} if mending is None else {row.row: row for row in mending.left_out}
     reasons = plan.validated.defects.group_by("row").agg(
@@ -331,7 +332,7 @@ def _corrected(plan: Plan, sheet: GivenSheet) -> list[PlanFinding]:
 
 
 def _corrections(sheet: GivenSheet, headers: Mapping[str, str]) -> Iterator[PlanFinding]:
-    """Yield a finding for each heading that was given another meaning, and for each corrected cell."""
+    """Yield a finding for each heading that a person gave another meaning, and for each corrected cell."""
     mending = sheet.reading.mending
     if mending is None:
         return
@@ -367,11 +368,11 @@ _PAYEE = (
     pl.coalesce("account_number", "phone").fill_null("").alias("account"),
     *(pl.col(name).fill_null("") for name in ("amount", "currency")),
 )
-"""Whom a row of a sheet pays, as in a finding."""
+"""The columns of a finding about the payment of a row."""
 
 
 def _warnings(plan: Plan) -> list[PlanFinding]:
-    """Return the validation's warnings. They may quote the sheet, like its own defects."""
+    """Return a finding for each warning of the validation. Warnings may quote the sheet, as defects do."""
     payees = plan.validated.rows.select("row", *_PAYEE)
     warnings = plan.warnings_in_full.select("row", "column", "value", "code", "message")
     lines = warnings.join(payees, on="row", how="left", maintain_order="left")
@@ -379,7 +380,7 @@ def _warnings(plan: Plan) -> list[PlanFinding]:
 
 
 def _sent_before(plan: Plan, journal: JournalReader) -> list[PlanFinding]:
-    """Return a finding for each row that was sent before, and is not sent again."""
+    """Return a finding for each row that was sent before and is not sent again."""
     known = {row.row: row for row in plan.sent_before}
     if not known:
         return []
@@ -400,10 +401,10 @@ def _sent_before(plan: Plan, journal: JournalReader) -> list[PlanFinding]:
 def _changes(
     plan: Plan, journal: JournalReader, against: str | None, share: Decimal, minor_units: Mapping[str, int]
 ) -> list[PlanFinding]:
-    """Return how a sheet differs from all earlier payments of its operation, and since when its accounts are known."""
+    """Return the differences of a sheet from earlier payments of its operation, and since when accounts are known."""
     validated = plan.validated
     same = [record for record in journal.batches() if record.operation == validated.sheet.operation]
-    # Nothing of forgotten people is left to compare with, so they count as new.
+    # Nothing of forgotten people remains to compare with, so they count as new.
     earlier = [
         record for record in same if record.batch != validated.batch and journal.forgotten(record.number) is None
     ]
@@ -439,7 +440,7 @@ def _compared(comparison: Comparison) -> PlanFinding:
 
 
 def _known_since(comparison: Comparison) -> list[PlanFinding]:
-    """Return a finding for each day on which accounts of the sheet were first paid, with row ranges."""
+    """Return a finding for each day on which accounts of the sheet were first paid, with the ranges of their rows."""
     days: dict[str, list[int]] = {}
     for row, day in sorted(comparison.known_since.items()):
         days.setdefault(day, []).append(row)

@@ -1,7 +1,7 @@
-"""Submits a sheet (plan -> approve -> open -> send), and continues a batch from the journal alone.
+"""Submits a sheet (plan, approve, open, send), and continues a batch from the journal alone.
 
-The caller passes in the function that sends (with a progress bar, or a queue of outcomes). Rejected rows are released
-on one person's word or by two people's order.
+The caller passes the function that sends, for example with a progress bar or with a queue of outcomes. Rejected rows
+are released on the decision of one person, or by an order of two people.
 """
 
 import shlex
@@ -53,9 +53,9 @@ def submit_sheet(
     conversation: Conversation,
     send: Callable[[SendJob, Plan], T],
 ) -> T | RefusedSheet:
-    """Open the sheet's batch, or find it already open, and `send` its due rows.
+    """Open the batch of a sheet, or find it already open, and `send` its due rows.
 
-    Raises `ApprovalError` if a new batch is not approved; nothing has been written by then.
+    Raises `ApprovalError` if a new batch is not approved. Nothing has been written by then.
     """
     sheet, choices, plan = submission.given, submission.choices, plan_sheet(submission, journal)
     conversation.show(plan)
@@ -91,7 +91,7 @@ def with_warnings_told(summary: Summary, plan: Plan) -> Summary:
 
 
 def refused_summary(refused: RefusedSheet, submission: Submission) -> Summary:
-    """Return the summary of a refused sheet; if the submission is strict, warnings count as defects."""
+    """Return the summary of a refused sheet. In a strict submission, warnings count as defects."""
     plan, validated = refused.plan, refused.plan.validated
     summary = Summary(
         ExitCode.DEFECTS,
@@ -144,8 +144,8 @@ def continued_batch(
     *,
     wait: bool = False,
 ) -> Iterator[SendJob]:
-    """Hold the journal and the connection to the gateway for the batch that `find` returns."""
-    signer_key(settings, environ)  # reports an unusable key before the journal is touched
+    """Yield the batch that `find` returns as a job to send, with the journal held and the gateway ready."""
+    signer_key(settings, environ)  # an unusable key is reported before the journal is opened
     with run_journal(settings, command, tell, wait=wait) as journal:
         record = find(journal)
         require_remembered(journal, record)
@@ -155,7 +155,10 @@ def continued_batch(
 
 
 def unfinished_batch(journal: JournalReader) -> BatchRecord:
-    """Return the only batch with rows to send, or the newest batch if none has any. Raises `UsageError`."""
+    """Return the only batch with rows to send, or the newest batch if no batch has any.
+
+    Raises `UsageError` if several batches have rows to send, or if the journal has no batch.
+    """
     records = journal.batches()
     unfinished = [record for record in records if journal.tallies(record.number, kind=TallyKind.DUE)]
     if len(unfinished) == 1:
@@ -176,17 +179,17 @@ def unfinished_batch(journal: JournalReader) -> BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedRows:
-    """The number of released rows, and a sentence for each row that must wait: why, and until when."""
+    """The number of released rows, and a sentence for each row that must wait: why it waits, and until when."""
 
     rows: int
     waiting: Sequence[str]
 
 
 def release_rejected(task: SendJob, rows: Sequence[int], by: str, *, order: SignedOrder | None = None) -> ReleasedRows:
-    """Release a batch's rejected rows (all, or those named) for another attempt, as `by` decided.
+    """Release the rejected rows of a batch (all, or those named) for another attempt, as `by` decided.
 
-    The journal keeps `order`, the signed order that asks for this. Raises `UsageError` if a named row may not be
-    released, and then releases none.
+    The journal keeps `order`, the signed order to do this. Raises `UsageError` if a named row may not be released; no
+    row is released then.
     """
     settings, journal, batch = task.settings, task.journal, task.batch
     quarantine_h = settings.submission.quarantine_h
@@ -195,8 +198,8 @@ def release_rejected(task: SendJob, rows: Sequence[int], by: str, *, order: Sign
     countries = {tally.country for tally in journal.tallies(batch.number) if tally.state in to_send}
     require_complete(settings, task.rules, countries)
     now = utc_now()
-    # A row that only a person called rejected may still be paid until its quarantine is over. The journal keeps every
-    # row back whose attempt was sent after `cutoff`.
+    # A row that only a person called rejected may still be paid until its quarantine is over. The journal therefore
+    # releases no row whose attempt was sent after `cutoff`.
     quarantine = JournalClock.read(journal, now).quarantine(quarantine_h)
     released = journal.release(
         batch.number,
@@ -213,7 +216,7 @@ def release_rejected(task: SendJob, rows: Sequence[int], by: str, *, order: Sign
 
 @dataclass(frozen=True, slots=True)
 class RejectedRows:
-    """The first rejected rows of a batch. `opens` says, by row, when those that must wait may be released."""
+    """The first rejected rows of a batch. For rows that must wait, `opens` has the time of their release."""
 
     rows: Sequence[RowState]
     opens: Mapping[int, str]
@@ -221,7 +224,7 @@ class RejectedRows:
 
 
 def rejected_rows(settings: Settings, journal: JournalReader, record: BatchRecord, *, limit: int) -> RejectedRows:
-    """Return up to `limit` rejected rows of a batch, in the sheet's order."""
+    """Return up to `limit` rejected rows of a batch, in the order of the sheet."""
     rejected = list(journal.rows(record.number, states={State.REJECTED}, limit=limit + 1))
     now = utc_now()
     quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
@@ -241,7 +244,7 @@ def releasable_rows(settings: Settings, journal: JournalReader, record: BatchRec
 
 
 def release_by_order(task: SendJob, order: RowOrder, by: str) -> ReleasedRows:
-    """Release the rows named by two people's order, once. Raises `ApprovalError`, and then releases none."""
+    """Release, once, the rows that an order of two people names. Raises `ApprovalError`, and then releases no row."""
     policy, endpoint = required_policy(task.settings), task.settings.endpoint()
     in_force = order_in_force(order, task.journal, policy, utc_now(), by=by, endpoint=endpoint)
     if in_force.batch != task.batch:
