@@ -1,1 +1,1 @@
-"""What becomes of rows afterwards: evidence, statements, release, and asking the gateway again."""
+"""Settles rows after a run: evidence, statements, orders, release, and asking the gateway again."""

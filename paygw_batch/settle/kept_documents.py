@@ -1,9 +1,8 @@
-"""Checks the signed orders in a journal: their signatures, and the facts that they led to.
+"""Checks the signed orders that a journal keeps, and withdraws signed plans and orders.
 
-Also withdraws signed plans and orders, by a person's signed statement.
-
-The journal keeps the withdrawal under the digest of the document's signed text, so it applies to every copy, whatever
-its approvals. A document that was already used cannot be withdrawn.
+A check covers the signatures of an order, and the facts to which the order led. A withdrawal is a person's statement,
+signed unless it was made on a page. The journal keeps it under the digest of the document's signed text, so it applies
+to every copy, whatever approvals a copy has. A document that was already used cannot be withdrawn.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,20 +27,20 @@ _READER: TypeAdapter[_Kept] = TypeAdapter(Annotated[_Kept, Field(discriminator="
 _FORGOTTEN = "forgotten"
 
 _Deed = tuple[str, int | None, int | None, str, str]
-"""Batch, row, attempt, kind of fact, and a settlement's evidence; other facts have none."""
+"""The batch, row, attempt and kind of a fact, and the evidence of a settlement; other facts have no evidence."""
 
 
 def check_kept_orders(journal: JournalReader) -> int:
-    """Return the number of signed orders in the journal. Raises `JournalCorrupt` if one is not genuine.
+    """Return the number of signed orders in the journal. Raises `JournalCorrupt` if an order is not genuine.
 
-    Each must be signed by the keys that it names, be about this journal and its batch, and have led to the facts that
-    it asks for. Today's configured keys do not matter for a past order.
+    Each order must be signed by the keys that it names, be about this journal and its batch, and have led to the facts
+    that it asks for. The keys that are configured now do not matter for a past order.
     """
     records, count = journal.batches(), 0
     for name in dict.fromkeys(("", *(record.batch for record in records))):
         if not (texts := journal.signed_orders(name)):
             continue
-        # An order to forget is kept under no batch, and its facts are in each of its batches.
+        # The journal keeps an order to forget people under no batch; the facts of the order are in each of its batches.
         own = [record for record in records if name in {"", record.batch}]
         done = [(entry.order, _deed_of(batch, entry)) for batch in own for entry in journal.history(batch.number)]
         for text in texts:
@@ -51,7 +50,7 @@ def check_kept_orders(journal: JournalReader) -> int:
 
 
 def is_kept(journal: JournalReader, order: Order) -> bool:
-    """Whether the journal keeps an order, with any approvals: it was carried out."""
+    """Return whether the journal keeps an order, with any approvals. If so, the order was carried out."""
     digest = order.digest()
     return any(_order_of(text, order.batch).digest() == digest for text in journal.signed_orders(order.batch))
 
@@ -64,7 +63,7 @@ def _order_of(text: str, batch: str) -> _Kept:
 
 
 def _check(order: _Kept, batch: str, journal_id: str, done: Sequence[tuple[str, _Deed]]) -> None:
-    """Raise `JournalCorrupt` unless an order is genuine; `done` are the facts that name orders, with their digests."""
+    """Raise `JournalCorrupt` unless an order is genuine. `done` has facts, each with the digest of its order."""
     digest, deeds = order.digest(), set(_deeds(order))
     names = {"order": digest[:16], "batch": batch or "-"}
     if not _is_signed_by_its_keys(order):
@@ -88,9 +87,9 @@ def _check(order: _Kept, batch: str, journal_id: str, done: Sequence[tuple[str, 
 
 
 def _is_signed_by_its_keys(document: SignedDocument) -> bool:
-    """Whether the maker and every approver signed a document, each with a different one of the keys that it names.
+    """Return whether the maker and every approver signed a document, each with a different key of those that it names.
 
-    The owners of the keys are not checked: past documents were judged when they were carried out.
+    The owners of the keys are not checked, because past documents were judged when they were carried out.
     """
     signed_by = {document.maker: (document.signature, "")}
     signed_by |= {approval.key: (approval.signature, approval.approved_at) for approval in document.approvals}
@@ -125,26 +124,26 @@ def _deed_of(record: BatchRecord, entry: HistoryEntry) -> _Deed:
 
 
 class WithdrawalDocument(SignedPart):
-    """A withdrawal as the journal keeps it. `key` and `signature` are empty if it was made on a page."""
+    """A withdrawal as the journal keeps it. `key` and `signature` are empty if the withdrawal was made on a page."""
 
     document: Literal["paygw-batch withdrawal 1"] = "paygw-batch withdrawal 1"
     journal: str
     sha256: str
-    """The digest of the text that the maker of the withdrawn document signed."""
+    """The digest of the signed text of the withdrawn document."""
     by: str
     at: str
     key: str
     signature: str
 
     def signed_text(self) -> bytes:
-        """Return the text that the signature covers: everything but the signature."""
+        """Return the text that the signature covers: every value except the signature."""
         return signed_bytes(self.document, self.model_dump(exclude={"signature"}))
 
 
 def withdrawn_with(document: SignedDocument, key: ApprovalKey, people: People, now: datetime) -> Withdrawal:
-    """Return the withdrawal of a document, signed by its maker or by anyone who may approve.
+    """Return the withdrawal of a document, signed by the document's maker or by anyone who may approve.
 
-    Raises `ApprovalError` for anyone else's key.
+    Raises `ApprovalError` for the key of anyone else.
     """
     owner = people.owner_of(key.public)
     maker = read_own_spelling(document.maker)
@@ -159,7 +158,7 @@ def withdrawn_with(document: SignedDocument, key: ApprovalKey, people: People, n
 
 
 def withdrawn_at_a_page(document: SignedDocument, name: str, now: datetime) -> Withdrawal:
-    """Return the withdrawal of a document by a person who is signed in. It pays nothing, so it needs no key."""
+    """Return the withdrawal of a document by a person who is signed in. As it pays nothing, it needs no key."""
     return _withdrawal(document, name, now, None)
 
 
@@ -188,9 +187,9 @@ def require_unused(document: SignedDocument, journal: JournalReader) -> None:
 
 
 def check_kept_withdrawals(journal: JournalReader) -> int:
-    """Return the number of withdrawals in the journal. Raises `JournalCorrupt` if one is not genuine.
+    """Return the number of withdrawals in the journal. Raises `JournalCorrupt` if a withdrawal is not genuine.
 
-    Today's configured keys do not matter for a past withdrawal.
+    The keys that are configured now do not matter for a past withdrawal.
     """
     journal_id, withdrawals = journal.head().journal_id, journal.withdrawals()
     for entry in withdrawals:

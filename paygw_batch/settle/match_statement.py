@@ -1,11 +1,12 @@
-"""Compares a statement with a batch: the rows it settles, the lines that agree, and every line that does not match.
+"""Compares a statement with a batch: the rows that it settles, the lines that agree, and the lines that do not match.
 
-A statement is a claim about money, so nothing is guessed: a line is only used if its order id, amount and currency are
-those of a row's latest attempt. A row that the statement does not mention stays as it is: absence is not evidence.
+A statement is a claim about money, so nothing is guessed: a line is used only if its order id, amount and currency are
+those of a row's latest attempt. A row that the statement does not mention is left unchanged, because absence is no
+evidence.
 
-An order id may have served several attempts. A line settles a row only if it can be about the latest: because there is
-no other, or because its time says so (`line_time`). A line about an order that could still be sent, or that was
-never sent from here, holds the row, in any batch: `contrary` has the line.
+An order id may have served several attempts. A line settles a row only if it can be about the latest attempt: because
+there is no other, or because the line's time says so (`line_time`). A line about an order that could still be sent, or
+that was never sent from here, holds the order's row, in any batch. Such lines are in `contrary`.
 """
 
 from collections import Counter, defaultdict
@@ -61,7 +62,7 @@ _AGREES: Mapping[State, frozenset[Resolution]] = {
     State.READY: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
     State.REPLACED: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
 }
-"""The resolutions of a statement that agree with the journal, by the state of a row already settled."""
+"""The resolutions in a statement that agree with the journal, by the state of a row that is already settled."""
 _OF_ANSWER: Mapping[str, OutcomeKind] = {"paid": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
 _MAY_BE_SENT = frozenset({State.READY, State.REJECTED}) | _UNSETTLED
 """The states from which a run may send a row, at once or after a person's decision."""
@@ -83,9 +84,9 @@ DO_NOT_SEND = mark("The payee may have the money: do not send it again, and ask 
 
 @dataclass(frozen=True, slots=True)
 class LineTime:
-    """When a line was true, and of which attempt. `wrong` says why its times cannot be used, if so.
+    """The times at which a line was true, and of the attempt that it is about. `wrong` says why they cannot be used.
 
-    `own` are the times at which the line itself says it was true: the gateway's statement, not a person's.
+    `own` are the times that the line itself states. These come from the gateway, and not from a person.
     """
 
     times: StatedTimes
@@ -95,9 +96,9 @@ class LineTime:
 
 
 def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, true_by: str = "") -> LineTime:
-    """Return the times of a line in a statement that was true `as_of` a time, if one was given.
+    """Return the times of a line. The statement was true `as_of` a time, if a person gave one.
 
-    `true_by` is when the same file was first carried out, empty if it was not: none of its lines can be newer.
+    `true_by` is when the same file was first carried out, or empty. No line of the file can be newer.
     """
     own, sent_at, wrong = read_time(line.time), read_time(line.sent_at), None
     for text, span in ((line.sent_at, sent_at), (line.time, own)):
@@ -123,8 +124,8 @@ def other_attempt_sentence(
 ) -> str | None:
     """Return why a line cannot be about its row's latest attempt, sent at `left_at`; None if it can.
 
-    `came_first`: in the journal's order, its file was read before that attempt was intended. Whatever the clocks said,
-    it cannot know of it.
+    With `came_first`, the journal has the first reading of the file before the intent of that attempt. The file cannot
+    know of the attempt then, whatever the clocks said.
     """
     if came_first:
         return say(
@@ -159,7 +160,7 @@ def _span(time: TimeSpan) -> Span:
 
 
 def other_money_sentence(line: StatementLine, row: RowState, minor_units: int) -> str | None:
-    """Return a sentence if a line and its row disagree about the money; None if they agree."""
+    """Return a sentence if a line and its row disagree about the money, or None if they agree."""
     ours = from_minor(row.minor, minor_units=minor_units)
     if line.currency != row.currency:
         return say(
@@ -186,9 +187,10 @@ def other_money_sentence(line: StatementLine, row: RowState, minor_units: int) -
 
 
 def other_order_sentence(order_id: str, clash: Clash | None, *, is_contrary: bool) -> str | None:
-    """Return why a line matches no order of the batch; None if another batch has the order.
+    """Return why a line matches no order of the batch, or None if another batch has the order.
 
-    `clash` is the order in the journal, None if it has none; `is_contrary` is whether the line holds a row.
+    `clash` is the order in the journal, or None if the journal has no such order. `is_contrary` says that the line
+    holds a row.
     """
     if clash is not None and not is_contrary:
         return None
@@ -213,9 +215,9 @@ def other_order_sentence(order_id: str, clash: Clash | None, *, is_contrary: boo
 
 
 def nearest_order_sentence(line: StatementLine, near: Sequence[RowState], minor_units: Mapping[str, int]) -> str:
-    """Return the question whether a line that matches no order is about one of `near`, whose ids are almost its own.
+    """Return the question whether an unmatched line is about one of `near`, whose order ids are almost its own.
 
-    It settles nothing: which payment is meant is for a person to say.
+    The question settles nothing: only a person can say which payment is meant.
     """
     row = min(near, key=lambda row: other_money_sentence(line, row, minor_units[row.currency]) is not None)
     ours = row.sent_orderid or row.client_orderid
@@ -242,12 +244,15 @@ class StatementDifference:
 class Matched:
     """The result of comparing a statement with one batch.
 
-    `settlements` may be made as they are; `agreeing` lines match the journal; `elsewhere` lines are about orders of
-    other batches; `waiting` rows are still in progress according to the gateway. `silent` rows are in doubt, and not
-    settled by the statement. `contrary` lines, which are also differences, must keep their orders from being sent:
-    evidence for the journal. `attempts` gives the present number of attempts of named instructions that may be sent
-    again, which the journal keeps because the file cannot be about a later one. `standings` are the rows of the
-    settlements as they were compared: a later attempt is not what the statement is about.
+    - `settlements`: decisions that may be made as they are. `standings`: their rows as they were compared, because the
+      statement is not about a later attempt.
+    - `agreeing`, `elsewhere`, `waiting`: the numbers of lines that match the journal, that are about orders of other
+      batches, and whose orders the gateway has not decided.
+    - `silent`: rows in doubt that the statement does not settle.
+    - `contrary`: lines, also among the differences, that must keep their orders from being sent: evidence for the
+      journal.
+    - `attempts`: the present number of attempts of each named instruction that may be sent again. The journal keeps
+      these numbers, because the file cannot be about a later attempt.
     """
 
     settlements: Sequence[Settlement]
@@ -262,7 +267,7 @@ class Matched:
 
 
 class _Nothing(Enum):
-    """Why there is nothing to do about a line."""
+    """The reason why nothing has to be done about a line."""
 
     AGREES = "the journal knows this already"
     ELSEWHERE = "the order belongs to another batch"
@@ -275,8 +280,8 @@ _Reading = Settlement | StatementDifference | _Nothing
 class StatementReader:
     """Reads the lines of one statement for one batch of a journal.
 
-    `words` gives the meaning of each of the gateway's status words, and `minor_units` the decimals of each currency;
-    `as_of` is the time of the whole statement, if a person stated it.
+    `words` has the meanings of the gateway's status words, `minor_units` the decimals of each currency. `as_of` is the
+    time of the whole statement, if a person gave one.
     """
 
     def __init__(
@@ -303,11 +308,11 @@ class StatementReader:
         self._contrary_ids: Collection[str] = ()
 
     def match(self, statement: Statement) -> Matched:
-        """Return the statement's settlements, and every line that does not match."""
+        """Return the settlements of a statement, and every line that does not match."""
         times = Counter(line.order_id for line in statement.lines)
         rows, doubtful = self._rows(times)
         earlier, elsewhere = self._other_orders([order_id for order_id in times if order_id not in rows])
-        # The order ids that an operation other than the batch's uses too.
+        # These order ids are used by another operation, too.
         shared = {clash.client_orderid for clash in self._used(times, but=self._batch.operation)}
         self._first = self._journal.first_reading(statement.sha256)
         self._is_proven = statement.proof.is_proven
@@ -350,7 +355,7 @@ class StatementReader:
         )
 
     def evidence(self, statement: Statement, contrary: Sequence[StatementLine], by: str) -> Sequence[Evidence]:
-        """Return the lines that must keep their orders from being sent, as evidence vouched for by `by`."""
+        """Return the lines that must keep their orders from being sent, as evidence for which `by` vouches."""
         of_file = {"statement": statement.name, "sha256": statement.sha256, "by": by}
         entries = []
         for line in contrary:
@@ -363,7 +368,7 @@ class StatementReader:
         return entries
 
     def meanings(self, statement: Statement) -> Mapping[str, OutcomeKind]:
-        """Return the meanings of a statement's words, including those that a person answered."""
+        """Return the meanings of a statement's words, including the answers of a person."""
         by_word = {_word(line): self._meaning(line) for line in statement.lines}
         return {word: meaning for word, meaning in by_word.items() if meaning is not None}
 
@@ -377,7 +382,7 @@ class StatementReader:
         return attempts
 
     def _contrary(self, statement: Statement) -> Mapping[str, StatementLine]:
-        """Return, by order id, the lines showing that the gateway has an order that the journal might still send."""
+        """Return, by order id, the lines that say that the gateway has an order which the journal might still send."""
         meant = {line.order_id: line for line in reversed(statement.lines) if self._meaning(line) is not None}
         suspects = {order_id: line for order_id, line in meant.items() if first_order_id(order_id)}
         for clash in self._used(meant):
@@ -400,7 +405,7 @@ class StatementReader:
         return _OF_ANSWER.get(line.answer or "")
 
     def _used(self, order_ids: Collection[str], *, but: str = "") -> Iterator[Clash]:
-        """Yield those of the order ids that the journal has, in each operation `but` one."""
+        """Yield an entry for each of the order ids that the journal has, in every operation except `but`."""
         for operation in sorted({record.operation for record in self._journal.batches()} - {but}):
             _, clashes = self._journal.compare(operation, ((0, order_id, "") for order_id in order_ids))
             yield from clashes
@@ -409,7 +414,7 @@ class StatementReader:
         return fitting(self._claim(line), self._journal.orders(line.order_id))
 
     def _rows(self, order_ids: Mapping[str, int]) -> tuple[Mapping[str, RowState], Sequence[RowState]]:
-        """Return the rows whose latest attempt the statement names, by order id, and all rows in doubt."""
+        """Return, by order id, the rows whose latest attempt the statement names, and all rows in doubt."""
         by_order_id: dict[str, RowState] = {}
         doubtful = []
         for row in self._journal.rows(self._batch.number, numbers=self._concerned(order_ids)):
@@ -420,7 +425,7 @@ class StatementReader:
         return by_order_id, doubtful
 
     def _concerned(self, order_ids: Mapping[str, int]) -> set[int]:
-        """Return the rows that the statement names or that are in doubt: usually few of a large batch."""
+        """Return the rows that are in doubt or that the statement names. In a large batch these are usually few."""
         row, state, sent = (LINE_COLUMNS.index(name) for name in ("row", "state", "sent_orderid"))
         doubtful = {State.IN_DOUBT.value, State.IN_FLIGHT.value}
         return {
@@ -448,7 +453,7 @@ class StatementReader:
         return {order_id: near[key] for order_id, key in damaged.items() if key in near}
 
     def _other_orders(self, order_ids: Sequence[str]) -> tuple[Mapping[str, Clash], Mapping[str, Clash]]:
-        """Return the ids that belong to this batch but not to a latest attempt, and those of other batches."""
+        """Return the orders of this batch that name no latest attempt, and the orders of other batches, by order id."""
         own: dict[str, Clash] = {}
         other: dict[str, Clash] = {}
         for clash in self._used(order_ids):
@@ -472,14 +477,14 @@ class StatementReader:
     def _read_unsettled(
         self, line: StatementLine, row: RowState, resolution: Resolution | None, time: LineTime, evidence: str
     ) -> _Reading:
-        """Read a line that must be about the latest attempt of an unsettled row."""
+        """Return the reading of a line about an unsettled row. The line must be about the row's latest attempt."""
         is_only = all(map(is_only_attempt, self._fitting(line)))
         left_at = self._left_at(row)
         is_older = came_first(self._first.attempts, row.instruction, row.attempt)
         sentence = other_attempt_sentence(line, left_at, time, is_only_attempt=is_only, came_first=is_older)
         if sentence is not None:
             return _differs(line, sentence)
-        if resolution is None:  # the gateway is still working on it
+        if resolution is None:  # the gateway has not decided yet
             return _Nothing.WAITS
         if resolution is Resolution.NOT_RECEIVED:
             if row.state is State.ACCEPTED:
@@ -487,8 +492,9 @@ class StatementReader:
             quarantine = self._clock.quarantine(self._quarantine_h)
             if (sentence := quarantine_sentence(row, quarantine, self._now())) is not None:
                 return _differs(line, sentence)
-        # On the gateway's word a rejected row may be sent again at once, on a person's only after the quarantine. So
-        # the file must be proven, and its line must have the gateway's own status, at a time after the latest attempt.
+        # If the gateway rejected a row, it may be sent again at once; if a person says so, only after the quarantine.
+        # So the file must be proven, and its line must have the gateway's own status, at a time after the latest
+        # attempt.
         is_own_word = line.status is not None and meant_attempt(time.own, left_at) is Meant.LATEST
         basis = Basis.GATEWAY if self._is_proven and is_own_word else Basis.PERSON
         at = f" at {line.time}" if line.time else ""
@@ -497,7 +503,7 @@ class StatementReader:
     def _read_settled(
         self, line: StatementLine, row: RowState, resolution: Resolution | None, time: LineTime
     ) -> _Reading:
-        """Read a line about a settled row: it agrees with the journal, or contradicts it."""
+        """Return the reading of a line about a settled row: the line agrees with the journal, or contradicts it."""
         if resolution is None:
             waits = say("still being worked on")
             return _Nothing.AGREES if row.state is State.PAID else self._contradiction(line, row, waits)
@@ -520,11 +526,11 @@ class StatementReader:
         return line_time(line, self._as_of, self._now(), true_by=self._first.at)
 
     def _left_at(self, row: RowState) -> str | None:
-        """Return the latest time at which a row's latest attempt can have left; None if nothing left."""
+        """Return the latest time at which a row's latest attempt can have left, or None if nothing left."""
         return None if row.intended_at is None else latest_start(self._clock.noted, row.intended_at)
 
     def _claim(self, line: StatementLine) -> Claim:
-        """Return the claim of a line. The person who gives the statement to `resolve` vouches for it by name."""
+        """Return the claim of a line. The person who gives the statement to `resolve` vouches for the claim by name."""
         amount = None if line.amount is None else f"{line.amount:f}"
         return Claim(
             line.order_id,
@@ -538,7 +544,7 @@ class StatementReader:
         )
 
     def _read_earlier(self, line: StatementLine, clash: Clash) -> _Reading:
-        """Read a line about a rejected attempt that was released since, or about a row that was never sent."""
+        """Return the reading of a line about a rejected attempt, released since, or about a row that was never sent."""
         resolution = self._said(line)
         if isinstance(resolution, StatementDifference):
             return resolution
@@ -551,7 +557,7 @@ class StatementReader:
         return _differs(line, say(_EARLIER_REJECTED, order_id=line.order_id))
 
     def _said(self, line: StatementLine) -> Resolution | StatementDifference | None:
-        """Return the resolution that a line states for its order; None if the gateway has not decided."""
+        """Return the resolution that a line states for its order, or None if the gateway has not decided."""
         if line.status is None:
             resolution = _SAYS.get(line.answer or "")
             if resolution is None and line.answer:

@@ -1,12 +1,11 @@
-"""Asks the gateway, at a polite pace, for the state of rows that are accepted or in doubt.
+"""Asks the gateway, at a limited rate, for the state of rows that are accepted or in doubt.
 
-An answer is evidence like a notification, and is judged by the same rules and table. An unsound answer changes nothing,
-and the question is repeated.
+An answer is evidence like a notification, and is judged by the same rules. An unsound answer changes nothing, and the
+gateway is asked again.
 
-Also asks the gateway at once about an order in an unproven notification.
-
-The notification moves nothing by itself; the answer to the enquiry is evidence, as in `refresh`. It arrives in the
-journal like a notification, because a run may hold it, and the holder judges it.
+An unproven notification also makes this module ask about its order. The notification moves no row by itself; the answer
+is evidence. The answer waits in the journal like a notification, because a run may hold the journal, and the holder
+judges it.
 """
 
 import asyncio
@@ -42,16 +41,16 @@ OFTEN_EVERY_S = 5.0
 OFTEN_FOR_S = 300.0
 SELDOM_EVERY_S = 60.0
 SILENT_ROUNDS = 3
-"""After this many rounds in a row without any reply, the gateway counts as unreachable."""
+"""The number of rounds in a row without any reply after which the gateway counts as unreachable."""
 OPEN_STATES = frozenset({State.ACCEPTED, State.IN_DOUBT})
 
 Ask = Callable[[Expected, str | None], Awaitable[EnquiryAnswer]]
-"""Asks about one order at the endpoint with this id (None: not known). Never raises because of the network."""
+"""A function that asks about one order at the endpoint with this id (None: unknown). No network error is raised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time for a refresh: a monotonic clock in seconds, a wait, and the wall clock."""
+    """The clocks of a refresh: a monotonic clock in seconds, a function that waits, and the wall clock."""
 
     monotonic_s: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]]
@@ -60,7 +59,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Politeness:
-    """Limits on enquiries: how many at once, how many a second, and for how long."""
+    """The limits on enquiries: how many at once, how many a second, and for how many seconds."""
 
     concurrency: int
     rate_per_s: float
@@ -69,25 +68,25 @@ class Politeness:
 
 @dataclass(slots=True)
 class Refreshed:
-    """The result of a refresh. `findings` counts the effects of the answers that were recorded."""
+    """The result of a refresh. `findings` counts the effects of the recorded answers."""
 
     asked: int = 0
     findings: Counter[Finding] = field(default_factory=Counter)
     causes: Counter[str] = field(default_factory=Counter)
-    """Why there was no usable answer, and how often."""
+    """The reasons for answers that could not be used, and how often each occurred."""
     stop_reason: str | None = None
     interrupted: bool = False
 
 
 class _Enquiries(ABC):
-    """What asks the gateway politely. `words` is the operator's `[outcomes]`."""
+    """Asks the gateway within the limits. `words` has the meanings of status words, from `[outcomes]`."""
 
     def __init__(self, ask: Ask, words: Mapping[str, OutcomeKind], politeness: Politeness, clock: Clock) -> None:
         self._ask, self._words, self._politeness, self._clock = ask, words, politeness, clock
         self._rhythm = Rhythm(politeness.rate_per_s)
 
     def _take_turn(self) -> float:
-        """Return how long to wait before the next question, which nobody else asks then."""
+        """Take the next turn to ask, and return the seconds until then."""
         wait_s = self._rhythm.wait_s(self._clock.monotonic_s())
         self._rhythm.start(self._clock.monotonic_s())
         return wait_s
@@ -103,11 +102,11 @@ class _Enquiries(ABC):
 
     @abstractmethod
     def _stop(self, reason: str) -> None:
-        """Ask no more, or not for a while."""
+        """Ask no more questions, or none for a while."""
 
 
 class Refresh(_Enquiries):
-    """Asks about one batch, round by round. Made for one run; `drain` may be called at any time."""
+    """Asks about one batch, round by round. An object serves one run; `drain` may be called at any time."""
 
     def __init__(
         self,
@@ -121,7 +120,7 @@ class Refresh(_Enquiries):
         clock: Clock,
         take_in: Callable[[], None],
     ) -> None:
-        """`take_in` records waiting notifications."""
+        """Prepare to ask about `batch`. `take_in` records the notifications that wait."""
         super().__init__(ask, words, politeness, clock)
         self.result = Refreshed()
         self._journal, self._batch, self._minor_units, self._take_in = journal, batch, minor_units, take_in
@@ -130,12 +129,12 @@ class Refresh(_Enquiries):
         self._stopping = asyncio.Event()
 
     def drain(self) -> None:
-        """Start no new enquiry; the run waits for the enquiries under way."""
+        """Start no new enquiry. The run then waits for the enquiries under way."""
         self.result.interrupted = True
         self._stopping.set()
 
     async def run(self) -> Refreshed:
-        """Ask until every row has its final state, the time limit passes, or something stops it."""
+        """Ask until every row has its final state, the time limit passes, or something stops the refresh."""
         began_s = self._clock.monotonic_s()
         while rows := self._open_rows():
             await self._round(rows)
@@ -156,7 +155,7 @@ class Refresh(_Enquiries):
         return list(self._journal.rows(self._batch.number, states=OPEN_STATES))
 
     async def _round(self, rows: Sequence[RowState]) -> None:
-        """Ask about every row once, and record new answers a few rows at a time."""
+        """Ask about every row once. Record new answers in groups of a few rows."""
         replied = 0
         at_once = self._politeness.concurrency
         for start in range(0, len(rows), at_once):
@@ -182,7 +181,7 @@ class Refresh(_Enquiries):
         return await self._ask(Expected(row.sent_orderid or row.client_orderid, amount, row.currency), row.endpoint_id)
 
     def _keep(self, heard: Sequence[tuple[RowState, EnquiryAnswer]]) -> None:
-        """Record the answers that add something new."""
+        """Record the answers that say something new."""
         at = timestamp(self._clock.now())
         evidence = []
         for row, answer in heard:
@@ -207,7 +206,7 @@ class Refresh(_Enquiries):
         self._stopping.set()
 
     async def _wait(self, wait_s: float) -> None:
-        """Wait for `wait_s`, or until `drain`."""
+        """Wait for `wait_s` seconds, or until `drain` is called."""
         if wait_s <= 0:
             return
         waiting = asyncio.ensure_future(self._clock.sleep(wait_s))
@@ -218,13 +217,13 @@ class Refresh(_Enquiries):
 
 
 AGAIN_AFTER_S = 5.0
-"""Delay before asking again when the last answer was missing or inconclusive."""
+"""The seconds before the gateway is asked again, after an answer was missing or inconclusive."""
 MAX_ASKED = 6
 """The maximum number of enquiries for one notification."""
 MAX_WAITING = 10_000
-"""The maximum number of orders waiting for an enquiry. Any more are left to a person."""
+"""The maximum number of orders that wait for an enquiry. Further orders are left to a person."""
 AFTER_REFUSAL_S = 60.0
-"""The pause of all enquiries after the gateway has refused one altogether."""
+"""The seconds for which all enquiries pause after the gateway has refused to answer any."""
 _ASKED_ABOUT = frozenset({Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED})
 _EVER = "0001-01-01T00:00:00.000Z"
 
@@ -232,9 +231,9 @@ _EVER = "0001-01-01T00:00:00.000Z"
 def asked_about(
     claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, OutcomeKind]
 ) -> Sequence[Candidate] | Waits:
-    """Return the instructions to ask about because of an unproven claim; `Waits` while one is in flight.
+    """Return the instructions to ask about because of an unproven claim, or `Waits` while one of them is in flight.
 
-    These are the ones that the claim, if true, would move or contradict, and those without a final state.
+    These are the instructions that the claim, if true, would move or contradict, and those without a final state.
     """
     ruling = rule(claim, candidates, words)
     if isinstance(ruling, Waits):
@@ -253,10 +252,10 @@ class _Doubt:
 
 
 class FollowUp(_Enquiries):
-    """Asks about orders in the background of the listener's event loop, politely, and keeps the answers.
+    """Asks about orders in the background of the listener's event loop, within the limits, and keeps the answers.
 
-    `look` returns the journal's instructions for an order id, and is called in a thread. `keep` makes an
-    answer durable.
+    `look` returns the journal's instructions for an order id, and is called in a thread. `keep` makes an answer
+    durable.
     """
 
     def __init__(
@@ -276,11 +275,11 @@ class FollowUp(_Enquiries):
         self._waiting: set[str] = set()
 
     def doubt(self, claim: Claim) -> None:
-        """Queue an unproven claim, each order at most once."""
+        """Queue an unproven claim, unless its order waits already."""
         self._put(_Doubt(claim))
 
     async def run(self, doubts: Iterable[Claim] = ()) -> None:
-        """Ask until cancelled, starting with earlier `doubts`."""
+        """Ask until cancelled, first about the earlier `doubts`."""
         for claim in doubts:
             self.doubt(claim)
         async with asyncio.TaskGroup() as group:
@@ -319,7 +318,7 @@ class FollowUp(_Enquiries):
         self._put(doubt)
 
     async def _follow(self, doubt: _Doubt) -> _Doubt | None:
-        """Ask about the order of one claim; return the doubt left for later, or None."""
+        """Ask about the order of one claim. Return the doubt to ask about later, or None."""
         order_id = doubt.claim.order_id or ""
         instructions = await asyncio.to_thread(self._look, order_id)
         candidates = asked_about(doubt.claim, instructions, self._words)
@@ -331,7 +330,7 @@ class FollowUp(_Enquiries):
         return None if is_settled else replace(doubt, asked=doubt.asked + 1)
 
     async def _settled(self, candidate: Candidate, order_id: str) -> bool:
-        """Ask about one instruction; return whether the answer is new, in which case it is kept."""
+        """Ask about one instruction, and keep an answer that says something new. Return whether the answer did."""
         await self._clock.sleep(self._take_turn())
         at = timestamp(self._clock.now())
         expected = Expected(order_id, Decimal(candidate.amount), candidate.currency)
@@ -343,9 +342,9 @@ class FollowUp(_Enquiries):
         meaning = self._words.get(claim.status or "")
         if meaning is not None and meaning.value == candidate.standing.state.value:
             return False
-        # It was true before the question was sent, so it says nothing about an attempt sent since.
+        # The answer was true before the question was sent, so it says nothing about an attempt sent since.
         dated = replace(claim, times=StatedTimes(true_at=(Span(_EVER, at),)))
-        # In the form of a notification, though nobody sent a request.
+        # The answer is kept in the form of a notification, although nobody sent a request.
         kept = Notification(at, "", "", "", b"", length=0, problem="", claim=dated, source=EvidenceSource.ENQUIRY)
         await self._keep(encode_notification(kept))
         return True

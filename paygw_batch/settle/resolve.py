@@ -1,4 +1,4 @@
-"""Settles rows by a person's decision, with evidence: rows in doubt, held, or accepted and never answered."""
+"""Settles rows by a person's decision and its evidence: rows in doubt, held, or accepted and never answered."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,14 +16,14 @@ from paygw_batch.language import mark, say
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """A decision about one row: its resolution, the evidence, and who vouches for it."""
+    """A decision about one row: its resolution, the evidence, and who vouches for the evidence."""
 
     row: int
     resolution: Resolution
     evidence: str
     basis: Basis = Basis.PERSON
     words: str = ""
-    """A person's words, shown before a statement's evidence."""
+    """The words of a person, shown before the evidence from a statement."""
 
     @property
     def said(self) -> str:
@@ -32,12 +32,12 @@ class Settlement:
 
 
 def said_by(evidence: str, words: str) -> str:
-    """Return evidence preceded by a person's words, if there are any."""
+    """Return evidence, preceded by the words of a person if there are any."""
     return f"{words} ({evidence})" if words else evidence
 
 
 def may_settle(state: State, resolution: Resolution, *, is_held: bool) -> bool:
-    """Whether a person may settle a row in `state` this way; in flight counts as in doubt, and ready must be held."""
+    """Return whether a person may settle a row in `state` like this. In flight is as in doubt; ready must be held."""
     if state is State.READY and not is_held:
         return False
     state = State.IN_DOUBT if state is State.IN_FLIGHT else state
@@ -45,19 +45,19 @@ def may_settle(state: State, resolution: Resolution, *, is_held: bool) -> bool:
 
 
 def needs_second_person(state: State, resolution: Resolution) -> bool:
-    """Whether, under `[approval]`, settling a row in `state` this way needs a second person.
+    """Return whether, under `[approval]`, settling a row in `state` this way needs a second person.
 
-    True for each resolution that lets a row be sent again while its money may be on its way: not received or rejected,
-    for a row in doubt (or in flight), accepted by the gateway, or held by evidence.
+    It does if the row could be sent again while its money may be on its way: for not received and rejected, if the row
+    is in doubt or in flight, accepted by the gateway, or held by evidence.
     """
     is_open = state in {State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED, State.READY}
     return is_open and resolution is not Resolution.PAID
 
 
 def open_from(standing: RowState, quarantine: Quarantine, hold: Hold | None = None) -> datetime | None:
-    """Return when the quarantine after a row's latest attempt ends, and a person may let it be sent again.
+    """Return when the quarantine after a row's latest attempt ends, and a person may let the row be sent again.
 
-    None: nothing left. An attempt that the journal had lost counts from when it came to be known.
+    Returns None if nothing left. If the journal had lost the attempt, the quarantine counts from when it became known.
     """
     since = _sent_at(standing, hold)
     return quarantine.opens(since) if since else None
@@ -70,7 +70,7 @@ def _sent_at(standing: RowState, hold: Hold | None) -> str:
 def quarantine_sentence(
     standing: RowState, quarantine: Quarantine, now: datetime, hold: Hold | None = None
 ) -> str | None:
-    """Return why a row may not be called not received yet, and when it may be; None if it may be now."""
+    """Return why a row cannot be settled as not received yet, and when it can be. None: it can be now."""
     opens = open_from(standing, quarantine, hold)
     if opens is None or now >= opens:
         return None
@@ -87,7 +87,7 @@ def quarantine_sentence(
 def check_settlements(
     journal: JournalReader, batch: BatchRecord, settlements: Sequence[Settlement], *, quarantine_h: float, now: Now
 ) -> Mapping[int, RowState]:
-    """Return the present rows of `settlements`. Raises `UsageError` if one of these may not be made."""
+    """Return the present rows of `settlements`. Raises `UsageError` if a settlement may not be made."""
     clock = JournalClock.read(journal, now())
     clock.require_sound()
     quarantine = clock.quarantine(quarantine_h)
@@ -129,10 +129,11 @@ def settle(
     order: SignedOrder | None = None,
     standings: Mapping[int, RowState] | None = None,
 ) -> None:
-    """Record all settlements durably in one transaction, or none. They must have been checked.
+    """Record all settlements durably in one transaction, or none. The caller has checked them.
 
-    `carried_out` is the statement they come from, `order` the signed order that asks for them. `standings` are the rows
-    as `check_settlements` read them (None: read them now), because a decision is about the attempt that was checked.
+    `carried_out` is the statement that they come from, `order` the signed order that asks for them. `standings` are the
+    rows as `check_settlements` returned them, because a decision is about the attempt that was checked. None: they are
+    read now.
     """
     at, digest = timestamp(now()), "" if order is None else order.sha256
     if standings is None:
@@ -141,7 +142,7 @@ def settle(
     for settlement in settlements:
         if (standing := standings.get(settlement.row)) is None:
             raise InternalError(f"row {settlement.row} of batch {batch.batch} was checked, and is not there")
-        if standing.state is State.IN_FLIGHT:  # a finished run's rows are in doubt
+        if standing.state is State.IN_FLIGHT:  # the rows of a finished run are in doubt
             raise JournalError(
                 say("A worker is sending row {row} now. Nothing was settled.", row=settlement.row),
                 hint=say("Wait for its answer, then run the same command again."),
@@ -151,7 +152,7 @@ def settle(
     attempts = {standing.instruction: standing.attempt for standing in standings.values()}
     note = None
     if carried_out is not None:
-        attempts |= dict(carried_out.attempts)  # those that existed when the file was read
+        attempts |= dict(carried_out.attempts)  # the number of attempts when the file was read
         note = replace(carried_out, at=at, attempts=tuple(sorted(attempts.items())))
     try:
         journal.settle(entries, note=note, order=None if order is None else replace(order, at=at))
@@ -160,7 +161,7 @@ def settle(
 
 
 def _moved_meanwhile(error: RowsMoved, before: Mapping[int, RowState], now: Mapping[int, RowState]) -> JournalError:
-    """Return the error naming the rows that the gateway's answer moved after they were read."""
+    """Return the error that names the rows which the gateway's answer moved after they were read."""
     moved = [row for row, new in now.items() if (new.state, new.attempt) != (before[row].state, before[row].attempt)]
     if not moved:
         return error
@@ -189,7 +190,7 @@ _WHY_NOT = {
 def quarantined(
     journal: JournalReader, batch: BatchRecord, rows: Collection[int] | None = None, *, quarantine_h: float, now: Now
 ) -> Mapping[int, RowState]:
-    """Return, by row, those of `rows` (None: all) rejected only on a person's word and not releasable yet."""
+    """Return, by row, those of `rows` (None: all) that were rejected by a person alone and may not be released yet."""
     clock = JournalClock.read(journal, now())
     until = clock.quarantine(quarantine_h).cutoff(clock.now)
     return {
@@ -200,7 +201,7 @@ def quarantined(
 
 
 def waiting_sentence(row: RowState, quarantine: Quarantine) -> str:
-    """Return why a row that a person called rejected cannot be released yet, and when it may be."""
+    """Return why a row that a person called rejected cannot be released yet, and when it can be."""
     opens = open_from(row, quarantine)
     return say(
         "Row {row} is rejected on a person's word alone. Its attempt was sent at {intended_at} and could still "
@@ -215,9 +216,9 @@ def waiting_sentence(row: RowState, quarantine: Quarantine) -> str:
 def check_releasable(
     journal: JournalReader, batch: BatchRecord, rows: Sequence[int], *, quarantine_h: float, now: Now
 ) -> None:
-    """Raise `UsageError`, with a sentence for each, if any of `rows` is not a releasable rejected row.
+    """Raise `UsageError`, with a sentence for each row, if any of `rows` is not a rejected row that may be released.
 
-    Also raises if our clock is unreliable or people of the batch were forgotten, whichever rows are named.
+    Also raises if this machine's clock is unreliable, or if people of the batch were forgotten.
     """
     require_remembered(journal, batch)
     clock = JournalClock.read(journal, now())
@@ -237,7 +238,7 @@ def check_releasable(
 
 
 def require_remembered(journal: JournalReader, batch: BatchRecord) -> None:
-    """Raise `PeopleForgotten` if people in a batch were forgotten: it is over, and its sheet is gone."""
+    """Raise `PeopleForgotten` if people of a batch were forgotten. The batch is over then, and its sheet is gone."""
     if (forgotten := journal.forgotten(batch.number)) is not None:
         raise PeopleForgotten(
             say(

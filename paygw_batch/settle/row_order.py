@@ -1,7 +1,7 @@
-"""Makes orders about rows of a batch: one person writes what happens to each, another approves, and it counts once.
+"""Makes orders about rows of a batch. One person writes the order, another approves it, and it is carried out once.
 
-An order names each row's latest attempt and state, and is valid while these are unchanged. It is a person's word,
-whatever it claims: if it cites the gateway, the statement that it names is read and verified again.
+An order names the latest attempt and the state of each row, and is valid while these are unchanged. An order is the
+decision of people. If it cites the gateway, the statement that it names is read and verified again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ _SHOWN_CHANGES = 5
 
 
 class RowAct(StrEnum):
-    """What an order does to a row: settles it, in the words of `Resolution`, or releases it for another attempt."""
+    """The effect of an order on a row: it settles the row, as `Resolution` says, or releases it for an attempt."""
 
     PAID = "paid"
     REJECTED = "rejected"
@@ -42,7 +42,7 @@ class RowAct(StrEnum):
 
 
 class Decision(NamedTuple):
-    """A decision about a row: the act, its evidence, and who vouches for it; `words` are shown before the evidence."""
+    """A decision about a row: the act, its evidence, and who vouches for it. `words` are shown before the evidence."""
 
     row: int
     act: RowAct
@@ -56,7 +56,7 @@ class Decision(NamedTuple):
 
     @property
     def settlement(self) -> Settlement:
-        """The settlement that this asks for; a release has none."""
+        """The settlement that the decision asks for. A release has none."""
         return Settlement(self.row, Resolution(self.act.value), self.evidence, self.basis, self.words)
 
 
@@ -65,8 +65,8 @@ class OrderedRow(SignedPart):
 
     `order_id` and `sent_at`, the time of that attempt, are empty if nothing ever left. `hold` is the number of the
     evidence that holds a ready row, or 0. Lifting a hold changes no state, so only this number keeps an order from
-    lifting the next hold too. `duplicate_of` is the attempt that it might duplicate, because that attempt's outcome did
-    not arrive over the wire; 0: none.
+    lifting the next hold, too. `duplicate_of` is the attempt that the row might duplicate, because that attempt's
+    outcome was not received as a reply; 0 if there is none.
     """
 
     row: int
@@ -83,7 +83,7 @@ class OrderedRow(SignedPart):
     evidence: str
     basis: Basis
     words: str = ""
-    """The maker's words, shown before a statement's evidence."""
+    """The words of the order's maker, shown before the evidence from a statement."""
 
     @property
     def decision(self) -> Decision:
@@ -95,11 +95,11 @@ class OrderedRow(SignedPart):
 
     @property
     def whose_word(self) -> str:
-        """Who vouches for the row's resolution, in words."""
+        """Words that say who vouches for the resolution of the row."""
         return say("the gateway's, proven by its statement") if self.basis is Basis.GATEWAY else say("a person's")
 
     def consequence(self, quarantine: Quarantine, shown: Callable[[str], str] = str) -> str:
-        """Return whether and when the row can be paid again once the order is carried out; `shown` formats a time."""
+        """Return whether and when the row can be paid again once the order is carried out. `shown` formats a time."""
         if self.act is RowAct.RELEASE:
             if not self.duplicate_of:
                 return say("it is sent again")
@@ -118,10 +118,11 @@ class OrderedRow(SignedPart):
 
 
 class RowContent(SignedPart):
-    """The rows that an order is about, and their journal and batch.
+    """The rows that an order is about, with their journal and batch.
 
-    `statement` and `statement_sha256` name the file that the order was read from, and are empty for a person's word.
-    `attempts` pairs each instruction named in the file with its number of attempts then: the file covers no later one.
+    `statement` and `statement_sha256` name the file from which the order was read; they are empty for a person's
+    decision. `attempts` pairs each instruction named in the file with its number of attempts then. The file covers no
+    later attempt.
     """
 
     endpoint: str
@@ -137,7 +138,7 @@ class RowContent(SignedPart):
     def model_post_init(self, _: object, /) -> None:
         """Raise `ValueError` unless the order names rows, each once, and either settles or releases all of them.
 
-        Only a person releases rows, and only rejected ones.
+        Only a person releases rows, and only rejected rows.
         """
         if len({row.row for row in self.rows}) != len(self.rows) or not self.rows:
             raise ValueError("an order names at least one row, and each row once")
@@ -149,7 +150,7 @@ class RowContent(SignedPart):
 
 
 class RowOrder(Order):
-    """An order as it is in its file."""
+    """An order about rows, as in its file."""
 
     noun: ClassVar[str] = mark("order")
     nothing_done: ClassVar[str] = mark("Nothing was settled, released or sent.")
@@ -171,7 +172,7 @@ class RowOrder(Order):
 
     @property
     def sums(self) -> Sequence[tuple[RowAct, str, int, str]]:
-        """The number of its rows and their sum, by act and currency."""
+        """The number and the sum of the order's rows, by act and currency."""
         grouped: dict[tuple[RowAct, str], list[Decimal]] = {}
         for row in self.content.rows:
             grouped.setdefault((row.act, row.currency), []).append(Decimal(row.amount))
@@ -179,7 +180,7 @@ class RowOrder(Order):
 
     @property
     def is_release(self) -> bool:
-        """Whether its rows are sent again rather than settled."""
+        """Whether the rows of the order are sent again rather than settled."""
         return self.content.rows[0].act is RowAct.RELEASE
 
     @property
@@ -188,13 +189,13 @@ class RowOrder(Order):
 
     @property
     def claims_the_gateways_word(self) -> bool:
-        """Whether any row would be settled on the gateway's word, which only its statement proves."""
+        """Whether the order settles a row in the gateway's name, which only the gateway's statement can prove."""
         return any(row.basis is Basis.GATEWAY for row in self.content.rows)
 
     def require_said_by(self, statement: Statement | None, match: Callable[[Statement], Matched]) -> None:
         """Raise `ApprovalError` unless the statement, read now, confirms all that the order attributes to the gateway.
 
-        `match` compares the statement with the batch. None: the statement is missing.
+        `match` compares the statement with the batch. The statement is None if its file is missing.
         """
         if statement is None or statement.sha256 != self.content.statement_sha256:
             raise ApprovalError(
@@ -220,7 +221,7 @@ class RowOrder(Order):
                 )
 
     def carried_out(self, by: str) -> CarriedOut | None:
-        """Return the statement that the order carries out; None if it was not read from one."""
+        """Return the statement that the order carries out, or None if the order was not read from one."""
         content = self.content
         if not content.statement_sha256:
             return None
@@ -238,7 +239,7 @@ class RowOrder(Order):
 
 @dataclass(frozen=True, slots=True)
 class OrderInForce:
-    """An order that may be carried out now: its batch, who decided (as the journal records it), the order to keep."""
+    """An order that may be carried out now: its batch, who decided (as recorded), and the order to keep."""
 
     batch: BatchRecord
     by: str
@@ -250,7 +251,7 @@ def order_in_force(
 ) -> OrderInForce:
     """Return an order that `by` may carry out. Raises `ApprovalError` unless it is approved, and true of every row.
 
-    Whether the rows may be settled or released at all is checked as for any settlement or release.
+    Whether the rows may be settled or released at all is checked later, as for any settlement or release.
     """
     batch = batch_of_order(order, journal, endpoint)
     decided, signed_order = agreed(order, journal, policy, now, by=by)
@@ -259,7 +260,7 @@ def order_in_force(
 
 
 def batch_of_order(order: RowOrder, journal: JournalReader, endpoint: str) -> BatchRecord:
-    """Return the batch that an order is about. Raises `ApprovalError` if it is not in this journal."""
+    """Return the batch that an order is about. Raises `ApprovalError` if this journal does not have the batch."""
     require_place(order, journal, endpoint)
     content = order.content
     batch = journal.batch(content.batch, operation=content.operation)
@@ -283,7 +284,7 @@ def row_content(
     statement: Statement | None = None,
     attempts: Mapping[int, int] | None = None,
 ) -> RowContent:
-    """Return the content of an order about rows of a batch now, on a person's word or from a `statement`.
+    """Return the present content of an order about rows of a batch, decided by a person or by a `statement`.
 
     `attempts` are those of the instructions that the statement names (`Matched.attempts`).
     """
@@ -296,7 +297,7 @@ def row_content(
 
 
 def _as_now(journal: JournalReader, batch: BatchRecord, decisions: Sequence[Decision], endpoint: str) -> dict[str, Any]:
-    """Return the part of a content that the journal knows; rows that the batch does not have are not in it."""
+    """Return the part of a content that the journal knows. Rows that the batch does not have are left out."""
     standings = standings_of(journal, batch, {decision.row for decision in decisions})
     holds, units = journal.holds(batch.number), minor_units_by_currency()
     rows = [
@@ -305,7 +306,7 @@ def _as_now(journal: JournalReader, batch: BatchRecord, decisions: Sequence[Deci
             order_id=standing.sent_orderid or "",
             attempt=standing.attempt,
             sent_at=standing.intended_at or "",
-            # A row in flight without a run is in doubt; the next command that opens the journal records that.
+            # A row in flight without a run is in doubt. The next command that opens the journal records that.
             state=State.IN_DOUBT if standing.state is State.IN_FLIGHT else standing.state,
             hold=holds[decision.row].number if decision.row in holds else 0,
             duplicate_of=standing.possible_duplicate_of or 0,
@@ -331,7 +332,7 @@ def unsigned_order(content: RowContent, maker: PublicKey, now: datetime) -> RowO
 
 
 def _change(ordered: OrderedRow, now: OrderedRow | None) -> str:
-    """Return how a row differs from the one that an order names; None: the batch does not have it."""
+    """Return how a row differs from the row that an order names. `now` is None if the batch has no such row."""
     if now is None:
         return say("row {row} is not in the batch", row=ordered.row)
     if (now.attempt, now.state) != (ordered.attempt, ordered.state):

@@ -1,4 +1,4 @@
-"""Settles rows of a batch: on a person's word, from the gateway's statement or answer, or by two people's order."""
+"""Settles rows of a batch: as one person decides, as the gateway states or answers, or by an order of two people."""
 
 import asyncio
 import time
@@ -61,7 +61,7 @@ from paygw_batch.settle.statement import (
 
 
 def require_enquiry(settings: Settings) -> str:
-    """Return the configured profile for status enquiries. Raises `ConfigurationError` if there is none."""
+    """Return the configured profile of status enquiries. Raises `ConfigurationError` if none is configured."""
     if settings.status_enquiry.profile is None:
         raise ConfigurationError(
             say("The configuration does not set status_enquiry.profile, so enquiries are off."),
@@ -76,7 +76,7 @@ def require_enquiry(settings: Settings) -> str:
 def refresh(task: SendJob, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
     """Ask about the accepted and in-doubt rows of a batch, in an event loop that starts and ends here.
 
-    `watch` gets the refresh inside the loop before it starts, so that the caller can drain it.
+    Inside the loop, `watch` gets the refresh before it starts, so that the caller can drain it.
     """
     return asyncio.run(_run(task, tell, watch))
 
@@ -88,7 +88,7 @@ def refresh_all(
     tell: Callable[[str], None],
     watch: Callable[[Refresh], None],
 ) -> Iterator[tuple[BatchRecord, Refreshed]]:
-    """Ask once about every accepted or in-doubt row of all batches; yield the answers for each batch."""
+    """Ask once about every accepted or in-doubt row of all batches. Yield the result for each batch."""
     section = settings.status_enquiry.model_copy(update={"limit_min": 0.0})
     once = settings.model_copy(update={"status_enquiry": section})
     for record in journal.batches():
@@ -106,7 +106,7 @@ def refresh_all(
 async def following_up(
     settings: Settings, connection: GatewayAccess, keep: Callable[[str], Awaitable[None]], tell: Callable[[str], None]
 ) -> AsyncIterator[FollowUp]:
-    """Ask about unproven notifications inside the context, starting with those waiting in the journal."""
+    """Ask about unproven notifications inside the context, first about those that wait in the journal."""
     section = settings.status_enquiry
 
     def look(order_id: str) -> Sequence[Candidate]:
@@ -135,7 +135,7 @@ async def following_up(
 
 
 def _doubts(settings: Settings) -> Sequence[Claim]:
-    """Return a claim for each order with an unproven notification waiting in the journal."""
+    """Return a claim for each order that has an unproven notification waiting in the journal."""
     if not place_of(settings).may_exist():
         return []
     with journal_to_read(settings, must_be_known=True) as journal:
@@ -171,7 +171,7 @@ async def _run(task: SendJob, tell: Callable[[str], None], watch: Callable[[Refr
 async def _asking(
     settings: Settings, connection: GatewayAccess, of_batch: str, dates: DateWatch, tell: Callable[[str], None]
 ) -> AsyncIterator[Ask]:
-    """Yield the function that asks the gateway about one order of the operation `of_batch`; `dates` sees each reply."""
+    """Yield the function that asks the gateway about an order of the operation `of_batch`. `dates` sees each reply."""
     signer, world, words = connection.signing.signer, real_world(), settings.words()
     not_found = settings.status_enquiry.not_found or ()
     async with (
@@ -199,10 +199,10 @@ class OrderNeeded(ApprovalError):
 
 @dataclass(frozen=True, slots=True)
 class AskedStatement:
-    """A statement to carry out. `words` precede its own evidence, and `by` is the person who decides.
+    """A statement that a person wants to carry out. `by` is the person, whose `words` precede the statement's evidence.
 
-    `as_of` is its time, for lines without one. `matching_only` settles the matching lines even if others do not match.
-    `again` carries out a file that was already carried out for the batch.
+    `as_of` is the time for lines that state none. With `matching_only`, the matching lines are settled even if other
+    lines do not match. With `again`, a file may be carried out for the batch a second time.
     """
 
     statement: Statement
@@ -213,16 +213,16 @@ class AskedStatement:
     again: bool = False
 
     def is_refused(self, matched: Matched) -> bool:
-        """Whether nothing is settled, because a line does not match."""
+        """Return whether nothing is settled, because a line does not match."""
         return bool(matched.differences) and not self.matching_only
 
     def settlements(self, matched: Matched) -> Sequence[Settlement]:
-        """Return the statement's settlements, with the person's words before its own."""
+        """Return the settlements of the statement, with the person's words before the evidence."""
         settlements, words = matched.settlements, self.words
         return [replace(settlement, words=words) for settlement in settlements] if words else settlements
 
     def carried_out_before(self, journal: JournalReader, record: BatchRecord) -> str:
-        """Return the sentence saying that this very file was already carried out for the batch; empty if it was not."""
+        """Return the sentence that this very file was already carried out for the batch, or an empty text."""
         done = [earlier for earlier in journal.carried_out(record.batch) if earlier.sha256 == self.statement.sha256]
         if not done:
             return ""
@@ -232,7 +232,7 @@ class AskedStatement:
         )
 
     def refuse_again(self, journal: JournalReader, record: BatchRecord) -> None:
-        """Raise `UsageError` if the file was already carried out for the batch, unless that is intended."""
+        """Raise `UsageError` if the file was already carried out for the batch, unless `again` is set."""
         if (done := self.carried_out_before(journal, record)) and not self.again:
             raise UsageError(
                 f"{done} {say('Nothing was changed.')}",
@@ -245,7 +245,7 @@ class AskedStatement:
 
 @dataclass(frozen=True, slots=True)
 class CarriedOutStatement:
-    """The result of carrying out a statement: the rows settled, and the number of orders it holds."""
+    """The result of carrying out a statement: the settled rows, and the number of orders that are held."""
 
     matched: Matched
     settled: Sequence[Settlement]
@@ -254,9 +254,9 @@ class CarriedOutStatement:
 
 @dataclass(frozen=True, slots=True)
 class SettleChoice:
-    """An outcome that a row may be settled with, from `opens` on (empty: now), perhaps only by two people.
+    """An outcome with which a row may be settled, from the time `opens` on (empty: now), perhaps only by two people.
 
-    `again_from` is when the row could then be sent again; empty: at once, or never.
+    `again_from` is when the row could then be sent again; empty means at once, or never.
     """
 
     resolution: Resolution
@@ -266,7 +266,7 @@ class SettleChoice:
 
 
 def as_of_time(text: str, field: str = "--as-of") -> TimeSpan:
-    """Return the time of a statement, as a person wrote it in `field`. Raises `UsageError`."""
+    """Return the time of a statement that a person wrote in `field`. Raises `UsageError` for an unusable text."""
     if (span := read_time(text)) is None:
         raise UsageError(
             say("{field} {text!r} is unclear.", field=field, text=text),
@@ -283,7 +283,7 @@ def as_of_time(text: str, field: str = "--as-of") -> TimeSpan:
 def settle_choices(
     settings: Settings, journal: JournalReader, record: BatchRecord, row: RowState
 ) -> Sequence[SettleChoice]:
-    """Return the outcomes that a person may settle a row with, now or later; none if it needs no settling."""
+    """Return the outcomes with which a person may settle a row, now or later; none if the row needs no settling."""
     now, hold = utc_now(), journal.holds(record.number).get(row.row)
     opens = open_from(row, JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h), hold)
     later = timestamp(opens) if opens is not None and now < opens else ""
@@ -299,7 +299,7 @@ def settle_choices(
 def settle_by_word(
     settings: Settings, journal: Journal, record: BatchRecord, settlements: Sequence[Settlement], by: str
 ) -> None:
-    """Settle rows on one person's word. Raises `OrderNeeded` if two people must agree."""
+    """Settle rows on the decision of one person. Raises `OrderNeeded` if two people must agree."""
     standings = _check(settings, journal, record, settlements)
     require_one_is_enough(settings, journal, record, settlements)
     settle(journal, record, settlements, by=by, now=utc_now, standings=standings)
@@ -308,7 +308,7 @@ def settle_by_word(
 def compare_statement(
     settings: Settings, journal: JournalReader, record: BatchRecord, asked: AskedStatement
 ) -> Matched:
-    """Compare a statement with a batch, without writing anything."""
+    """Compare a statement with a batch. This writes nothing."""
     return _reader(settings, journal, record, asked).match(asked.statement)
 
 
@@ -319,14 +319,14 @@ def carry_out_statement(
     asked: AskedStatement,
     show: Callable[[Matched, int], None],
 ) -> CarriedOutStatement:
-    """Settle rows from a statement, and hold the orders that it says the gateway has.
+    """Settle rows from a statement, and hold the orders that the gateway has according to the statement.
 
-    `show` is called before rows are settled, with the matches and the number of orders now held.
+    `show` is called before rows are settled, with the comparison and the number of orders that are now held.
     """
     asked.refuse_again(journal, record)
     matched = compare_statement(settings, journal, record, asked)
-    # Orders are held first, and also if the statement is refused: what the gateway has already must not be sent from
-    # here, whatever a person decides about the other lines.
+    # Orders are held first, even if the statement is refused. An order that the gateway already has must not be sent
+    # from here, whatever a person decides about the other lines.
     held = hold_contrary(settings, journal, record, asked, matched)
     show(matched, held)
     if asked.is_refused(matched):
@@ -336,7 +336,7 @@ def carry_out_statement(
     require_one_is_enough(settings, journal, record, settlements)
     statement, attempts = asked.statement, tuple(sorted(matched.attempts.items()))
     carried_out = CarriedOut(record.batch, statement.name, statement.sha256, asked.by, attempts=attempts)
-    # Workers and other people go on meanwhile: a row that was sent again since is not the one that was compared.
+    # Workers and other people continue meanwhile. A row that was sent again since is not the row that was compared.
     settle(journal, record, settlements, by=asked.by, now=utc_now, carried_out=carried_out, standings=matched.standings)
     return CarriedOutStatement(matched, settlements, held)
 
@@ -344,7 +344,7 @@ def carry_out_statement(
 def hold_contrary(
     settings: Settings, journal: Journal, record: BatchRecord, asked: AskedStatement, matched: Matched
 ) -> int:
-    """Hold unsent orders that the gateway already has according to a statement; return their number."""
+    """Hold the unsent orders that the gateway already has according to a statement, and return their number."""
     if not matched.contrary:
         return 0
     reader = _reader(settings, journal, record, asked)
@@ -362,7 +362,7 @@ def draft_order(
     *,
     statement: Statement | None = None,
 ) -> RowOrder:
-    """Return the unsigned order to settle rows, or to release them. Raises `UsageError` if that may not be done."""
+    """Return the unsigned order to settle or release rows. Raises `UsageError` if that may not be done."""
     known_maker(maker, required_policy(settings), say("No order was written."))
     if not decisions:
         raise UsageError(say("There is no row to settle or to release now, so no order was written."))
@@ -381,10 +381,10 @@ def draft_order(
 def carry_out_order(
     settings: Settings, journal: Journal, order: RowOrder, by: str, *, folders: Sequence[Path] = ()
 ) -> OrderInForce:
-    """Carry out an order to settle rows, once.
+    """Carry out an order to settle rows, once. Raises `ApprovalError` if it is not valid.
 
-    If the order cites the gateway, its statement is read and verified again, from one of `folders` or from the
-    transfer.
+    If the order cites the gateway, its statement is read and verified again, from one of `folders` or from the folder
+    of the transfer.
     """
     policy, endpoint = required_policy(settings), settings.endpoint()
     in_force = order_in_force(order, journal, policy, utc_now(), by=by, endpoint=endpoint)
@@ -417,7 +417,7 @@ def require_one_is_enough(
 
 
 def needs_order_sentence(rows: Sequence[int]) -> str:
-    """Return the sentence saying why settling `rows` needs two people."""
+    """Return the sentence that says why settling `rows` needs two people."""
     first, count = rows[0], len(rows)
     one = say("row {row}", row=first)
     named = one if count == 1 else say("{rows:,} rows, starting with row {first},", rows=count, first=first)
@@ -446,7 +446,7 @@ def _reader(settings: Settings, journal: JournalReader, record: BatchRecord, ask
 def needs_order(
     settings: Settings, journal: JournalReader, batch: BatchRecord, settlements: Sequence[Settlement]
 ) -> Sequence[int]:
-    """Return the rows that one person may not settle like this. If approvals are required, the sum does not matter."""
+    """Return the rows that one person may not settle this way. If approvals are required, the sum does not matter."""
     if policy_of(settings) is None:
         return []
     standings = standings_of(journal, batch, {entry.row for entry in settlements})

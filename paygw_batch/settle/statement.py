@@ -1,7 +1,7 @@
-"""Reads a statement, a CSV file or a workbook in which the gateway gives the state of orders, and checks its proof.
+"""Reads a statement, a CSV file or a workbook with the gateway's states of orders, and checks its proof.
 
-The proof is a signature beside it, or a folder that only a transfer writes. Without one a statement is the word of the
-person who brings it. The proof is over bytes: the very ones that are read as lines.
+A signature beside the file, or a folder that only a transfer writes, proves that the statement is the gateway's.
+Without a proof, it is a claim of the person who brings it. The proof covers the very bytes that are read as lines.
 """
 
 import base64
@@ -43,7 +43,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class StatementProof(StrEnum):
-    """The proof that a statement is the gateway's, or why there is none: then it is a person's word."""
+    """The proof that a statement is the gateway's, or why there is none. A person vouches for an unproven one."""
 
     SIGNED = "signed"
     FOLDER = "folder"
@@ -55,7 +55,7 @@ class StatementProof(StrEnum):
 
     @property
     def is_proven(self) -> bool:
-        """Whether the statement is the gateway's own word."""
+        """Whether the statement is proven to be the gateway's."""
         return self in {StatementProof.SIGNED, StatementProof.FOLDER}
 
 
@@ -82,15 +82,15 @@ def proof_sentence(proof: StatementProof) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SignedStatements:
-    """A statement is the gateway's if `statement.csv.sig` beside it is a signature that `verifies` over its bytes.
+    """The rule that a statement is the gateway's if the file `statement.csv.sig` beside it has a valid signature.
 
-    `verifies` takes the signature and the bytes.
+    `verifies` gets the signature and the bytes of the statement.
     """
 
     verifies: Callable[[bytes, bytes], bool]
 
     def proof_of(self, file: Path, content: bytes) -> StatementProof:
-        """Return the proof of a statement. Raises `SheetError` for a signature that does not fit it."""
+        """Return the proof of a statement. Raises `SheetError` if a signature does not match the statement."""
         beside = file.with_name(f"{file.name}{SIGNATURE_ENDING}")
         signature = _read(beside)
         if signature is None:
@@ -108,12 +108,12 @@ class SignedStatements:
 
 @dataclass(frozen=True, slots=True)
 class TransferFolder:
-    """A statement is the gateway's if the folder at `path`, which only its transfer writes, holds its very bytes."""
+    """The rule that a statement is the gateway's if the folder at `path`, written by a transfer, has its bytes."""
 
     path: Path
 
     def proof_of(self, file: Path, content: bytes) -> StatementProof:
-        """Return the proof of a statement: of its name and bytes, wherever `file` itself is."""
+        """Return the proof of a statement by its name and bytes. `file` itself may be anywhere."""
         try:
             folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -127,7 +127,7 @@ class TransferFolder:
             os.close(folder)
 
     def problem(self) -> str | None:
-        """Return why the folder proves nothing, or None if it is real, and only its owner can put files into it."""
+        """Return why the folder proves nothing. None: it is a real folder, and only its owner can put files there."""
         try:
             about = self.path.lstat()
             above = [folder.stat() for folder in (self.path.parent.resolve(), *self.path.parent.resolve().parents)]
@@ -147,7 +147,7 @@ class TransferFolder:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the folder belongs to the account of this process: its users can put files there."""
+        """Whether the folder belongs to the account of this process, whose users can then put files there."""
         return self.path.lstat().st_uid == os.geteuid()
 
 
@@ -155,7 +155,7 @@ StatementRule = SignedStatements | TransferFolder
 
 
 def _in_folder(folder: int, owner: int, name: str, content: bytes) -> StatementProof:
-    """Return the proof of a file of an open folder: real, of the folder's owner, under one name, closed to others."""
+    """Return the proof by a file in a folder. The file must be the owner's, have one name, and be closed to others."""
     try:
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
@@ -184,7 +184,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _spellings(signature: bytes) -> list[bytes]:
-    """Return a signature as it is, and decoded if it is base64."""
+    """Return a signature as it is and, if it is base64, also decoded."""
     try:
         return [signature, base64.b64decode(b"".join(signature.split()), validate=True)]
     except (binascii.Error, ValueError):
@@ -197,13 +197,13 @@ _TIME = re.compile(
 )
 _EAST = timedelta(hours=14)
 _WEST = timedelta(hours=12)
-"""The zones of the earth in which a date begins first and ends last."""
+"""The offsets of the time zones in which a date begins first and ends last."""
 _MILLISECOND = timedelta(milliseconds=1)
 WRITTEN = "2026-11-20T14:05:00Z, 2026-11-20T17:05:00+03:00 or 2026-11-20"
-"""How a time may be written, for a person."""
+"""How a person may write a time."""
 _CELL_HINT = mark("Ask for the statement as CSV, or with these cells as text.")
 FIRST_BYTES = b"PK\x03\x04"
-"""How a workbook begins. No CSV does."""
+"""The bytes with which a workbook begins. No CSV file begins with them."""
 MAX_STATEMENT_BYTES = 256 * 1024 * 1024
 MAX_MINOR_UNITS = 4
 _NEEDED = ("order_id", "amount", "currency")
@@ -211,16 +211,16 @@ _NEEDED = ("order_id", "amount", "currency")
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """A stated time, as long as its unit: it was at `start` or later, and before `end`. Both are UTC."""
+    """A stated time, as a span that is as long as the unit: from `start` up to and without `end`, both in UTC."""
 
     start: datetime
     end: datetime
 
 
 def read_time(text: str) -> TimeSpan | None:
-    """Return the time that `text` states, or None if it states none without doubt.
+    """Return the time that `text` states, or None if the text is not clear.
 
-    ISO 8601 with a zone, down to minutes or finer; or a bare date, which is that day in any zone of the earth.
+    Accepted are ISO 8601 with a zone, down to minutes or finer, and a date alone, which is that day in any time zone.
     """
     try:
         if _DATE.fullmatch(text):
@@ -232,7 +232,7 @@ def read_time(text: str) -> TimeSpan | None:
         unit = timedelta(seconds=1) if seconds else timedelta(minutes=1)
         if fraction:
             unit = max(timedelta(microseconds=10 ** (7 - len(fraction))), _MILLISECOND)
-        # `fromisoformat` wants three or six digits of a second.
+        # `fromisoformat` accepts only three or six digits of a second.
         plain = text.replace(fraction, f"{fraction:0<7}", 1) if fraction else text
         start = datetime.fromisoformat(plain).astimezone(UTC)
         start -= timedelta(microseconds=start.microsecond % 1000)
@@ -244,9 +244,9 @@ def read_time(text: str) -> TimeSpan | None:
 def workbook_lines(
     data: bytes, file: str, max_bytes: int, aliases: Mapping[str, str]
 ) -> Iterator[tuple[int, Sequence[str]]]:
-    """Yield the header, and each line below it that is not empty, with its row; every line is as long as the header.
+    """Yield the header and each line below it that is not empty, with its row number. All are equally long.
 
-    Raises `StatementError` if no visible worksheet has a header, several have one, or a cell's value is lost.
+    Raises `StatementError` if no visible worksheet has a header, several have one, or the value of a cell is lost.
     """
     ours = _known(aliases)
 
@@ -313,19 +313,20 @@ HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "sent_at": ("sent_at",),
     }
 )
-"""Our columns of a statement, and the headings each is known by.
+"""Our columns of a statement, each with the headings by which it is known.
 
-`status` holds the gateway's word, `answer` ours. `time` is when the line was true, `sent_at` when the attempt left that
-it is about, as the question list has it.
+`status` has the gateway's words, and `answer` ours. `time` is when the line was true. `sent_at` is when the attempt
+that the line is about left, as in the question list.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class StatementLine:
-    """One line of a statement, about one order. `amount` is None when `amount_text` states none.
+    """One line of a statement, about one order. `amount` is None if `amount_text` is not an amount.
 
-    Exactly one of `status` (the gateway's own word) and `answer` (`paid`, `rejected`, `not-received`; empty: no answer
-    yet) is a text. `time` and `sent_at` are as they are written, empty if the line states none.
+    Either `status` (the gateway's own word) or `answer` (`paid`, `rejected`, `not-received`, or empty for no answer
+    yet) is a text, and the other is None. `time` and `sent_at` are as they are written, or empty if the line states
+    none.
     """
 
     line: int
@@ -341,7 +342,7 @@ class StatementLine:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement as received. `sha256` is the digest of the file's bytes, `proof` whether they are the gateway's."""
+    """A statement as received. `sha256` is the digest of the file, and `proof` says whether it is the gateway's."""
 
     name: str
     sha256: str
@@ -352,10 +353,10 @@ class Statement:
 def read_statement(
     path: Path, aliases: Mapping[str, str], *, encoding: str | None, rule: StatementRule | None = None
 ) -> Statement:
-    """Return the statement in a CSV file or a workbook; `aliases` maps its own headings to ours (`HEADINGS`).
+    """Return the statement in a CSV file or a workbook. `aliases` maps the file's own headings to ours (`HEADINGS`).
 
-    `rule` proves one to be the gateway's; None: nothing does. Raises `StatementError` when it cannot be read, lacks a
-    column, has one twice, or has a line with other fields than the header.
+    `rule` proves that the statement is the gateway's; without a rule it is unproven. Raises `StatementError` if the
+    file cannot be read, lacks a column, has a column twice, or has a line with more or fewer fields than the header.
     """
     try:
         data = read_regular(path, MAX_STATEMENT_BYTES + 1)
@@ -381,7 +382,7 @@ def read_statement(
 
 
 def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[tuple[int, Sequence[str]]]:
-    """Yield the header, and each line below it that is not empty, with its row."""
+    """Yield the header and each line below it that is not empty, with its row number."""
     ours = _known(aliases)
     ways = [(line, delimiter, unguarded_names(cells)) for line in first_lines(data) for delimiter, cells in line.ways]
     if not ways:
@@ -414,13 +415,13 @@ def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[
 
 
 def _known(aliases: Mapping[str, str]) -> Mapping[str, str]:
-    """Return each known heading, folded, with our column for it."""
+    """Return our column for each known heading. Headings are folded."""
     ours = {fold(heading): name for name, known in HEADINGS.items() for heading in known}
     return ours | {fold(heading): name for heading, name in aliases.items()}
 
 
 def _lines(rows: Iterator[tuple[int, Sequence[str]]], aliases: Mapping[str, str], file: str) -> Iterator[StatementLine]:
-    """Yield the lines below the header, which comes first; their values are cleaned like those of a sheet."""
+    """Yield the lines below the header, which is the first row. Their values are cleaned like those of a sheet."""
     places = _places(next(rows)[1], aliases, file)
     below = list(rows)
     columns = {name: [cells[place] for _, cells in below] for name, place in places.items()}
@@ -429,7 +430,7 @@ def _lines(rows: Iterator[tuple[int, Sequence[str]]], aliases: Mapping[str, str]
         yield StatementLine(
             line=number,
             order_id=row["order_id"],
-            # A line counts only if its amount is the order's, so a text that can mean nothing else is no guess.
+            # A line counts only if its amount is the order's, so a text with only one possible meaning is no guess.
             amount=amount if amount is not None else parse_amount(row["meant"], minor_units=MAX_MINOR_UNITS),
             amount_text=row["amount"],
             currency=row["currency"].upper(),
@@ -472,7 +473,7 @@ def _places(headings: Sequence[str], aliases: Mapping[str, str], file: str) -> M
 
 
 def statement_as_json(statement: Statement) -> str:
-    # A `Decimal` is the only value of a statement that JSON does not know.
+    # A `Decimal` is the only kind of value in a statement that JSON does not have.
     return json.dumps(asdict(statement), default=str, ensure_ascii=False)
 
 
@@ -486,14 +487,14 @@ def statement_of_json(text: str) -> Statement:
 
 
 def statement_rule(settings: Settings) -> StatementRule | None:
-    """Return the rule of proof for statements, or None. Raises `ConfigurationError` for an unusable key."""
+    """Return the rule by which statements are proven, or None. Raises `ConfigurationError` for an unusable key."""
     if (folder := settings.evidence.folder) is not None:
         return TransferFolder(folder)
     return None if settings.evidence.statement_key is None else SignedStatements(statement_key(settings).verifies)
 
 
 def statement_key(settings: Settings) -> PublicKey:
-    """Return the key that signs the gateway's statements. Raises `ConfigurationError` for one that proves nothing."""
+    """Return the key that signs the gateway's statements. Raises `ConfigurationError` for a key that proves nothing."""
     path, name = settings.evidence.statement_key, "[evidence] statement_key"
     if path is None:
         raise ConfigurationError(say("{name} is not set.", name=name))
@@ -514,13 +515,13 @@ def statement_key(settings: Settings) -> PublicKey:
 
 
 def statement_in(settings: Settings, file: Path) -> Statement:
-    """Return the statement in a file, and its proof. Raises `SheetError`."""
+    """Return the statement in a file, with its proof. Raises `SheetError` if it cannot be read."""
     rule = statement_rule(settings)
     return read_statement(file, settings.statement.columns, encoding=settings.sheet.encoding, rule=rule)
 
 
 def statement_with_digest(settings: Settings, name: str, sha256: str, folders: Iterable[Path]) -> Statement | None:
-    """Return the statement of this name and digest in one of `folders`, or in the transfer's own; None: not there."""
+    """Return the statement with this name and digest from one of `folders` or from the transfer's folder, or None."""
     own, bare = settings.evidence.folder, Path(name).name
     for folder in (*folders, *(() if own is None else (own,))):
         file = folder / bare
