@@ -1,1 +1,1 @@
-"""What people sign and approve: keys, signed documents, plans, orders, and the policy that counts them."""
+"""Keys, signed documents, plans and orders that people sign, and the policy that counts their approvals."""

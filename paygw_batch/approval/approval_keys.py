@@ -1,15 +1,15 @@
 """Reads the people who prepare and approve, and their keys: Ed25519 (RFC 8032) as PEM files, public keys as one line.
 
-A person is a name with all its keys. Names that look the same are one name, and two names cannot share a key.
-A key in a token (RFC 7512) is Ed25519 or P-256; a passkey's is P-256, RSA or Ed25519.
+A person is a name with all its keys. Names that look the same are one name, and two names cannot share a key. A key in
+a token (RFC 7512) is Ed25519 or P-256; a passkey's key is P-256, RSA or Ed25519.
 
-The signature of a passkey, a WebAuthn assertion, is verified offline, with the public key alone. The challenge of an
-assertion is the SHA-256 of the signed text. What a browser adds (the page's origin, whether the person was there) is
-checked against the configuration. Source: W3C Web Authentication, Level 3, section 7.2. The signature counter is not
-checked: that needs a record for each key, and nothing depends on the order of two signatures.
+The signature of a passkey, a WebAuthn assertion, is verified offline with the public key alone. The challenge of an
+assertion is the SHA-256 of the signed text. The values that a browser adds (the page's origin, whether the person was
+present) are compared with the configuration. Source: W3C Web Authentication, Level 3, section 7.2. The signature
+counter is not checked: that needs a record for each key, and nothing depends on the order of two signatures.
 
-Besides the gateway's signatures, this is the only cryptography in the program: approvals are between people of one
-company, and unrelated to the gateway's protocol.
+Apart from the gateway's signatures, this is the only cryptography in the program. Approvals are between people of one
+company, and have nothing to do with the gateway's protocol.
 """
 
 import base64
@@ -47,7 +47,7 @@ HOW_TO_MAKE_ONE = "openssl genpkey -algorithm ed25519 -out approval.pem"
 MIN_RSA_BITS = 2048
 MAX_RSA_BITS = 8192
 RSA_EXPONENT = 65537
-"""The exponent that authenticators use. Small exponents have led to forged signatures elsewhere."""
+"""The exponent of the keys that authenticators make. Small exponents have led to forged signatures elsewhere."""
 
 _PEM = re.compile(rb"\s*-----BEGIN PUBLIC KEY-----(.*)-----END PUBLIC KEY-----\s*", re.DOTALL)
 KeyOfAPerson = Ed25519PublicKey | EllipticCurvePublicKey | RSAPublicKey
@@ -57,7 +57,8 @@ KeyOfAPerson = Ed25519PublicKey | EllipticCurvePublicKey | RSAPublicKey
 class PublicKey:
     """The public half of a person's key: its SubjectPublicKeyInfo in DER, as this program encodes it.
 
-    A key has only one such encoding, however it was written, so two keys are the same if these bytes are.
+    A key has only one such encoding, however it was written. Two keys are therefore the same if these bytes are the
+    same.
     """
 
     material: bytes
@@ -69,26 +70,27 @@ class PublicKey:
 
     @property
     def fingerprint(self) -> str:
-        """The first 16 hex digits of the SHA-256 of the key's DER encoding: short enough to read aloud."""
+        """The first 16 hex digits of the SHA-256 of the key's DER encoding, which are short enough to read aloud."""
         return hashlib.sha256(self.material).hexdigest()[:16]
 
     @property
     def is_file_key(self) -> bool:
-        """Whether a key file can hold its private half. Otherwise it belongs to a passkey or a token."""
+        """Whether the private half can be in a key file. Otherwise the key belongs to a passkey or a token."""
         return isinstance(load_der_public_key(self.material), Ed25519PublicKey)
 
     @property
     def may_sign_text(self) -> bool:
-        """Whether its signatures over plain text count: those of Ed25519 keys, and of P-256 keys, which tokens have.
+        """Whether signatures of this key over plain text count. They do for Ed25519, and for P-256, which tokens have.
 
-        A P-256 passkey never signs our text directly: what it signs begins with a digest of its console's name.
+        A P-256 passkey never signs our text directly: the text that it signs begins with a digest of its console's
+        name.
         """
         return isinstance(load_der_public_key(self.material), Ed25519PublicKey | EllipticCurvePublicKey)
 
     def has_signed(self, data: bytes, signature: str) -> bool:
-        """Whether `signature` is this key's over exactly `data`, in the spelling that `ApprovalKey.sign` writes.
+        """Return whether `signature` is this key's over exactly `data`, in the spelling that `ApprovalKey.sign` writes.
 
-        A passkey signs more than the text (see `passkey.py`).
+        A passkey signs more than the text, so `has_asserted` checks its signatures.
         """
         try:
             plain = base64.b64decode(signature, validate=True)
@@ -99,7 +101,7 @@ class PublicKey:
         )
 
     def verifies(self, signature: bytes, data: bytes) -> bool:
-        """Whether `signature` is this key's over exactly `data`: Ed25519, ECDSA, or RSA PKCS#1 v1.5 with SHA-256."""
+        """Return whether this key signed exactly `data`, by Ed25519, ECDSA, or RSA PKCS#1 v1.5 with SHA-256."""
         key = load_der_public_key(self.material)
         try:
             match key:
@@ -117,19 +119,19 @@ class PublicKey:
 
 
 def public_key_of(key: KeyOfAPerson) -> PublicKey:
-    """Return a key in the encoding by which this program compares keys."""
+    """Return a key in the encoding in which this program compares keys."""
     return PublicKey(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalKey:
-    """A person's private key, and its public half. `_sign` has the key, or asks the token that has it."""
+    """A person's private key, and its public half. `_sign` holds the private key, or asks the token that holds it."""
 
     public: PublicKey
     _sign: Callable[[bytes], bytes] = field(repr=False)
 
     def sign(self, data: bytes) -> str:
-        """Return the signature of `data`, in base64. Raises `ConfigurationError` if a token makes no valid one."""
+        """Return the signature of `data` in base64. Raises `ConfigurationError` if a token makes an invalid one."""
         signature = self._sign(data)
         if not self.public.verifies(signature, data):
             raise ConfigurationError(say("The key made a signature that its public half does not verify."))
@@ -139,7 +141,7 @@ class ApprovalKey:
 def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
     """Return the Ed25519 key in the PEM file `path`, encrypted or not.
 
-    Raises `ConfigurationError` if the file is unreadable, open to others, not such a key, or cannot be decrypted.
+    Raises `ConfigurationError` if the file cannot be read or decrypted, is open to others, or has another kind of key.
     """
     pem = read_trusted(path, say("The key {path}", path=path), Others.MAY_NOTHING)
     try:
@@ -158,10 +160,10 @@ def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
 
 
 def read_public_key(text: str) -> PublicKey | None:
-    """Return the public key in a line of text, or None if it is not a key that a person may have.
+    """Return the public key in a line of text, or None if a person may not have such a key.
 
     Accepted are Ed25519, P-256, and RSA of at least 2048 bits, as `openssl pkey -pubout` or a browser's
-    `getPublicKey()` write them, in every spelling (line breaks, padding, unused bits at the end).
+    `getPublicKey()` writes them. Line breaks, padding and unused bits at the end make no difference.
     """
     bare = "".join(text.split()).rstrip("=")
     try:
@@ -171,7 +173,7 @@ def read_public_key(text: str) -> PublicKey | None:
 
 
 def read_public_key_der(der: bytes) -> PublicKey | None:
-    """Return the public key in DER (SubjectPublicKeyInfo), or None if it is not one that a person may have."""
+    """Return the public key in DER (SubjectPublicKeyInfo), or None if a person may not have such a key."""
     try:
         key = load_der_public_key(der)
     except (ValueError, UnsupportedAlgorithm):
@@ -188,37 +190,37 @@ def read_public_key_der(der: bytes) -> PublicKey | None:
 
 
 def read_pem_public_key(pem: bytes) -> PublicKey | None:
-    """Return the public key in a PEM file, or None if it is not of a supported kind."""
+    """Return the public key in a PEM file, or None if a person may not have such a key."""
     match = _PEM.fullmatch(pem)
     return None if match is None else read_public_key(match[1].decode("ascii", "replace"))
 
 
 def read_own_spelling(text: str) -> PublicKey | None:
-    """Return the key that `PublicKey.text` writes as `text`, or None: a signed document allows no other spelling."""
+    """Return the key that `PublicKey.text` writes as `text`, or None. Signed documents allow no other spelling."""
     key = read_public_key(text)
     return key if key is not None and key.text == text else None
 
 
 Listed = Mapping[str, str | Sequence[str]]
-"""People as the configuration lists them: a public key, or several, by name."""
+"""People as the configuration lists them: one public key or several, by name."""
 _HOW_TO_SHOW_ONE = (
     "It is the line between BEGIN and END of `openssl pkey -in approval.pem -pubout`, or the line that the console "
     "shows when a passkey is made."
 )
 _BLANKS = str.maketrans(dict.fromkeys("\u115f\u1160\u2800", " "))
-"""Characters that look blank, though Unicode calls them letters or symbols."""
+"""Characters that look blank, although Unicode calls them letters or symbols."""
 _INVISIBLE = frozenset(
     "\u034f\u17b4\u17b5\u180b\u180c\u180d\u180f" + "".join(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
 )
-"""Marks that are invisible."""
+"""Marks that nobody can see."""
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A person by name, with the keys that may prepare and the keys that may approve.
+    """A person by name, with the keys for preparing and the keys for approving.
 
     `is_maker` and `is_approver` say that the person is listed, perhaps without a key yet: a passkey can only be created
-    on the pages. A person without a key can do nothing.
+    on the console's pages. A person without a key can do nothing.
     """
 
     name: str
@@ -234,7 +236,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """The people that the configuration names."""
+    """The people whom the configuration names."""
 
     listed: tuple[Person, ...]
 
@@ -251,18 +253,18 @@ class People:
 
     @property
     def makers(self) -> Sequence[Person]:
-        """Everyone who may prepare."""
+        """All people who may prepare."""
         return [person for person in self.listed if person.maker_keys]
 
     def approvers_for(self, maker: Person) -> Sequence[Person]:
-        """Return everyone who may approve a document that `maker` prepared: never the maker, under any key."""
+        """Return all people who may approve a document that `maker` prepared. The maker never may, with any key."""
         return [person for person in self.listed if person.approver_keys and person != maker]
 
 
 def plain_name(name: str) -> str:
-    """Return the form in which names are compared, the same for names that people read as the same.
+    """Return a name in the form for comparing names, which is the same for names that people read as the same.
 
-    NFKC and case folding, no invisible characters, single blanks.
+    The form has NFKC and case folding, no invisible characters, and single blanks.
     """
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(_BLANKS)
     shown = [c for c in folded if c.isspace() or (unicodedata.category(c)[0] != "C" and c not in _INVISIBLE)]
@@ -272,7 +274,7 @@ def plain_name(name: str) -> str:
 def people_of(makers: Listed, approvers: Listed) -> People:
     """Return the people that a configuration lists.
 
-    Raises `ConfigurationError` for an invalid name or key, and for two names that share a key.
+    Raises `ConfigurationError` for an invalid name or key, or if two names share a key.
     """
     names: dict[str, str] = {}
     keys: dict[str, dict[str, tuple[PublicKey, ...]]] = {}
@@ -330,9 +332,9 @@ def _refuse_shared_keys(people: Sequence[Person]) -> None:
 
 
 MODULE = "PAYGW_APPROVAL_MODULE"
-"""The variable for the PKCS#11 module of the token's vendor."""
+"""The variable with the path of the PKCS#11 module of the token's vendor."""
 PASSPHRASE = "PAYGW_APPROVAL_PASSPHRASE"  # noqa: S105 (the name of a variable, not a secret)
-"""The variable for the PIN, or for the passphrase of a key in a file."""
+"""The variable with the PIN of a token, or with the passphrase of a key in a file."""
 _HINTS = {
     KeyTrouble.MODULE: mark("Set PAYGW_APPROVAL_MODULE to the module of the token's vendor, a file that ends in .so."),
     KeyTrouble.TOKEN_GONE: mark("Plug it in, or correct the token's name in --key."),
@@ -341,13 +343,13 @@ _HINTS = {
     KeyTrouble.KEY_MISSING: mark("Correct --key. The vendor's tool makes a key in the token."),
     KeyTrouble.SEVERAL_KEYS: mark("Add the id of the right one to --key: `id=%01`."),
 }
-"""Remedies for errors that have settings for the gateway's key, but not for a person's."""
+"""The hints for errors whose own hints name settings of the gateway's key, which a person's key does not have."""
 
 
 def approval_key_at(key: Path, passphrase: bytes | None, module: str | None) -> ApprovalKey:
-    """Return a person's key, in a file or in a token that the module at `module` reaches.
+    """Return a person's key from a file, or from a token that the PKCS#11 module at `module` reaches.
 
-    Raises `ConfigurationError`, with one sentence, if it cannot be used.
+    Raises `ConfigurationError` if the key cannot be used.
     """
     if not str(key).startswith(PKCS11):
         return load_approval_key(key, passphrase)
@@ -395,37 +397,37 @@ def _for_a_person(error: KeyUnusable) -> ConfigurationError:
 MAX_CLIENT_DATA_BYTES = 4096
 _HASH_BYTES = 32
 _AUTHENTICATOR_DATA_BYTES = _HASH_BYTES + 1 + 4
-"""The hash of the relying party, flags, and a counter. There is more only if more was requested."""
+"""The length of the hash of the relying party, the flags and a counter. There is more only if more was requested."""
 _PRESENT, _VERIFIED, _MAY_BE_COPIED, _IS_COPIED = 0x01, 0x04, 0x08, 0x10
 _CARRIES_MORE = 0x40 | 0x80
-"""Flags for a new key and for extensions: an assertion that we request has neither."""
+"""The flags for a new key and for extensions. An assertion that we request has neither."""
 
 
 class PasskeySignature(BaseModel):
-    """A passkey signature as it is in a file: the three parts of an assertion, each in base64url without padding."""
+    """The signature of a passkey as in a file: the three parts of an assertion, each in base64url without padding."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     client_data: str
-    """`clientDataJSON`: the act, the challenge and the origin, as the browser noted them."""
+    """`clientDataJSON`: the act, the challenge and the origin, as the browser recorded them."""
     authenticator_data: str
     signature: str
 
 
 @dataclass(frozen=True, slots=True)
 class RelyingParty:
-    """The console as browsers know it: the origin of its pages."""
+    """The console as browsers know it, by the origin of its pages."""
 
     origin: str
 
     @property
     def rp_id(self) -> str:
-        """The name that a passkey is created for: the host of the origin."""
+        """The name for which a passkey is created: the host of the origin."""
         return urlsplit(self.origin).hostname or ""
 
 
 def challenge_of(data: bytes) -> str:
-    """Return the challenge with which a passkey signs `data`: its SHA-256, in base64url."""
+    """Return the challenge with which a passkey signs `data`: the SHA-256 of `data`, in base64url."""
     return to_base64url(hashlib.sha256(data).digest())
 
 
@@ -435,7 +437,7 @@ def to_base64url(data: bytes) -> str:
 
 
 def from_base64url(text: str) -> bytes | None:
-    """Return the bytes that `to_base64url` writes as `text`, or None: no other spelling is valid."""
+    """Return the bytes that `to_base64url` writes as `text`, or None. Any other spelling is invalid."""
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:
@@ -444,7 +446,7 @@ def from_base64url(text: str) -> bytes | None:
 
 
 def has_asserted(key: PublicKey, signature: PasskeySignature, data: bytes, party: RelyingParty) -> bool:
-    """Whether the owner of `key`, present and verified at a page of `party`, signed exactly `data`."""
+    """Return whether the owner of `key`, present and verified at a page of `party`, signed exactly `data`."""
     client_data = from_base64url(signature.client_data)
     authenticator_data = from_base64url(signature.authenticator_data)
     plain = from_base64url(signature.signature)
@@ -460,9 +462,9 @@ def has_asserted(key: PublicKey, signature: PasskeySignature, data: bytes, party
 
 
 def party_named_by(signature: PasskeySignature) -> RelyingParty | None:
-    """Return the console named by a browser in an assertion; None if it named none.
+    """Return the console that the browser named in an assertion, or None if it named none.
 
-    This shows whether an assertion is consistent, not whether it is valid: only the configured console decides that.
+    This serves to check whether an assertion is consistent. Only the configured console decides whether it is valid.
     """
     members = strict_object(from_base64url(signature.client_data) or b"")
     origin = None if isinstance(members, str) else members.get("origin")
@@ -470,9 +472,9 @@ def party_named_by(signature: PasskeySignature) -> RelyingParty | None:
 
 
 def is_client_data(client_data: bytes, kind: str, challenge: str, party: RelyingParty) -> bool:
-    """Whether a browser collected this for this kind of act and this challenge, on a page of `party` itself.
+    """Return whether a browser recorded this for this kind of act and this challenge, on a page of `party` itself.
 
-    Browsers may add unknown members; a page inside another page's frame says so.
+    Browsers may add unknown members. A page in the frame of another page is refused; the browser records that.
     """
     members = strict_object(client_data) if len(client_data) <= MAX_CLIENT_DATA_BYTES else "too long"
     if isinstance(members, str):
@@ -487,7 +489,7 @@ def is_client_data(client_data: bytes, kind: str, challenge: str, party: Relying
 
 
 def is_of_verified_person(authenticator_data: bytes, party: RelyingParty) -> bool:
-    """Whether an authenticator confirms that its owner was present and verified, for a passkey created for `party`."""
+    """Return whether an authenticator confirms that its owner was present and verified, for a passkey of `party`."""
     if len(authenticator_data) < _AUTHENTICATOR_DATA_BYTES:
         return False
     flags = authenticator_data[_HASH_BYTES]

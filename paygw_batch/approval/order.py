@@ -1,8 +1,8 @@
-"""What every kind of order shares (its place, who agreed to it, whether it is still true), and orders to forget people.
+"""Checks all kinds of orders (their place, who agreed, whether they are still true), and makes orders to forget people.
 
-An order says how everything that it changes is now. Before it is carried out, its content is made again and compared.
-Carrying it out changes what it says, so it works once. An order to forget names exactly the payments whose payees are
-forgotten, and no person.
+An order describes everything that it changes as it was when the order was made. Before the order is carried out, its
+content is made again and compared. Carrying it out changes what it describes, so it works once. An order to forget
+people names exactly the payments whose payees are forgotten, and no person.
 """
 
 from abc import abstractmethod
@@ -35,21 +35,21 @@ class Order(SignedDocument):
 
     @property
     def batch(self) -> str:
-        """The batch under which the journal keeps the order; empty if it is about several."""
+        """The batch under which the journal keeps the order; empty if the order is about several batches."""
         return ""
 
     @property
     @abstractmethod
     def rows(self) -> int:
-        """The number of rows that it changes."""
+        """The number of rows that the order changes."""
 
     @abstractmethod
     def changes(self, actual: Any) -> Sequence[str]:
-        """Return what differs from `actual`, the content that the order would have now."""
+        """Return the differences from `actual`, the content that the order would have now."""
 
 
 def require_place(order: Order, journal: JournalReader, endpoint: str) -> None:
-    """Raise `ApprovalError` for an order of another endpoint or another journal."""
+    """Raise `ApprovalError` for an order for another endpoint or another journal."""
     if order.content.endpoint != endpoint:
         raise ApprovalError(
             say(
@@ -66,9 +66,9 @@ def require_place(order: Order, journal: JournalReader, endpoint: str) -> None:
 def agreed(
     order: Order, journal: JournalReader, policy: ApprovalPolicy, now: datetime, *, by: str
 ) -> tuple[str, SignedOrder]:
-    """Return who decided, as the journal records it, and the order that it keeps. `by` is who carries it out.
+    """Return who decided, as the journal records it, and the signed order to keep. `by` is who carries it out.
 
-    Raises `ApprovalError` if it was withdrawn, or too few people approve it.
+    Raises `ApprovalError` if the order was withdrawn, or if too few people approve it.
     """
     require_not_withdrawn(order, journal.withdrawals())
     signatures = require_signatures(order, policy, now)
@@ -79,7 +79,7 @@ def agreed(
 
 
 def require_true(order: Order, actual: Any) -> None:
-    """Raise `ApprovalError` unless the content that an order would have now is the content that it has."""
+    """Raise `ApprovalError` unless the content of an order is the content that it would have now."""
     if actual != order.content:
         changes = "; ".join(order.changes(actual))
         raise ApprovalError(
@@ -92,7 +92,7 @@ NOTHING_FORGOTTEN = mark("Nobody was forgotten.")
 
 
 class ForgottenBatch(SignedPart):
-    """A batch in which people are forgotten, and the number of their rows. Its whole sheet is removed."""
+    """A batch in which people are forgotten, and the number of their rows. The whole sheet of the batch is removed."""
 
     batch: str
     operation: str
@@ -103,7 +103,7 @@ class ForgottenBatch(SignedPart):
 class ForgetContent(SignedPart):
     """The payments whose payees would be forgotten, and their journal.
 
-    `before` is the date before which people are forgotten; empty for one person, and then `instructions` are the
+    `before` is the date before which people are forgotten. It is empty for one person; `instructions` are then the
     numbers of that person's payments. `sha256` is the digest of exactly these payments (`Forgettable.sha256`).
     """
 
@@ -116,7 +116,7 @@ class ForgetContent(SignedPart):
 
 
 class ForgetOrder(Order):
-    """An order as it is in its file."""
+    """An order to forget people, as in its file."""
 
     noun: ClassVar[str] = mark("order to forget people")
     nothing_done: ClassVar[str] = NOTHING_FORGOTTEN
@@ -171,9 +171,9 @@ def forget_order_in_force(
     cutoff: str,
     recent: str,
 ) -> tuple[Forgettable, str, SignedOrder]:
-    """Return the payments whose payees an order forgets now, who decided it (as recorded), and the order to keep.
+    """Return the payments whose payees an order forgets now, who decided (as recorded), and the signed order to keep.
 
-    Raises `ApprovalError` unless it is approved, and would forget the same payments as when it was made.
+    Raises `ApprovalError` unless the order is approved, and would forget the same payments as when it was made.
     """
     require_place(order, journal, endpoint)
     decided, signed_order = agreed(order, journal, policy, now, by=by)

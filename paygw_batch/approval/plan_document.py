@@ -1,7 +1,7 @@
-"""Checks plans: a plan names exactly the instructions to pay, its maker signs it, and others approve it.
+"""Checks plans. A plan names exactly the instructions to pay, its maker signs it, and other people approve it.
 
-A plan names the endpoint, the journal and the batch, with a digest of every instruction, totals and findings. It opens
-one batch, once. Signing and approving are in `signed_document.py`.
+A plan names the endpoint, the journal and the batch, with a digest of every instruction, totals and findings. A plan
+opens one batch, once. `signed_document.py` has signing and approving.
 """
 
 import hashlib
@@ -36,32 +36,33 @@ from paygw_batch.sheet.model import Validated
 FIRST_RUN = "payee.first_run"
 COMPARED = "payee.compared"
 KNOWN_SINCE = "payee.known_since"
-"""The code of the rows whose accounts were first paid on one day."""
+"""The code of a finding with the rows whose accounts were first paid on one day."""
 SENT_BEFORE = "payee.sent_before"
-"""The code of a row that is in an earlier batch, and is not sent again."""
+"""The code of a row that is in an earlier batch and is not sent again."""
 MENDED = "cell.mended"
 """The code of a corrected cell."""
 MEANT = "column.meant"
 """The code of a heading to which a person gave a different meaning."""
 READ_AS = "sheet.encoding"
-"""The code of the encoding that somebody had to name for a sheet."""
+"""The code of a finding with the encoding that somebody had to name for a sheet."""
 SPELLED = "sheet.spelling"
-"""The code of texts of a column that are read as a person said: `value` is the first of them, and `rows` are all."""
+"""The code of a column's texts that are read as a person said. `value` is the first text, and `rows` are all rows."""
 _ROWS_AT_ONCE = 100_000
 
 
 class Content(SignedPart):
-    """The payments of a plan: what would leave, and not the whole sheet.
+    """The payments of a plan: the rows that would be sent, and not the whole sheet.
 
-    `rows` counts the rows that would leave, `totals` has their sums by currency, and `instructions_sha256` covers each
-    of them. `known` counts the rows that were sent before and are not sent again, and `known_sha256` covers them: they
-    decide what leaves. `invalid` counts those left out. `people_sha256` covers the list that approvers read; `submit`
-    recomputes it, so that exactly the listed people are paid.
+    - `rows` is the number of rows that would be sent, `totals` has their sums by currency, and `instructions_sha256`
+      covers each of them.
+    - `known` is the number of rows that were sent before. `known_sha256` covers these rows, because they decide which
+      other rows are sent. `invalid` is the number of rows left out.
+    - `people_sha256` covers the list that approvers read. `submit` computes it again, so exactly these people are paid.
     """
 
     endpoint: str
     journal: str
-    """The id of the journal that the batch will be in."""
+    """The id of the journal in which the batch will be."""
     operation: str
     batch: str
     sheet: str
@@ -78,14 +79,16 @@ class Content(SignedPart):
 class PlanFinding(SparsePart):
     """A finding for an approver, as values: a difference from earlier payments, a row left out, a warning.
 
-    The sentence is made when it is shown (`submit/plan_to_approve.py`). Only a warning of the validation has a
-    `message`, with its `column` and `value`. Row 0: no row of the sheet.
+    The sentence is made when the finding is shown (`submit/plan_to_approve.py`). Only a warning of the validation has a
+    `message`, with its `column` and `value`. Row 0 means no row of the sheet.
 
-    `name`, `account`, `amount` and `currency` are the payee's in this sheet. `old_account` and the four `before...`
-    fields are the payment it is compared with, and `first...` the first one that the account ever got; `shared_with` is
-    another name paid under the account. `people`, `found` and `paid_before` count the people in the sheet, those paid
-    by one earlier batch, and those paid by any. `by` and `at` say who changed something and when, `becomes` is a cell's
-    new text, `reasons` are the codes of defects, and `rows` are ranges of rows.
+    - `name`, `account`, `amount`, `currency`: the payee in this sheet. `shared_with`: another name paid under the
+      account.
+    - `old_account` and `before...`: the payment to compare with. `first...`: the account's first payment.
+    - `people`, `found`, `paid_before`: the numbers of people in the sheet, of those whom one earlier batch paid, and of
+      those whom any earlier batch paid.
+    - `by` and `at`: who changed something, and when. `becomes`: the new text of a cell. `reasons`: codes of defects.
+      `rows`: ranges of rows.
     """
 
     row: int
@@ -117,12 +120,12 @@ class PlanFinding(SparsePart):
 
     @property
     def values(self) -> tuple[object, ...]:
-        """Everything but the sentence: equal for the same finding in two languages."""
+        """Every value but the sentence. These values are equal for the same finding in two languages."""
         return tuple(getattr(self, name) for name in type(self).model_fields if name != "message")
 
 
 class PlanDocument(SignedDocument):
-    """A plan as it is in its file."""
+    """A plan, as in its file."""
 
     noun: ClassVar[str] = mark("plan")
     placeholder: ClassVar[str] = "PLAN"
@@ -133,13 +136,13 @@ class PlanDocument(SignedDocument):
     content: Content
     findings: list[PlanFinding]
     people: str
-    """Everyone who is paid, one line of CSV each, with `PEOPLE_COLUMNS`."""
+    """Everyone who is paid, one line of CSV each, with the columns `PEOPLE_COLUMNS`."""
     answered: list[str] = []  # noqa: RUF012 - pydantic copies it
-    """The keys of the questions that the maker answered (`OpenQuestion.key`); the findings show each of them."""
+    """The keys of the questions that the maker answered (`OpenQuestion.key`). The findings show all of them."""
     against: str = ""
-    """A batch that the maker compared the sheet with, in addition to the usual comparison; empty: none."""
+    """A batch with which the maker compared the sheet, besides the usual comparison; empty for none."""
     language: str = ENGLISH
-    """The language of the findings, in which they are also recomputed."""
+    """The language of the findings. They are computed again in this language."""
 
     def model_post_init(self, _: object, /) -> None:
         """Raise `ValueError` unless the list of people matches the digest in the content."""
@@ -151,7 +154,7 @@ class PlanDocument(SignedDocument):
 
     @property
     def code(self) -> str:
-        """The code that two people compare by phone: the payout's, which signing does not change."""
+        """The code that two people compare by phone. It belongs to the payout, and signing does not change it."""
         return in_groups(payout_code(self))
 
 
@@ -160,9 +163,9 @@ PEOPLE_COLUMNS = ("row", "name", "account", "currency", "amount")
 
 @dataclass(frozen=True, slots=True)
 class Approved:
-    """The journal's record of a plan that opens a batch: its digest, and who prepared and approved it.
+    """The journal's record of a plan that opens a batch: the plan's digest, and who prepared and approved it.
 
-    `answered` has the keys of the questions about the sheet that its maker answered, and the others approved.
+    `answered` has the keys of the questions about the sheet that the maker answered and the others approved.
     """
 
     plan_sha256: str
@@ -183,12 +186,12 @@ def content_and_people(
     journal_id: str,
     minor_units: Mapping[str, int],
 ) -> tuple[Content, str]:
-    """Return the payments of a planned sheet that would leave, and the list of their people. `known` would not."""
+    """Return the payments of a planned sheet that would be sent, and the list of their people. `known` rows are not."""
     known_rows = {row.row for row in known}
     digest, known_digest, lines = hashlib.sha256(), hashlib.sha256(), []
     sums: Counter[str] = Counter()
     is_known = pl.col("row").is_in(pl.Series(sorted(known_rows), dtype=pl.UInt32).implode())
-    for part in validated.parts():  # only one of them is in memory at a time
+    for part in validated.parts():  # only one part is in memory at a time
         for piece in part.instructions.iter_slices(_ROWS_AT_ONCE):
             known_digest.update(_csv_bytes(piece.filter(is_known).select("row", "client_orderid")))
             leaving = piece.filter(~is_known) if known else piece
@@ -220,7 +223,7 @@ def _csv_bytes(frame: pl.DataFrame) -> bytes:
 
 
 def _people(instructions: pl.DataFrame, rows: pl.DataFrame, minor_units: Mapping[str, int]) -> str:
-    """Return the `PEOPLE_COLUMNS` of some instructions, with the account and amount that are sent."""
+    """Return the `PEOPLE_COLUMNS` of some instructions, with the accounts and amounts that are sent."""
     names = rows.select("row", name=pl.col("account_name").fill_null(""))
     digits = pl.col("currency").replace_strict(minor_units, return_dtype=pl.Int64, default=0)
     factor = pl.lit(10, pl.Int64).pow(digits)
@@ -246,8 +249,8 @@ def unsigned_plan(
 ) -> PlanDocument:
     """Return a plan that its maker has yet to sign, with findings in the current language.
 
-    `people` is the list that the content covers, `answered` has the keys of the questions that the maker answered, and
-    `against` is a batch that the sheet was compared with.
+    `people` is the list that the content covers. `answered` has the keys of the questions that the maker answered.
+    `against` is a batch with which the sheet was compared.
     """
     return PlanDocument(
         content=content,
@@ -264,7 +267,7 @@ def unsigned_plan(
 
 
 def payout_code(document: PlanDocument) -> str:
-    """Return the 16 hex digits that two people compare: they change if any payment or finding does.
+    """Return the 16 hex digits that two people compare. They change if any payment or finding changes.
 
     They are the same before and after the plan is signed.
     """
@@ -273,12 +276,12 @@ def payout_code(document: PlanDocument) -> str:
 
 
 def payments_sha256(content: Content) -> str:
-    """Return the SHA-256 of a plan's payments, in hex, by which plans of the same payments are found."""
+    """Return the SHA-256 of a plan's payments, in hex. It is used to find other plans of the same payments."""
     return hashlib.sha256(content.model_dump_json().encode()).hexdigest()
 
 
 def needs_approval(content: Content, policy: ApprovalPolicy) -> bool:
-    """Whether a batch is large enough, in any of its currencies, to need approval."""
+    """Return whether a batch is large enough, in any of its currencies, to need approval."""
     return any(
         Decimal(amount) >= policy.from_amount.get(currency, Decimal(0)) for currency, amount in content.totals.items()
     )
@@ -289,8 +292,8 @@ def check_plan(
 ) -> Approved:
     """Return who prepared and approved exactly `content`.
 
-    `used` is the batch that the plan has already opened, if any; it opens no other. Raises `ApprovalError` if the plan
-    is used, has other content, or is approved by fewer people than the policy needs.
+    `used` is the batch that the plan has already opened, if any. Raises `ApprovalError` if the plan is used, has other
+    content, or is approved by fewer people than the policy needs.
     """
     if used is not None:
         raise ApprovalError(
@@ -327,10 +330,10 @@ def require_same_content(document: PlanDocument, content: Content) -> None:
 
 
 def check_findings(document: PlanDocument, again: Sequence[PlanFinding], *, asked: Sequence[str]) -> None:
-    """Raise `ApprovalError` unless a plan has exactly the recomputed findings `again`, in their order.
+    """Raise `ApprovalError` unless a plan has exactly the findings `again`, which were computed again, in their order.
 
-    People read the first of many, and trust each sentence as the program's own. `asked` has the keys of the sheet's
-    questions: its maker answered exactly these.
+    The order matters, because people read the first of many findings, and trust each sentence as the program's own.
+    `asked` has the keys of the sheet's questions; the plan's maker must have answered exactly these.
     """
     if tuple(again) == tuple(document.findings) and document.answered == list(asked):
         return

@@ -1,4 +1,4 @@
-"""Says who decides by the settings: who may prepare and who may approve, and what proves a statement."""
+"""Says who decides according to the settings: who may prepare, who may approve, and who gives the command."""
 
 import os
 import pwd
@@ -23,7 +23,7 @@ from paygw_batch.settings.configuration import Settings
 def policy_of(settings: Settings) -> ApprovalPolicy | None:
     """Return the approval policy, or None if the configuration asks for no approval.
 
-    Raises `ConfigurationError` if people cannot be told apart, or nothing could ever be approved.
+    Raises `ConfigurationError` if people cannot be distinguished, or if nothing could ever be approved.
     """
     section = settings.approval
     if not section.approvers:
@@ -35,12 +35,12 @@ def policy_of(settings: Settings) -> ApprovalPolicy | None:
 
 
 def party_of(settings: Settings) -> RelyingParty | None:
-    """Return the console as passkeys know it, or None if the configuration does not say its address."""
+    """Return the console as passkeys know it, or None if the configuration lacks its address."""
     return None if settings.console.origin is None else RelyingParty(settings.console.origin)
 
 
 def required_policy(settings: Settings) -> ApprovalPolicy:
-    """Return the policy. Raises `ConfigurationError` if the configuration has none."""
+    """Return the approval policy. Raises `ConfigurationError` if the configuration has none."""
     policy = policy_of(settings)
     if policy is None:
         raise ConfigurationError(
@@ -53,14 +53,14 @@ def required_policy(settings: Settings) -> ApprovalPolicy:
 def listed_people(settings: Settings) -> People:
     """Return everyone who is configured to prepare or approve, even if nothing could be approved yet.
 
-    Raises `ConfigurationError` if it names nobody, or does not tell people apart.
+    Raises `ConfigurationError` if the configuration names nobody, or if people cannot be distinguished.
     """
     section = settings.approval
     return people_of(section.makers, section.approvers) if section.approvers else required_policy(settings).people
 
 
 def known_maker(key: PublicKey, policy: ApprovalPolicy, nothing_made: str) -> Person:
-    """Return who prepares with `key`. Raises `ApprovalError` if the policy knows nobody who does."""
+    """Return the person who prepares with `key`. Raises `ApprovalError` if the policy has no such person."""
     maker = policy.people.maker_with(key)
     if maker is None:
         raise ApprovalError(say("This key does not belong to a listed maker."), hint=nothing_made)
@@ -68,18 +68,19 @@ def known_maker(key: PublicKey, policy: ApprovalPolicy, nothing_made: str) -> Pe
 
 
 def default_plan(sheet: Path) -> Path:
-    """Return the path at which the plan of a sheet is looked for: beside it."""
+    """Return the default path of a sheet's plan, which is beside the sheet."""
     return sheet.parent / f"{sheet.stem}.plan.json"
 
 
 MAX_WORDS = 2_000
-"""How long an evidence or a name may be, in characters."""
+"""The maximum number of characters of evidence or of a name."""
 
 
 def person(name: str | None) -> str:
     """Return who decides: the login of this process, which the environment cannot change, and a name if one is given.
 
-    The login names the account that was used. If people share it, --by tells them apart, on their word.
+    The login names the account that was used. People who share an account are distinguished only by the name that they
+    give with --by.
     """
     try:
         login = pwd.getpwuid(os.getuid()).pw_name
@@ -89,7 +90,7 @@ def person(name: str | None) -> str:
 
 
 def required_line(text: str, name: str) -> str:
-    """Return a person's words without blanks around them. Raises `UsageError` unless they are one line of text."""
+    """Return a person's words without surrounding blanks. Raises `UsageError` unless they are one line of text."""
     words = text.strip()
     if not words or not words.isprintable() or len(words) > MAX_WORDS:
         raise UsageError(
@@ -99,7 +100,7 @@ def required_line(text: str, name: str) -> str:
 
 
 def sandbox_key(settings: Settings, name: str) -> ApprovalKey | None:
-    """Return the private key of a person in the sandbox; None with a real gateway, if nobody else has one."""
+    """Return the private key of a person in the sandbox. None: the gateway is real, or the person has no key here."""
     folder = settings.console.sandbox_keys
     if folder is None or not settings.uses_sandbox:
         return None

@@ -1,9 +1,9 @@
-"""Documents that one person signs and others approve: a plan to pay, or an order to settle rows.
+"""Reads, signs and approves documents that one person makes and others approve: a plan to pay, or an order.
 
 The first line of the signed text names the kind of document, so a signature on one kind never counts for another. The
-maker signs the whole content. An approver signs its digest, a time and their own key, so nobody can transfer an
-approval to other content or make it look newer. Approvals are counted by person, not by key (`People`). Everyone signs
-the same text, with a key from a file or with a passkey (see `passkey.py`).
+maker signs the whole content. An approver signs its digest, a time and the approver's own key. Nobody can therefore
+transfer an approval to other content, or make it look newer. Approvals are counted by person, not by key (`People`).
+Everyone signs the same text, with a key from a file or with a passkey (see `approval_keys.py`).
 """
 
 import hashlib
@@ -38,17 +38,17 @@ _APPROVE_IT = mark("`paygw-batch approve {placeholder} --key KEY` approves it.")
 _UNKNOWN_MAKER = mark("The {noun} was made with a key that does not belong to a listed maker.")
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 CLOCK_SKEW = timedelta(minutes=5)
-"""The most that an approver's clock may be ahead of this machine's."""
+"""The maximum time by which an approver's clock may be ahead of this machine's."""
 MAX_SIGNING = timedelta(minutes=10)
-"""The time limit for signing a displayed text by passkey: its time was set when it was shown."""
+"""The maximum time for signing a text with a passkey. The time in the text is that at which it was shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPolicy:
     """The people who may prepare and approve, and the sums that need approval.
 
-    A batch needs approval if its sum in any currency reaches `from_amount`, and always if the currency is not listed. A
-    settlement that lets a row be paid again always needs it.
+    A batch needs approval if its sum in any currency reaches `from_amount`, and always if the currency is not listed
+    there. A settlement that lets a row be paid again always needs approval.
     """
 
     needed: int
@@ -56,17 +56,17 @@ class ApprovalPolicy:
     expires_h: float
     people: People
     passkeys: RelyingParty | None = None
-    """The console whose pages people use to sign by passkey; None: passkey signatures do not count."""
+    """The console on whose pages people sign with passkeys. None: signatures of passkeys do not count."""
 
 
 class SignedPart(BaseModel):
-    """A part of a signed document: frozen and strict; an unknown key is an error."""
+    """A part of a signed document. It is frozen and strict: an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class SparsePart(SignedPart):
-    """A part that a document may contain very often: empty values are not written."""
+    """A part that a document may contain very often. Its empty values are not written."""
 
     @model_serializer(mode="wrap")
     def _filled(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class SparsePart(SignedPart):
 
 
 Signature = str | PasskeySignature
-"""A signature with a key from a file (base64), or by passkey."""
+"""A signature by a key from a file (in base64), or by a passkey."""
 
 
 class Approval(SignedPart):
@@ -86,16 +86,16 @@ class Approval(SignedPart):
 
 
 class SignedDocument(SignedPart):
-    """A document as it is in its file. `document` names the kind and the version of its format."""
+    """A document, as in its file. `document` names the kind of document and the version of its format."""
 
     noun: ClassVar[str]
     """The name of the document in a sentence."""
     placeholder: ClassVar[str]
-    """The name of its file in a command line."""
+    """The name of the document's file in a command line."""
     nothing_done: ClassVar[str]
     """The first sentence of a refusal."""
     make_another: ClassVar[str]
-    """The hint for the maker about making another one."""
+    """The hint for the maker on how to make another document."""
 
     document: str
     content: Any
@@ -106,7 +106,7 @@ class SignedDocument(SignedPart):
     approvals: list[Approval]
 
     def signed_text(self) -> bytes:
-        """Return the text that the maker's signature covers: everything except itself and the approvals."""
+        """Return the text that the maker's signature covers: every value except the signature and the approvals."""
         return signed_bytes(self.document, self.model_dump(exclude={"signature", "approvals"}))
 
     def digest(self) -> str:
@@ -119,7 +119,7 @@ class SignedDocument(SignedPart):
         return in_groups(self.digest()[:16])
 
     def approval_text(self, key: PublicKey, approved_at: str) -> bytes:
-        """Return the text that an approver's signature with this key covers."""
+        """Return the text that the signature of an approver with this key covers."""
         body = {"sha256": self.digest(), "approved_at": approved_at, "key": key.text}
         return signed_bytes(f"{self.document} approval", body)
 
@@ -133,13 +133,13 @@ Document = TypeVar("Document", bound=SignedDocument)
 
 
 def signed_bytes(domain: str, body: Mapping[str, object]) -> bytes:
-    """Return the text that a signature covers: the kind of text, and its values."""
+    """Return the text that a signature covers: the kind of text (`domain`), and its values."""
     return f"{domain}\n{json.dumps(body, sort_keys=True, separators=(',', ':'))}".encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Signatures:
-    """A document's maker and present approvers: valid approvals by person, and the problems of the others."""
+    """The maker and the approvers of a document: valid approvals by person, and the problems of all others."""
 
     maker: Person
     valid: Mapping[Person, Approval]
@@ -151,7 +151,7 @@ def signed(unsigned: Document, key: ApprovalKey) -> Document:
 
 
 def made_by_passkey(unsigned: Document, signature: PasskeySignature, policy: ApprovalPolicy) -> Document:
-    """Return a document with its maker's passkey signature.
+    """Return a document with the signature of its maker by passkey.
 
     Raises `ApprovalError` if the signature is not over this document, or not by a maker.
     """
@@ -162,7 +162,7 @@ def made_by_passkey(unsigned: Document, signature: PasskeySignature, policy: App
 
 @dataclass(frozen=True, slots=True)
 class ApprovalText:
-    """The text that an approver is to sign with a key, and its time."""
+    """The text that an approver signs with a key, and its time."""
 
     key: PublicKey
     approved_at: str
@@ -176,8 +176,8 @@ class ApprovalText:
 def approval_text(document: SignedDocument, key: PublicKey, policy: ApprovalPolicy, now: datetime) -> ApprovalText:
     """Return the text that the owner of `key` signs to approve the document now.
 
-    Raises `ApprovalError` if the document was changed, the policy does not know its maker or approver, or the maker
-    tries to approve it, with any key.
+    Raises `ApprovalError` if the document was changed, if the policy does not know its maker or approver, or if the
+    maker tries to approve it with any key.
     """
     maker = _maker_of(document, policy)
     owner = policy.people.owner_of(key)
@@ -198,7 +198,7 @@ def approval_text(document: SignedDocument, key: PublicKey, policy: ApprovalPoli
 
 
 def approve(document: Document, key: ApprovalKey, policy: ApprovalPolicy, now: datetime) -> Document:
-    """Return the document with an approval by `key`, replacing an earlier one by the same person.
+    """Return the document with an approval by `key`, which replaces an earlier approval by the same person.
 
     Raises `ApprovalError` as `approval_text` does.
     """
@@ -208,9 +208,9 @@ def approve(document: Document, key: ApprovalKey, policy: ApprovalPolicy, now: d
 
 
 def approve_by_passkey(document: Document, approval: Approval, policy: ApprovalPolicy, now: datetime) -> Document:
-    """Return the document with a recent passkey approval, replacing an earlier one by the same person.
+    """Return the document with a recent approval by passkey, which replaces an earlier one by the same person.
 
-    Raises `ApprovalError` with the reason if it is not valid, or if its text was shown too long ago.
+    Raises `ApprovalError` with the reason if the approval is not valid, or if its text was shown too long ago.
     """
     approver: Person | str = say("has no time")
     if _is_time(approval.approved_at):
@@ -233,7 +233,7 @@ def _with_approval(document: Document, approval: Approval, policy: ApprovalPolic
 
 
 def signatures_of(document: SignedDocument, policy: ApprovalPolicy, now: datetime) -> Signatures:
-    """Return a document's maker and approvers. Raises `ApprovalError` if its maker is invalid or it was changed."""
+    """Return the maker and approvers of a document. Raises `ApprovalError` if it was changed, or has no valid maker."""
     maker = _maker_of(document, policy)
     valid: dict[Person, Approval] = {}
     wrong = []
@@ -247,9 +247,9 @@ def signatures_of(document: SignedDocument, policy: ApprovalPolicy, now: datetim
 
 
 def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: datetime) -> Signatures:
-    """Return who made and approved a document.
+    """Return the maker and approvers of a document.
 
-    Raises `ApprovalError` if too few people approve, or if its stated time is in the future.
+    Raises `ApprovalError` if too few people approve, or if the document is dated in the future.
     """
     signatures = signatures_of(document, policy, now)
     if datetime.fromisoformat(document.made_at) > now + CLOCK_SKEW:
@@ -280,7 +280,7 @@ def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: da
 
 
 def require_journal(document: SignedDocument, journal_id: str, nothing_done: str) -> None:
-    """Raise `ApprovalError` for a document of another journal than this."""
+    """Raise `ApprovalError` for a document of another journal than `journal_id`."""
     if document.content.journal != journal_id:
         raise ApprovalError(
             say(
@@ -295,7 +295,7 @@ def require_journal(document: SignedDocument, journal_id: str, nothing_done: str
 
 
 def require_not_withdrawn(document: SignedDocument, withdrawals: Iterable[Withdrawal]) -> None:
-    """Raise `DocumentWithdrawn` if a person withdrew the document, in any copy."""
+    """Raise `DocumentWithdrawn` if a person withdrew any copy of the document."""
     for withdrawal in withdrawals:
         if withdrawal.sha256 == document.digest():
             raise DocumentWithdrawn(
@@ -337,7 +337,7 @@ def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
 
 
 def has_signed_by(key: PublicKey, text: bytes, signature: Signature, party: RelyingParty | None) -> bool:
-    """Whether `key` signed exactly `text`, from a file or as a passkey on a page of `party`."""
+    """Return whether `key` signed exactly `text`, from a file or as a passkey on a page of `party`."""
     if isinstance(signature, str):
         return key.has_signed(text, signature)
     return party is not None and has_asserted(key, signature, text, party)
@@ -346,7 +346,7 @@ def has_signed_by(key: PublicKey, text: bytes, signature: Signature, party: Rely
 def _approver_of(
     approval: Approval, document: SignedDocument, maker: Person, policy: ApprovalPolicy, now: datetime
 ) -> Person | str:
-    """Return the person whose valid approval this is, or the reason why it is not valid."""
+    """Return the person who gave a valid approval, or the reason why the approval is not valid."""
     key = read_own_spelling(approval.key)
     if key is not None and policy.people.owner_of(key) == maker:
         return say("is by the maker of the {noun}", noun=say(document.noun))
@@ -367,9 +367,9 @@ def _approver_of(
 
 
 def read_document(path: Path, *kinds: type[Document], data: bytes | None = None) -> Document:
-    """Return the document in the file `path` (or `data`, stored elsewhere by that name), of one of `kinds`.
+    """Return the document of one of `kinds` in the file `path`, or in `data`, which is stored elsewhere by that name.
 
-    Raises `ApprovalError` if it is missing, unreadable, or made by another version of this program.
+    Raises `ApprovalError` if the document is missing, unreadable, or made by another version of this program.
     """
     noun = say(kinds[0].noun) if len(kinds) == 1 else say("plan or order")
     hint = f"{say(kinds[0].nothing_done)} {say(kinds[0].make_another)}"
@@ -410,7 +410,7 @@ def _is_time(text: str) -> bool:
 
 
 class _Label(BaseModel):
-    """The kind that a file says it is; the rest of its content is not read."""
+    """The kind of document that a file claims to be. The rest of its content is not read."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -423,7 +423,7 @@ def write_document(document: SignedDocument, path: Path) -> None:
 
 
 def check_reachable(policy: ApprovalPolicy) -> None:
-    """Raise `ConfigurationError` if no one's plan could ever have enough approvals by others."""
+    """Raise `ConfigurationError` if no plan, by any maker, could ever have enough approvals by others."""
     others = max((len(policy.people.approvers_for(maker)) for maker in policy.people.makers), default=0)
     if others < policy.needed:
         raise ConfigurationError(
