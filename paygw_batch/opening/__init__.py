@@ -1,1 +1,1 @@
-"""What settings open: the journal, the gateway, a sheet."""
+"""Opens the journal, the gateway and sheets as the settings say."""

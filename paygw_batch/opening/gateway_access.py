@@ -1,6 +1,6 @@
-"""Connects to the gateway by the settings: the key, additions to a body, secrets of notifications, and the transport.
+"""Gives access to the gateway as configured: keys, secrets, the values of every request body, and the transport.
 
-The gateway is the configured one, or the built-in one for the duration of a run.
+The gateway is the configured one. In the sandbox it is the built-in one, which runs as long as it is needed.
 """
 
 import codecs
@@ -65,7 +65,7 @@ _MAX_BYTES = 4096
 def secret_of(key: str, variable: str | None, file: Path | None, environ: Mapping[str, str]) -> bytes:
     """Return the secret that the keys `KEY_env` (a variable's name) or `KEY_file` of the configuration name.
 
-    Raises `ConfigurationError` if there is none, and for a file that others than its owner may read or write.
+    Raises `ConfigurationError` if there is no secret, or if others than its owner may read or write its file.
     """
     if variable is not None and (text := environ.get(variable)):
         return text.encode()
@@ -79,8 +79,8 @@ def secret_of(key: str, variable: str | None, file: Path | None, environ: Mappin
 def passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
     """Return the passphrase of the private key, or None if the settings name no place for it.
 
-    Raises `ConfigurationError` for a file that cannot be read and, unless the gateway is the built-in one, for a file
-    that others than its owner may read or write.
+    Raises `ConfigurationError` if its file cannot be read or, unless the gateway is the built-in one, if others than
+    its owner may read or write the file.
     """
     gateway = settings.gateway
     if (variable := gateway.private_key_passphrase_env) is not None and (text := environ.get(variable)) is not None:
@@ -94,25 +94,25 @@ def _private_file(key: str, file: Path, *, is_checked: bool = True) -> bytes:
     secret = read_with_mode(file, f"{key} {file}", Others.MAY_NOTHING, most_bytes=_MAX_BYTES)
     if secret.distrust is not None and is_checked:
         raise secret.distrust
-    # Editors on Windows begin a text with a byte order mark, which nobody sees and which is not part of the secret.
+    # Editors on Windows begin a text with a byte order mark, which nobody sees and which does not belong to the secret.
     return secret.content.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
 
 
 SANDBOX_URL = "http://127.0.0.1"
-"""The built-in gateway's address if none is started."""
+"""The address of the built-in gateway when it is not started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signing:
     """Signs requests by the rules of their countries, and explains each part of a request. Sends nothing.
 
-    What is explained shows the callback address without its secret token.
+    An explanation shows the callback address without its secret token.
     """
 
     signer: Signer
     rules: Rules
     callback_url: str | None = field(repr=False)
-    """The callback address for the gateway, the token in its place."""
+    """The callback address that the gateway gets, with the token in it."""
 
     def preparer(self, signers: Signers) -> Preparer:
         urls = {**self.signer.supplies.urls, "server_callback_url": self.callback_url}
@@ -125,7 +125,7 @@ class Signing:
 
 
 def key_place(settings: Settings) -> Path | str:
-    """Return the place of the merchant's private key; the sandbox makes one if none is configured."""
+    """Return the place of the merchant's private key. The sandbox makes a key if none is configured."""
     path = settings.gateway.private_key
     if path is None and settings.uses_sandbox:
         path = extra("sandbox.throw_away_key").sandbox_key(settings.journal_path().parent)
@@ -150,7 +150,7 @@ def signer_key(settings: Settings, environ: Mapping[str, str]) -> SigningKey:
 
 
 def made_in_token(settings: Settings, environ: Mapping[str, str]) -> bool:
-    """Make the private key in its token if it has none yet, and return whether it was made.
+    """Make the private key in its token if the token has none yet, and return whether it was made.
 
     Raises `ConfigurationError` if the token cannot be used.
     """
@@ -166,7 +166,7 @@ def made_in_token(settings: Settings, environ: Mapping[str, str]) -> bool:
 
 
 def token_place(settings: Settings, address: str, environ: Mapping[str, str]) -> "TokenPlace":
-    """Return the key in a token that the settings name. Raises `ConfigurationError`."""
+    """Return the place of the configured key in a token. Raises `ConfigurationError` if settings are missing."""
     module, pin = settings.gateway.pkcs11_module, passphrase(settings, environ)
     if module is None:
         raise ConfigurationError(
@@ -184,7 +184,7 @@ def token_place(settings: Settings, address: str, environ: Mapping[str, str]) ->
 
 
 _EXTRAS = {"pkcs11": "pkcs11", "boto3": "aws", "botocore": "aws"}
-"""The libraries for keys that are not files, each with its extra."""
+"""The libraries for keys that are not in files, each with the extra that installs it."""
 
 
 @contextmanager
@@ -201,9 +201,9 @@ def _extra_needed() -> Iterator[None]:
 
 
 def supplies_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Supplies:
-    """Return the values that the configuration supplies to every body of the operation that `rules` are for.
+    """Return the values that the configuration supplies to every request body of the operation of `rules`.
 
-    Raises `ConfigurationError` naming the keys that are missing.
+    Raises `ConfigurationError` with the keys that are missing.
     """
     operation, payin = operation_of(rules), settings.payin
     require_complete(settings, rules, set())
@@ -222,7 +222,7 @@ def supplies_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) ->
 
 
 def control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
-    """Return the secret of the control hash, empty if it needs none."""
+    """Return the secret of the control hash, or an empty text if the control needs none."""
     if not payin.needs_secret:
         return ""
     secret = secret_of("payin.control_secret", payin.control_secret_env, payin.control_secret_file, environ)
@@ -238,7 +238,7 @@ def control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
 def signer_of(settings: Settings, rules: Rules, key: SigningKey, base_url: str, environ: Mapping[str, str]) -> Signer:
     """Return the signer of requests of the rules' operation, for the gateway at `base_url`.
 
-    The callback address keeps its placeholder for the token. Raises `ConfigurationError` for incomplete settings.
+    The callback address keeps the placeholder for the token. Raises `ConfigurationError` for incomplete settings.
     """
     gateway = settings.gateway
     endpoint_id = gateway.endpoint_id or ""
@@ -253,9 +253,9 @@ def signer_of(settings: Settings, rules: Rules, key: SigningKey, base_url: str, 
 
 
 def signing_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Signing:
-    """Return the signing for the gateway, without access to it. The settings must be complete.
+    """Return the signing of requests for the gateway, without access to it. The settings must be complete.
 
-    The built-in gateway is not started: its port differs each time, so it is signed for at `SANDBOX_URL`.
+    The built-in gateway is not started. Its port differs each time, so requests are signed for `SANDBOX_URL`.
     """
     base_url = SANDBOX_URL if settings.uses_sandbox else settings.gateway.base_url or ""
     signer = signer_of(settings, rules, signer_key(settings, environ), base_url, environ)
@@ -269,13 +269,13 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def callback_url(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """Return the callback address with the secret token filled in."""
+    """Return the callback address with the secret token in its place."""
     url = settings.gateway.server_callback_url
     return url.replace(TOKEN, listener_token(settings, environ)) if url is not None and TOKEN in url else url
 
 
 def listener_path(settings: Settings, environ: Mapping[str, str]) -> str:
-    """Return the path of the callback address, which the listener listens on. Raises `ConfigurationError`."""
+    """Return the path of the callback address, at which the listener listens. Raises `ConfigurationError`."""
     url = settings.gateway.server_callback_url
     if url is None or TOKEN not in urlsplit(url).path:
         raise ConfigurationError(
@@ -306,7 +306,7 @@ def listener_token(settings: Settings, environ: Mapping[str, str]) -> str:
 
 
 def field_names(settings: Settings, operation: Operation) -> NotificationFields:
-    """Return the names of a notification's fields: the configured ones, else the request's own."""
+    """Return the names of a notification's fields: the configured names, or else those of the gateway's replies."""
     names = settings.notifications.fields
     return NotificationFields(
         order_id=names.order_id or operation.reply.order_id[0],
@@ -318,7 +318,7 @@ def field_names(settings: Settings, operation: Operation) -> NotificationFields:
 
 
 def authenticity(settings: Settings, names: NotificationFields, environ: Mapping[str, str]) -> AuthenticityCheck | None:
-    """Return the configured check, or None. Raises `ConfigurationError` naming every key it still needs."""
+    """Return the configured check of notifications, or None. Raises `ConfigurationError` with every missing key."""
     match settings.notifications.authenticity:
         case None:
             return None
@@ -373,7 +373,7 @@ def _shared_secret_hash(settings: Settings, names: NotificationFields, environ: 
 
 
 def signed_header(settings: Settings) -> SignedHeader:
-    """Return the header that proves a notification. Raises `ConfigurationError` naming every key it still needs."""
+    """Return the header that proves a notification. Raises `ConfigurationError` with every key that is missing."""
     section = settings.notifications
     _require_keys(settings, "hash_algorithm", "header", "header_encoding")
     encoding = HeaderEncoding(section.header_encoding or "")
@@ -391,7 +391,7 @@ def _secret(settings: Settings, environ: Mapping[str, str]) -> bytes:
 
 
 def _public_key(settings: Settings, environ: Mapping[str, str]) -> GatewayKey:
-    """Return the gateway's key. It is not secret, but anyone who can write its file can forge proof."""
+    """Return the public key of the gateway. It is no secret, but anyone who can write its file can forge proof."""
     section = settings.notifications
     algorithm = SignatureAlgorithm(section.hash_algorithm or "")
     if section.public_key_env is not None and (text := environ.get(section.public_key_env)):
@@ -404,14 +404,14 @@ def _public_key(settings: Settings, environ: Mapping[str, str]) -> GatewayKey:
 
 @dataclass(frozen=True, slots=True)
 class GatewayAccess:
-    """The access to the gateway: `signing` prepares requests, `transport` sends them, inside the run's event loop."""
+    """Access to the gateway: `signing` prepares requests, and `transport` sends them inside the run's event loop."""
 
     signing: Signing
     transport: PayoutTransport
     base_url: str
 
     async def probe(self) -> TransportFault | None:
-        """Return the reason why the gateway cannot be reached; None if it can. Nothing is sent."""
+        """Return the reason why the gateway cannot be reached, or None if it can. This sends no request."""
         async with self.transport as transport:
             return await transport.probe()
 
@@ -431,11 +431,10 @@ def transport_settings(settings: Settings, base_url: str) -> TransportSettings:
 
 @contextmanager
 def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Iterator[GatewayAccess]:
-    """Yield the access to the gateway, for the operation of `rules`.
+    """Yield the access to the gateway for the operation of `rules`.
 
-    With `base_url = "sandbox"` the built-in one runs as long as the context lasts.
-
-    Any fault of key, addresses or certificates shows here, before a journal is touched.
+    With `base_url = "sandbox"` the built-in gateway runs as long as the context lasts. A fault of the key, the
+    addresses or the certificates is raised here, before a journal is opened.
     """
     key = signer_key(settings, environ)
     with ExitStack() as stack:
@@ -449,15 +448,15 @@ def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> 
 
 
 def real_world() -> World:
-    """Return the real clocks, nonces of 128 random bits, and a random source."""
+    """Return the real clocks, nonces of 128 random bits, and a source of random numbers."""
     return World(now=utc_now, elapsed_s=elapsed_s, nonce=partial(secrets.token_hex, 16), chance=random.random)
 
 
 @dataclass(frozen=True, slots=True)
 class SendJob:
-    """A batch to send, and everything needed to send it. `known` rows were in the journal before.
+    """A batch to send, and everything needed to send it. `known` is the number of rows that the journal had before.
 
-    If its `choices` limit the number of due rows (`first`), these are sent in the sheet's order, by this process alone.
+    If `choices` limit the number of rows to send (`first`), this process alone sends them, in the order of the sheet.
     """
 
     settings: Settings

@@ -1,4 +1,4 @@
-"""Loads the rules of an operation from the settings, and reads and validates a sheet by them."""
+"""Loads the rules of an operation from the settings, and reads and validates sheets by these rules."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -32,7 +32,7 @@ def operation_of(rules: Rules) -> Operation:
 
 
 def as_answered(settings: Settings, operation: Operation) -> Operation:
-    """Return the operation with the names that `[reply]` gives to the fields of a reply."""
+    """Return the operation with the names that `[reply]` in the configuration gives to the fields of a reply."""
     section = settings.reply
     names = {name: tuple(paths) for name, paths in section if isinstance(paths, list)}
     unit, minor_units = AmountUnit(section.amount_unit), minor_units_by_currency()
@@ -45,19 +45,19 @@ def minor_units_of(rules: Rules) -> Mapping[str, int]:
 
 
 def require_gateway(settings: Settings) -> None:
-    """Raise `ConfigurationError` naming every key that sending anything at all still needs."""
+    """Raise `ConfigurationError` with every missing key that is needed to send anything at all."""
     _require(settings.missing_to_send())
 
 
 def require_complete(settings: Settings, rules: Rules, countries: set[str]) -> None:
-    """Raise `ConfigurationError` naming every key that sending to `countries` still needs."""
+    """Raise `ConfigurationError` with every missing key that is needed to send rows of `countries`."""
     used = [rules[code] for code in sorted(countries) if code in rules]
     of_countries = [key for rule in used if rule.form is not None for key in rule.missing_terms]
     _require([*settings.missing_to_send(), *settings.missing_for(operation_of(rules).name), *of_countries])
 
 
 def require_endpoint(settings: Settings) -> None:
-    """Raise `ConfigurationError` naming every key that is missing to say which endpoint a journal is for.
+    """Raise `ConfigurationError` with every missing key that is needed to identify the endpoint of a journal.
 
     Also raises for an address at which no payout could ever be made.
     """
@@ -87,9 +87,9 @@ def filled_in(rule: CountryRule) -> str:
 
 
 def filled_in_notes(rules: Rules, countries: Iterable[str], columns: Collection[str]) -> list[str]:
-    """Return a sentence for each country of a sheet about the values that are filled in.
+    """Return a sentence about the values that are filled in, for each country of a sheet.
 
-    Columns that the sheet lacks and empty cells have a sentence each.
+    Columns that the sheet lacks and cells that are empty have a sentence each.
     """
     notes = []
     for code in sorted(set(countries) & set(rules)):
@@ -106,10 +106,10 @@ def filled_in_notes(rules: Rules, countries: Iterable[str], columns: Collection[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How a sheet is read, as a person said. None: nobody said anything, and the configuration decides.
+    """The choices of a person that say how a sheet is read. For a value of None, the configuration decides.
 
-    `reference`, `encoding`, `worksheet`, `numbers` and `names` answer a sheet's questions of these names
-    (`errors.Asked`). `mending` are the corrections that a person made to it: the file itself stays as it is.
+    `reference`, `encoding`, `worksheet`, `numbers` and `names` answer the questions of these names (`errors.Asked`).
+    `mending` has the corrections that a person made to the sheet; its file is not changed.
     """
 
     reference: str | None = None
@@ -122,7 +122,7 @@ class Reading:
 
     @property
     def words(self) -> Sequence[str]:
-        """The options of a command that say so, without the corrections."""
+        """The options of a command that make the same choices, without the corrections."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "mending"}
         options = [(f"--{name.replace('_', '-')}", value) for name, value in values.items() if value is not None]
         return [word for option in options for word in option]
@@ -132,9 +132,10 @@ class Reading:
 class GivenSheet:
     """A sheet that somebody gives: its file or a `frame`, and how it is read.
 
-    A frame counts as the file `path`, which need not exist. `file` is the name that the sender gave the file, if it is
-    kept under another one, and `moves_to` its path once it is submitted, if that is another one. `asks` says that
-    somebody is there to say how amounts and countries are written; otherwise they are defects, with a note.
+    A frame counts as the file `path`, which need not exist. `file` is the name that the sender gave to the file, if it
+    is stored under another name. `moves_to` is the path of the sheet after it is submitted, if that is another path.
+    `asks` says that somebody can be asked how amounts and countries are written. Otherwise they are defects, with a
+    note.
     """
 
     settings: Settings
@@ -152,9 +153,9 @@ class GivenSheet:
 
     @property
     def options(self) -> ReadOptions:
-        """How it is read: as a person said, else as the configuration says.
+        """The options for reading the sheet: as a person said, or else as the configuration says.
 
-        The meaning that a person gave a heading (in the corrections) comes before every profile.
+        If a person gave a heading a meaning (in the corrections), it comes before those of all profiles.
         """
         settings, reading = self.settings, self.reading
         profile = settings.sheet.column_profile if reading.column_profile is None else reading.column_profile
@@ -172,7 +173,7 @@ class GivenSheet:
 
     @property
     def spelling(self) -> Spelling:
-        """How its amounts and countries are written."""
+        """The way in which the sheet writes amounts and countries."""
         said, usual = self.reading, self.settings.sheet
         is_text = self.frame is None and not (self.file or self.path.name).lower().endswith((".xlsx", ".parquet"))
         return Spelling(said.numbers or usual.numbers, said.names or usual.names, is_text)
@@ -184,7 +185,7 @@ class GivenSheet:
         return read_sheet(self.path, self.options)
 
     def validated(self, sheet: Sheet | None = None) -> Validated:
-        """Validate it by the rules of its operation, with its corrections; `sheet` is the sheet as it was read before.
+        """Validate the sheet by the rules of its operation, with its corrections. `sheet`: the sheet, if read before.
 
         Raises `SheetQuestion` if a question is open.
         """
@@ -205,6 +206,6 @@ class GivenSheet:
 def suggested_reference(operation: str, now: datetime) -> str:
     """Return a name for a payment run of this month: `payroll-2026-11`. A person decides whether it is the right one.
 
-    The name makes order ids: under a name that was used before, rows that are equal count as known, and are not paid.
+    Order ids are derived from the name. Under a name that was used before, equal rows count as known and are not paid.
     """
     return f"{'payroll' if operation == PAYOUT else 'collection'}-{now:%Y-%m}"

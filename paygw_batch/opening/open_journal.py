@@ -1,4 +1,4 @@
-"""Opens the configured journal (its place, to look into it, to write, for a run), and finds batches in it."""
+"""Opens the configured journal to read it, to write to it, or for a run, and finds batches in it."""
 
 import hashlib
 import os
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Tell = Callable[[str], None]
-"""Takes a sentence that a person should read now."""
+"""A function that receives a sentence which a person should read now."""
 
 
 def place_of(settings: Settings) -> JournalPlace:
@@ -40,7 +40,7 @@ def file_of(settings: Settings, path: Path | None = None) -> FilePlace:
 
 
 def database_of(settings: Settings) -> "DatabasePlace | None":
-    """Return the place of a journal in PostgreSQL; None if it is a file."""
+    """Return the place of a journal in PostgreSQL, or None if the journal is a file."""
     section = settings.journal
     if section.url is None:
         return None
@@ -67,7 +67,7 @@ def require_database(settings: Settings, message: str, hint: str) -> "DatabasePl
 
 
 def require_workers(settings: Settings) -> "DatabasePlace":
-    """Return the place of a journal in PostgreSQL. Raises `UsageError` for one in a file."""
+    """Return the place of a journal in PostgreSQL. Raises `UsageError` if the journal is a file."""
     return require_database(
         settings,
         say("The journal is a file: workers share a journal in PostgreSQL."),
@@ -76,7 +76,7 @@ def require_workers(settings: Settings) -> "DatabasePlace":
 
 
 def open_to_write(settings: Settings, command: str, kind: HolderKind = HolderKind.RUN) -> Journal:
-    """Open the journal and hold it (see the place). The sandbox's is made if there is none; no other is."""
+    """Open the journal to write, and hold it. Only a missing journal of the sandbox is created."""
     place = place_of(settings)
     try:
         return place.open_to_write(command, kind)
@@ -91,9 +91,9 @@ def open_to_write(settings: Settings, command: str, kind: HolderKind = HolderKin
 def journal_to_read(
     settings: Settings, tell: Tell | None = None, *, must_be_known: bool = False
 ) -> Iterator[JournalReader]:
-    """Open the journal for reading, even while a run holds it; `tell` gets its notes for a person.
+    """Open the journal to read, even while a run holds it. `tell` gets the journal's notes for a person.
 
-    One that this machine knows nothing of is looked into all the same, unless it `must_be_known`.
+    A journal that this machine does not know is opened too, unless it `must_be_known`.
     """
     with closing(place_of(settings).open_to_read(must_be_known=must_be_known)) as journal:
         if tell is not None:
@@ -108,7 +108,7 @@ def tell_notes(journal: JournalReader, tell: Tell) -> None:
 
 @contextmanager
 def journal_for_planning(settings: Settings) -> Iterator[JournalReader]:
-    """Look into the journal that a run would use. If the sandbox has none yet, that is an empty one."""
+    """Open the journal that a run would use, to read. If the sandbox has none yet, it is an empty one in memory."""
     if _must_be_made(settings):
         with closing(in_memory_journal()) as empty:
             yield empty
@@ -119,7 +119,7 @@ def journal_for_planning(settings: Settings) -> Iterator[JournalReader]:
 
 @contextmanager
 def journal_for_document(settings: Settings, command: str, *, must_be_known: bool = True) -> Iterator[JournalReader]:
-    """Look into the journal that a document is to name. The sandbox makes its own first, if it has none yet."""
+    """Open the journal that a document names, to read. The sandbox creates its journal first if it has none yet."""
     if _must_be_made(settings):
         open_to_write(settings, command).close()
     with journal_to_read(settings, must_be_known=must_be_known) as journal:
@@ -140,8 +140,11 @@ def _must_be_made(settings: Settings) -> bool:
 
 
 def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
-    """Return the batch that a person means: by id, by any unambiguous prefix of it, or by the path of its sheet."""
-    if not batch.strip():  # in a shell, a variable that was never set; as a prefix it would be any batch
+    """Return the batch that a person names by its id, by an unambiguous prefix of the id, or by the path of its sheet.
+
+    Raises `UsageError` unless exactly one batch fits.
+    """
+    if not batch.strip():  # In a shell, this is a variable that was never set. As a prefix, it would fit any batch.
         raise UsageError(
             say("The batch is empty."), hint=say("`paygw-batch status` lists the batches and their sheets.")
         )
@@ -150,7 +153,7 @@ def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
     if not fitting and os.path.isfile(batch):  # noqa: PTH113 (Path.is_file raises for a name that is too long)
         with Path(batch).open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        # By its name the newest: each of several worksheets of a workbook is a separate batch.
+        # Of each name, the newest batch fits: each of several worksheets of a workbook is a separate batch.
         fitting = list({(r.operation, r.sheet_name): r for r in records if r.sheet_sha256 == digest}.values())
     if len(fitting) == 1:
         return fitting[0]
@@ -167,22 +170,22 @@ def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
 
 
 WAIT_EVERY_S = 0.5
-"""How often a run that waits for another one looks whether it has ended."""
+"""The interval in seconds at which a run that waits for another one tries again."""
 
 
 _FOR_A_MOMENT = frozenset({HolderKind.LISTENER, HolderKind.STARTING, HolderKind.WORKER})
-"""The holders that a command waits for by itself: a listener lets the journal go soon; a new process may be one."""
+"""The holders for which a command waits even without `wait`, because they release the journal soon."""
 
 
 LISTENER_LIMIT_S = 30.0
-"""How long a command waits for such a holder. A listener that needs longer is stuck."""
+"""The seconds for which a command waits for such a holder. A listener that needs longer is stuck."""
 
 
 @contextmanager
 def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = False) -> Iterator[Journal]:
-    """Hold the journal for a run: one at a time, and nothing left in flight by the one before.
+    """Hold the journal for a run, and put rows that the run before left in flight in doubt.
 
-    Raises `JournalHeld` when another run has it, unless asked to `wait`.
+    Raises `JournalHeld` if another run has the journal, unless asked to `wait`.
     """
     journal = _patiently(lambda: open_to_write(settings, command), tell, wait=wait)
     try:
@@ -205,9 +208,9 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
 
 
 def require_journal(settings: Settings, command: str) -> str:
-    """Return the id of a journal in which something can be recorded; the sandbox makes its own first.
+    """Return the id of a journal in which something can be recorded. The sandbox creates its journal first.
 
-    Raises `JournalError`.
+    Raises `JournalError` if there is no such journal.
     """
     with journal_for_document(settings, command) as journal:
         return journal.head().journal_id
@@ -227,7 +230,7 @@ def judge_arrivals(settings: Settings, journal: Journal, tell: Tell, *, is_quiet
 
 @contextmanager
 def only_one(settings: Settings, name: str, tell: Tell, *, wait: bool) -> Iterator[None]:
-    """Do something of this name in one process of all hosts. A journal in a file is held by one process anyway."""
+    """Let only one process of all hosts do something of this name. A journal in a file has one holder anyway."""
     with ExitStack() as held:
         if (database := database_of(settings)) is not None:
             _patiently(lambda: held.enter_context(database.only_one(name)), tell, wait=wait)
@@ -240,7 +243,7 @@ def hold_again(journal: Journal, tell: Tell, *, wait: bool) -> None:
 
 
 def _patiently(hold: Callable[[], T], tell: Tell, *, wait: bool) -> T:
-    """Take a lock that another process may hold, waiting for a moment or, with `wait`, as long as it takes."""
+    """Take a lock that another process may hold. Wait for a moment or, with `wait`, as long as necessary."""
     has_told = False
     give_up_s = time.monotonic() + LISTENER_LIMIT_S
     while True:
