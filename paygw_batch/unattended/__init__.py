@@ -1,1 +1,1 @@
-"""What cron and monitoring need: the drop folder, the report of a run, metrics."""
+"""Serves cron and monitoring: the drop folder, the report of a run, and metrics."""

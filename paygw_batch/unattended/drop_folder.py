@@ -6,12 +6,12 @@
     FOLDER/done/                submitted, with reconciliation and summary
     FOLDER/refused/             not sent at all, with the reasons
 
-Everything else in it is accounted for: a file that is not a sheet is refused after a while, and a cover note or plan
-that belongs to no sheet is named (`dropped_files.py`).
+Every other file in the folder is accounted for, too. A file that is not a sheet is refused after a while. A cover note
+or plan that belongs to no sheet is named in the summary (`dropped_files.py`).
 
-A sheet is claimed by renaming it, so it has one owner, and under the journal's lock, so claimed sheets belong to no
-other living run. The folder of claimed sheets carries the journal's mark: work begun with one journal must never
-continue with another.
+A sheet is claimed by renaming it, so it has one owner. It is claimed under the journal's lock, so claimed sheets belong
+to no other living run. The name of the folder of claimed sheets contains a mark of the journal: work that was begun
+with one journal must never continue with another.
 """
 
 import hashlib
@@ -56,14 +56,14 @@ _KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*KEY-----")
 _DATABASE = b"SQLite format 3\0"
 _HEAD_BYTES = 64 * 1024
 _UNREADABLE = b"\0"
-"""Replaces the content of an unreadable cover note. It is not TOML, so the sheet is refused."""
+"""The content that replaces that of an unreadable cover note. It is not TOML, so the sheet is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A claimed sheet at `path`; `kept_as` is its name in the subfolders of `folder`, and starts with the time.
+    """A claimed sheet at `path`. `kept_as`, its name in the subfolders of `folder`, starts with the time.
 
-    A file with a `fault` is refused unread, in place.
+    A file with a `fault` is not claimed: it is refused without being read, and remains at its place until then.
     """
 
     folder: Path
@@ -90,32 +90,32 @@ class Claimed:
 
     @property
     def rejects(self) -> Path:
-        """The path of its rejects if it is refused: for a workbook, a workbook if one can be written."""
+        """The path of the rejects if the sheet is refused: a workbook for a workbook, if one can be written."""
         is_workbook = self.path.suffix.lower() == ".xlsx" and importlib.util.find_spec("openpyxl") is not None
         return self.folder / "refused" / f"{self._stem}.rejects{'.xlsx' if is_workbook else '.csv'}"
 
     @property
     def answer(self) -> Path:
-        """The path of the answer to its sender if it is refused: its rejects, or a text that says why."""
+        """The path of the answer to the sender of a refused sheet: the rejects, or a text with the reason."""
         return self.rejects if self.rejects.exists() else self.folder / "refused" / f"{self._stem}.refused.txt"
 
     @property
     def plan(self) -> Path:
-        """The path of its plan now, if it has one."""
+        """The present path of the sheet's plan, if it has one."""
         return self.path.with_name(f"{self.path.stem}{PLAN_ENDING}")
 
     @property
     def note(self) -> CoverNote:
-        """The sheet's cover note, empty if it has none. Raises `SheetError` if the note is wrong."""
+        """The sheet's cover note; an empty note if there is none. Raises `SheetError` if the note is wrong."""
         note = _note_of(self.path)
         if not os.path.lexists(note):
             return CoverNote()
         return parse_cover_note(_content(note), f"{self.name}{NOTE_ENDING}")
 
     def finish(self, summary: Summary, *, is_refused: bool) -> None:
-        """Write the summary, then move the sheet, its plan and its cover note to their destination, the sheet last.
+        """Write the summary. Then move the plan and the cover note to their destination, and the sheet last.
 
-        The sender of a refused sheet gets its rejects, or a text beside it that says why.
+        The sender of a refused sheet gets its rejects, or a text beside the sheet with the reason.
         """
         place = self.folder / ("refused" if is_refused else "done")
         if is_refused and self.answer != self.rejects:
@@ -123,9 +123,9 @@ class Claimed:
         text = json.dumps(summary.as_json(), ensure_ascii=False, indent=1) + "\n"
         write_whole(place / f"{self._stem}.summary.json", _bytes(text))
         names = companions_of(self.kept_as)
-        # The sheet is moved last: as long as it is in the folder of claimed sheets, the next run finishes it.
+        # The sheet is moved last. As long as it is in the folder of claimed sheets, the next run finishes it.
         for now, later in zip((*companions_of(self.path.name), self.path.name), (*names, self.kept_as), strict=True):
-            with suppress(FileNotFoundError):  # no companion, or another host, while the server was away, finished it
+            with suppress(FileNotFoundError):  # there is none, or another host has finished the sheet
                 self.path.with_name(now).rename(place / later)
 
     def _answer(self, summary: Summary) -> str:
@@ -144,10 +144,11 @@ class Claimed:
 
 
 class Drop:
-    """The drop folder `folder` as seen by runs with the journal whose id `journal` returns.
+    """The drop folder `folder`, for runs with the journal whose id `journal` returns.
 
-    `guard` knows the program's own files, which are never touched. Raises `UsageError` unless a person has adopted the
-    folder, and `ConfigurationError` if one of our subfolders is a link, or others may write to it.
+    `guard` knows the program's own files, which are never touched. Raises `UsageError` if the folder holds files that
+    do not belong there and no person has adopted it. Raises `ConfigurationError` if one of our subfolders is a link, or
+    if others may write to it.
     """
 
     def __init__(
@@ -167,9 +168,9 @@ class Drop:
                 check_directory(place)
 
     def claim_all(self, hold: Callable[[], None] = lambda: None) -> Iterator[Claimed]:
-        """Yield the sheets that an earlier run left, then every settled file, oldest first.
+        """Yield the sheets that an earlier run left, and then every settled file, oldest first.
 
-        `hold` is called before each one, and makes sure that the journal is held.
+        `hold` is called before each sheet, and makes sure that the journal is held.
         """
         try:
             self._make_places()
@@ -180,7 +181,7 @@ class Drop:
                 yield Claimed(self._folder, path, name, path.name)
             for name in self._oldest_first(self.look()):
                 hold()
-                state = self.look()  # includes files put beside it meanwhile
+                state = self.look()  # this includes files that were put beside the sheet meanwhile
                 self._make_places()
                 if name in state.unfit:
                     place, stored = self._folder / name, f"{self._stamp()}-{name}"
@@ -205,7 +206,7 @@ class Drop:
             try:
                 about = path.lstat()
                 kind = self._state_in(path)
-            except FileNotFoundError:  # it has just been renamed
+            except FileNotFoundError:  # the file has just been renamed
                 continue
             if kind is not None:
                 state[name] = say("{name} is {kind}, so it was left alone.", name=name, kind=kind)
@@ -217,7 +218,7 @@ class Drop:
         return folder_state
 
     def counts(self) -> Mapping[str, int]:
-        """Return the numbers of files in the folder, and of refused ones in its subfolder."""
+        """Return the numbers of waiting and unfinished files in the folder, and of refused files in its subfolder."""
         state, refused = self.look(), self._folder / "refused"
         answered = [] if not refused.is_dir() else [p for p in refused.iterdir() if p.name.endswith(".summary.json")]
         names = [*state.ready, *state.unfit, *state.waiting, *state.left]
@@ -229,7 +230,7 @@ class Drop:
             check_directory(place)
 
     def _is_settled(self, about: os.stat_result) -> bool:
-        """Whether nobody has written to a file for a while. A time in the future comes from another clock."""
+        """Return whether nobody has written to a file for a while. A time in the future is from another clock."""
         now = self._now()
         written_at = about.st_mtime if about.st_mtime <= now.timestamp() else about.st_ctime
         return written_at <= (now - self._settle).timestamp()
@@ -247,16 +248,16 @@ class Drop:
         return self._now().strftime("%Y%m%dT%H%M%S%fZ")
 
     def _put_away(self, strays: Sequence[str]) -> None:
-        """Move the notes and plans that caused refusals, after the last sheet refused for them."""
+        """Move the notes and plans that caused refusals, once the last sheet that they caused to be refused is gone."""
         sheets = [entry.name for entry in self._folder.iterdir() if is_sheet(entry.name) and entry.name not in strays]
         for stray in strays:
             if not any(is_meant_for(stray, sheet) for sheet in sheets) and os.path.lexists(self._folder / stray):
                 (self._folder / stray).rename(self._folder / "refused" / f"{self._stamp()}-{stray}")
 
     def _claim(self, path: Path) -> Claimed | None:
-        """Claim a sheet, its plan and its cover note; return None if another process was faster or is writing to it.
+        """Claim a sheet, its plan and its cover note. Return None if another process has it, or is writing to it.
 
-        The cover note is copied first and removed last, so that a crash never leaves the sheet without it.
+        The cover note is copied first and removed last, so a crash never leaves the sheet without it.
         """
         stamp = self._stamp()
         target = self._working / f"{stamp}-{path.name}"
@@ -270,8 +271,8 @@ class Drop:
         except FileNotFoundError:
             copied.unlink(missing_ok=True)
             return None
-        # A rename does not stop a program that still writes to the sheet, and half a sheet must not be paid. If it
-        # changed, it goes back, and waits until nobody has written to it for a while.
+        # A rename does not stop a program that still writes to the sheet, and half a sheet must not be paid. A sheet
+        # that has changed goes back, and waits until nobody has written to it for a while.
         after = target.lstat()
         if (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
             target.rename(path)
@@ -283,7 +284,7 @@ class Drop:
         return Claimed(self._folder, target, path.name, target.name)
 
     def _take_note_away(self, note: Path, copied: Path) -> None:
-        """Remove a copied cover note from the folder, once no other sheet wants it."""
+        """Remove a copied cover note from the folder, once no other sheet needs it."""
         sheet = note.with_name(note.name.removesuffix(NOTE_ENDING))
         is_there = os.path.lexists(note) and not (note.is_dir() and not note.is_symlink())  # a folder is no note
         is_taken = copied.exists() and is_there and _content(note) == _content(copied)
@@ -292,12 +293,12 @@ class Drop:
 
 
 def adopt(folder: Path) -> None:
-    """Make a folder a drop folder, with everything in it. Raises `UsageError`, `OutputError`."""
+    """Make a folder a drop folder, with all files in it. Raises `UsageError` or `OutputError` if that is impossible."""
     path = _drop_folder(folder)
     if _is_adopted(path):
         return
     try:
-        (path / MARKER).unlink(missing_ok=True)  # someone else's, which does not count
+        (path / MARKER).unlink(missing_ok=True)  # a marker by somebody else does not count
         create_once(path / MARKER, _MARKER_TEXT)
     except OSError as error:
         raise OutputError(
@@ -306,7 +307,7 @@ def adopt(folder: Path) -> None:
 
 
 def _drop_folder(folder: Path) -> Path:
-    """Return the absolute path of a folder that can be a drop folder. Raises `UsageError` for any other."""
+    """Return the absolute path of a folder that can be a drop folder. Raises `UsageError` for any other folder."""
     if not os.path.isdir(folder):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
         raise UsageError(say("{folder} is not a folder.", folder=folder))
     path = Path(os.path.realpath(folder))
@@ -320,7 +321,7 @@ def _drop_folder(folder: Path) -> Path:
 
 
 def _is_adopted(folder: Path) -> bool:
-    """Whether a person has adopted the folder, with a marker that nobody else could have put there."""
+    """Return whether a person has adopted the folder, with a marker that nobody else could have put there."""
     try:
         about = (folder / MARKER).lstat()
     except OSError:
@@ -348,7 +349,7 @@ def _refuse_own_state(folder: Path, guard: OutputGuard) -> None:
 
 
 def _state_in(path: Path) -> str | None:
-    """Name a file that does not belong in a drop folder: a configuration, a key, a journal; else return None."""
+    """Return words for a file that does not belong in a drop folder (a configuration, a key, a journal), or None."""
     if not stat.S_ISREG(path.lstat().st_mode):
         return None
     head = head_of(path, _HEAD_BYTES)
@@ -381,5 +382,5 @@ def _content(note: Path) -> bytes:
 
 
 def _bytes(text: str) -> bytes:
-    """Return a text as bytes, since a file name in it may not be UTF-8."""
+    """Return a text as bytes. A file name in the text may not be UTF-8."""
     return text.encode(errors="backslashreplace")

@@ -1,8 +1,8 @@
-"""Sorts the files of a drop folder by name: sheets, their notes and plans, and files that belong to none.
+"""Sorts the files of a drop folder by name: sheets, their cover notes and plans, and files that belong to no sheet.
 
-A cover note or plan belongs to the sheet with exactly its name. A near miss (`payroll.toml`, `payroll.csv.tolm` or
+A cover note or plan belongs to the sheet that has exactly its name. A near miss (`payroll.toml`, `payroll.csv.tolm` or
 `payroll.csv.yaml` beside `payroll.csv`, another case, a second ending, another Unicode form) was still meant for a
-sheet, and that sheet must not be paid as if the note did not exist.
+sheet. That sheet must not be paid as if the note did not exist.
 """
 
 import re
@@ -30,15 +30,15 @@ _UNFINISHED = re.compile(
     r"(.+)\.(?:part|partial|filepart|tmp|temp|crdownload|download|opdownload|upload|uploading|inprogress)",
     re.DOTALL | re.IGNORECASE,
 )
-"""The name of an unfinished download or transfer; its group is the final name."""
+"""The name of an unfinished download or transfer. Its group is the final name."""
 _RSYNC = re.compile(r"\.(.+)\.[A-Za-z0-9]{6}", re.DOTALL)
-"""The hidden name that rsync writes to."""
+"""The hidden name to which rsync writes."""
 _COPY = re.compile(r"(?: ?\(\d+\)| ?\[\d+\]| -? ?(?:copy|copie|kopie)(?: \d+)?|[ _])+$")
-"""The mark that a browser or a desktop adds to a name already in use."""
+"""The mark that a browser or a desktop adds to a name that is already used."""
 
 
 def _with_a_slip(word: str) -> re.Pattern[str]:
-    """Return a pattern for a word and every single-slip misspelling of it."""
+    """Return a pattern for a word and every misspelling of it by a single slip."""
     slips = [word]
     for at in range(len(word) + 1):
         before, after = word[:at], word[at:]
@@ -49,15 +49,15 @@ def _with_a_slip(word: str) -> re.Pattern[str]:
 
 _SHEET_ENDING = "|".join(ending.removeprefix(".") for ending in SHEET_ENDINGS)
 _NOTE = re.compile(f"(?:{_with_a_slip('toml').pattern}|(?:{_SHEET_ENDING})toml)")
-"""The ending of a cover note, even with a slip."""
+"""The ending of a cover note, also with a slip."""
 _NOTES_ELSEWHERE = frozenset({"yaml", "yml", "ini", "cfg", "conf", "note", "notes", "json", "md", "txt", "text"})
-"""The endings of notes for other programs; one counts only after the whole name of a sheet."""
+"""The endings of notes for other programs. They count only after the whole name of a sheet."""
 _FURTHER_ENDINGS = frozenset({"", "plan", "bak", "old", "orig", "gz", "zip", "xls", "xlsm", "ods"}) | _NOTES_ELSEWHERE
 
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """The kind of entry in the folder. Settled: nobody has written to it for a while."""
+    """The kind of an entry of the folder. `is_settled` says that nobody has written to it for a while."""
 
     is_file: bool
     is_folder: bool
@@ -66,7 +66,7 @@ class FolderEntry:
 
 @dataclass(frozen=True, slots=True)
 class RefusedFile:
-    """Why a file is refused unread, and the notes and plans that were refused with it."""
+    """The reason why a file is refused without being read, and the notes and plans that are refused with it."""
 
     error: PaygwError
     strays: Sequence[str] = ()
@@ -76,8 +76,8 @@ class RefusedFile:
 class FolderState:
     """The files of a drop folder: sheets to take, files to refuse, and files to leave.
 
-    `left` gives, by name, why a person should look at it. `waiting` files may still become ready by themselves;
-    `unfinished` ones have the name of a transfer.
+    `left` gives, by name, the reason why a person should look at a file. Files in `waiting` may still become ready by
+    themselves. Files in `unfinished` have the name of a transfer.
     """
 
     ready: list[str] = field(default_factory=list)
@@ -88,7 +88,7 @@ class FolderState:
 
 
 def sorted_files(entries: Mapping[str, FolderEntry]) -> FolderState:
-    """Sort the names of a drop folder, leaving out hidden files and those of operating systems."""
+    """Return the files of a drop folder sorted by name, without hidden files and those of operating systems."""
     state = FolderState()
     unfinished = {name: future for name in entries if (future := _future_name(name)) is not None}
     state.unfinished = sorted(unfinished)
@@ -107,7 +107,7 @@ def sorted_files(entries: Mapping[str, FolderEntry]) -> FolderState:
         if not is_stray and entry.is_file and not name.lower().endswith(_REPORTS):
             _sort_file(name, entries, [stray for stray in strays if is_meant_for(stray, name)], unfinished, state)
         elif not entry.is_settled or (is_stray and any(is_meant_for(name, sheet) for sheet in sheets)):
-            state.waiting.append(name)  # a note or plan meant for a sheet is refused with it
+            state.waiting.append(name)  # a note or plan that is meant for a sheet is refused with it
         else:
             state.left[name] = _not_taken(name, entry, is_stray=is_stray)
     return state
@@ -119,18 +119,18 @@ def is_sheet(name: str) -> bool:
 
 
 def is_companion(name: str) -> bool:
-    """Whether a name is that of a cover note or a plan, even misspelt."""
+    """Return whether a name is that of a cover note or a plan, even if it is misspelt."""
     return _is_note(name) or _is_plan(name)
 
 
 def companions_of(name: str) -> Sequence[str]:
-    """Return the names of the cover note of a file and, for a sheet, of its plan."""
+    """Return the name of a file's cover note and, for a sheet, the name of its plan."""
     note = f"{name}{NOTE_ENDING}"
     return [note, f"{name.rpartition('.')[0]}{PLAN_ENDING}"] if is_sheet(name) else [note]
 
 
 def is_meant_for(companion: str, sheet: str) -> bool:
-    """Whether a note or plan is named like a sheet, ignoring endings, case, blanks and Unicode form."""
+    """Return whether a note or plan is named like a sheet, apart from endings, case, blanks and Unicode form."""
     return _root(companion) == _root(sheet)
 
 
@@ -162,7 +162,7 @@ def _sort_file(
 
 
 def _stray_error(stray: str, sheet: str) -> PaygwError:
-    """Return the error for a sheet refused because a note or plan almost has its name."""
+    """Return the error for a sheet that is refused because a note or plan almost has its name."""
     names = {"stray": stray, "sheet": sheet}
     if not _is_plan(stray):
         names["note"] = f"{sheet}{NOTE_ENDING}"
@@ -186,7 +186,7 @@ def _not_a_sheet(name: str) -> PaygwError:
 
 
 def _not_taken(name: str, entry: FolderEntry, *, is_stray: bool) -> str:
-    """Return why a file is left where it is: a stray note or plan, or no sheet."""
+    """Return the reason why a file is left at its place: it is a stray note or plan, or it is no sheet."""
     if is_stray:
         kind = say("a plan") if _is_plan(name) else say("a cover note")
         return say("{name} is {kind}, but no sheet here belongs to it.", name=name, kind=kind)
@@ -202,13 +202,13 @@ def _is_ignored(name: str) -> bool:
 
 
 def _future_name(name: str) -> str | None:
-    """Return the name that a file will have when its transfer ends; None for any other file."""
+    """Return the name that a file will have when its transfer ends, or None for any other file."""
     match = (_RSYNC if name.startswith(_HIDDEN) else _UNFINISHED).fullmatch(name)
     return None if match is None else match[1]
 
 
 def _is_note(name: str) -> bool:
-    """Whether a file name is that of a cover note; `payroll.tom.csv`, a sheet of Tom's, is not."""
+    """Return whether a file name is that of a cover note. `payroll.tom.csv`, a sheet of Tom's, is not one."""
     if name.lower().endswith(SHEET_ENDINGS):
         return "toml" in _endings(name)
     return any(_NOTE.fullmatch(ending) for ending in _endings(name))
@@ -219,7 +219,7 @@ def _is_plan(name: str) -> bool:
 
 
 def _notes_beside(names: Sequence[str], sheets: Sequence[str]) -> set[str]:
-    """Return the names made of a sheet's whole name and another program's ending for notes."""
+    """Return the names that consist of a sheet's whole name and another program's ending for notes."""
     sheet_names = {spelled_alike(sheet) for sheet in sheets}
     parts = ((name, *spelled_alike(name).rpartition(".")) for name in names)
     return {name for name, sheet, _, ending in parts if sheet in sheet_names and ending in _NOTES_ELSEWHERE}
@@ -234,7 +234,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _root(name: str) -> str:
-    """Return a file name in one spelling, without endings and copy marks."""
+    """Return a file name in one spelling, without endings and marks of copies."""
     parts = _parts(name)
     while len(parts) > 1 and (
         parts[-1] in _FURTHER_ENDINGS or re.fullmatch(f"{_SHEET_ENDING}|{_NOTE.pattern}", parts[-1])

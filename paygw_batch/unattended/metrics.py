@@ -1,8 +1,8 @@
 """Writes gauges in the text format of Prometheus, for the textfile collector of its node exporter.
 
-Source: the "Text-based format" of Prometheus' exposition formats. Every command rewrites the journal's gauges; those of
-a command's last run stay until it runs again. Labels contain only our own words and currencies, never a payee, an order
-or a file name.
+Source: the "Text-based format" of Prometheus' exposition formats. Every command writes the journal's gauges again. The
+gauges of a command's last run remain until the command runs again. Labels contain only our own words and currencies,
+never a payee, an order or a file name.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ from paygw_batch.show.batch_status import journal_status
 from paygw_batch.show.summary import ExitCode, Summary
 
 METRICS_MODE = 0o644
-"""The metrics exporter runs as another user. The figures name nobody."""
+"""The exporter of metrics runs as another user, who must be able to read the file. The figures name nobody."""
 WORKERS_EVERY_S = 15.0
 LOCK_TRIES = 100
 BETWEEN_TRIES_S = 0.05
@@ -47,16 +47,16 @@ _HELP: Mapping[str, str] = {
     "paygw_run_duration_seconds": "How long the last run of a command took.",
     "paygw_run_sent_rows": "Rows that the last run of a command sent.",
 }
-"""Every gauge, in the order in which they are written."""
+"""Every gauge with its help text, in the order in which they are written."""
 _SAMPLE = re.compile(r"(paygw_[a-z_]+)(\{[^{}\n]*\})? (\S+)")
 
 Samples = dict[str, dict[str, str]]
-"""The values by metric, and by labels as they are written."""
+"""The values by metric, and then by labels as they are written."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A command that has ended, and its result. `files` counts the drop folder's files by state."""
+    """A command that has ended, and its result. `files` has the number of files in the drop folder by state."""
 
     command: str
     summary: Summary
@@ -64,9 +64,9 @@ class EndedRun:
 
 
 def write_metrics(settings: Settings, ended: EndedRun | None) -> str | None:
-    """Write the gauges to their file, keeping those of other commands; return why they cannot be written.
+    """Write the gauges to their file, and keep those of other commands. Return why they cannot be written, or None.
 
-    `ended` is None if the journal has changed without a command ending.
+    `ended` is None if the journal has changed without the end of a command.
     """
     if (path := settings.reporting.metrics) is None:
         return None
@@ -79,7 +79,7 @@ def write_metrics(settings: Settings, ended: EndedRun | None) -> str | None:
 def workers_measured(settings: Settings) -> Iterator[None]:
     """Write the workers' gauges every few seconds, in a separate thread, and once more at the end.
 
-    The journal's gauges are left out: counting all its rows every few seconds would cost too much.
+    The journal's gauges are left out, because counting all rows every few seconds would cost too much.
     """
     path, is_over = settings.reporting.metrics, Event()
     if path is None:
@@ -98,11 +98,11 @@ def workers_measured(settings: Settings) -> Iterator[None]:
         yield
     finally:
         is_over.set()
-        thread.join(WORKERS_EVERY_S)  # the server may be gone: nothing waits for a figure
+        thread.join(WORKERS_EVERY_S)  # the server may be gone, and nothing waits for a figure
 
 
 def _written(path: Path, figures: Samples, of_run: Samples) -> str | None:
-    """Write the gauges; earlier samples of other commands stay, and so do figures that were not read now."""
+    """Write the gauges. Earlier samples of other commands remain, and so do figures that were not read now."""
     try:
         with _alone_in(path.parent):
             samples = _earlier(path) | figures
@@ -116,7 +116,7 @@ def _written(path: Path, figures: Samples, of_run: Samples) -> str | None:
 
 @contextmanager
 def _alone_in(directory: Path) -> Iterator[None]:
-    """Keep two commands that end together from writing the same file; continue without the lock after a time limit."""
+    """Keep two commands from writing the file at once. After a time limit, continue without the lock."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -150,16 +150,16 @@ def _of_run(ended: EndedRun, now: datetime) -> Samples:
 
 
 def _of_journal(settings: Settings, now: datetime) -> Samples:
-    """Return the counts and sums over all batches, each row once; none if the journal cannot be read."""
+    """Return the counts and sums over all batches, each row once. Return nothing if the journal cannot be read."""
     try:
         with journal_to_read(settings) as journal:
             status = journal_status(journal)
             in_doubt = (journal.rows(listed.record.number, states=SHOWN_IN_DOUBT) for listed in status.batches)
             sent_at = [row.intended_at for rows in in_doubt for row in rows if row.intended_at is not None]
     except PaygwError:
-        return {}  # the run's exit code reports it
+        return {}  # the exit code of the run reports this
     return {
-        # Include zeros: a missing gauge neither ends nor starts an alert.
+        # Zeros are written too, because a missing gauge neither ends nor starts an alert.
         "paygw_rows": {_labels(state=state): str(status.states.get(state, 0)) for state in STATES},
         "paygw_amount": {
             _labels(currency=currency, state=state): sums.get(state, "0")
@@ -175,7 +175,7 @@ def _of_journal(settings: Settings, now: datetime) -> Samples:
 
 
 def _of_workers(settings: Settings, now: datetime) -> Samples:
-    """Return the current work of all hosts; nothing for a journal in a file, or if it cannot be read."""
+    """Return the current work of all hosts. Return nothing for a journal in a file, or if it cannot be read."""
     if settings.journal.url is None:
         return {}
     try:
@@ -195,7 +195,7 @@ def _of_workers(settings: Settings, now: datetime) -> Samples:
 
 
 def _earlier(path: Path) -> Samples:
-    """Return our own samples that the file has, ignoring every other line."""
+    """Return our own samples in the file. Every other line is ignored."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:

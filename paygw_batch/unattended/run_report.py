@@ -1,6 +1,6 @@
-"""Reports a run to its machine, beyond the exit code: log, metrics, and a hook.
+"""Reports a run to its machine, beyond the exit code: in the log, as metrics, and by a hook.
 
-None of this can change the run's result: a mail that cannot be sent only causes a line on standard error.
+No report changes the result of the run. A report that fails only causes a line on standard error.
 """
 
 import json
@@ -28,17 +28,17 @@ from paygw_batch.submit.notices import tell_of_refused_sheet
 from paygw_batch.unattended.metrics import EndedRun, write_metrics
 
 _LONG_NUMBER = re.compile(r"[0-9]{4,}(?=[0-9]{3})")
-"""All but the last three digits of a number that could be a phone or an account."""
+"""All digits but the last three of a number that could be a phone or an account."""
 _DATE = r"(?<![0-9])20[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?![0-9])"
 _REST_OF_NAME = r"(?=[^\s/]*\.(?:csv|txt|tsv|xlsx|parquet|json|html|toml)\b)"
 _OWN_NAME = re.compile(rf"([0-9]{{8}}T[0-9]{{12}}Z(?=-)|\b(?=[0-9]*[a-f])[0-9a-f]{{16}}\b|{_DATE}{_REST_OF_NAME})")
-"""The time that `run-folder` puts before a sheet's name, a batch's id, or a date in a file name."""
+"""The time that `run-folder` puts before a sheet's name, the id of a batch, or a date in a file name."""
 
 
 def masked(sentence: str) -> str:
     """Return a sentence with long numbers, such as phones and accounts, cut to their last three digits.
 
-    Names made by this program stay whole: without them a person cannot find the file.
+    Names made by this program remain whole, because a person needs them to find the file.
     """
     parts = _OWN_NAME.split(sentence)
     return "".join(part if place % 2 else _LONG_NUMBER.sub("***", part) for place, part in enumerate(parts))
@@ -48,23 +48,23 @@ _WORK = "work"
 
 
 class RunReport:
-    """The report of one run. The command sets its summary, and its drop folder's files by kind, before it ends.
+    """The report of one run. Before the end, the command sets its summary and the files of its drop folder by kind.
 
-    Each line of its log has the run's id. A log that cannot be written stops no payroll.
+    Each line of the log has the run's id. A log that cannot be written stops no payroll.
     """
 
     def __init__(self, settings: Settings, command: str, tell: Tell) -> None:
         self.summary = Summary(ExitCode.UNEXPECTED, say("The run ended without a summary."))
         self.files: Mapping[str, int] = {}
         self.sheet: Path | None = None
-        """The command's sheet; people are notified if it is refused."""
+        """The sheet of the command. People are notified if it is refused."""
         self._settings, self._command, self._tell = settings, command, tell
         self._run = secrets.token_hex(8)
         self._failure: str | None = None
-        """Why the log could not be written, once that has happened."""
+        """The reason why the log could not be written, once that has happened."""
 
     def log(self, event: str, **details: object) -> None:
-        """Append one line: `at`, `run`, `command`, `event`, and the details of the event."""
+        """Append one line to the log: `at`, `run`, `command`, `event`, and the details of the event."""
         path = self._settings.reporting.log
         if path is None or self._failure is not None:
             return
@@ -76,16 +76,16 @@ class RunReport:
             self._failure = say("The log {path} cannot be written: {reason}.", path=path, reason=reason)
 
     def said(self, sentence: str) -> None:
-        """Log a sentence shown to a person."""
+        """Log a sentence that was shown to a person."""
         self.log("said", sentence=masked(sentence))
 
     def could_not(self, sentence: str) -> None:
-        """Say and log why something could not be reported."""
+        """Show and log the reason why something could not be reported."""
         self._tell(sentence)
         self.log("could_not_tell", sentence=masked(sentence))
 
     def end(self) -> None:
-        """Report the summary to log, metrics and hook."""
+        """Report the summary to the log, the metrics and the hook."""
         summary, settings = self.summary, self._settings
         self.log(
             "run_ended",
@@ -111,12 +111,12 @@ class RunReport:
 
 @contextmanager
 def run_reported(settings: Settings, command: str, tell: Tell, interrupted: Callable[[], str]) -> Iterator[RunReport]:
-    """Log a run's start and end, and report its end to metrics and hook, even if it ends with an error.
+    """Log the start and the end of a run, and report its end to metrics and hook, even if an error ends it.
 
-    `tell` gets the reason if that fails; `interrupted` says how a run ended that a person stopped.
+    `tell` gets the reason if a report fails. `interrupted` returns how a run ended that a person stopped.
     """
     started_s = time.monotonic()
-    # Faulty channels of notices are reported first. A worker sends none, so its host needs no password.
+    # Faulty channels of notices are reported before the run. A worker sends no notices, so its host needs no password.
     ends = () if command == _WORK else [module.begin(settings, os.environ) for module in extras(AFTER_A_COMMAND)]
     report = RunReport(settings, command, tell)
     report.log("run_started", pid=os.getpid())
@@ -145,7 +145,7 @@ def _of_error(error: BaseException, interrupted: Callable[[], str]) -> Summary:
 
 
 def _call(section: ReportingSection, members: Mapping[str, object], environ: Mapping[str, str]) -> str | None:
-    """Run the hook with the summary on its standard input; return a sentence if it fails, or None."""
+    """Run the hook with the summary on its standard input. Return a sentence if the hook fails, or None."""
     try:
         done = subprocess.run(  # noqa: S603 (a command that the configuration names, without a shell)
             section.hook,
