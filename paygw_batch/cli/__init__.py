@@ -1,1 +1,1 @@
-"""The command line: one thin module for each command."""
+"""The command line: the program, its shared options, and runs on a terminal. The commands are in `commands/`."""

@@ -1,7 +1,8 @@
-"""Shows every command's help in the chosen language, with an example for each option and the exit codes.
+"""Shows the help of every command in the chosen language, with an example for each option and the exit codes.
 
-The English texts stay beside the commands, in docstrings and `help=`. They are the keys of the catalogue, translated
-when help is shown, because `--lang` is only known then. Click's own texts go through our catalogue too.
+The English texts are with the commands, in docstrings and `help=`. They are the keys of the catalogue, and are
+translated when help is shown, because `--lang` is only known then. Click's own texts are translated by our catalogue,
+too.
 """
 
 import copy
@@ -30,7 +31,7 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
     }
 )
 _OF_CLICK = mark_all("Show this message and exit.", "Show the version and exit.")
-"""The sentences that click adds to the help of commands."""
+"""The sentences that click adds to the help of a command."""
 
 SHEET_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -43,16 +44,16 @@ SHEET_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         mark("Files"): ("out", "for_excel", "force"),
     }
 )
-"""The option groups of a command that runs a sheet, and the parameters in each."""
+"""The groups of options of a command that runs a sheet, and the parameters in each group."""
 
 
 def section_title(title: str) -> str:
-    """Return the title of a help section; click adds a colon, and French needs a space before it."""
+    """Return the title of a help section. Click adds a colon, and French needs a space before the colon."""
     return say("{title}:", title=say(title)).removesuffix(":")
 
 
 def paragraphs(text: str | None) -> tuple[str, ...]:
-    """Return the paragraphs of a docstring, each on one line, as in the catalogue's keys."""
+    """Return the paragraphs of a docstring, each as one line, which is a key of the catalogue."""
     return tuple(" ".join(part.split()) for part in inspect.cleandoc(text or "").split("\n\n") if part.strip())
 
 
@@ -60,7 +61,7 @@ class HelpCommand(click.Command):
     """A command whose help is in the chosen language, and ends with examples and the exit codes."""
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the usage line; its words are typed, so they are not translated."""
+        """Write the usage line. Its words are typed by people, so they are not translated."""
         formatter.write_usage(ctx.command_path, " ".join(self.collect_usage_pieces(ctx)), say("Usage: "))
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
@@ -74,7 +75,7 @@ class HelpCommand(click.Command):
             formatter.write_dl(list(self.option_lines(ctx).values()))
 
     def option_lines(self, ctx: click.Context) -> dict[str, tuple[str, str]]:
-        """Return each option's words and help, by parameter name."""
+        """Return the words and the help of each option, by parameter name."""
         lines = {}
         for option in self.get_params(ctx):
             if not isinstance(option, click.Option):
@@ -106,12 +107,12 @@ class HelpGroup(HelpCommand, click.Group):
 
     command_class = HelpCommand
     meant: Mapping[str, str] = MappingProxyType({})
-    """Words that people type for a command, and the command."""
+    """The commands that people mean, by the words that they type."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the called command; an unknown name is answered with the nearest, or the known ones of a group."""
+        """Return the command called. Fail for an unknown name, with the nearest name or the known names of a group."""
         name, names = args[0], self.list_commands(ctx)
         if name not in names and not ctx.resilient_parsing:
             near = self.meant.get(name) or next(iter(get_close_matches(name, names, n=1)), None)
@@ -132,10 +133,10 @@ class HelpGroup(HelpCommand, click.Group):
 
 
 class SheetCommand(HelpCommand):
-    """A command that runs a sheet; its many options are shown in groups."""
+    """A command that runs a sheet. Its help shows its many options in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options group by group, those without a group last."""
+        """Write the options group by group. Options without a group come last."""
         lines = self.option_lines(ctx)
         for title, names in SHEET_OPTIONS.items():
             with formatter.section(section_title(title)):
@@ -145,7 +146,7 @@ class SheetCommand(HelpCommand):
 
 
 def name_of(ctx: click.Context) -> str:
-    """Return the words of a command without the program's name: `resolve row`; empty for the program itself."""
+    """Return the words of a command without the program's name, such as `resolve row`; empty for the program itself."""
     if ctx.parent is None:
         return ""
     return f"{name_of(ctx.parent)} {ctx.info_name}".strip()
@@ -166,7 +167,7 @@ _SAID = mark_all(
     "{value} is not in the range {range}.",
     "Choose from:\n\t{choices}",
 )
-"""Click's messages about an unreadable command line, for the catalogue."""
+"""Click's messages about a command line that it cannot read, for the catalogue."""
 _COUNTED = (
     mark_count("Did you mean {possibility}?", "(Did you mean one of: {possibilities}?)"),
     mark_count("Got unexpected extra argument ({args})", "Got unexpected extra arguments ({args})"),
@@ -176,7 +177,7 @@ _COUNTED = (
 
 
 def speak_our_languages() -> None:
-    """Make click translate through our catalogue; by default it looks for the system's."""
+    """Make click translate by our catalogue. By default it uses the system's catalogue."""
     for module in (core, exceptions, parser, termui, types):
         for name, ours in (("_", gettext), ("ngettext", ngettext)):
             if hasattr(module, name):
@@ -402,4 +403,4 @@ EXAMPLES = {
     name: {purpose: " ".join(filter(None, ("paygw-batch", name, words))) for purpose, words in examples.items()}
     for name, examples in _EXAMPLES.items()
 }
-"""The examples by command words (`help_texts.name_of`): a purpose, and the command line for it."""
+"""The examples by the words of a command (`name_of`): a purpose, and a command line for it."""

@@ -1,4 +1,4 @@
-"""Holds the options shared by all commands, before or after a command, and the type of every path."""
+"""Defines the options that all commands share, before or after the command, and the types of paths and numbers."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -13,23 +13,23 @@ from paygw_batch.language import ENGLISH, languages, say, use
 
 
 class NamedFile(click.Path):
-    """The path of a file or folder. An empty one is refused: in a shell, it means a variable that was never set.
+    """The path of a file or folder. An empty path is refused: in a shell, it is a variable that was never set.
 
-    Python would take an empty path for the current directory, which nobody asked for.
+    Python would take an empty path as the current directory, which nobody asked for.
     """
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Fail like click for an empty path (exit code 2)."""
+        """Return the path, or fail like click (exit code 2) if it is empty."""
         if not os.fsdecode(value).strip():
             self.fail(say("the path is empty. Name the file or folder."), param, ctx)
         return super().convert(value, param, ctx)
 
 
 class WholeNumber(click.IntRange):
-    """An integer within bounds, with a name that people understand, unlike click's."""
+    """An integer within bounds. People understand its name in messages, unlike click's name."""
 
     @property
     def name(self) -> str:  # type: ignore[override]  # an attribute in the base class
@@ -46,7 +46,7 @@ class Number(click.FloatRange):
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """The options before the command, shared by all commands."""
+    """The options before the command, which all commands share."""
 
     config: Path | None
     journal: Path | None
@@ -61,7 +61,7 @@ def _speak(_context: click.Context, _parameter: click.Parameter, name: str | Non
 
 
 def with_language_first(words: Sequence[str]) -> list[str]:
-    """Return a command line with its language option moved to the front, so that help and errors use it too."""
+    """Return a command line with its language option first, so that help and errors use that language, too."""
     chosen = [word.removeprefix("--lang=") for word in words if word.startswith("--lang=")]
     chosen += [name for word, name in pairwise(words) if word == "--lang"]
     return [*(f"--lang={name}" for name in chosen if name in languages()), *words]
@@ -94,9 +94,10 @@ def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def also_after(command: click.Command) -> click.Command:
-    """Let a command and its subcommands take the program's options too. Their help shows them only once, before.
+    """Let a command and its subcommands take the program's options too, and return the command.
 
-    Writing them at the end is the most common slip. A value given there replaces the one before it.
+    Writing these options at the end is the most common slip. A value at the end replaces the one before the command.
+    The help of a command does not show them.
     """
     own: dict[str, Any] = {"expose_value": False, "hidden": True}
     options = [
@@ -119,6 +120,6 @@ def _instead(context: click.Context, parameter: click.Parameter, value: Any) -> 
     if not value or parameter.name is None:
         return
     root = context.find_root()
-    root.params[parameter.name] = value  # errors are displayed according to these
+    root.params[parameter.name] = value  # errors are shown as these parameters say
     if isinstance(context.obj, Invocation):
         context.obj = replace(context.obj, **{parameter.name: value})

@@ -1,4 +1,4 @@
-"""The command group. It imports nothing heavy: a command's module is loaded when it is called."""
+"""Defines the program's command line. Nothing heavy is imported: a command's module is loaded when it is called."""
 
 import importlib
 import os
@@ -23,10 +23,10 @@ from paygw_batch.language import mark, say
 from paygw_batch.processes import forbid_core_dumps
 
 POLARS_ALLOCATOR = "dirty_decay_ms:100,muzzy_decay_ms:0"
-"""How long polars' allocator keeps freed memory, in milliseconds (jemalloc's `MALLOC_CONF`)."""
+"""The milliseconds for which polars' allocator keeps freed memory (jemalloc's `MALLOC_CONF`)."""
 
 _JSON_ASKED = "paygw_batch.json_asked"
-"""Whether --json is on the command line, even if the rest cannot be parsed."""
+"""The key under which click's context says whether the command line has --json, even if the rest cannot be parsed."""
 COMMAND_GROUPS = {
     mark("Every day"): {
         "init": mark("Set up an endpoint, or the sandbox."),
@@ -93,14 +93,14 @@ _MODULES = {
     "journal": ("journal", "verify", "backup"),
 }
 _PLACES = {**{name: f"cli.commands.{module}" for module, names in _MODULES.items() for name in names}, **OF_EXTRAS}
-"""The module of each command whose module is not named like it."""
+"""The module of each command whose module does not have the command's name."""
 
 
 speak_our_languages()
 
 
 class _CommandGroup(HelpGroup):
-    """Loads a command's module when it is called, and turns errors into a sentence and an exit code."""
+    """Loads the module of a command when the command is called, and turns errors into a sentence and an exit code."""
 
     meant = MappingProxyType(
         {"pay": "submit", "send": "submit", "check": "validate", "list": "status", "search": "find"}
@@ -160,20 +160,20 @@ class _CommandGroup(HelpGroup):
 
 
 def _hint_of(error: PaygwError, ctx: click.Context) -> str:
-    """Return an error's hint; the general one for wrong usage names the command that was called."""
+    """Return the hint of an error. The general hint for wrong usage names the command that was called."""
     if error.hint == say(UsageError.default_hint) and ctx.invoked_subcommand:
         return say("`paygw-batch {command} --help` shows its usage.", command=ctx.invoked_subcommand)
-    if error.option and error.option not in f"{error.message} {error.hint}":  # pages use the same sentence
+    if error.option and error.option not in f"{error.message} {error.hint}":  # pages show the sentence, too
         return f"{error.hint} {say('The option: {option}.', option=error.option)}".strip()
     return error.hint
 
 
 def _fit(error: click.UsageError, *, is_json: bool) -> click.UsageError:
-    """Return click's error with a printable text, because it repeats words from the command line.
+    """Return click's error with a printable text, because the text repeats words from the command line.
 
-    With --json, the summary is printed here; click prints the error itself.
+    With --json the summary is printed here. Click prints the error itself.
     """
-    is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)  # its text is the help
+    is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)  # the text of this error is the help
     if is_json:
         _print_summary(say("No command was given.") if is_help else error.format_message(), error.exit_code)
     if is_help:
@@ -184,7 +184,7 @@ def _fit(error: click.UsageError, *, is_json: bool) -> click.UsageError:
 
 
 def fitted(text: str, stream: TextIO) -> str:
-    """Return a line as printed to a stream: on a terminal, broken between words."""
+    """Return a line as it is printed to a stream. On a terminal, it is broken between words."""
     if not stream.isatty():
         return text
     from paygw_batch.cli.screen.screen import wrapped  # noqa: PLC0415 (rich: only for what is shown)
@@ -204,7 +204,7 @@ def _print_summary(message: str, exit_code: int, code: str = "") -> None:
 def _fail(
     ctx: click.Context, message: str, hint: str, exit_code: int, *, code: str = "", trace: Exception | None = None
 ) -> NoReturn:
-    """Print the error and its hint on standard error and, with --json, the summary; end with `exit_code`."""
+    """Print an error and its hint on standard error and, with --json, the summary. End with `exit_code`."""
     interruption.ignore()
     stream = standard_error().file
     if trace is not None:
@@ -214,14 +214,14 @@ def _fail(
     click.echo(click.style(first, fg="red", bold=True) + text.removeprefix(first), file=stream)
     if hint:
         click.echo(fitted(fit_for_terminal(hint), stream), file=stream)
-    # The group's own options are known before a command's module is loaded.
+    # The options of the group are known before the module of a command is loaded.
     if ctx.params.get("as_json"):
         _print_summary(message, exit_code, code)
     ctx.exit(exit_code)
 
 
 def _bare_trace(error: BaseException) -> str:
-    """Return where an error happened, without its text or source lines, which could contain a payee's data."""
+    """Return the places of an error, without its text and source lines, which could contain a payee's data."""
     lines = [say("Trace, innermost last:")]
     while error.__cause__ is not None:
         error = error.__cause__
@@ -247,17 +247,17 @@ def cli(
     os.umask(0o077)
     from paygw_batch.settings.user_directories import own_configuration  # noqa: PLC0415 (not for `--help`)
 
-    # Click treats an empty variable as unset, which would select another configuration than the one intended.
+    # Click treats an empty variable as unset, which would select another configuration than the person intended.
     if config is None and os.environ.get("PAYGW_CONFIG") is not None:
         raise ConfigurationError(say("PAYGW_CONFIG is empty."), hint=say("Set it to a path, or unset it."))
     ctx.obj = Invocation(config or own_configuration(), journal, as_json, quiet, verbose)
 
 
 def run() -> None:
-    """Run the requested command, and end the process with its exit code."""
+    """Run the command that was called, and end the process with its exit code."""
     forbid_core_dumps(for_good=True)
-    # polars' allocator keeps freed memory for half a second unless it is configured before it is loaded. A tenth
-    # is a good part of the peak of a large sheet; giving back at once costs a third of the time in page faults.
+    # polars' allocator keeps freed memory for half a second, unless it is configured before it is loaded. A tenth saves
+    # much of the peak of a large sheet. Returning memory at once would cost a third of the time in page faults.
     os.environ.setdefault("_RJEM_MALLOC_CONF", POLARS_ALLOCATOR)
     try:
         code = cli.main(prog_name="paygw-batch", standalone_mode=False)
@@ -265,7 +265,7 @@ def run() -> None:
         error.show()
         code = error.exit_code
     except click.Abort:
-        # Click turns an interrupt outside a command into this.
+        # Click raises this for an interrupt outside a command.
         if interruption.came:
             raise KeyboardInterrupt from None
         click.echo("Aborted!", err=True)

@@ -1,4 +1,4 @@
-"""Defines the options that commands share, builds settings from them, and completes words in a shell."""
+"""Defines the options that commands share, makes settings from them, and completes words in a shell."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ wait_option = click.option(
 
 
 def made_into(name: str, kind: type[Any], *options: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a decorator that adds options to a command, which takes all fields of a dataclass as one value, `name`."""
+    """Return a decorator that adds options to a command, which gets all fields of a dataclass as one value, `name`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
@@ -46,7 +46,7 @@ def made_into(name: str, kind: type[Any], *options: Callable[..., Any]) -> Calla
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultOptions:
-    """How a command that goes on with a batch writes its results (`out`: None beside the sheet), and waits for it."""
+    """How a command that continues a batch writes its results (`out`: None beside the sheet), and whether it waits."""
 
     out: Path | None
     for_excel: bool = False
@@ -83,7 +83,7 @@ choices_options = made_into(
         help="Don't ask: NAME is new in a payment run that was paid before. Repeatable.",
     ),
 )
-"""Adds the options that decide about a sheet to a command, which takes them as its `choices`."""
+"""Adds the options that decide about a sheet to a command. The command gets them as one value, `choices`."""
 collect_option = click.option(
     "--collect",
     "operation",
@@ -107,9 +107,9 @@ def settings_of(
     *,
     distrusts: list[ConfigurationError] | None = None,
 ) -> Settings:
-    """Return the settings of this invocation; flags that were not given (None) change nothing.
+    """Return the settings of this invocation. A flag of None was not given, and changes nothing.
 
-    A configuration file that others may write to is refused, or added to `distrusts` if given.
+    A configuration file that others may write to is refused or, if `distrusts` is given, added to it.
     """
     overrides = {key: value for key, value in (flags or {}).items() if value is not None}
     if invocation.journal is not None:
@@ -120,12 +120,12 @@ def settings_of(
 
 
 def guard_of(invocation: Invocation, settings: Settings, *, force: bool = False) -> OutputGuard:
-    """Return the guard that keeps this invocation's outputs from overwriting protected files."""
+    """Return the guard that protects other files from being overwritten by this invocation's outputs."""
     return OutputGuard(settings, invocation.config, force)
 
 
 def require_csv(out: Path | None, *, for_excel: bool) -> None:
-    """Raise `UsageError` if a file meant for Excel is not a CSV file."""
+    """Raise `UsageError` if a file that is meant for Excel is not a CSV file."""
     if for_excel and out is not None and out.suffix.lower() != ".csv":
         raise UsageError(
             say("--for-excel is for CSV files, but {out} is not one.", out=out),
@@ -140,7 +140,7 @@ def program_words(invocation: Invocation) -> list[str]:
 
 
 def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
-    """Return the control totals given as `--expect-rows N` and `--expect-total CUR=AMOUNT`."""
+    """Return the control totals that `--expect-rows N` and `--expect-total CUR=AMOUNT` give."""
     amounts: dict[str, Decimal] = {}
     for text in sums:
         currency, equals, amount_text = text.partition("=")
@@ -170,9 +170,9 @@ def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
 
 
 def complete_batches(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Return the matching batch ids, newest first; otherwise files, because a sheet's path also names a batch.
+    """Return the batch ids that match, newest first, or else files, because the path of a sheet also names a batch.
 
-    A shell shows no error, so without a journal nothing is completed.
+    A shell shows no errors, so without a journal no id is completed.
     """
     from paygw_batch.opening.open_journal import journal_to_read  # noqa: PLC0415 (not before a shell asks)
     from paygw_batch.settings.user_directories import own_configuration  # noqa: PLC0415 (as above)

@@ -1,4 +1,4 @@
-"""Submits and continues batches from the command line: shows, sends, asks, writes the results, reports the run."""
+"""Submits and continues batches from the command line: shows, asks, sends, writes the results, reports the run."""
 
 import asyncio
 import os
@@ -53,7 +53,7 @@ SHOW_CURSOR = "\x1b[?25h"
 
 @contextmanager
 def reported(settings: Settings, command: str, screen: Screen) -> Iterator[RunReport]:
-    """Report a run to log, metrics and hook, including the screen's sentences, and show failures to report."""
+    """Report a run to log, metrics and hook, with the sentences on the screen. Show reports that fail."""
     with run_reported(settings, command, screen.note_aside, interruption.sentence) as report:
         screen.listener = report.said
         try:
@@ -64,7 +64,7 @@ def reported(settings: Settings, command: str, screen: Screen) -> Iterator[RunRe
 
 @contextmanager
 def held(settings: Settings, command: str, screen: Screen, *, wait: bool) -> Iterator[tuple[Journal, RunReport]]:
-    """Hold the journal for a command that sends nothing, and report the result."""
+    """Hold the journal for a command that sends nothing, and report its result."""
     with (
         reported(settings, command, screen) as report,
         run_journal(settings, command, screen.say, wait=wait) as journal,
@@ -74,7 +74,7 @@ def held(settings: Settings, command: str, screen: Screen, *, wait: bool) -> Ite
 
 @dataclass(slots=True)
 class Continued:
-    """A batch that a command continues, the files that it writes, and the result."""
+    """A batch that a command continues, the files that the command writes, and the report of its run."""
 
     task: SendJob
     files: ResultFiles
@@ -93,7 +93,7 @@ def continued(
 ) -> Iterator[Continued]:
     """Hold the journal and the gateway for a batch (None: the only one with rows to send), and report the result.
 
-    `find` finds it otherwise than by a person's words.
+    `find` returns the batch if a person did not name it.
     """
     guard = guard_of(invocation, settings, force=results.force)
     guard.check(RequestedOutput("--out", results.out, OutputKind.RECONCILIATION, run_of=batch), reporting=True)
@@ -115,7 +115,7 @@ def continued(
 
 
 def send_and_reconcile(task: SendJob, files: ResultFiles, screen: Screen) -> Summary:
-    """Send the due rows of the batch, write the reconciliation file, and return the summary.
+    """Send the due rows of a batch, write its reconciliation file, and return the summary.
 
     Raises the error that stopped the run.
     """
@@ -129,13 +129,13 @@ def send_and_reconcile(task: SendJob, files: ResultFiles, screen: Screen) -> Sum
     if end.is_under_way and end.interrupted:
         return left_to_workers(task)
     summary = reconcile(task.settings, task.rules, task.journal, task.batch, files, screen, end, known=task.known)
-    if interruption.came:  # a signal that came while the results were written
+    if interruption.came:  # the signal arrived while the results were written
         return replace(summary, exit_code=worst({summary.exit_code, ExitCode.INTERRUPTED}))
     return summary
 
 
 def drain_on_signals(run: Drained, progress: Progress) -> None:
-    """First signal: start no new row and wait for those in flight. Second: exit at once."""
+    """At the first signal, start no new row, and wait for rows in flight. At the second signal, exit at once."""
     signals = 0
     interruption.has_sent = True
 
@@ -143,7 +143,7 @@ def drain_on_signals(run: Drained, progress: Progress) -> None:
         nonlocal signals
         signals += 1
         if signals > 1:
-            # A row in flight has its intent in the journal, and will be in doubt on the next run.
+            # A row in flight has its intent in the journal, so it will be in doubt in the next run.
             if sys.stderr.isatty():
                 os.write(2, f"{SHOW_CURSOR}\n".encode())
             leave(say("Stopped at once. Rows in flight are now in doubt."), say(AGAIN))
@@ -158,7 +158,7 @@ def drain_on_signals(run: Drained, progress: Progress) -> None:
 
     interruption.heed_within(asyncio.get_running_loop(), heed)
     if interruption.came:
-        # The exception was lost (in a callback of the interpreter): the signal counts, but not as the first of two.
+        # The exception was lost in a callback of the interpreter. The signal counts, but not as the first of two.
         run.drain()
 
 
@@ -173,7 +173,7 @@ def reconcile(
     *,
     known: int = 0,
 ) -> Summary:
-    """Write the reconciliation file of a batch, show its totals, and return its summary. `end` is that of its run."""
+    """Write the reconciliation file of a batch, show its totals, and return its summary after the `end` of a run."""
     counted = write_results(
         *(journal, batch, minor_units_of(rules)),
         out=files.out,
@@ -188,7 +188,7 @@ def reconcile(
 
 
 def submission(screen: Screen, given: GivenSheet, choices: Choices, plan: Path) -> Submission:
-    """Read a sheet, asking its open questions, and return its submission."""
+    """Read a sheet, ask its open questions, and return its submission."""
     return answered(screen, partial(Submission.read, choices=choices, plan=plan), given)[0]
 
 
@@ -201,9 +201,9 @@ def submit_and_report(
     *,
     may_ask: bool = True,
 ) -> Summary:
-    """Submit a sheet, write its results, and return the summary. Raises `ApprovalError` if it is not approved.
+    """Submit a sheet, write its results, and return the summary. Raises `ApprovalError` if the sheet is not approved.
 
-    Open questions are put to a person only if `may_ask`.
+    A person is asked the sheet's open questions only if `may_ask`.
     """
 
     def send(task: SendJob, plan: Plan) -> Summary:

@@ -1,6 +1,6 @@
-"""Shows a sheet's findings and totals at a terminal, asks its open questions, and reads it with the answers.
+"""Shows a sheet's findings and totals at a terminal, asks its open questions, and reads the sheet with the answers.
 
-It loads no journal, because `validate` needs none.
+This module loads no journal, because `validate` needs none.
 """
 
 import shlex
@@ -44,13 +44,13 @@ answers_options = made_into(
     click.option("--numbers", type=click.Choice(get_args(Numbers)), help="The sign before the decimals of amounts."),
     click.option("--names", type=click.Choice(get_args(Names)), help="How countries and currencies are written."),
 )
-"""Adds the options that answer a sheet's open questions to a command, which takes them as its `reading`."""
+"""Adds the options that answer a sheet's open questions to a command. The command gets them as one value, `reading`."""
 
 
 def answered(screen: Screen, read: Callable[[GivenSheet], T], given: GivenSheet) -> tuple[T, GivenSheet]:
-    """Read a sheet, asking its open questions; return the result of `read`, and the sheet with the answers.
+    """Read a sheet, and ask its open questions. Return the result of `read`, and the sheet with the answers.
 
-    Raises `SheetQuestion` if nobody can be asked, or the answer was no.
+    Raises `SheetQuestion` if nobody can be asked, or if the answer was no.
     """
     answers: dict[str, Any] = {}
     given = replace(given, asks=screen.asks())

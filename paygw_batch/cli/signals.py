@@ -1,4 +1,4 @@
-"""Handles the signals that stop a command, from its start to its end."""
+"""Handles the signals that stop a command, from the start of the command to its end."""
 
 import os
 import signal
@@ -21,11 +21,11 @@ AGAIN = mark("Run the same command again to continue.")
 
 
 _TAKE_A_VALUE = frozenset({"--config", "--journal", "--lang"})
-"""The options before a command that take a value. A test compares them with the real ones."""
+"""The program's options that take a value. A test compares them with the real options."""
 
 
 def command_in(words: Iterable[str]) -> str:
-    """Return the command named in these command-line words; empty if there is none."""
+    """Return the command in the words of a command line, or an empty text if there is none."""
     rest = iter(words)
     for word in rest:
         if word in _TAKE_A_VALUE:
@@ -36,26 +36,26 @@ def command_in(words: Iterable[str]) -> str:
 
 
 class Interruption:
-    """Whether a signal came, and whether rows may have been sent by then."""
+    """Whether a signal came, and whether rows may have been sent before it."""
 
     def __init__(self) -> None:
         self.came = False
         self.has_sent = False
-        """Rows may have been sent."""
+        """Whether rows may have been sent."""
         self._is_heeded = False
 
     def heed(self) -> None:
-        """Raise `KeyboardInterrupt` at a signal from now on, unless this process leaves signals to another."""
+        """Raise `KeyboardInterrupt` at every signal from now on. A signal that this process ignores remains ignored."""
         self._is_heeded = True
         sys.unraisablehook = self._hear_again
         self.heed_again()
 
     def heed_again(self) -> None:
-        """Take the signals back after a run, which had its own handlers."""
+        """Handle signals here again, after a run that had its own handlers."""
         self._take_back(self._raise)
 
     def heed_within(self, loop: "AbstractEventLoop", heed: Callable[[], None]) -> None:
-        """Call `heed` in an event loop at each signal; keep one that arrives just after the loop has ended.
+        """Call `heed` in an event loop at each signal. Keep a signal that arrives just after the loop has ended.
 
         The loop would remove its own handlers at its end, and for an instant a signal would kill the process.
         """
@@ -69,7 +69,7 @@ class Interruption:
                 self.heed_again()
 
         def hear() -> None:
-            self.came = came  # not lost: the loop had another turn
+            self.came = came  # the signal was not lost: the loop had another turn
             heed()
 
         def turn() -> None:
@@ -80,9 +80,9 @@ class Interruption:
         turn()
 
     def raise_on_second_signal(self) -> None:
-        """Take the signals back after a run: the first is only noted, so that results are written; the next raises.
+        """Handle signals here again after a run. The first is only noted; the next raises `KeyboardInterrupt`.
 
-        The run's results are known by then, and its exit code must report them: rows in doubt before an interruption.
+        The run's results are known by then. Its exit code must report them: rows in doubt come before an interruption.
         """
         self._take_back(self._keep)
 
@@ -93,7 +93,7 @@ class Interruption:
                     signal.signal(each, handler)
 
     def ignore(self) -> None:
-        """Ignore signals from now on: the command has ended."""
+        """Ignore signals from now on, because the command has ended."""
         if self._is_heeded:
             for each in HEEDED:
                 signal.signal(each, signal.SIG_IGN)
@@ -106,14 +106,14 @@ class Interruption:
         self.heed_again()
 
     def _raise(self, _signal: int, _frame: FrameType | None) -> None:
-        # Stored as well: where an exception cannot propagate (a callback of the interpreter), it is lost.
+        # The signal is noted too: an exception is lost where it cannot propagate (in a callback of the interpreter).
         self.came = True
         raise KeyboardInterrupt
 
     def _hear_again(self, lost: "sys.UnraisableHookArgs") -> None:
-        """Repeat a signal whose exception was lost, in a moment: a command that waits would never hear of it.
+        """Repeat a signal whose exception was lost, a moment later. A command that waits would never notice it.
 
-        It is repeated as SIGTERM, because a shell's background processes ignore SIGINT.
+        It is repeated as SIGTERM, because the background processes of a shell ignore SIGINT.
         """
         if not issubclass(lost.exc_type, KeyboardInterrupt):
             sys.__unraisablehook__(lost)
@@ -126,7 +126,7 @@ interruption = Interruption()
 
 
 def leave(sentence: str, hint: str) -> NoReturn:
-    """Print the end of an interrupted command, and end the process."""
+    """Print the end of a command that was interrupted, and end the process."""
     interruption.ignore()
     os.write(2, f"{say('Error: ')}{sentence}\n{hint}\n".encode())
     if "--json" in sys.argv[1:]:

@@ -1,1 +1,1 @@
-"""One module for each command."""
+"""One module for the commands of each task."""

@@ -1,4 +1,4 @@
-"""The commands of two people: `plan`, `approve`, `withdraw` and `carry-out`."""
+"""The commands for two people: `plan`, `approve`, `withdraw` and `carry-out`."""
 
 import os
 import shlex
@@ -144,7 +144,7 @@ def plan_command(
 
 
 def _show(screen: Screen, plan: Plan, *, skip_invalid: bool) -> None:
-    """Show a sheet's defects, and everything else if they refuse it; otherwise the plan has its warnings."""
+    """Show the defects of a sheet, and all findings if the defects refuse it. Otherwise the plan shows its warnings."""
     if skip_invalid:
         show_findings(screen, say("Defects"), plan.validated.defects_found, plan.validated.sheet.headers)
     elif not plan.validated.defects_found.is_empty:
@@ -208,7 +208,7 @@ def approve_command(
         given_sheet = None if sheet is None else GivenSheet(settings, rules_of(settings, operation), sheet, reading)
         viewed = _viewed(screen, current, policy, given_sheet, strict=strict)
     waits_h = settings.submission.quarantine_h
-    show_content(screen, current, policy, waits_h, own=viewed, with_people=True)  # before anything is signed
+    show_content(screen, current, policy, waits_h, own=viewed, with_people=True)  # this comes before the signature
     require_in_force(settings, current)
     message = say("Nothing was approved: --key KEY approves it.")
     if key is not None:
@@ -228,7 +228,7 @@ def approve_command(
 
 
 def signed_document_at(settings: Settings, place: Path) -> tuple[SignedDocument, SharedPlan | None]:
-    """Return the plan or order in a file, or the plan of a code in the database; a plan as the database has it."""
+    """Return the plan or order in a file, or the plan of a code. The database has the newest version of a plan."""
     if (code := code_in(settings, place)) is not None:
         shared = required_plan(settings, code)
         return shared.document, shared
@@ -240,7 +240,7 @@ def signed_document_at(settings: Settings, place: Path) -> tuple[SignedDocument,
 def _viewed(
     screen: Screen, plan: PlanDocument, policy: ApprovalPolicy, given_sheet: GivenSheet | None, *, strict: bool
 ) -> PlanDocument:
-    """Return the plan to show: as its maker signed it or, with its sheet, as its approver finds it.
+    """Return the plan to show: as its maker signed it or, if its sheet is given, as its approver finds it.
 
     Raises `ApprovalError` if the plan was withdrawn, is for another sheet, or has other findings.
     """
@@ -352,7 +352,7 @@ def carry_out_command(
 
 
 def _order_in(file: Path) -> RowOrder | ForgetOrder:
-    """Return the order in a file. Raises `ApprovalError` for a plan."""
+    """Return the order in a file. Raises `ApprovalError` if the file has a plan."""
     document = read_document(file, RowOrder, ForgetOrder, PlanDocument)
     if isinstance(document, RowOrder | ForgetOrder):
         return document
@@ -363,7 +363,7 @@ def _order_in(file: Path) -> RowOrder | ForgetOrder:
 
 
 def _refuse(order: RowOrder | ForgetOrder, options: Mapping[str, object]) -> None:
-    """Raise `UsageError` if one of these options has a value."""
+    """Raise `UsageError` if one of these options, which do not fit the order, has a value."""
     if wrong := [name for name, value in options.items() if value]:
         raise UsageError(
             say("Not for this {noun}: {options}.", options=", ".join(wrong), noun=say(order.noun)),
@@ -372,7 +372,7 @@ def _refuse(order: RowOrder | ForgetOrder, options: Mapping[str, object]) -> Non
 
 
 def _batch_of(settings: Settings, journal: JournalReader, order: RowOrder, batch: str | None) -> BatchRecord:
-    """Return the batch of an order. Raises `UsageError` if it is not the `batch` that the person named."""
+    """Return the batch of an order. Raises `UsageError` if a person named another `batch`."""
     if batch is not None and find_batch(journal, batch).batch != order.batch:
         raise UsageError(say("The order is about batch {batch}, not {other}.", batch=order.batch, other=batch))
     return batch_of_order(order, journal, settings.endpoint())

@@ -1,6 +1,6 @@
-"""`paygw-batch doctor`: is everything in place? Nothing is sent.
+"""`paygw-batch doctor`: checks whether everything is ready for sending. Nothing is sent.
 
-It only writes a sandbox's key, and notices about a full disk or an expiring key.
+The command writes only a sandbox's key, and notices about a full disk or an expiring key.
 """
 
 import asyncio
@@ -133,7 +133,7 @@ def _configuration(settings: Settings) -> Iterator[HealthCheck]:
         yield HealthCheck(_CONFIGURATION, Health.GOOD, sentence)
     if not missing and not settings.uses_sandbox:
         try:
-            # The full address of a payout, so that a wrong one is noticed before money is sent to it.
+            # The full address of a payout is shown, so that a wrong address is noticed before money is sent to it.
             url = operation_url(gateway.base_url or "", payout, gateway.endpoint_id or "")
             yield HealthCheck(_PAYOUT_ADDRESS, Health.GOOD, url)
         except PaygwError as error:
@@ -217,7 +217,7 @@ def _columns(settings: Settings) -> HealthCheck:
 
 
 def _approval(settings: Settings) -> Iterator[HealthCheck]:
-    """List the people who may prepare and approve, with their keys, and makers with too few possible approvers."""
+    """Yield the people who may prepare and approve, with their keys, and warn of makers with too few approvers."""
     try:
         policy = policy_of(settings)
     except PaygwError as error:
@@ -293,7 +293,7 @@ def _environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[Hea
 
 
 def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
-    """Check the settings and secrets for `listen`, if the callback address has room for its token."""
+    """Check the settings and secrets of `listen`, if the callback address has a place for the token."""
     if TOKEN not in (settings.gateway.server_callback_url or ""):
         return
     try:
@@ -312,7 +312,7 @@ def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[H
 
 
 def _tried_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningKey | None, PaygwError | None]:
-    """Return the private key after it has signed a test text, or the error if it cannot."""
+    """Return the private key after it has signed a test text, or the error if it cannot sign."""
     try:
         key = signer_key(settings, environ)
         if not key.public.has_signed(_TEST_TEXT, base64.b64decode(key.sign(_TEST_TEXT))):
@@ -389,7 +389,7 @@ def _journal_and_clock(settings: Settings, tell: Tell) -> Iterator[HealthCheck]:
 
 
 def _journal(settings: Settings, now: datetime, wrong: list[str], tell: Tell) -> Iterator[HealthCheck]:
-    """Inspect the journal; add its sentences about the clock to `wrong`."""
+    """Yield the checks of the journal, and add its sentences about the clock to `wrong`."""
     path = settings.journal_place()
     if settings.uses_sandbox and not place_of(settings).may_exist():
         yield HealthCheck(_JOURNAL, Health.GOOD, say("{path}: not there yet; the first run creates it", path=path))
@@ -402,7 +402,7 @@ def _journal(settings: Settings, now: datetime, wrong: list[str], tell: Tell) ->
         )
         due = sum(tally.count for record in records for tally in journal.tallies(record.number, kind=TallyKind.DUE))
     if settings.journal.url is not None:
-        yield from extra("cluster.health").checks(settings)  # what it raises is wrong with the journal
+        yield from extra("cluster.health").checks(settings)  # an error raised here is a fault of the journal
     yield HealthCheck(_JOURNAL, Health.GOOD, sentence)
     if settings.journal.url is None:
         folder, lacking = settings.journal_path().parent, ""
@@ -417,7 +417,7 @@ def _journal(settings: Settings, now: datetime, wrong: list[str], tell: Tell) ->
 
 
 def _speed(key: SigningKey | None) -> HealthCheck:
-    """Report the limits on a run's speed: processor, build, signing. Signatures that cost money are not timed."""
+    """Return the limits on the speed of a run: processor, build, signing. Signatures that cost money are not timed."""
     build = say("Python {version}, {processor}", version=platform.python_version(), processor=processor())
     if key is not None and key.custody.kind is KeyKind.FILE:
         sign = partial(key.sign, _TEST_TEXT)
@@ -434,7 +434,7 @@ def _speed(key: SigningKey | None) -> HealthCheck:
 
 
 def _gateway(settings: Settings, rules: Rules) -> HealthCheck:
-    """Return whether the gateway can be reached, or why that cannot be tried (a disk that cannot be written)."""
+    """Return whether the gateway can be reached, or why that could not be tried."""
     url = settings.gateway.base_url
     try:
         with gateway_of(settings, rules, os.environ) as connection:
@@ -448,7 +448,7 @@ def _gateway(settings: Settings, rules: Rules) -> HealthCheck:
 
 
 def _show_sample(signing: Signing, rule: CountryRule, screen: Screen) -> None:
-    """Show how an invented row would be signed, for comparison with the gateway's own base string."""
+    """Show how an invented row would be signed, so that a person can compare it with the gateway's own base string."""
     instruction = _invented(rule)
     explanation = signing.explain(
         instruction, order_id=instruction.client_orderid, nonce=STALE_NONCE, timestamp_s=STALE_TIMESTAMP_S

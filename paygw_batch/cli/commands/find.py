@@ -1,4 +1,4 @@
-"""`paygw-batch find`: was this person paid? By name, number or order id, over all batches of the journal."""
+"""`paygw-batch find`: shows whether a person was paid. It searches all batches by name, number or order id."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ def find_command(invocation: Invocation, *, text: tuple[str, ...], advice: Path 
 
 
 def _advice(payments: Sequence[FoundPayment], typed: str, *, has_more: bool) -> str:
-    """Return the remittance advice for the only person found. It never has other people's payments."""
+    """Return the remittance advice for the one person found. Raises `UsageError` for several people or none."""
     people = {payee_of(payment.form, payment.fields).person for payment in payments}
     if len(people) > 1 or has_more:
         raise UsageError(
@@ -138,7 +138,7 @@ _AS_KEPT = (
     *("gateway_reference", "error_code", "possible_duplicate_of", "first_sent_at", "updated_at", "batch", "row"),
     "opened_at",
 )
-"""The members of a payment in the JSON that are as the journal has them."""
+"""The members of a payment in the JSON that have the journal's values unchanged."""
 
 
 def _message(typed: str, states: Counter[str], *, has_more: bool, advice: Path | None) -> str:

@@ -1,4 +1,4 @@
-"""`paygw-batch forget`: forget people whom the journal paid, and keep the books."""
+"""`paygw-batch forget`: forgets people whom the journal paid, and keeps the accounts."""
 
 from typing import assert_never
 
@@ -98,7 +98,7 @@ def _counted(chosen: Forgettable) -> str:
 
 
 def chosen_told(journal: JournalReader, chosen: Forgettable) -> dict[str, object]:
-    """Return the members of the JSON summary about who may be, or was, forgotten."""
+    """Return the members of the JSON summary about the people who may be forgotten, or were."""
     names = {record.number: record.batch for record in journal.batches()}
     return {
         "before": chosen.before,
@@ -110,7 +110,7 @@ def chosen_told(journal: JournalReader, chosen: Forgettable) -> dict[str, object
 
 
 def forgotten(screen: Screen, journal: JournalReader, done: Forgotten) -> Summary:
-    """Show who was forgotten and which files may still name them; return the summary."""
+    """Show who was forgotten, and which files may still name them. Return the summary."""
     chosen = done.chosen
     show_chosen(screen, journal, chosen)
     for path in files_elsewhere(journal, chosen):

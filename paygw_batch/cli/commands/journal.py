@@ -1,4 +1,4 @@
-"""The commands about a journal: create, move or adopt it, `verify` and `backup`."""
+"""The commands about a journal: `journal`, which creates, moves or adopts one, `verify` and `backup`."""
 
 import sys
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ _COUNTED = {
     "withdrawals": mark("withdrawals"),
     "audit_entries": mark("entries of the audit trail"),
 }
-"""The counts shown in addition to the rows in each state."""
+"""The names of the counts that `verify` shows besides the rows in each state."""
 
 
 @click.command("verify", cls=HelpCommand)
@@ -140,7 +140,7 @@ _ABOUT = {
     "last_fact": mark("last fact"),
     "last_fact_at": mark("last fact at"),
 }
-"""The labels of a journal's description, by its keys in --json."""
+"""The labels of a journal's description, by its keys in the JSON."""
 
 
 @click.group("journal", cls=HelpGroup)
@@ -153,7 +153,7 @@ def journal_command() -> None:
 
 
 def _of_merchant(invocation: Invocation) -> tuple[Screen, Settings]:
-    """Return the screen, and the settings, which name the endpoint of a merchant."""
+    """Return the screen and the settings. Raises `ConfigurationError` unless the settings name an endpoint."""
     screen, settings = Screen(invocation), settings_of(invocation)
     require_endpoint(settings)
     return screen, settings
@@ -296,7 +296,7 @@ def adopt(invocation: Invocation, *, by: str | None, beside: str | None, yes: bo
 
 
 def _lost(screen: Screen, rows: AcceptedRows) -> str:
-    """Show the orders of an accepted loss that a person must look for; return sentences about its rows."""
+    """Show the orders of an accepted loss that a person must look for. Return sentences about its rows."""
     sentences = say("Of what left by the lost commits, {rows} in doubt. ", rows=_rows(rows.in_doubt))
     if rows.held:
         sentences += say("{rows} held, because decisions about them were lost too. ", rows=_rows(rows.held))
@@ -418,7 +418,7 @@ def retire_one(invocation: Invocation, *, host: str, by: str | None, yes: bool) 
 
 
 def _show(screen: Screen, adoption: Adoption, settings: Settings) -> dict[str, object]:
-    """Show the journal that would be trusted, and return the same description for the summary."""
+    """Show the journal that would be adopted, and return its description for the summary."""
     seq, at = adoption.last_fact()
     about = {
         "id": adoption.journal_id,
@@ -441,7 +441,7 @@ def _show(screen: Screen, adoption: Adoption, settings: Settings) -> dict[str, o
 
 
 def _confirm(question: str, *, yes: bool) -> None:
-    """Ask a person to confirm: at a terminal by an answer, otherwise by --yes."""
+    """Ask a person to confirm: by an answer at a terminal, or else by --yes."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""`paygw-batch listen`: receive the gateway's notifications, and record them whenever the journal is free."""
+"""`paygw-batch listen`: receives the gateway's notifications, and records them whenever the journal is free."""
 
 import asyncio
 import os
@@ -34,13 +34,13 @@ from paygw_batch.unattended.metrics import EndedRun, write_metrics
 from paygw_batch.web_server import LOOPBACK
 
 TAKE_IN_EVERY_S = 1.0
-"""The seconds between two attempts to record waiting notifications, if the journal is free."""
+"""The seconds between two attempts to record the notifications that wait."""
 AT_ONCE = 200
-"""About the number of notifications to record before releasing the journal."""
+"""The number of notifications, about, after which the journal is released for others."""
 METRICS_EVERY_S = 10.0
-"""The minimum seconds between two writes of the metrics, once notifications were recorded."""
+"""The minimum seconds between two writes of the metrics after notifications were recorded."""
 AFTER_TROUBLE_S = 30.0
-"""The wait before retrying a journal that could not be used."""
+"""The seconds before the next attempt, after the journal could not be used."""
 
 
 @click.command("listen", cls=HelpCommand)
@@ -94,7 +94,7 @@ def listen_command(invocation: Invocation, *, port: int | None) -> None:
 
         asyncio.run(receive())
         interruption.heed_again()
-        keeper.close()  # finishes storing before the last look
+        keeper.close()  # this finishes storing, before notifications are judged for the last time
         taking.take_what_is_left()
     counted = dict(sorted(app.counts.items()))
     summary = Summary(
@@ -112,7 +112,7 @@ def _asks(settings: Settings) -> bool:
 
 
 def _way_to_ask(settings: Settings) -> AbstractContextManager[GatewayAccess | None]:
-    """Return a connection to the gateway; None unless unproven notifications lead to enquiries."""
+    """Return a connection to the gateway, or None if unproven notifications lead to no enquiries."""
     return gateway_of(settings, rules_of(settings, PAYOUT), os.environ) if _asks(settings) else nullcontext()
 
 
@@ -133,12 +133,12 @@ def _keep(keep: KeepBeside, taking: "_Taking", contents: Sequence[str]) -> None:
 
 
 class _Taking:
-    """Judges notifications while no run holds the journal, only briefly each time, so that a run can always start."""
+    """Judges notifications while no run holds the journal, and only briefly, so that a run can always start."""
 
     def __init__(self, settings: Settings, screen: Screen) -> None:
         self.findings: Counter[Finding] = Counter()
         self.are_waiting = True
-        """Whether some may not be judged yet."""
+        """Whether there may be notifications that were not judged yet."""
         self._settings = settings
         self._screen = screen
         self._told = ""
@@ -146,7 +146,7 @@ class _Taking:
         self._measured_s = -METRICS_EVERY_S
 
     async def at_intervals(self) -> None:
-        """Record waiting notifications at intervals until cancelled; then finish the current step."""
+        """Record the notifications that wait, at intervals, until cancelled. Then finish the step under way."""
         while True:
             await asyncio.sleep(TAKE_IN_EVERY_S)
             moment = asyncio.create_task(asyncio.to_thread(self._take_and_measure))
@@ -159,7 +159,7 @@ class _Taking:
                 await asyncio.sleep(AFTER_TROUBLE_S)
 
     def take_what_is_left(self) -> None:
-        """Judge the waiting notifications when the listener ends, if the journal is free."""
+        """Judge the notifications that wait when the listener ends, if the journal is free."""
         before = -1
         while self.are_waiting and before != self.findings.total() and self._take_for_a_moment():
             before = self.findings.total()
@@ -173,14 +173,14 @@ class _Taking:
         return is_well
 
     def _take_for_a_moment(self) -> bool:
-        """Judge some waiting notifications; return whether the journal is usable, even if busy."""
+        """Judge some of the notifications that wait. Return whether the journal can be used, even if it is busy."""
         if not self.are_waiting:
             return True
         try:
             with closing(open_to_write(self._settings, "listen", HolderKind.LISTENER)) as journal:
                 journal.mark_interrupted(timestamp(utc_now()))
                 now = timestamp(utc_now())
-                self.are_waiting = False  # one that arrives from here on says otherwise
+                self.are_waiting = False  # a notification that arrives from now on sets it again
                 findings = journal.judge_arrivals(self._settings.words(), at=now, at_most=AT_ONCE)
                 self.findings += findings
                 if journal.has_arrivals():

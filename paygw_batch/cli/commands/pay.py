@@ -129,7 +129,7 @@ sheet_options = made_into(
     by_option,
     force_option,
 )
-"""Adds the argument and the options of a command that runs a sheet, which takes them as `typed`."""
+"""Adds the argument and the options of a command that runs a sheet. The command gets them as one value, `typed`."""
 
 
 @click.command("submit", cls=SheetCommand)
@@ -183,7 +183,7 @@ def run_sheet(invocation: Invocation, operation: str, typed: _Typed) -> None:
 
 
 def _sent_by(settings: Settings, choices: Choices, *, detach: bool) -> SentBy:
-    """Return who sends the batch. Raises `UsageError` if it cannot be handed over, or there can be no workers."""
+    """Return who sends the batch. Raises `UsageError` if workers cannot send it, or if there can be no workers."""
     if detach or choices.urgent:
         require_workers(settings)
     if not detach:
@@ -197,12 +197,12 @@ def _sent_by(settings: Settings, choices: Choices, *, detach: bool) -> SentBy:
 
 
 def _tried(read: Callable[[], Submission], settings: Settings, screen: Screen) -> Summary:
-    """Show a submission's defects, warnings and totals; return its summary. Sends nothing, and asks nobody."""
+    """Show the defects, warnings and totals of a submission, and return its summary. Nothing is sent or asked."""
     with journal_for_planning(settings) as journal:
         request = read()
         plan, minor_units = plan_sheet(request, journal), minor_units_of(request.given.rules)
         show_planned(screen, plan)
-        named_plan(request)  # one that cannot be read is refused first
+        named_plan(request)  # a plan that cannot be read is refused first
         if (refused := refused_for_defects(request, plan, journal)) is not None:
             return refused_summary(refused, request)
         counted = books_of_pieces(preview(plan, journal, minor_units), minor_units)
@@ -264,7 +264,7 @@ def resume_command(invocation: Invocation, *, batch: str | None, results: Result
 
 
 SHOWN_WAITING = 20
-"""The maximum number of listed rows that cannot be released yet, each with the time when they can."""
+"""The maximum number of rows that are listed because they must wait, each with the time when it can be released."""
 
 
 @click.command("retry", cls=HelpCommand)
@@ -295,7 +295,7 @@ def retry_command(
 
 
 def send_released(run: Continued, screen: Screen, released: ReleasedRows) -> Summary:
-    """Send the released rows of a batch, with the others that are due, and return the summary."""
+    """Send the released rows of a batch with all other due rows, and return the summary."""
     sentence = (
         say_count(released.rows, "{count:,} rejected row is released.", "{count:,} rejected rows are released.")
         if released.rows

@@ -1,4 +1,4 @@
-"""`paygw-batch run-folder`: submit the sheets in a folder. A timer calls this command."""
+"""`paygw-batch run-folder`: submits the sheets in a drop folder. A timer calls this command."""
 
 import os
 from collections import Counter
@@ -52,7 +52,7 @@ _REFUSED = {ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.APPROVAL}
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Everything needed to submit each sheet of a folder."""
+    """The values that are needed to submit each sheet of a folder."""
 
     settings: Settings
     rules: Rules
@@ -121,16 +121,16 @@ def run_folder_command(
 
 
 def _owner(settings: Settings, operation: str) -> str:
-    """Return the owner of the claimed sheets: no other journal or operation continues work that this one began."""
+    """Return the owner of claimed sheets, so that no other journal or operation continues work that this one began."""
     journal_id = ""
-    with suppress(JournalError):  # the run says what is wrong
+    with suppress(JournalError):  # the run reports the error
         journal_id = require_journal(settings, "run-folder")
     return journal_id if operation == PAYOUT else f"{journal_id} {operation}"
 
 
 def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
-    """Submit one sheet after another, an earlier run's first; stop when there is no point in continuing."""
-    # After workers have sent a sheet, others may be using the journal.
+    """Submit one sheet after another, an earlier run's first. Stop after a sheet that is not finished."""
+    # After workers have sent a sheet, somebody else may be using the journal.
     for claimed in drop.claim_all(partial(hold_again, run.journal, run.screen.say, wait=run.wait)):
         run.screen.say(f"{claimed.name}:")
         summary = _submit(claimed, run)
@@ -143,7 +143,7 @@ def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
             return
         is_refused = summary.exit_code in _REFUSED
         if is_refused:
-            # Before the sheet is moved: a run killed in between takes it again, and its notice is written only once.
+            # The notice is written before the sheet is moved, and only once, even if a killed run is repeated.
             tell_of_refused_sheet(
                 run.settings, claimed.name, summary.defects, claimed.answer, run.screen.say, subject=claimed.kept_as
             )
@@ -168,7 +168,7 @@ def _submit(claimed: Claimed, run: _Run) -> Summary:
 
 
 def _read(claimed: Claimed, run: _Run) -> Submission:
-    """Read and validate a sheet as its cover note says. Raises `SheetError` and `ConfigurationError`."""
+    """Read and validate a sheet as its cover note says. Raises `SheetError` or `ConfigurationError`."""
     note = claimed.note
     if note.column_profile is not None:
         try:
@@ -183,7 +183,7 @@ def _read(claimed: Claimed, run: _Run) -> Submission:
         expected=note.totals,
         decided_by=person(note.by),
     )
-    # A plan, and everything that people read, uses the sender's name for the sheet.
+    # Plans, and all texts that people read, use the sender's name for the sheet.
     given_sheet = GivenSheet(
         *(run.settings, run.rules, claimed.path, Reading(**_values_of(note, Reading))),
         file=claimed.name,
@@ -234,7 +234,7 @@ def _folder_summary(sheets: list[tuple[str, Summary]], left: Mapping[str, str]) 
             "{count} files were left in the folder: they belong to no sheet, or cannot be picked up.",
         )
     codes = {summary.exit_code for _, summary in sheets} | {ExitCode.SOME_REJECTED if left else ExitCode.DONE}
-    if ExitCode.PERSON_NEEDED in codes:  # a refused sheet (3) never hides a row in doubt (5)
+    if ExitCode.PERSON_NEEDED in codes:  # a refused sheet (3) must never hide a row in doubt (5)
         codes -= {ExitCode.DEFECTS}
     return Summary(
         worst(codes),

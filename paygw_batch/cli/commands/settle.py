@@ -1,4 +1,4 @@
-"""The commands that settle rows: by a person, a statement (`resolve`), the gateway (`refresh`), an order (`order`)."""
+"""The commands that settle rows: by a person or statement (`resolve`), the gateway (`refresh`), an order (`order`)."""
 
 import asyncio
 import os
@@ -132,7 +132,7 @@ def _all_batches(invocation: Invocation, settings: Settings, screen: Screen, *, 
 
 
 _OF_ASKING = frozenset({ExitCode.PERSON_NEEDED, ExitCode.INTERRUPTED})
-"""The possible exit codes of asking about all batches: a row is still in doubt, or an interruption."""
+"""The exit codes of asking about all batches: a row is still in doubt, or the command was interrupted."""
 
 
 def _asked_sentence(summary: Summary, done: Refreshed) -> Summary:
@@ -149,7 +149,7 @@ def _asked_sentence(summary: Summary, done: Refreshed) -> Summary:
 
 
 def _drain_on_signals(run: Refresh, screen: Screen) -> None:
-    """At a signal, send no new enquiry and wait for those under way."""
+    """At a signal, start no new enquiry, and wait for the enquiries under way."""
 
     def heed() -> None:
         screen.say(say("Stopping: no new enquiries are started. Waiting for those under way."))
@@ -310,7 +310,7 @@ def _by_statement(
 def preview_statement(
     settings: Settings, screen: Screen, journal: JournalReader, record: BatchRecord, asked: AskedStatement
 ) -> tuple[Matched, Summary]:
-    """Show the effect of a statement, and return it with the summary. Nothing changes."""
+    """Show the effect of a statement. Return the comparison and the summary. Nothing changes."""
     matched = compare_statement(settings, journal, record, asked)
     show_matched(screen, matched)
     done = asked.carried_out_before(journal, record)
@@ -362,7 +362,7 @@ def _told(matched: Matched, resolved: int, held: int) -> dict[str, object]:
 
 
 def settled_sentence(settlements: Sequence[Settlement], by: str) -> str:
-    """`by` is the name that the journal recorded."""
+    """Return the sentence about settled rows. `by` is the name that the journal recorded."""
     counts = Counter(settlement.resolution for settlement in settlements)
     texts = ", ".join(say_count(count, _RESOLVED[kind]) for kind, count in counts.items()) or say("nothing")
     sentence = say("Resolved by {who}: {counts}.", who=decided_by(by), counts=texts)
@@ -391,7 +391,7 @@ def summary_after_settling(journal: JournalReader, record: BatchRecord, further:
 
 @contextmanager
 def _naming_the_order(words: str) -> Iterator[None]:
-    """Add the commands for an order to the refusal of a single person; `words` are the present command's."""
+    """Add the commands that make an order to the refusal of one person. `words` are those of the present command."""
     try:
         yield
     except OrderNeeded as refusal:
@@ -505,7 +505,7 @@ def forget(invocation: Invocation, *, before: str | None, person: str | None, ou
 def _checked(
     invocation: Invocation, out: Path, key: Path, statement: Path | None = None
 ) -> tuple[Settings, ApprovalKey]:
-    """Return the settings, and the maker's key. Raises `OutputError` if the order must not be written to `out`."""
+    """Return the settings and the maker's key. Raises `OutputError` if the order must not be written to `out`."""
     if out.suffix.lower() != ".json":
         raise UsageError(
             say("{out} does not end in .json.", out=out), hint=say("An order must not overwrite another file.")

@@ -1,4 +1,4 @@
-"""The commands to set up: `init`, `config` and `completion`."""
+"""The commands that set up the program: `init`, `config` and `completion`."""
 
 import os
 import shlex
@@ -40,7 +40,7 @@ from paygw_batch.show.summary import ExitCode, Summary
 
 @dataclass(frozen=True, slots=True)
 class SetupPlaces:
-    """The files that `init` writes. `letter` and `sheet` are None if not wanted."""
+    """The files that `init` writes. `letter` and `sheet` are None if they are not wanted."""
 
     configuration: Path
     letter: Path | None = None
@@ -49,7 +49,7 @@ class SetupPlaces:
 
 @dataclass(frozen=True, slots=True)
 class FirstSetup:
-    """The result of the setup. `journal` is None, and `has_new_key` False, if it existed before."""
+    """The result of `init`. `journal` is None, and `has_new_key` is False, if the journal or the key existed before."""
 
     settings: Settings
     places: SetupPlaces
@@ -61,7 +61,7 @@ class FirstSetup:
 
     @property
     def missing(self) -> list[str]:
-        """The configuration keys still needed before anything can be sent, except those of unused countries."""
+        """The keys that the configuration lacks before anything can be sent, except those of unused countries."""
         used = [rule for code, rule in rules_of(self.settings, PAYOUT).items() if code in self.settings.countries]
         return [*self.settings.missing_to_send(), *(key for rule in used for key in rule.missing_terms)]
 
@@ -71,8 +71,8 @@ def set_up_endpoint(
 ) -> FirstSetup:
     """Create the configuration, key and journal of a real endpoint, and the letter to its operator.
 
-    An existing key or journal is used, never replaced. The configuration is written last: if it exists, so do the
-    others.
+    An existing key or journal is used, and never replaced. The configuration is written last, so if it exists, the
+    other files exist too.
     """
     text = endpoint_text(endpoint)
     settings = settings_of_text(text, places.configuration)
@@ -96,7 +96,7 @@ def set_up_endpoint(
 
 
 def set_up_sandbox(places: SetupPlaces, *, journal: str | None, force: bool) -> FirstSetup:
-    """Create the configuration and journal of the built-in gateway, with its throw-away key, and an example sheet."""
+    """Create the configuration, journal, throw-away key and example sheet of the built-in gateway."""
     shipped = (config_dir() / "sandbox.toml").read_text(encoding="utf-8")
     text = sandbox_text(shipped, journal)
     settings = settings_of_text(text, places.configuration)
@@ -112,7 +112,7 @@ def set_up_sandbox(places: SetupPlaces, *, journal: str | None, force: bool) -> 
 
 
 def require_no_configuration(path: Path, *, force: bool) -> None:
-    """Raise `OutputError` if there is a configuration at `path` that may not be replaced (`force`)."""
+    """Raise `OutputError` if there is a configuration at `path`, unless `force` says that it may be replaced."""
     if path.is_file() and path.stat().st_size and not force:
         raise OutputError(
             say("There is already a configuration at {path}. Nothing was created.", path=path),
@@ -139,7 +139,7 @@ def _check_outputs(settings: Settings, places: SetupPlaces, *, force: bool) -> N
 
 
 def _passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
-    """Return the passphrase of the key; None if the person wants none."""
+    """Return the passphrase of the key, or None if the person wants none."""
     variable = settings.gateway.private_key_passphrase_env
     secret = passphrase(settings, environ)
     if not secret and (variable or settings.gateway.private_key_passphrase_file):
@@ -153,7 +153,7 @@ def _passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
 
 
 def _make_key(path: Path, secret: bytes | None) -> None:
-    """Write a new private key (mode 0600) to `path`, which must not exist."""
+    """Write a new private key (mode 0600) to `path`. Raises `ConfigurationError` if that is impossible."""
     try:
         create_once(path, new_private_key(secret))
     except OSError as error:
@@ -165,18 +165,18 @@ def _make_key(path: Path, secret: bytes | None) -> None:
 
 
 EXAMPLE_SHEET = Path("sandbox-payroll.csv")
-"""The example sheet that `init --sandbox` writes into the current directory, so that there is something to pay."""
+"""The example sheet that `init --sandbox` writes to the current directory, so that a person has a sheet to pay."""
 
 
 _PRIVATE_KEY = "keys/merchant.pem"
-"""The path of a new key, relative to the configuration's directory."""
+"""The path of a new key, relative to the directory of the configuration."""
 _NEEDED = {
     "base_url": mark("The gateway's base address (https://...)"),
     "endpoint_id": mark("Our endpoint id there"),
     "consumer_key": mark("Our consumer key (the login) there"),
     "server_callback_url": mark("Our address for the gateway's notifications (https://...)"),
 }
-"""The required options, each with its question: asked at a terminal if missing, and an error elsewhere."""
+"""The required options, each with its question. At a terminal a missing one is asked for; elsewhere it is an error."""
 _COUNTRIES = mark("Countries that you pay in, by their codes (KE TZ ...; Enter: later)")
 _PROFILE = mark("The signature covers json-params or raw-body (Enter: not known yet, the letter asks for it)")
 _PASSPHRASE = mark("A file with a passphrase for the new key (Enter: none)")
@@ -184,12 +184,12 @@ _PASSPHRASE = mark("A file with a passphrase for the new key (Enter: none)")
 
 _PROFILES = ("json-params", "raw-body")
 _OPTION_NAMES: Mapping[str, str] = MappingProxyType({"countries": "--country", "outcomes": "--outcome"})
-"""The options with a different parameter name."""
+"""The options whose parameters have other names."""
 _NOTHING = mark("Nothing was created.")
 
 
 class _KeyPlace(NamedFile):
-    """A named file, or the address of a key that is not in a file."""
+    """The path of a file, or the address of a key that is not in a file."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         is_address = isinstance(value, str) and value.startswith(KEY_SCHEMES)
@@ -245,14 +245,14 @@ def init_command(invocation: Invocation, /, *, sandbox: bool, letter: Path | Non
         sheet = None if EXAMPLE_SHEET.exists() else EXAMPLE_SHEET
         done = set_up_sandbox(SetupPlaces(configuration, letter, sheet), journal=journal, force=force)
     else:
-        if screen.asks():  # before any question, so that nobody types answers for nothing
+        if screen.asks():  # this comes before any question, so that nobody answers in vain
             require_no_configuration(configuration, force=force)
         completed = _completed(answers, screen)
         try:
             endpoint = _endpoint(completed, journal)
             done = set_up_endpoint(endpoint, SetupPlaces(configuration, letter), environ=os.environ, force=force)
         except PaygwError as error:
-            if error.hint == say(ConfigurationError.default_hint):  # doctor has nothing to check yet
+            if error.hint == say(ConfigurationError.default_hint):  # `doctor` has nothing to check yet
                 error.hint = say(_NOTHING)
             _keep_answers(screen, completed, answers, invocation)
             raise
@@ -261,7 +261,7 @@ def init_command(invocation: Invocation, /, *, sandbox: bool, letter: Path | Non
 
 
 def _completed(answers: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
-    """Return the answers, completed by a person at a terminal; elsewhere raise `UsageError` naming the missing ones."""
+    """Return the answers, completed by a person at a terminal. Elsewhere raise `UsageError` with missing options."""
     missing = [name for name in _NEEDED if not answers[name]]
     if not screen.asks():
         if missing:
@@ -289,7 +289,7 @@ def _completed(answers: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
 def _keep_answers(
     screen: Screen, completed: Mapping[str, Any], typed: Mapping[str, Any], invocation: Invocation
 ) -> None:
-    """Print the command with its answers as options, so that nobody has to type them twice."""
+    """Print the command with the answers as options, so that nobody has to type them again."""
     if completed == typed:
         return
     words = ["paygw-batch", *(["--config", str(invocation.config)] if invocation.config is not None else []), "init"]
@@ -302,7 +302,7 @@ def _keep_answers(
 
 
 def _typed_base_url(text: str) -> str:
-    """Return a typed address, or ask again if it is wrong; earlier answers are kept."""
+    """Return a typed address, or raise `click.UsageError`, after which click asks again."""
     try:
         operation_url(text.strip(), load_operation(PAYOUT), "1")
     except PaygwError as error:
@@ -323,7 +323,7 @@ def _typed_profile(text: str) -> str:
 
 
 def _typed_file(text: str) -> str:
-    """Return the absolute path of a typed file name, or nothing."""
+    """Return the absolute path of a typed file name, or an empty text."""
     path = Path(text.strip()).expanduser().absolute()
     if text.strip() and not path.is_file():
         raise click.UsageError(say("There is no file {path}.", path=path))
@@ -351,7 +351,7 @@ def _words_of_countries(text: str) -> list[str]:
 _CHECKED: Mapping[str, Callable[[str], str]] = MappingProxyType(
     {"base_url": _typed_base_url, "endpoint_id": _typed_endpoint, "server_callback_url": _typed_callback}
 )
-"""The checks for answers at a prompt, by option; after a wrong answer, its error is shown and it is asked again."""
+"""The functions that check answers at a prompt, by option. After an error, click shows it and asks again."""
 
 
 def _is_address(text: str) -> bool:
@@ -385,7 +385,7 @@ def _endpoint(answers: Mapping[str, Any], journal: str | None) -> NewEndpoint:
 
 
 def _countries(words: Sequence[str]) -> dict[str, str | None]:
-    """Return the purpose of each country, named by its code or by its name in either language; None if not given."""
+    """Return the purpose of each country, by its code; None if not given. `words` name countries by code or name."""
     rules = load_rules(PAYOUT, {})
     codes = {name.casefold(): rule.code for rule in rules.values() for name in (rule.name, say(rule.name))}
     purposes = {}
@@ -403,12 +403,12 @@ def _pair(text: str, flag: str, example: str) -> tuple[str, str]:
 
 
 def _path(path: Path | str | None) -> str | None:
-    """Return the absolute path for the configuration: people type paths from the current directory."""
+    """Return the absolute path for the configuration, because people type paths from the current directory."""
     return str(path.absolute()) if isinstance(path, Path) else path
 
 
 def _show(screen: Screen, done: FirstSetup) -> None:
-    """Print the created paths, the key's public half and the letter, which the JSON has as members."""
+    """Print the created paths, the public half of the key and the letter. The JSON has them as members."""
     if screen.as_json:
         return
     is_old = not done.has_new_key and not done.settings.uses_sandbox
@@ -452,7 +452,7 @@ def _message(done: FirstSetup, invocation: Invocation) -> str:
 
 
 def _told(done: FirstSetup) -> dict[str, object]:
-    """Return the members of the JSON summary. `made` is whether the journal is new."""
+    """Return the members of the JSON summary. `made` says whether the journal is new."""
     path, sheet = str(done.settings.journal_path()), done.places.sheet
     name = done.settings.endpoint_identity().name
     journal = {"path": path, "endpoint": name, "made": done.journal is not None}
@@ -499,7 +499,7 @@ def show(ctx: click.Context, invocation: Invocation) -> None:
 
 PROGRAM = "paygw-batch"
 VARIABLE = "_PAYGW_BATCH_COMPLETE"
-"""The variable with which the shell queries the program; click derives it from the program's name."""
+"""The variable by which a shell asks the program for completions. Click derives it from the program's name."""
 
 
 @click.command("completion", cls=HelpCommand)

@@ -39,7 +39,7 @@ from paygw_batch.show.summary import ExitCode, Summary
 from paygw_batch.show.totals import totals_of_sheet
 
 _CHECKED: Mapping[str, str] = {"ready": mark("payable"), INVALID: mark("with defects")}
-"""What a checked row is called: it is not part of a batch yet."""
+"""The words for the states of a checked row, which is not part of a batch yet."""
 
 
 @click.command("validate", cls=HelpCommand)
@@ -112,7 +112,7 @@ def validate_command(
 
 
 def _write_map(path: Path, sheet: Path, options: ReadOptions, screen: Screen) -> None:
-    """Write the headings of a sheet, even if it is refused because of them."""
+    """Write the headings of a sheet to a file, even if the sheet is refused because of them."""
     if path.suffix != OWN_ENDING:
         raise UsageError(say("{path} does not end in {ending}.", path=path, ending=OWN_ENDING))
     write_heading_map(path, sheet.name, headings_in(sheet, options), options.columns)

@@ -1,4 +1,4 @@
-"""`paygw-batch sign`: show how one row of a sheet is signed, step by step. Nothing is sent."""
+"""`paygw-batch sign`: shows how one row of a sheet is signed, step by step. Nothing is sent."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from paygw_batch.show.summary import ExitCode, Summary
 
 STALE_NONCE = "0" * 32
 STALE_TIMESTAMP_S = 1_700_000_000
-"""The default timestamp: the same on every run, and years old."""
+"""The default timestamp, which is the same in every run, and years old."""
 
 WARNING = mark(
     "The following shows the row's data in clear. Body and header together are a signed payment order, which anyone "
@@ -109,7 +109,7 @@ def show_steps(screen: Screen, explanation: Explanation, *names: str) -> None:
 
 
 def _row(validated: Validated, row: int | None) -> NewInstruction:
-    """Return the instruction of a row, or of the first row without defects."""
+    """Return the instruction of a row, or of the first row without a defect. Raises an error if there is none."""
     instructions = validated.instructions if row is None else validated.instructions.filter(pl.col("row") == row)
     if instructions.height:
         return NewInstruction(*instructions.row(0))

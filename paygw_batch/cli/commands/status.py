@@ -1,4 +1,4 @@
-"""`paygw-batch status`: show one batch, or all, with a person's next steps and the gateway's messages."""
+"""`paygw-batch status`: shows one batch, or all, with the next steps for a person and the gateway's messages."""
 
 import time
 from collections import Counter
@@ -56,11 +56,11 @@ from paygw_batch.show.summary import Summary
 
 LOOK_EVERY_S = 1.0
 QUIET_BEYOND_TIMEOUT_S = 30
-"""If nothing moves in a journal for a request's whole timeout plus this, no run is writing to it."""
+"""If nothing changes in a journal for the whole timeout of a request and this long, no run is writing to it."""
 
 
 def follow(settings: Settings, batch: str, screen: Screen) -> None:
-    """Show a batch's states until nothing is left to send, nothing has moved for long, or Ctrl-C."""
+    """Show the states of a batch until nothing is left to send, nothing has changed for long, or Ctrl-C is pressed."""
     give_up_s = settings.gateway.total_timeout_s + QUIET_BEYOND_TIMEOUT_S
     head, moved_s = -1, time.monotonic()
     last = ""
@@ -94,7 +94,7 @@ def follow(settings: Settings, batch: str, screen: Screen) -> None:
 
 _SHOWN_END = 3
 _SHORT_ID = 8
-"""The number of digits of a batch's id in the list: every command takes a prefix of it."""
+"""The number of digits of a batch's id in the list. Every command accepts a prefix of an id."""
 _ORDERS: Mapping[str, Callable[[ListedBatch], Any]] = {
     "opened": lambda listed: listed.record.number,
     "age": lambda listed: -listed.record.number,
@@ -263,7 +263,7 @@ def _show_steps(status: BatchStatus, payments: Mapping[int, FoundPayment], scree
 
 
 def _doubt_told(row: RowState, payment: FoundPayment) -> str:
-    """Describe a row in doubt: amount, person, order and since when, with only the end of the account."""
+    """Return words for a row in doubt: amount, person, order and since when, with only the end of the account."""
     payee = payee_of(payment.form, payment.fields)
     return say(
         "{currency} {amount} to {name} (...{end}), order {order}, since {since}",
@@ -281,7 +281,7 @@ def _step_told(entry: RowStatus) -> str | None:
 
 
 def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> Sequence[Mapping[str, object]]:
-    """Show who did what; return the same for the JSON, with full times and our own words."""
+    """Show the history of a batch, and return its entries for the JSON, with full times and our own words."""
     lines, entries = [], []
     for deed in journal.history(record.number):
         by, words = decided_by(deed.by), recorded(deed.said)
@@ -318,7 +318,7 @@ def _all(status: JournalStatus, screen: Screen, order: str) -> Summary:
 
 
 def _show_batches(listed: Sequence[ListedBatch], screen: Screen) -> None:
-    """Show each batch on a line; its operation only where some are collections."""
+    """Show each batch on a line. The operation is shown only if some batches are collections."""
     headings = mark_all("batch", "sheet", "opened", "rows", "paid", "to send", "person", "operation")
     lines = [
         (
@@ -353,7 +353,7 @@ def _batch_told(listed: ListedBatch) -> dict[str, object]:
 
 
 def _row_told(entry: RowStatus, payment: FoundPayment | None) -> dict[str, object]:
-    """Return a row that needs a person as it is in the JSON; people only see the end of its account."""
+    """Return a row that needs a person, for the JSON. On the screen people see only the end of its account."""
     row, payee = entry.row, None if payment is None else payee_of(payment.form, payment.fields)
     return {
         "row": row.row,
@@ -375,11 +375,11 @@ def _row_told(entry: RowStatus, payment: FoundPayment | None) -> dict[str, objec
 
 
 _NOT_TOLD = frozenset({"number", "batch"})
-"""Fields of waiting evidence that are not in the JSON."""
+"""The fields of waiting evidence that are not in the JSON."""
 
 
 def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object]]:
-    """Show the evidence about a batch; return the messages that wait for a person, as in --json."""
+    """Show the evidence about a batch. Return the messages that wait for a person, for the JSON."""
     _show_counts(say("Messages of the gateway about its rows"), status.evidence, screen)
     waiting = status.waiting
     if waiting:
@@ -403,7 +403,7 @@ def _show_evidence(status: BatchStatus, screen: Screen) -> list[dict[str, object
 
 
 def _show_replies(journal: JournalReader, record: BatchRecord, row: int, screen: Screen) -> list[dict[str, object]]:
-    """Show the stored raw replies about a row; return them as in --json.
+    """Show the stored raw replies about a row, and return them for the JSON.
 
     Raises `UsageError` if the batch has no such row.
     """

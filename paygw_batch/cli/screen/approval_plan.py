@@ -23,7 +23,7 @@ from paygw_batch.submit.plan_to_approve import payees, people_lines, plan_lines,
 
 
 def own_key(path: Path) -> ApprovalKey:
-    """Return the key of this command's user, from a file or a token."""
+    """Return the key of the person who runs this command, from a file or a token."""
     passphrase = os.environ.get(PASSPHRASE)
     return approval_key_at(path, None if passphrase is None else passphrase.encode(), os.environ.get(MODULE))
 
@@ -37,11 +37,10 @@ def show_content(
     own: PlanDocument | None = None,
     with_people: bool = False,
 ) -> None:
-    """Show the content of a plan or an order; `quarantine_h` is the wait of an order's rows.
+    """Show the content of a plan or an order. `quarantine_h` is how many hours the rows of an order wait.
 
-    `own` is the plan as its approver finds it, to show instead. `with_people` lists everyone whom a plan pays.
-
-    Raises `ApprovalError` if the document was changed, or the policy does not know its maker.
+    `own` is the plan as its approver finds it, which is shown instead. `with_people` lists everyone whom a plan pays.
+    Raises `ApprovalError` if the document was changed, or if the policy does not know its maker.
     """
     signatures_of(document, policy, utc_now())
     if isinstance(document, PlanDocument):
@@ -74,7 +73,7 @@ def _signature_sentences(document: SignedDocument, signatures: Signatures) -> Se
 def write_plan_page(
     document: PlanDocument, policy: ApprovalPolicy, path: Path, *, own: PlanDocument | None = None
 ) -> None:
-    """Write a plan as a page, with its maker and present approvers (`own`: as for `show_content`)."""
+    """Write a plan as a page, with its maker and present approvers. `own` is as for `show_content`."""
     signatures = _signature_sentences(document, signatures_of(document, policy, utc_now()))
     write_whole(path, plan_page(own or document, _headline(document), signatures).encode())
 
@@ -95,7 +94,7 @@ def _headline(document: PlanDocument) -> str:
 
 
 def _show_plan(screen: Screen, document: PlanDocument, *, with_people: bool) -> None:
-    """Show the sums and every difference from earlier payments, which approvers vouch for."""
+    """Show the sums, and every difference from earlier payments: approvers vouch for these."""
     sums = ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in document.content.totals.items())
     lines = [_headline(document), say("In all: {sums}.", sums=sums or say("nothing")), *plan_lines(document)]
     screen.pages([*lines, *(people_lines(document) if with_people and not screen.as_json else ())])

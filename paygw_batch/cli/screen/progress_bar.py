@@ -16,7 +16,7 @@ from paygw_batch.journal import Due
 from paygw_batch.language import say, say_count
 
 PLAIN_LINE_EVERY_S = 10.0
-"""The seconds between two lines of progress, if there is no bar."""
+"""The seconds between two lines of progress, when there is no bar."""
 
 _STATES = {
     OutcomeKind.PAID: "paid",
@@ -28,7 +28,7 @@ _STATES = {
 
 
 class _RateColumn(ProgressColumn):
-    """Rows a second."""
+    """The number of rows a second."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
@@ -42,14 +42,14 @@ def _bar(console: Console, title: str, *further: ProgressColumn) -> Progress:
 
 @contextmanager
 def bar_on(console: Console, title: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal, and yield a function that updates it with the number done and the total."""
+    """Show a bar on a terminal. Yield a function that updates the bar with the number done and the total."""
     with _bar(console, title) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, whole: bar.update(task, completed=done, total=whole)
 
 
 class RunProgress:
-    """Shows the outcomes of a run's attempts: a live bar on a terminal; for a log a line every few seconds."""
+    """Shows the outcomes of a run's attempts: as a live bar on a terminal, elsewhere as a line every few seconds."""
 
     def __init__(self, console: Console) -> None:
         self._outcomes: Counter[OutcomeKind] = Counter()
@@ -78,7 +78,7 @@ class RunProgress:
         self._show()
 
     def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Show the counts of the workers in place of this process's own."""
+        """Show the counts of the workers instead of those of this process."""
         self._outcomes = Counter(counts)
         self._show()
 

@@ -1,4 +1,4 @@
-"""Prints the result of a command: sentences and tables for a person, one JSON object for a program."""
+"""Prints the results of a command: sentences and tables for a person, one JSON object for a program."""
 
 import json
 import re
@@ -25,12 +25,12 @@ from paygw_batch.language import number, say
 from paygw_batch.show.summary import ExitCode, Summary
 
 _PIECE = re.compile(r"`[^`]*`\S*|\S*paygw-batch .*$|\S+")
-"""A command in quotation marks or at the end of a sentence, otherwise a word."""
+"""A command in quotation marks or at the end of a sentence, or else a word."""
 _LIST_MARK = "- "
 
 
 def wrapped(text: str, width: int) -> str:
-    """Return one line of text as several of at most `width` cells, indented like the first."""
+    """Return one line of text as several lines of at most `width` cells, indented like the first."""
     if cell_len(text) <= width:
         return text
     body = text.lstrip(" ")
@@ -51,9 +51,10 @@ def _lines(first: str, further: str, pieces: Sequence[str], width: int) -> Itera
 
 
 def column_widths(columns: Sequence[Sequence[str]], whole: Sequence[bool], room: int) -> list[int] | None:
-    """Return a width for each of a table's columns (given as lines of text) that fits into `room`; None if impossible.
+    """Return widths for the columns of a table that fit into `room`, or None if that is impossible.
 
-    A column is at least as wide as its longest word, and one that is `whole` as its longest line.
+    Each of `columns` has the lines of its texts. It gets at least the width of its longest word or, if it is `whole`,
+    of its longest line.
     """
     natural = [max(map(cell_len, texts), default=0) for texts in columns]
     least = [
@@ -69,7 +70,7 @@ def column_widths(columns: Sequence[Sequence[str]], whole: Sequence[bool], room:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Return one line of text to print unchanged: no markup, and nothing that a terminal would obey."""
+    """Return one line of text that is printed unchanged: no markup, and nothing that a terminal would obey."""
     return Text(fit_for_terminal(text), style=style)
 
 
@@ -83,7 +84,7 @@ class PlainConsole(Console):
         return plain(text, style)
 
     def tell(self, sentence: str, style: str = "") -> None:
-        """Print a line for a person: on a terminal broken between words, elsewhere unchanged."""
+        """Print a line for a person. On a terminal the line is broken between words, elsewhere it is unchanged."""
         self.print(self.fitted(sentence, style), soft_wrap=True)
 
     def fitted(self, sentence: str, style: str = "") -> Text:
@@ -92,16 +93,16 @@ class PlainConsole(Console):
 
 
 PROMPT_WIDTH = 76
-"""The width of a question; the answer is typed after it."""
+"""The width of a question. The answer is typed after it."""
 
 SHOWN_LINES = 20
-"""The maximum number of lines of a kind on a screen."""
+"""The maximum number of lines of one kind on a screen."""
 
 WHOLE = frozenset({"batch", "at", "opened", "currency", "sum"})
-"""Columns of a table that are never broken."""
+"""The columns of a table that are never broken."""
 
 Cell = str | int | tuple[str, ...]
-"""The content of a table cell: a text, an integer, or several lines of text."""
+"""The content of a cell in a table: a text, an integer, or several lines of text."""
 
 STATE_STYLES = {
     "paid": "green",
@@ -115,12 +116,12 @@ STATE_STYLES = {
 
 
 def json_line(summary: Summary) -> str:
-    """Return the summary as a line of JSON that is safe to print on a terminal."""
+    """Return a summary as a line of JSON that is safe to print on a terminal."""
     return fit_in_json(json.dumps(summary.as_json(), ensure_ascii=False)) + "\n"
 
 
 def _cell(heading: str, cell: Cell) -> Text:
-    """Return a cell in its column's format: states in their colours and words for people, sums with separators."""
+    """Return a cell in the format of its column. States get colours and words for people, and sums get separators."""
     if heading == "state":
         return plain(state_words(str(cell)), STATE_STYLES.get(str(cell), ""))
     if isinstance(cell, tuple):
@@ -137,7 +138,7 @@ def _on_one_line(cell: Text) -> str:
 def _wait_for_key() -> None:
     """Wait until a person wants to read on.
 
-    Raises `KeyboardInterrupt` if the person leaves: `click.pause` would continue, perhaps to a signature.
+    Raises `KeyboardInterrupt` if the person leaves, because `click.pause` would continue, perhaps to a signature.
     """
     click.echo(say("-- more: press any key --"), nl=False)
     try:
@@ -149,7 +150,7 @@ def _wait_for_key() -> None:
 
 
 def prompted(question: str, **how: Any) -> str:
-    """Ask a person at a terminal, like `click.prompt`. Raises `click.Abort` if the person leaves."""
+    """Ask a person at a terminal, as `click.prompt` does. Raises `click.Abort` if the person leaves."""
     return str(click.prompt(wrapped(fit_for_terminal(question), PROMPT_WIDTH), **how))
 
 
@@ -171,7 +172,7 @@ def confirmed(question: str, *, err: bool = False) -> bool:
 class Screen:
     """Prints tables and sentences for a person, or one JSON object on standard output.
 
-    `only_shows`: the command changes nothing, so a reader who leaves early is not an error.
+    `only_shows` says that the command changes nothing. It is no error then if a reader leaves early.
     """
 
     def __init__(self, invocation: Invocation, *, only_shows: bool = False) -> None:
@@ -184,16 +185,16 @@ class Screen:
         self.out = PlainConsole(self._output.file, quiet=invocation.as_json or invocation.quiet)
         self.err = PlainConsole(standard_error().file, quiet=invocation.quiet)
         self.listener: Callable[[str], None] | None = None
-        """Receives each sentence as well, for a run's log."""
+        """A function that receives each sentence too, for the log of a run."""
 
     def say(self, sentence: str) -> None:
-        """Print one line for a person: on standard error beside JSON, otherwise with the result."""
+        """Print one line for a person. With --json it goes to standard error, otherwise to standard output."""
         (self.err if self.as_json else self.out).tell(sentence)
         if self.listener is not None:
             self.listener(sentence)
 
     def say_more(self, count: int) -> None:
-        """Say how many of `count` lines of a kind are not on the screen, if any."""
+        """Print how many of `count` lines of a kind are not on the screen, if any."""
         if count > SHOWN_LINES:
             self.say(say("... and {count:,} more: --json lists all of them.", count=count - SHOWN_LINES))
 
@@ -203,7 +204,7 @@ class Screen:
             (self.err if self.as_json else self.out).print(plain(line), soft_wrap=True)
 
     def pages(self, sentences: Sequence[str]) -> None:
-        """Print all lines for a person, a screenful at a time on a terminal."""
+        """Print all lines for a person, on a terminal one screenful at a time."""
         height, width = self.out.size.height - 2, max(1, self.out.size.width)
         used, is_paged = 0, self.asks() and not self._quiet
         for sentence in sentences:
@@ -216,16 +217,16 @@ class Screen:
             used += needed
 
     def insist(self, sentence: str) -> None:
-        """With -q and without --json, print on standard output a sentence that a person must act on."""
+        """With -q and without --json, print a sentence that a person must act on, on standard output."""
         if self._quiet and not self.as_json:
             PlainConsole(self._output.file, quiet=False).tell(sentence)
 
     def asks(self) -> bool:
-        """Whether a person can be asked: at a terminal, unless a program reads the answer."""
+        """Return whether a person can be asked: at a terminal, and if no program reads the answer."""
         return not self.as_json and sys.stdin.isatty() and self._output.isatty()
 
     def confirm(self, question: str) -> bool:
-        """Ask a person, and return whether the answer was yes; no if nobody can be asked."""
+        """Ask a person, and return whether the answer was yes. The answer is no if nobody can be asked."""
         try:
             return self.asks() and confirmed(question)
         except click.Abort:
@@ -233,11 +234,11 @@ class Screen:
             return False
 
     def ask(self, question: str, suggested: str) -> str | None:
-        """Ask a person for a text. None if nobody can be asked, or the person leaves."""
+        """Ask a person for a text. Return None if nobody can be asked, or if the person leaves."""
         return self._prompted(question, default=suggested)
 
     def choose(self, question: str, choices: Sequence[str]) -> str | None:
-        """Ask a person to choose by name or number, like `ask`."""
+        """Ask a person to choose by name or number. Return None as `ask` does."""
         if not self.asks():
             return None
         for place, choice in enumerate(choices, start=1):
@@ -255,19 +256,19 @@ class Screen:
             return None
 
     def notes(self, sentences: Sequence[str]) -> None:
-        """Print notes, which refuse nothing."""
+        """Print notes. A note refuses nothing."""
         for sentence in sentences:
             self.say(say("Note: {sentence}", sentence=sentence))
 
     def note_aside(self, sentence: str) -> None:
-        """Print a note about the program itself, rather than the result, on standard error."""
+        """Print a note about the program itself, and not about the result, on standard error."""
         self.err.tell(say("Note: {sentence}", sentence=sentence))
 
     def table(self, title: str, headings: Sequence[str], lines: Sequence[Sequence[Cell]]) -> None:
-        """Print a table; numbers are right-aligned, and a column headed `state` has its colours.
+        """Print a table. Numbers are right-aligned, and the column headed `state` has colours.
 
-        Marked headings are translated here, and may have several lines. Amounts in a column headed `sum` get
-        separators. A table that would break words is printed as a list.
+        Marked headings are translated here, and may have several lines. Amounts in the column headed `sum` get
+        separators. A table whose words would be broken is printed as a list.
         """
         cells = [[_cell(heading, cell) for heading, cell in zip(headings, line, strict=True)] for line in lines]
         titles = [say(heading) for heading in headings]
@@ -289,7 +290,7 @@ class Screen:
         self.out.print(table)
 
     def _listed(self, title: str, titles: Sequence[str], cells: Sequence[Sequence[Text]]) -> None:
-        """Print a table that is too wide as a list, because a word that is cut cannot be copied."""
+        """Print a table that is too wide as a list, because nobody can copy a word that is cut."""
         if title:
             self.out.tell(title, "italic")
         names = [name.replace("\n", ", ") for name in titles[1:]]
@@ -301,11 +302,11 @@ class Screen:
     def finish(self, summary: Summary) -> NoReturn:
         """Print the end of a command, and exit with its exit code.
 
-        If standard output could not be written, standard error reports that, and 0 becomes 2. Every other code stays,
-        because it says what happened to the money.
+        If standard output could not be written, standard error reports that, and exit code 0 becomes 2. Every other
+        code remains, because it says what happened to the money.
         """
         interruption.ignore()
-        if not summary.seconds:  # a run has its own duration, also used in its metrics
+        if not summary.seconds:  # a run has its own duration, which its metrics have too
             summary = replace(summary, seconds=time.monotonic() - self._started_s)
         if self.as_json:
             self._output.write(json_line(summary))

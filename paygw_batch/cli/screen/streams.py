@@ -1,4 +1,4 @@
-"""Writes to standard output and standard error. If they fail (a full disk, no reader), the run continues."""
+"""Writes to standard output and standard error. If that fails (a full disk, no reader), the run continues."""
 
 import io
 import os
@@ -10,21 +10,21 @@ from paygw_batch.language import say
 
 
 class Stream(io.TextIOBase):
-    """Passes text on to one of the two. After the first failure it drops the text.
+    """Passes text on to standard output or standard error. After the first failure it drops the text.
 
-    When a run prints something, money has already moved. So no write raises, and `failure` has the reason.
+    When a run prints something, money has already moved. A write therefore never raises; `failure` has the reason.
     """
 
     def __init__(self, target: TextIO) -> None:
         self.failure: str | None = None
-        """Why the text could not be written, once that has happened."""
+        """The reason why the text could not be written, once that has happened."""
         self.is_unread = False
-        """Whether that was because the reader has left (`| head -1`)."""
+        """Whether the failure was that the reader has left (`| head -1`)."""
         self._target = target
 
     @property
     def file(self) -> TextIO:
-        """This stream, typed for printing: `TextIOBase` is a `TextIO` in all but name."""
+        """This stream, typed for printing. A `TextIOBase` is a `TextIO` in all but name."""
         return cast("TextIO", self)
 
     @property
@@ -32,7 +32,7 @@ class Stream(io.TextIOBase):
         return self._target.encoding or "utf-8"
 
     def write(self, text: str) -> int:
-        """Write `text` at once, escaping control characters and characters that the encoding lacks."""
+        """Write `text` at once. Control characters, and characters that the encoding lacks, are escaped."""
         if self.failure is None:
             fit = fit_in_print(text)
             try:
@@ -45,7 +45,7 @@ class Stream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing: writes are not buffered."""
+        """Do nothing, because writes are not buffered."""
 
     def isatty(self) -> bool:
         return self._target.isatty()
@@ -55,7 +55,7 @@ class Stream(io.TextIOBase):
 
 
 def _encodable(text: str, encoding: str) -> str:
-    """Return the text in an encoding's characters: plain no-break spaces for narrow ones, escapes for the rest."""
+    """Return the text in characters of an encoding: plain no-break spaces for narrow ones, escapes for the rest."""
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
@@ -65,7 +65,7 @@ def _encodable(text: str, encoding: str) -> str:
 
 
 def _drop_the_rest(target: TextIO) -> None:
-    """Point the descriptor at /dev/null: buffered text would fail again when the process ends (exit 120)."""
+    """Point the descriptor at /dev/null, because buffered text would fail again when the process ends (exit 120)."""
     try:
         descriptor = target.fileno()
     except (OSError, ValueError):
