@@ -132,14 +132,10 @@ def plan_submission(
 ) -> Plan:
     """Compare a validated sheet with the journal.
 
-    A row is a defect if its order id was used for other content, unless `amend` lets it replace a payment that was
-    never made. Such a payment may be replaced after `quarantine_h` hours if only a person says that it was not made. A
-    row is a defect, too, if its order id was used in another spelling, or for an equal payment before a program rewrote
-    the id.
-
-    A row that resembles one of the last `look_alike_days` gets a warning (one for all rows that resemble one batch). A
-    sheet that repeats a batch of the last `repeat_days` leaves a question. Days count back from `as_of`. Raises
-    `ReferenceLookAlike`.
+    A row is a defect if its order id was used in another spelling, or for other content. With `amend`, other content
+    may replace a payment that was never made, after `quarantine_h` hours if only a person says so. A row that resembles
+    one of the last `look_alike_days` gets a warning, one for each batch. A sheet that repeats a batch of the last
+    `repeat_days` leaves a question. Days count back from `as_of`. Raises `ReferenceLookAlike`.
     """
     validated = warnings_as_defects(validated) if choices.strict else validated
     if existing := _existing(validated, journal):
