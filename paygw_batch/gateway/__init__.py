@@ -1,1 +1,1 @@
-"""The protocol as values: an instruction becomes signed bytes, a reply or a fault becomes an outcome."""
+"""Encodes, signs and sends requests to the gateway, and reads its replies and notifications."""

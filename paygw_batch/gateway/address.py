@@ -1,4 +1,4 @@
-"""Checks the gateway's addresses, and holds the settings of the transport."""
+"""Checks the addresses of the gateway and its proxy, and holds the settings of the connection."""
 
 import ipaddress
 import re
@@ -27,18 +27,18 @@ class Connections(StrEnum):
     """Whether a connection carries one payout or many."""
 
     FRESH = "fresh"
-    """One payout: nothing left over from an earlier exchange can be mistaken for its reply."""
+    """Each connection carries one payout, so no late reply to an earlier payout can be mistaken for its reply."""
     REUSE = "reuse"
-    """As many as the connection serves, as long as it is silent between them."""
+    """A connection carries as many payouts as the gateway allows, if it is silent between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransportSettings:
-    """The settings of the transport. None of them comes from the environment.
+    """The settings of the connections to the gateway. No setting comes from the environment.
 
-    `connect_timeout_s` covers name resolution, TCP, the proxy and TLS; `read_timeout_s` is the longest silence while a
-    reply is awaited, and the longest stall of a write; `total_timeout_s` bounds everything. `ca_bundle` replaces the
-    certificate authorities that are otherwise trusted. `proxy` is `http://host:port`.
+    `connect_timeout_s` covers name resolution, TCP, the proxy and TLS. `read_timeout_s` limits the silence before a
+    reply and the stall of a write. `total_timeout_s` limits a whole request. `ca_bundle` replaces the certificate
+    authorities that are trusted by default. `proxy` is `http://host:port`.
     """
 
     base_url: str
@@ -60,9 +60,10 @@ class Origin:
 
     @classmethod
     def of(cls, url: str, *, setting: str) -> tuple[Self, str]:
-        """Return the origin and the path of `url`. Raises `ConfigurationError`, naming `setting`, if it cannot be used.
+        """Return the origin and the path of `url`.
 
-        The text is not repeated in the error: a wrong address may carry a password.
+        Raises `ConfigurationError`, naming `setting`, if `url` cannot be used. The error does not repeat `url`, because
+        a wrong address may contain a password.
         """
         address = _ADDRESS.fullmatch(url)
         host = address and (address["host"] or _six(address["six"]))
@@ -102,7 +103,7 @@ class Origin:
 
     @property
     def authority(self) -> str:
-        """The address in a Host header or a URL: without the scheme's default port."""
+        """The address in a Host header or a URL, without the port if it is the scheme's default."""
         is_default = self.port == _DEFAULT_PORTS[self.scheme]
         return self.host_and_port.removesuffix(f":{self.port}") if is_default else self.host_and_port
 
@@ -118,7 +119,7 @@ def _six(text: str | None) -> str | None:
 
 
 def gateway_origin(base_url: str) -> tuple[Origin, str]:
-    """Return the gateway's origin, and the path that its operations follow. Plain HTTP stays on this machine."""
+    """Return the gateway's origin and path. Raises `ConfigurationError`, also for plain HTTP to another machine."""
     origin, path = Origin.of(base_url, setting="gateway.base_url")
     if not origin.is_tls and not origin.is_loopback:
         raise ConfigurationError(
@@ -129,7 +130,7 @@ def gateway_origin(base_url: str) -> tuple[Origin, str]:
 
 
 def proxy_origin(proxy: str, *, gateway: Origin) -> Origin:
-    """Return the proxy's origin. It is spoken to in plain HTTP, and tunnels TLS only."""
+    """Return the proxy's origin. Raises `ConfigurationError` unless the proxy uses plain HTTP and the gateway TLS."""
     if not gateway.is_tls:
         raise ConfigurationError(
             say("gateway.proxy is set, but gateway.base_url is plain HTTP."),
@@ -144,11 +145,11 @@ def proxy_origin(proxy: str, *, gateway: Origin) -> Origin:
 
 
 def operation_url(base_url: str, operation: Operation, endpoint_id: str) -> str:
-    """Return the URL of `operation`, as it is sent and as it is signed (section 4 of the gateway's interface).
+    """Return the URL of `operation`, exactly as it is sent and signed (section 4 of the gateway's interface).
 
-    Scheme and host are in lower case, and a default port is left out: then the URL as sent is also the one that
-    RFC 5849 section 3.4.1.2 would have signed, and every reader sees the same one. Raises `ConfigurationError` if
-    `base_url` holds a part of the operation's path: it would be in the URL twice, and nobody knows what answers there.
+    Scheme and host are in lower case, and a default port is left out. So the URL is the same one that RFC 5849 section
+    3.4.1.2 would sign. Raises `ConfigurationError` if `base_url` contains a part of the operation's path: that part
+    would be in the URL twice, and the request could reach an unknown service.
     """
     origin, path = gateway_origin(base_url)
     if (before := _before(path, operation.path)) is not None:

@@ -1,8 +1,8 @@
-"""Decides the meaning of a reply or a fault: the one table that leads to an outcome and advice.
+"""Decides the outcome of an attempt, and the advice for the run, from a reply or a fault.
 
-One rule governs all of it: only a complete, strict reply about this payout decides its outcome. After a byte may have
-left, any other reply or fault is UNKNOWN, and UNKNOWN is never sent again. Source: section 4
-rule 5 and section 7 of the gateway's interface: `status` decides, and the HTTP status alone never does.
+Only a complete reply in strict JSON about this payout decides its outcome. If a byte of the request may have left, any
+other reply or fault is UNKNOWN, and an UNKNOWN payout is never sent again. Source: rule 5 of section 4 and section 7 of
+the gateway's interface. The field `status` decides, and the HTTP status alone never does.
 """
 
 import re
@@ -19,13 +19,13 @@ from paygw_batch.gateway.strict_json import amount_of, evidence_of, first_of, st
 from paygw_batch.language import say
 
 STATUS_FIELD = "status"
-"""The one reply field that the interface shows (section 4, rule 5)."""
+"""The only reply field that the interface shows (section 4, rule 5)."""
 MAX_URL_CHARACTERS = 2000
-"""A longer address is dropped: cut short, it would lead nowhere."""
+"""A longer address is dropped, because a shortened one would not work."""
 MAX_PAUSE_S = 900.0
 """The longest single pause of a run, even if the gateway asks for more."""
 UNSTATED_PAUSE_S = 60.0
-"""The pause if the gateway asks for one without a readable length."""
+"""The pause if the gateway asks for one but states no readable length."""
 
 _OTHER_PAYOUT = "reply.other_payout"
 _URL = re.compile(rf"(?=.{{1,{MAX_URL_CHARACTERS}}}$)https?://[!-~]+")
@@ -45,10 +45,10 @@ def classify(
     *,
     now: datetime | None = None,
 ) -> Verdict:
-    """Return the verdict on an attempt: its outcome, and the advice for the run.
+    """Return the verdict on an attempt: its outcome, and the advice for the run. Never raises.
 
-    `words` is the operator's `[outcomes]`: status word -> outcome, matched exactly. `now` (with its time zone) is only
-    needed for a Retry-After date in a reply without a Date of its own. Never raises, with any reply.
+    `words` maps each status word of the operator's `[outcomes]` to its outcome; words are matched exactly. `now` (with
+    a time zone) is needed only for a Retry-After date in a reply without a Date header.
     """
     if isinstance(reply, TransportFault):
         return _of_fault(reply)
@@ -58,14 +58,14 @@ def classify(
     else:
         kind, cause = _of_object(reply, members, expected, words, operation)
     is_conflict = cause == _OTHER_PAYOUT
-    # A 5xx or a redirect may come from a proxy while the gateway behind it paid all the same: the body is
-    # not trusted, whatever it says. Only "this is about another payout" counts, because it must stop the run.
+    # A 5xx or a redirect may come from a proxy although the gateway behind it paid, so the body is not trusted. Only a
+    # reply about another payout still counts, because it must stop the run.
     if (cause_by_http := _cause_by_http(reply.http_status)) is not None and not is_conflict:
         kind, cause = OutcomeKind.UNKNOWN, cause_by_http
     outcome = Outcome(
         kind,
         cause,
-        # The gateway's own words, cleaned for storage and display.
+        # The gateway's own words are cleaned before they are stored and displayed.
         gateway_status=evidence_of(members.get(STATUS_FIELD)),
         gateway_reference=_first(members, operation.reply.reference),
         http_status=reply.http_status,
@@ -78,17 +78,17 @@ def classify(
 
 
 def date_of(reply: RawReply) -> datetime | None:
-    """Return the gateway's time from the reply's `Date` header; None without a readable one."""
+    """Return the gateway's time from the `Date` header of a reply, or None if the header is missing or unreadable."""
     stated = _header(reply, "date")
     date = _http_date(stated) if stated is not None else None
     try:
         return date.astimezone(UTC) if date is not None else None
-    except OverflowError:  # at the end of the calendar, by a zone
+    except OverflowError:  # a date at the end of the calendar, moved past it by its time zone
         return None
 
 
 def _of_fault(fault: TransportFault) -> Verdict:
-    """Judge by the first-byte witness, never by the kind of fault. A byte count above zero also means UNKNOWN."""
+    """Return the verdict on a fault by its first-byte witness alone. Bytes that were written also mean UNKNOWN."""
     if fault.first_byte_left or fault.bytes_written > 0:
         return Verdict(Outcome(OutcomeKind.UNKNOWN, cause=fault.kind.value))
     outcome = Outcome(OutcomeKind.NOT_SENT, cause=fault.kind.value)
@@ -121,8 +121,8 @@ def _of_object(
     order_id = first_of(members, operation.reply.order_id)
     if not _is_ours(order_id, members, expected, operation.reply):
         return OutcomeKind.UNKNOWN, _OTHER_PAYOUT
-    # The late reply to an earlier request on this connection would arrive as ours. Without our order id nothing tells
-    # them apart, so the row waits for a person.
+    # On a reused connection, a late reply to an earlier request would look like ours. Only an order id tells the two
+    # apart. Without it, the row waits for a person.
     if reply.reused_connection and order_id is None:
         return OutcomeKind.UNKNOWN, "reply.not_echoed"
     status = members.get(STATUS_FIELD)
@@ -130,7 +130,8 @@ def _of_object(
         return OutcomeKind.UNKNOWN, "reply.status_missing"
     if not isinstance(status, str):
         return OutcomeKind.UNKNOWN, "reply.status_not_text"
-    # Matched exactly, without trimming or changing case: a word that the operator did not list may mean anything.
+    # The word is matched exactly, without trimming or changing case: a word that the operator did not list may mean
+    # anything.
     kind = words.get(status)
     if kind not in ANSWERS:
         return OutcomeKind.UNKNOWN, "reply.status_unlisted"
@@ -138,7 +139,7 @@ def _of_object(
 
 
 def _is_ours(order_id: object, members: Mapping[str, Any], expected: Expected, names: ReplyNames) -> bool:
-    """Whether order id, amount and currency are as sent, if the reply repeats them. A null repeats nothing."""
+    """Whether the order id, amount and currency in the reply are as sent. A missing value or null counts as equal."""
     amount, currency = first_of(members, names.amount), first_of(members, names.currency)
     return (
         (order_id is None or text_of(order_id) == expected.order_id)
@@ -161,7 +162,7 @@ def _is_our_amount(repeated: object, expected: Expected, names: ReplyNames) -> b
 
 
 def _customer_url(members: Mapping[str, Any], expected: Expected, operation: Operation) -> str | None:
-    """Return the first address for the customer, whole or not at all. Our own addresses, echoed, do not count."""
+    """Return the first complete address for the customer in the reply that is not a repetition of our own."""
     for value in values_at(members, operation.reply.customer_url):
         if isinstance(value, str) and value not in expected.own_urls and _URL.fullmatch(value):
             return value
@@ -169,14 +170,11 @@ def _customer_url(members: Mapping[str, Any], expected: Expected, operation: Ope
 
 
 def _first(members: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-    """Return the evidence under the first of `names` that has any."""
+    """Return the first text or number under `names` that can be kept as evidence, or None."""
     for value in values_at(members, names):
         if (evidence := evidence_of(value)) is not None:
             return evidence
     return None
-
-
-# Advice.
 
 
 def _advice(reply: RawReply, outcome: Outcome, now: datetime | None) -> Advice:
@@ -190,7 +188,7 @@ def _advice(reply: RawReply, outcome: Outcome, now: datetime | None) -> Advice:
 
 
 def _rest(reply: RawReply, now: datetime | None) -> Advice:
-    """Return the pause that HTTP 429 or 503 asks for. 429 always means one, even without Retry-After."""
+    """Return the pause that HTTP 429 or 503 asks for. HTTP 429 always asks for one, even without Retry-After."""
     retry_after = _header(reply, "retry-after")
     if retry_after is None:
         return PauseRun(UNSTATED_PAUSE_S) if reply.http_status == HTTPStatus.TOO_MANY_REQUESTS else GoOn()
@@ -201,9 +199,9 @@ def _rest(reply: RawReply, now: datetime | None) -> Advice:
 
 
 def _seconds(retry_after: str, date: str | None, now: datetime | None) -> float | None:
-    """Return the seconds that a Retry-After states (RFC 9110 section 10.2.3), or None if they cannot be computed.
+    """Return the seconds that a Retry-After header states (RFC 9110 section 10.2.3), or None if none can be computed.
 
-    A date is compared with the reply's own Date, which is from the same clock; without one, with `now`.
+    A date is compared with the reply's own Date header, which is from the same clock, or else with `now`.
     """
     if _SECONDS.fullmatch(retry_after):
         return float(retry_after)
@@ -224,6 +222,6 @@ def _http_date(text: str) -> datetime | None:
 
 
 def _header(reply: RawReply, name: str) -> str | None:
-    """Return the header's value; None when it is absent or repeated."""
+    """Return the value of a header, or None when the header is absent or repeated."""
     values = [value.strip() for header, value in reply.headers if header == name]
     return values[0] if len(values) == 1 else None

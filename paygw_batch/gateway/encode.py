@@ -1,8 +1,8 @@
-"""Turns an instruction into the body of its request, once: the same bytes are signed and sent.
+"""Encodes an instruction as the body of its request, once: the same bytes are signed and sent.
 
-The control hash of a collection is SHA-256 over order id, amount and currency: section 5 of the gateway's interface.
-The interface does not show the order, the separator, the format of the amount, or whether a secret is part of the text
-or the key of the hash: the operator must configure them, and there is no default.
+The control hash of a collection covers its order id, amount and currency (section 5 of the gateway's interface). The
+interface does not show the order of these parts, the separator, the format of the amount, or whether a secret is part
+of the text or the key of the hash. So the operator must configure them, and there is no default.
 """
 
 import hashlib
@@ -22,38 +22,38 @@ from paygw_batch.language import say
 
 
 class ControlPart(StrEnum):
-    """A part of the text that is hashed."""
+    """A part of the text that the control hash covers."""
 
     ORDER_ID = "client_orderid"
     AMOUNT = "amount"
     CURRENCY = "currency"
     SECRET = "secret"  # noqa: S105 (the name of a part, not a secret)
-    """A secret that merchant and gateway share. It is hashed only if the order names it."""
+    """A secret that merchant and gateway share. It is part of the text only if the configured order names it."""
 
 
 class ControlAmount(StrEnum):
-    """How the amount is written in the text that is hashed."""
+    """How the amount is written in the text that the control hash covers."""
 
     AS_SENT = "as-sent"
-    """As in the body."""
+    """Written as in the body."""
     TWO_DECIMALS = "two-decimals"
-    """With two decimals, for every currency."""
+    """Written with two decimals, for every currency."""
     MINOR_UNITS = "minor-units"
-    """In whole minor units: 1500.50 KES is 150050, and 1500 UGX, which has none, is 1500."""
+    """Written in whole minor units: 1500.50 KES is 150050, and 1500 UGX is 1500, because UGX has no minor units."""
 
 
 class ControlAlgorithm(StrEnum):
-    """The algorithm of the hash."""
+    """The algorithm of the control hash."""
 
     SHA256 = "sha256"
-    """As the examples of the interface name it."""
+    """SHA-256, as in the examples of the interface."""
     HMAC_SHA256 = "hmac-sha256"
-    """HMAC with SHA-256, the secret as its key."""
+    """HMAC with SHA-256 and the secret as its key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlProfile:
-    """How the hash is computed. `secret` is not shown; it is empty if neither `order` nor `algorithm` needs it."""
+    """How the control hash is computed. `secret` is empty if neither `order` nor `algorithm` needs one."""
 
     order: tuple[ControlPart, ...]
     separator: str
@@ -62,7 +62,7 @@ class ControlProfile:
     algorithm: ControlAlgorithm = ControlAlgorithm.SHA256
 
     def text(self, instruction: Instruction, *, order_id: str, amount_sent: str, minor_units: int) -> str:
-        """Return the text that is hashed; `amount_sent` is as in the body. It holds the secret: not to be shown."""
+        """Return the text that is hashed, which may contain the secret. `amount_sent` is the amount as in the body."""
         amount = instruction.amount
         written: Mapping[ControlAmount, str] = {
             ControlAmount.AS_SENT: amount_sent,
@@ -78,7 +78,7 @@ class ControlProfile:
         return self.separator.join(parts[part] for part in self.order)
 
     def control(self, instruction: Instruction, *, order_id: str, amount_sent: str, minor_units: int) -> str:
-        """Return the hash in lower-case hex; parameters as for `text`."""
+        """Return the control hash in lower-case hex. The parameters are those of `text`."""
         text = self.text(instruction, order_id=order_id, amount_sent=amount_sent, minor_units=minor_units)
         if self.algorithm is ControlAlgorithm.HMAC_SHA256:
             return hmac.digest(self.secret.encode(), text.encode(), hashlib.sha256).hex()
@@ -91,14 +91,14 @@ _quoted = json.encoder.encode_basestring
 _ORDER_ID, _AMOUNT_KIND, _CURRENCY = FieldKind.ORDER_ID, FieldKind.AMOUNT, FieldKind.CURRENCY
 _PURPOSE, _COUNTRY, _CONTROL_KIND = FieldKind.PURPOSE, FieldKind.COUNTRY, FieldKind.CONTROL
 _OPERATOR_URL = FieldKind.OPERATOR_URL
-"""Python 3.11 calls a function each time that a member of an enum is named, and a body has many fields."""
+"""A constant, because Python 3.11 calls a function to name a member of an enum, and a body has many fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBody:
-    """A request body, and the (name, value as text) pairs it holds, in the form's order.
+    """A request body, and its fields as pairs of name and text, in the form's order.
 
-    The value of `amount` has the very digits of the body. Neither is shown: they name a payee.
+    The text of `amount` has exactly the digits of the body. Body and fields name a payee, so the repr shows neither.
     """
 
     body: bytes = field(repr=False)
@@ -107,9 +107,9 @@ class EncodedBody:
 
 @dataclass(frozen=True, slots=True)
 class Supplies:
-    """The values that the operator's configuration puts into every body of an operation.
+    """The values that the operator's configuration adds to every body of an operation.
 
-    `urls`: the operator's own addresses, by the name of their field. `control` is None if no form has a control.
+    `urls` maps the name of a field to the operator's own address in it. `control` is None if no form has a control.
     """
 
     urls: Mapping[str, str | None]
@@ -120,12 +120,12 @@ class Supplies:
 def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, supplies: Supplies) -> EncodedBody:
     """Return the JSON object of the country's form for `instruction`, as UTF-8.
 
-    Fields are in the form's order, without those that the country omits and those that are optional and absent.
-    `amount` is a JSON number with the sheet's own digits, or a text with two decimals: it goes from text to text and is
-    never a float. Source: sections 2.1 and 2.2 of the gateway's interface.
+    Fields are in the form's order, without those that the country omits and optional fields without a value. `amount`
+    is a JSON number with the sheet's own digits, or a text with two decimals. It is copied as text and is never a
+    float. Source: sections 2.1 and 2.2 of the gateway's interface.
 
-    Raises `ConfigurationError` when the country is not configured for sending, or for another form than the one the
-    instruction was validated for; `InternalError` if the instruction lacks a field that its form requires.
+    Raises `ConfigurationError` when the country is not configured for sending, or has another form than the one that
+    the instruction was validated for. Raises `InternalError` if the instruction lacks a field that its form requires.
     """
     form = _form(rule, instruction)
     if _AMOUNT.fullmatch(instruction.amount) is None:
@@ -167,7 +167,7 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, s
 
 
 def _form(rule: CountryRule, instruction: Instruction) -> Form:
-    """Return the form to fill, after making sure that rule and instruction belong together."""
+    """Return the form to fill. Raises `ConfigurationError` if the country cannot be used or has another form by now."""
     if rule.form is None:
         raise ConfigurationError(rule.unusable)
     if rule.missing_terms:

@@ -1,6 +1,6 @@
 """Asks the gateway for the state of an order, and reads the answer.
 
-An extension: the gateway's published interface shows no such request. See `config/enquiries/`.
+The gateway's published interface shows no such request, so this is an extension: see `config/enquiries/`.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ UNLISTED = "reply.status_unlisted"
 
 @dataclass(frozen=True, slots=True)
 class Enquirer:
-    """Turns order ids into signed enquiries. `urls` is where those about an endpoint are sent, exactly as signed."""
+    """Signs enquiries about orders. `urls` returns the address for the enquiries of an endpoint, exactly as signed."""
 
     urls: Callable[[str], str]
     consumer_key: str
@@ -32,7 +32,7 @@ class Enquirer:
     signers: Signers = field(repr=False)
 
     async def prepare(self, expected: Expected, *, endpoint_id: str, nonce: str, timestamp_s: int) -> PreparedRequest:
-        """Return the request that asks an endpoint for the state of one order. Raises `SigningFailed`."""
+        """Return the signed request that asks an endpoint for the state of one order. Raises `SigningFailed`."""
         url = self.urls(endpoint_id)
         name, order_id = "client_orderid", expected.order_id
         encoded = EncodedBody(json.dumps({name: order_id}, ensure_ascii=False).encode(), ((name, order_id),))
@@ -53,7 +53,7 @@ class Enquirer:
 
 @dataclass(frozen=True, slots=True)
 class EnquiryAnswer:
-    """The result of an enquiry: a claim, or None and the reason; and whether to continue with the other rows."""
+    """The result of an enquiry: a claim, or None and the reason; and the advice for the enquiries that follow."""
 
     claim: Claim | None
     cause: str
@@ -70,10 +70,10 @@ def read_answer(
     not_found: Collection[str],
     now: datetime,
 ) -> EnquiryAnswer:
-    """Return the result of an enquiry about one order, from its reply or its fault.
+    """Return the result of an enquiry about one order, from the reply or the fault.
 
-    The rules of `classify` apply; a value that the reply does not repeat is taken from the question. `not_found` are
-    the gateway's words for an order that it does not know.
+    The rules of `classify` apply. If the reply does not repeat a value, the value is taken from the enquiry.
+    `not_found` has the gateway's words for an order that it does not know.
     """
     verdict = classify(came_back, expected, words, operation, now=now)
     outcome = verdict.outcome

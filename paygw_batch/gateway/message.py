@@ -1,4 +1,4 @@
-"""Requests, replies and faults as frozen values without behaviour."""
+"""Holds requests, replies and faults as frozen values without behaviour."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,23 +8,23 @@ from enum import StrEnum
 from paygw_batch.core.batch import Instruction
 
 MayLeave = Callable[[], bool]
-"""Whether a request may still leave: asked at the last moment before its first byte. It never waits."""
+"""Returns whether a request may still leave. It is called just before the first byte, and never waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The values that an echo in the reply must equal for the reply to be about this payout."""
+    """The values that the reply must repeat, if it repeats any, to be about this payout."""
 
     order_id: str
     amount: Decimal
     currency: str
     own_urls: tuple[str, ...] = ()
-    """The operator's own addresses in the request: echoed in a reply, they are not a page for the customer."""
+    """The operator's own addresses in the request. If a reply repeats them, they are not a page for the customer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try to deliver one instruction: the values that its request is made of."""
+    """One try to deliver one instruction, with the values from which its request is built."""
 
     instruction: Instruction = field(repr=False)
     order_id: str
@@ -34,9 +34,9 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A signed request, ready to leave. The bytes of `body` are the bytes that were signed.
+    """A signed request, ready to be sent. `body` has exactly the bytes that were signed.
 
-    Header and body are left out of the representation: they hold a signature and a payee's data.
+    The repr leaves out header and body, because they contain a signature and a payee's data.
     """
 
     url: str
@@ -52,7 +52,7 @@ class PreparedRequest:
 
 @dataclass(frozen=True, slots=True)
 class RawReply:
-    """A complete HTTP reply, as it came, but for a packed body. `headers` has lower-case names."""
+    """A complete HTTP reply as received, but with its body unpacked. `headers` has lower-case names."""
 
     http_status: int
     headers: tuple[tuple[str, str], ...]
@@ -62,9 +62,9 @@ class RawReply:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A request of the gateway's as it came. `query` is the text after the `?`, undecoded; header names are lower-case.
+    """A request that the gateway sent to us, as received. Its repr shows no text that may name a payee.
 
-    Its repr shows no text that may name a payee.
+    `query` is the text after the `?`, not decoded. `headers` has lower-case names.
     """
 
     method: str
@@ -75,7 +75,7 @@ class Received:
 
 
 class FaultKind(StrEnum):
-    """Why there is no complete reply. The value is the stable `cause` of the outcome."""
+    """The reason why there is no complete reply. The value becomes the `cause` of the outcome and never changes."""
 
     NAME_NOT_RESOLVED = "connect.name"
     CONNECT_REFUSED = "connect.refused"
@@ -84,7 +84,7 @@ class FaultKind(StrEnum):
     PROXY_FAILED = "connect.proxy"
     TLS_FAILED = "tls.failed"
     TLS_UNTRUSTED = "tls.untrusted"
-    """The certificate, host name or key is wrong: trying again cannot help."""
+    """The certificate, host name or key is wrong, so another try would not help."""
     WRITE_FAILED = "write.failed"
     WRITE_TIMEOUT = "write.timeout"
     READ_TIMEOUT = "read.timeout"
@@ -92,7 +92,7 @@ class FaultKind(StrEnum):
     CONNECTION_LOST = "read.closed"
     PROTOCOL_ERROR = "reply.protocol"
     EARLY_REPLY = "reply.early"
-    """The gateway sent bytes before we asked: before the request if the witness is unset, otherwise during it."""
+    """The gateway sent bytes too early: before the request if the witness is unset, otherwise during the request."""
     REPLY_TOO_LARGE = "reply.too_large"
     REPLY_ENCODED = "reply.encoded"
     CANCELLED = "cancelled"
@@ -104,8 +104,9 @@ class FaultKind(StrEnum):
 class TransportFault:
     """The reason why there is no complete reply, and whether bytes of the request may have left.
 
-    `first_byte_left` is the witness: set before the first byte of the request is handed to the socket or TLS layer.
-    Only when it is False is it proven that nothing left. `detail` is for the log and holds no payee's data.
+    `first_byte_left` is the first-byte witness. It is set before the first byte of the request is passed to the socket
+    or TLS layer. Only when it is False is it proven that nothing left. `detail` is for the log and contains no payee's
+    data.
     """
 
     kind: FaultKind

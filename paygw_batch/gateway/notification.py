@@ -1,10 +1,8 @@
-"""Reads a notification, and decides whether it is proven.
+"""Reads a notification from the gateway, and decides whether it is proven.
 
-Section 6 of the gateway's interface says that there are notifications, and shows neither their content nor how they
-are authenticated. So the names of fields are configured (by default, those of the request), and the check is a named
-profile without a default.
-
-The operator also configures what the profile needs: algorithm, header, encoding, fields.
+Section 6 of the gateway's interface mentions notifications, but does not show their content or how they are
+authenticated. So the names of the fields are configured, and by default are those of the request. The operator also
+names the profile of the check, which has no default, with its algorithm, header, encoding and fields.
 """
 
 import base64
@@ -29,7 +27,7 @@ class AuthenticityCheck(Protocol):
     """The check of one profile of `[notifications] authenticity`."""
 
     def proof(self, received: Received, values: Mapping[str, str]) -> Proof:
-        """Return whether these values prove the notification. Never raises."""
+        """Return how far these values prove the notification. Never raises."""
         ...
 
 
@@ -37,13 +35,13 @@ class HashAlgorithm(StrEnum):
     """The algorithm of a hash with a shared secret."""
 
     SHA256 = "sha256"
-    """SHA-256 over the joined values, the secret among them."""
+    """SHA-256 over the joined values, one of which is the secret."""
     SHA1 = "sha1"
-    """The same with SHA-1, which some gateways use. It proves nothing: it is only a reason to ask the gateway."""
+    """SHA-1 over the joined values, which some gateways use. It proves nothing; it is a reason to ask the gateway."""
     HMAC_SHA256 = "hmac-sha256"
-    """HMAC with SHA-256, the secret as its key."""
+    """HMAC with SHA-256 and the secret as its key."""
     HMAC_SHA512 = "hmac-sha512"
-    """HMAC with SHA-512, the secret as its key."""
+    """HMAC with SHA-512 and the secret as its key."""
 
 
 class HeaderEncoding(StrEnum):
@@ -55,9 +53,9 @@ class HeaderEncoding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SharedSecretHash:
-    """A hash over named fields and a secret that gateway and merchant share, in hex, in a separate field.
+    """A hash in a field of the notification, in hex, over other fields and a secret that gateway and merchant share.
 
-    `fields` are names in order, `SECRET` is the place of the secret; `hash_field` carries the hash.
+    `fields` has the hashed names in order, with `SECRET` at the place of the secret. `hash_field` contains the hash.
     """
 
     algorithm: HashAlgorithm
@@ -67,9 +65,9 @@ class SharedSecretHash:
     secret: bytes = field(repr=False)
 
     def proof(self, received: Received, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
-        """Return FORGED unless the notification carries the right hash; compared in constant time.
+        """Return FORGED unless the notification has the right hash, which is compared in constant time.
 
-        A value that contains the separator proves nothing: other values could give the same text.
+        A value that contains the separator also gives FORGED, because other values could be joined to the same text.
         """
         sent, parts = values.get(self.hash_field), []
         for name in self.fields:
@@ -88,16 +86,16 @@ class SharedSecretHash:
 
 @dataclass(frozen=True, slots=True)
 class SignedHeader:
-    """The header that carries a hash or a signature over the raw body. `prefix` comes before it (`sha256=`)."""
+    """A header with a hash or a signature of the raw body. `prefix` is the text before the hash (`sha256=`)."""
 
     name: str
     encoding: HeaderEncoding
     prefix: str = ""
 
     def value_of(self, received: Received) -> bytes | None:
-        """Return the decoded bytes; None if the header is absent, repeated, or cannot be decoded.
+        """Return the decoded bytes of the header, or None if it is absent or repeated, or cannot be decoded.
 
-        Also None for a GET: a hash over the body does not cover its content, which is in the address.
+        The result is also None for a GET request, whose content is in the address and not in the body that is hashed.
         """
         values = [value for name, value in received.headers if name == self.name.lower()]
         if received.method == "GET" or len(values) != 1 or not values[0].startswith(self.prefix):
@@ -111,7 +109,7 @@ class SignedHeader:
 
 @dataclass(frozen=True, slots=True)
 class HeaderHash:
-    """A keyed hash over the raw body, in a header."""
+    """Checks a header that contains a keyed hash of the raw body."""
 
     algorithm: HashAlgorithm
     header: SignedHeader
@@ -126,7 +124,7 @@ class HeaderHash:
 
 @dataclass(frozen=True, slots=True)
 class HeaderSignature:
-    """An RSA signature over the raw body, in a header."""
+    """Checks a header that contains an RSA signature of the raw body."""
 
     header: SignedHeader
     key: GatewayKey
@@ -148,7 +146,7 @@ MAX_FIELDS = 200
 MAX_VALUE_CHARACTERS = 256
 """A longer order id or status word cannot be ours."""
 _JSON = frozenset({"application/json", "text/json", ""})
-"""The media types read as JSON; some gateways send none."""
+"""The media types that are read as JSON. Some gateways send none."""
 _JSON_FAMILY = re.compile(r"application/[a-z0-9!#$&^_.+-]*\+json")
 _FORM = "application/x-www-form-urlencoded"
 _MATTERS = re.compile(
@@ -172,7 +170,7 @@ class NotificationFields:
 
 
 def read_notification(received: Received, names: NotificationFields, check: AuthenticityCheck | None) -> Claim | str:
-    """Return the claim of a notification with its proof, or the cause why it cannot be read. Never raises."""
+    """Return the claim of a notification with its proof, or the reason why it cannot be read. Never raises."""
     members = _members(received)
     if isinstance(members, str):
         return members
@@ -193,7 +191,7 @@ def read_notification(received: Received, names: NotificationFields, check: Auth
 
 
 def headers_that_matter(received: Received, header: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the headers to keep: sender, time, authenticity, the configured `header`. The others may hold a secret."""
+    """Return the headers to keep: sender, time, authenticity and the configured `header`. Others may hold a secret."""
     own = (header or "").lower()
     kept = [
         (name, value[:MAX_HEADER_CHARACTERS])
@@ -208,7 +206,7 @@ def _short(value: str | None) -> str | None:
 
 
 def _members(received: Received) -> Mapping[str, Any] | str:
-    """Return names and values of a form or a JSON object, or the cause if it has none."""
+    """Return the names and values of a form or a JSON object, or the reason why there are none."""
     if received.method == "GET":
         return _form(received.query.encode("latin-1", "replace"))
     media_type, *parameters = (part.strip().lower() for part in received.content_type.split(";"))
@@ -222,7 +220,7 @@ def _members(received: Received) -> Mapping[str, Any] | str:
 
 
 def _form(text: bytes) -> Mapping[str, str] | str:
-    """Return the fields of a form (URL standard): UTF-8, no name twice."""
+    """Return the fields of a form (URL standard, UTF-8, no name twice), or the reason why it cannot be read."""
     try:
         pairs = parse_qsl(
             text.decode("ascii"),

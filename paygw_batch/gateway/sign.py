@@ -1,10 +1,11 @@
-"""Signs requests: builds the text to sign and the Authorization header, and explains each step of it.
+"""Signs requests: builds the text to sign and the Authorization header, and explains each step.
 
-Source: section 5 of the gateway's interface; RFC 5849 sections 3.4.1 and 3.6 for the base string, RFC 3986 section 2
-for the encoding, RFC 8017 section 8.2 for the signature. What the interface leaves open is a named profile.
+Sources: section 5 of the gateway's interface, RFC 5849 sections 3.4.1 and 3.6 for the base string, RFC 3986 section 2
+for the encoding, RFC 8017 section 8.2 for the signature. Where the interface leaves a choice, the operator names a
+profile.
 
-The explanation is for comparison with another implementation when the gateway says 403. It encodes and joins nothing:
-it builds the request that would be sent, and reads the parameters back from the text that was signed.
+When the gateway answers 403, the explanation can be compared with another implementation. It has no encoding code of
+its own: it builds the request that would be sent, and reads the parameters back from the signed text.
 """
 
 import hashlib
@@ -30,16 +31,16 @@ _ENCODED_TWICE = [text.replace("%", "%25") for text in _ENCODED]
 
 
 class SignatureProfile(StrEnum):
-    """The parts signed besides method and URL. The interface does not show them: the operator names a profile."""
+    """The parts that are signed besides method and URL. The interface shows none, so the operator names a profile."""
 
     JSON_PARAMS = "json-params"
-    """The body's fields and the `oauth_` parameters together, sorted, as RFC 5849 does with a form."""
+    """The body's fields and the `oauth_` parameters, sorted together, as RFC 5849 sorts the fields of a form."""
     RAW_BODY = "raw-body"
-    """The `oauth_` parameters alone, then the body as text."""
+    """The `oauth_` parameters alone, followed by the body as text."""
 
 
 def percent_encode(text: str) -> str:
-    """Return `text` as UTF-8, percent-encoded but for the unreserved characters of RFC 3986 section 2.3."""
+    """Return `text` as UTF-8, percent-encoded except for the unreserved characters of RFC 3986 section 2.3."""
     if text.isascii() and text.isalnum():
         return text
     # Latin-1 maps each byte to the character of its number; `translate` then encodes at C speed.
@@ -47,11 +48,11 @@ def percent_encode(text: str) -> str:
 
 
 _encoded_constant = lru_cache(maxsize=256)(percent_encode)
-"""For field names and addresses, which every request shares. Never for a value: caches must hold no payee's data."""
+"""Encodes field names and addresses, which all requests share. Never for values: a cache must hold no payee's data."""
 
 
 def oauth_parameters(*, consumer_key: str, nonce: str, timestamp_s: int) -> tuple[tuple[str, str], ...]:
-    """Return the five `Authorization` parameters that are signed, by name."""
+    """Return the five `Authorization` parameters that are signed, sorted by name."""
     return (
         ("oauth_consumer_key", consumer_key),
         ("oauth_nonce", nonce),
@@ -62,9 +63,9 @@ def oauth_parameters(*, consumer_key: str, nonce: str, timestamp_s: int) -> tupl
 
 
 def base_string(profile: SignatureProfile, url: str, encoded: EncodedBody, oauth: Iterable[tuple[str, str]]) -> str:
-    """Return the text to sign for a POST of `encoded` to `url` (as sent, without query)."""
-    # Every byte counts: a default port, a trailing slash or a query in `url` that is not on the wire gives a signature
-    # that the gateway refuses with 403 and no reason.
+    """Return the text to sign for a POST of `encoded` to `url`, which has no query and is exactly as sent."""
+    # Every byte counts. If `url` has a default port, a trailing slash or a query that is not sent, the gateway refuses
+    # the signature with 403 and gives no reason.
     match profile:
         case SignatureProfile.JSON_PARAMS:
             return f"POST&{_encoded_constant(url)}&{_normalised([*encoded.params, *oauth])}"
@@ -78,8 +79,9 @@ def base_string(profile: SignatureProfile, url: str, encoded: EncodedBody, oauth
 def _normalised(params: Iterable[tuple[str, str]]) -> str:
     """Return parameters encoded, sorted, joined and encoded again (RFC 5849 sections 3.4.1.1 and 3.4.1.3.2).
 
-    Each name and value is encoded twice at once, and joined by separators that are encoded once: the same result, much
-    cheaper. The order is the same too, because the second encoding only adds the same two digits after every `%`.
+    Names and values are encoded twice in one step and joined by separators that are encoded once. The result is the
+    same and much cheaper. The order is also the same, because the second encoding only adds two fixed digits after
+    every `%`.
     """
     pairs = [
         (_encoded_twice_constant(name), value if value.isalnum() and value.isascii() else _encode_twice(value))
@@ -97,16 +99,16 @@ _encoded_twice_constant = lru_cache(maxsize=256)(_encode_twice)
 
 
 def authorization(oauth: Iterable[tuple[str, str]], signature: str) -> str:
-    """Return the value of the `Authorization` header: the scheme `OAuth` and the six parameters, sorted by name."""
+    """Return the value of the `Authorization` header: the scheme `OAuth` and six parameters, sorted by name."""
     params = [(name, value if value.isalnum() and value.isascii() else percent_encode(value)) for name, value in oauth]
-    # Of base64 only these three characters need encoding, so this equals `percent_encode` and is much cheaper.
+    # In base64 only these three characters need encoding, so this equals `percent_encode` and is much cheaper.
     params.append(("oauth_signature", signature.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")))
     return "OAuth " + ", ".join([f'{name}="{value}"' for name, value in sorted(params)])
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A request that is complete but for its signature. `text` is the text to sign."""
+    """A request that lacks only its signature. `text` is the text to sign."""
 
     attempt: Attempt
     url: str
@@ -117,7 +119,7 @@ class Draft:
     text: str = field(repr=False)
 
     def signed(self, signature: str) -> PreparedRequest:
-        """Return the request with `signature`, the key's signature of `text` in base64."""
+        """Return the signed request. `signature` is the key's signature of `text`, in base64."""
         attempt, body = self.attempt, self.encoded.body
         instruction = attempt.instruction
         return PreparedRequest(
@@ -135,7 +137,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Turns instructions into signed requests for one endpoint. Frozen, and safe to use from many threads at once.
+    """Drafts the requests of one endpoint. Frozen, and safe to use from many threads at once.
 
     `url` is the address of the operation at that endpoint (`operation_url`), exactly as it is sent and signed.
     """
@@ -158,7 +160,7 @@ class Signer:
 
 @dataclass(frozen=True, slots=True)
 class Preparer:
-    """Turns attempts into signed requests, in groups: drafts them here and has them signed elsewhere."""
+    """Turns groups of attempts into signed requests: drafts them in this process, and has `signers` sign them."""
 
     rules: Rules
     signer: Signer
@@ -177,7 +179,7 @@ SECRET_SHOWN = "<secret>"  # noqa: S105 (it replaces one)
 
 @dataclass(frozen=True, slots=True)
 class SignedParameter:
-    """A signed parameter: its plain name and value, and `name=value` percent-encoded."""
+    """A signed parameter: its plain name and value, and both percent-encoded as `name=value`."""
 
     name: str
     value: str
@@ -186,7 +188,7 @@ class SignedParameter:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step on the way to the header: its meaning in words, and its result."""
+    """One step of the signature: its meaning in words, and its result."""
 
     name: str
     meaning: str
@@ -195,7 +197,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedControl:
-    """The control hash of a collection, and the text that is hashed; `SECRET_SHOWN` replaces a secret in it."""
+    """The control hash of a collection, and the text that is hashed, with `SECRET_SHOWN` in place of a secret."""
 
     text: str
     value: str
@@ -203,7 +205,7 @@ class ExplainedControl:
     """Whether the secret is the key of the hash."""
 
     def steps(self) -> tuple[Step, Step]:
-        """Return the two steps before the body is complete."""
+        """Return the steps that compute the control, which come before the body."""
         covered = say("the text that the control covers; {secret} replaces a secret", secret=SECRET_SHOWN)
         hashed = (
             say("its HMAC with SHA-256 and the secret, which goes into the body before the body is signed")
@@ -215,9 +217,9 @@ class ExplainedControl:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A signed request taken apart. `parameters` are in the order in which they are signed.
+    """A signed request with the result of each step. `parameters` are in the order in which they are signed.
 
-    It holds a payee's data and a valid signature, so no repr shows it.
+    It contains a payee's data and a valid signature, so the repr shows neither.
     """
 
     profile: SignatureProfile
@@ -238,7 +240,7 @@ class Explanation:
         return hashlib.sha256(self.base_string.encode()).hexdigest()
 
     def steps(self) -> list[Step]:
-        """Return every step, in the order of any implementation."""
+        """Return every step, in the order in which any implementation takes them."""
         size = say("the {count} bytes that are sent and signed, UTF-8", count=len(self.body))
         joined = (
             say("{method}, the URL, the parameters and the body joined by &, each encoded once more", method=METHOD)
@@ -263,7 +265,7 @@ class Explanation:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the documented JSON object, with the keys of the published test vectors."""
+        """Return the explanation as the documented JSON object, with the keys of the published test vectors."""
         control = None if self.control is None else {"text": self.control.text, "value": self.control.value}
         return {
             "profile": self.profile.value,
@@ -284,7 +286,7 @@ class Explanation:
 def explain(
     signer: Signer, rule: CountryRule, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int
 ) -> Explanation:
-    """Return the explanation of the request of `signer` for `instruction`. Raises the errors of `encode_body`."""
+    """Return the explanation of the request by `signer` for `instruction`. Raises the errors of `encode_body`."""
     drafted = signer.draft(rule, Attempt(instruction, order_id, nonce, timestamp_s))
     signature = signer.key.sign(drafted.text)
     request = drafted.signed(signature)
@@ -313,7 +315,7 @@ def _control(signer: Signer, rule: CountryRule, drafted: Draft) -> ExplainedCont
 
 
 def _parameters(base_string: str) -> tuple[SignedParameter, ...]:
-    """Return the parameters that a base string holds, in its order."""
+    """Return the parameters of a base string, in its order."""
     _, _, normalised, *_ = base_string.split("&")
     pairs = [encoded.partition("=") for encoded in unquote(normalised).split("&")]
     return tuple(SignedParameter(unquote(name), unquote(value), f"{name}={value}") for name, _, value in pairs)

@@ -1,4 +1,4 @@
-"""Reads the gateway's JSON strictly: one meaning for every reader, and only values that can be stored."""
+"""Reads the gateway's JSON strictly, so that it has one meaning, and returns only values that can be stored."""
 
 import json
 import re
@@ -16,10 +16,10 @@ class _NotStrict(ValueError):
 
 
 def strict_object(body: bytes) -> Mapping[str, Any] | str:
-    """Return the JSON object in `body`, or the cause if there is none.
+    """Return the JSON object in `body`, or the reason why there is none.
 
-    UTF-8 without a byte order mark, no name twice at any depth, no NaN or Infinity, nesting bounded; numbers become
-    `Decimal`, with every digit. Source: RFC 8259, read as strictly as it allows.
+    The text must be UTF-8 without a byte order mark, with no name twice in an object, no NaN or Infinity, and at most
+    `MAX_NESTING` levels. Numbers become `Decimal` with every digit. Source: RFC 8259, in its strictest reading.
     """
     try:
         text = body.decode()
@@ -66,9 +66,9 @@ def _inside(value: object) -> list[object]:
 
 
 def values_at(members: Mapping[str, Any], paths: Iterable[str]) -> Iterator[Any]:
-    """Yield the value in the reply at each of `paths` (`error.message`: the member `message` of the object `error`).
+    """Yield the value at each of `paths` (`error.message` is the member `message` of the object `error`).
 
-    A path without a value is left out, and so is a null.
+    A path that leads to no value or to null is skipped.
     """
     for path in paths:
         value = _at_dots(members, path) if "." in path else members.get(path)
@@ -89,25 +89,25 @@ def first_of(members: Mapping[str, Any], paths: Iterable[str]) -> Any:
 
 
 def amount_of(value: object) -> Decimal | None:
-    """Return the exact amount that a number or a plain decimal text states, or None."""
+    """Return the exact amount of a number or of a text in plain decimals, or None for anything else."""
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         return Decimal(value)
     return value if isinstance(value, Decimal) else None
 
 
 def text_of(value: object) -> str | None:
-    """Return a text, or a number in its usual notation; None for anything else."""
+    """Return a text, or a number as text; None for anything else."""
     if isinstance(value, Decimal):
         return str(value)
     return value if isinstance(value, str) else None
 
 
 def evidence_of(value: object) -> str | None:
-    """Return a text or number without control characters and at most `MAX_EVIDENCE_CHARACTERS` long, or None."""
+    """Return a text or number as text without control characters, cut at `MAX_EVIDENCE_CHARACTERS`, or None."""
     text = text_of(value)
     if text is None:
         return None
     if not text.isprintable():
-        # Not printable are control, format and surrogate characters, and blanks other than the space.
+        # Control, format and surrogate characters are not printable, nor are blanks other than the space.
         text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
     return text.strip()[:MAX_EVIDENCE_CHARACTERS] or None

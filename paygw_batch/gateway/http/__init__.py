@@ -1,1 +1,1 @@
-"""Sends requests over sockets. The first-byte witness is here."""
+"""Sends requests over sockets, and sets the first-byte witness."""

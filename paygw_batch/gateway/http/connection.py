@@ -1,4 +1,4 @@
-"""Makes one exchange at a time on a connection to the gateway, and keeps the first-byte witness."""
+"""Carries out one exchange at a time on a connection to the gateway, and sets the first-byte witness."""
 
 import asyncio
 import fcntl
@@ -20,11 +20,11 @@ from paygw_batch.gateway.message import FaultKind, MayLeave, RawReply, Transport
 
 _COUNT = struct.Struct("i")
 _ROUND_TRIP_US = struct.Struct("68xI")
-"""The estimate of the round trip in `struct tcp_info` of linux/tcp.h, a fixed part of the kernel's interface."""
+"""The round trip in microseconds, from `struct tcp_info` of linux/tcp.h, a fixed part of the kernel's interface."""
 
 
 class Arrivals:
-    """Asks the kernel about one connected socket. Reads nothing from it, and never waits."""
+    """Asks the kernel about one connected socket. Reads no bytes from the socket, and never waits."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -38,8 +38,8 @@ class Arrivals:
     def has_unacknowledged(self) -> bool:
         """Return whether the peer's system has not yet acknowledged all bytes that were written.
 
-        Every packet acknowledges what its sender had received before (RFC 9293 section 3.10.7.4). So a reply that is
-        read while a part of the request is still unacknowledged was sent without that part. Linux alone can say.
+        Every packet acknowledges the bytes that its sender had received before (RFC 9293 section 3.10.7.4). So a reply
+        that is read while part of the request is unacknowledged was sent without that part. Only Linux says so.
         """
         count = bytearray(_COUNT.size)
         try:
@@ -49,17 +49,17 @@ class Arrivals:
         return bool(_COUNT.unpack(count)[0] > 0)
 
     def round_trip_s(self) -> float:
-        """Return how long a packet and its acknowledgement took, and 0 if the system does not say."""
+        """Return the round trip of a packet and its acknowledgement, or 0 if the system does not say."""
         if sys.platform != "linux":
             return 0.0
-        # A second descriptor of the same socket: to close this one closes nothing.
+        # This is a second descriptor of the same socket, so closing it does not close the connection.
         with socket.socket(fileno=os.dup(self._descriptor)) as same:
             info = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ROUND_TRIP_US.size)
         return float(_ROUND_TRIP_US.unpack(info)[0]) / 1_000_000
 
 
 LOOKS_AGAIN_AFTER_S = 0.002
-"""How long to wait for the rest of a record that began to arrive on a silent connection."""
+"""How long to wait for the rest of a TLS record that began to arrive on a silent connection."""
 
 
 class CannotOpen(Exception):
@@ -76,38 +76,38 @@ _SPOKE_FIRST = (FaultKind.EARLY_REPLY, "the gateway spoke before it was asked")
 
 class _Stage(Enum):
     OPENING = auto()
-    """Tunnel and handshake: no application byte may pass."""
+    """The tunnel and the TLS handshake are under way, and no byte of the application may pass."""
     QUIET = auto()
-    """Ready for an exchange; any byte that comes now ends the connection."""
+    """The connection is ready for an exchange. Any byte that arrives now ends it."""
     EXCHANGE = auto()
     SPENT = auto()
-    """Unusable; it can only be closed."""
+    """The connection can only be closed."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection: opened (proxy, TLS), used for one exchange after another, closed.
+    """One connection to the gateway. It is opened (proxy, TLS), used for one exchange after another, and closed.
 
-    The caller limits the time to open it; it limits each exchange itself, by a maximum silence and a deadline.
+    The caller limits the time to open it. Each exchange has its own limits: a maximum silence and a deadline.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, living: set["Connection"]) -> None:
         self.quiet_since_s = 0.0
         self.opening_kind = FaultKind.CONNECT_TIMEOUT
-        """The kind of fault if the peer closes, or time runs out, during the current step of opening."""
+        """The kind of fault if the peer closes the connection, or time runs out, during the current step of opening."""
         self.gone = asyncio.Event()
-        """Set once nothing of the connection is left open."""
+        """Set once the connection is closed."""
         self._loop = loop
         self._living = living
         self._transport: asyncio.Transport | None = None
         self._stage = _Stage.OPENING
         self._why_spent = (FaultKind.CONNECT_FAILED, "the connection was closed")
         self._arrivals: Arrivals | None = None
-        # While opening:
+        # These fields are used while the connection opens.
         self._step: asyncio.Future[CannotOpen | None] | None = None
         self._tunnel: TunnelReader | None = None
         self._tunnel_s = 0.0
         self._tls: TlsChannel | None = None
-        # During an exchange:
+        # These fields are used during an exchange.
         self._has_served = False
         self._reader = ReplyReader()
         self._result: asyncio.Future[RawReply | TransportFault] | None = None
@@ -116,15 +116,15 @@ class Connection(asyncio.Protocol):
         self._request_bytes = 0
         self._bytes_written = 0
         self._began_early = False
-        """Whether the peer certainly began to reply before it had the whole request."""
+        """Whether the peer certainly began to reply before it had received the whole request."""
         self._read_timeout_s = 0.0
         self._silent_since_s = 0.0
         self._deadline_s = 0.0
 
-    # Called by the owner.
+    # The transport calls the methods from here on.
 
     async def open_tunnel(self, destination: str) -> None:
-        """Have the proxy at the other end connect us to `destination` (host:port). Raises `CannotOpen`."""
+        """Ask the proxy at the other end to connect us to `destination` (host:port). Raises `CannotOpen`."""
         self.opening_kind = FaultKind.PROXY_FAILED
         self._tunnel = TunnelReader()
         began_s = self._loop.time()
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
         self._tunnel_s = self._loop.time() - began_s
 
     async def open_tls(self, channel: TlsChannel) -> None:
-        """Speak TLS from here on. Raises `CannotOpen`."""
+        """Make the TLS handshake, and encrypt all further bytes. Raises `CannotOpen`."""
         self.opening_kind = FaultKind.TLS_FAILED
         self._tls = channel
         try:
@@ -143,17 +143,17 @@ class Connection(asyncio.Protocol):
         await self._wait_for_step(channel.outgoing())
 
     def round_trip_s(self) -> float:
-        """Return how long a packet takes to the gateway and back, and 0 if the system does not say.
+        """Return the time that a packet takes to the gateway and back, or 0 if the system does not say.
 
-        With a proxy it is the time of its answer to CONNECT, which it gives only once it has reached the gateway.
+        With a proxy, this is the time until it answered CONNECT, for which it must have reached the gateway.
         """
         return self._tunnel_s or (self._arrivals.round_trip_s() if self._arrivals is not None else 0.0)
 
     async def listen(self, listening_s: float, until_s: float) -> None:
-        """Let `listening_s` pass in which the peer must be silent; an exchange may follow at once, without a wait.
+        """Wait `listening_s` while the peer must stay silent.
 
-        Bytes that arrive before the request would be taken for its reply. TLS tickets are accepted, until `until_s` of
-        the loop's clock. Raises `CannotOpen`.
+        An exchange may follow at once, without an `await` between. Bytes that arrive before the request would be taken
+        for its reply. TLS tickets are accepted, until `until_s` by the loop's clock. Raises `CannotOpen`.
         """
         self._stage = _Stage.QUIET if self._stage is _Stage.OPENING else self._stage
         while listening_s or not self.is_fit():
@@ -180,14 +180,14 @@ class Connection(asyncio.Protocol):
     def exchange(
         self, request: bytes, may_leave: MayLeave, *, read_timeout_s: float, deadline_s: float
     ) -> "asyncio.Future[RawReply | TransportFault]":
-        """Send the bytes of one whole request, once, and return the future of its reply or fault.
+        """Send the bytes of one whole request, once, and return a future of the reply or fault.
 
-        `may_leave` is called immediately before the first byte; if it returns False, nothing leaves (INTENT_STALE).
-        The future ends after `read_timeout_s` of silence, and at `deadline_s` of the loop's clock, even if bytes come.
+        `may_leave` is called immediately before the first byte. If it returns False, nothing is sent (INTENT_STALE).
+        The future ends after `read_timeout_s` of silence, and in any case at `deadline_s` by the loop's clock.
         """
         result = self._result = self._loop.create_future()
         transport = self._transport
-        # The last look: bytes that are here now came unasked. No `await` may come between this and the hand-over.
+        # This is the last check: bytes that are here now cannot be the reply. No `await` may come before the write.
         if transport is None or not self.is_fit():
             self._stage = _Stage.SPENT
             result.set_result(TransportFault(FaultKind.CONNECT_FAILED, first_byte_left=False, detail="lost at once"))
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
             self._reader = ReplyReader(reused_connection=True)
         self._has_served = True
         self._began_early = False
-        # Nothing of this request has left yet; earlier requests on this connection do not count.
+        # No byte of this request has left yet. Earlier requests on this connection do not count.
         self._first_byte_left, self._bytes_written = False, 0
         self._request_bytes = len(request)
         self._read_timeout_s, self._deadline_s = read_timeout_s, deadline_s
@@ -207,13 +207,13 @@ class Connection(asyncio.Protocol):
         return result
 
     def _hand_over(self, transport: asyncio.Transport, request: bytes, may_leave: MayLeave) -> None:
-        # Since the intent became durable, the process may have been frozen, or the connection slow to open: another
-        # process may have the row by now. No `await` may come between this question and the write.
+        # Since the intent was committed, this process may have been frozen, or the connection may have opened slowly,
+        # and another process may have taken the row. No `await` may come between this question and the write.
         if not may_leave():
             self._fail(FaultKind.INTENT_STALE, "the request came too late to leave")
             return
-        # The first-byte witness. From this line on a byte may have left: nothing before it writes any part of the
-        # request, and only another exchange resets it.
+        # This sets the first-byte witness. From here on a byte may have left. No earlier line writes any part of the
+        # request, and only the next exchange resets the witness.
         self._first_byte_left = True
         if self._tls is not None:
             try:
@@ -243,7 +243,7 @@ class Connection(asyncio.Protocol):
         transport.close()
 
     def abort(self, kind: FaultKind = FaultKind.CANCELLED, detail: str = "given up") -> None:
-        """Cut the connection, and end its exchange."""
+        """Cut the connection, and end an exchange under way with this fault."""
         if self._stage is _Stage.EXCHANGE:
             self._fail(kind, detail)
             return
@@ -252,12 +252,12 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # Called by asyncio.
+    # asyncio calls the methods from here on.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._arrivals = Arrivals(transport.get_extra_info("socket").fileno())
-        # With no slack, `resume_writing` is called when the kernel has taken the whole request.
+        # With a limit of 0, asyncio calls `resume_writing` when the kernel has taken the whole request.
         self._transport.set_write_buffer_limits(0)
         self._living.add(self)
 
@@ -272,7 +272,7 @@ class Connection(asyncio.Protocol):
                 else:
                     self._take_encrypted(self._tls, data)
             case _Stage.QUIET:
-                # TLS may send session tickets between exchanges; nothing else may come.
+                # TLS may send session tickets between exchanges, and nothing else may arrive.
                 if self._tls is None or self._tls.decrypt(data):
                     self.abort(*_SPOKE_FIRST)
                 elif self._tls.ended or self._tls.failure:
@@ -281,10 +281,10 @@ class Connection(asyncio.Protocol):
                 pass
 
     def eof_received(self) -> None:
-        """The peer has ended its half. Returning nothing makes asyncio close ours."""
+        """Handle the end of the peer's half. Because this returns None, asyncio closes our half too."""
         if self._stage is _Stage.EXCHANGE:
-            # Under TLS this is a cut: a peer that means to end says so first (close_notify), and we would have seen
-            # that.
+            # Under TLS this means that the connection was cut. A peer that means to end it sends close_notify first,
+            # which would have been handled before.
             self._end(cleanly=self._tls is None)
         elif self._stage is _Stage.OPENING:
             self._fail_step(self.opening_kind, "the connection was closed")
@@ -303,15 +303,15 @@ class Connection(asyncio.Protocol):
             self._stage = _Stage.SPENT
 
     def resume_writing(self) -> None:
-        """The kernel has taken all that was written; now the silence of the reply begins."""
+        """Note that the kernel has taken the whole request. The silence before the reply is measured from now on."""
         if self._stage is _Stage.EXCHANGE and self._bytes_written < self._request_bytes:
-            # Bytes that are already here may have come before the last piece, which the event loop wrote without
-            # reading.
+            # Unread bytes may have arrived before the last piece of the request, because the event loop wrote that
+            # piece without reading first.
             self._began_early = self._began_early or self._has_unread()
         self._bytes_written = self._request_bytes
         self._silent_since_s = self._loop.time()
 
-    # Opening.
+    # The methods from here on open the connection.
 
     async def _wait_for_step(self, first_bytes: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
@@ -353,13 +353,13 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(tls.outgoing())
 
-    # During an exchange.
+    # The methods from here on run an exchange.
 
     def _has_unread(self) -> bool:
         return self._arrivals is not None and self._arrivals.has_unread()
 
     def _is_leaving(self, transport: asyncio.Transport) -> bool:
-        """Whether part of the request is still unsent or unacknowledged."""
+        """Whether part of the request is still unsent or not acknowledged."""
         return transport.get_write_buffer_size() > 0 or (
             self._reader.bytes_read == 0 and self._arrivals is not None and self._arrivals.has_unacknowledged()
         )
@@ -370,7 +370,7 @@ class Connection(asyncio.Protocol):
         if plain:
             self._take(plain)
         elif not tls.is_inside_record:
-            # The early bytes were a TLS ticket, complete by now, and not a reply.
+            # The early bytes were a complete TLS ticket, and not a reply.
             self._began_early = False
         if self._stage is _Stage.EXCHANGE:
             if tls.failure is not None:
@@ -410,7 +410,7 @@ class Connection(asyncio.Protocol):
                 pass
 
     def _fail(self, kind: FaultKind, detail: str) -> None:
-        """End the exchange without a reply. Its connection cannot be used again."""
+        """End the exchange with a fault. The connection cannot be used again."""
         self._stage = _Stage.SPENT
         self._conclude(
             TransportFault(kind, self._first_byte_left, self._bytes_written, self._reader.bytes_read, detail)
@@ -430,7 +430,7 @@ class Connection(asyncio.Protocol):
         self._timer = self._loop.call_at(due_s, self._look_at_clock)
 
     def _look_at_clock(self) -> None:
-        """Check whether a time limit has passed; if not, wait for the next one. One timer serves an exchange."""
+        """Check whether a time limit has passed; if not, set the timer to the next one. An exchange has one timer."""
         now_s = self._loop.time()
         is_writing = self._transport is not None and self._transport.get_write_buffer_size() > 0
         if now_s >= self._deadline_s:
@@ -444,5 +444,5 @@ class Connection(asyncio.Protocol):
 
 
 def _reason(error: ssl.SSLError) -> str:
-    """Return the TLS library's own name for the error. The name contains nothing that was sent."""
+    """Return the TLS library's own name for the error, which contains nothing that was sent."""
     return error.reason or type(error).__name__

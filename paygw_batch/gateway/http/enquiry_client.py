@@ -1,6 +1,6 @@
-"""Sends status enquiries to the gateway with httpx, and reads the answers as strictly as those to payouts.
+"""Sends status enquiries to the gateway with httpx, and reads the answers as strictly as replies to payouts.
 
-No payout is sent by it, and no command that sends payouts imports it: httpx takes as long to import as polars.
+It sends no payouts. No command that sends payouts imports it, because httpx takes as long to import as polars.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ _CONNECT_FAULTS: tuple[tuple[type[BaseException], FaultKind], ...] = (
     (ConnectionRefusedError, FaultKind.CONNECT_REFUSED),
     (BaseException, FaultKind.CONNECT_FAILED),
 )
-"""The kind of fault by the cause of a failed connection; the first match counts."""
+"""The kind of fault for each cause of a failed connection. The first match counts."""
 
 
 class EnquiryClient:
     """Asks one gateway for the state of orders, each time over a new connection. Use it with `async with`.
 
-    Redirects, cookies and the environment are ignored. Raises `ConfigurationError` when it is made with settings that
+    Redirects, cookies and the environment are ignored. The constructor raises `ConfigurationError` for settings that
     cannot be used or are not safe.
     """
 
@@ -61,10 +61,10 @@ class EnquiryClient:
         )
 
     async def ask(self, request: PreparedRequest) -> RawReply | TransportFault:
-        """Send an enquiry and wait for its reply. Never raises for a reason of the network.
+        """Send an enquiry and wait for its reply. Problems of the network are returned as a fault, never raised.
 
-        Raises `InternalError` for a request to another place than the settings name, or to another address than the one
-        that was signed.
+        Raises `InternalError` if the request is not for the configured gateway, or httpx would change the signed
+        address.
         """
         url = httpx.URL(request.url)
         if f"{url.scheme}://{url.netloc.decode('ascii')}" != self._origin or str(url) != request.url:
@@ -93,7 +93,7 @@ class EnquiryClient:
 
 
 async def _read(response: httpx.Response) -> RawReply | TransportFault:
-    """Return the reply, up to the maximum length of a body."""
+    """Return the reply, or a fault if it is broken or its body is longer than `MAX_BODY_BYTES`."""
     headers = tuple((name.lower(), value.strip(" \t")) for name, value in response.headers.multi_items())
     broken = framing_fault(response.http_version.removeprefix("HTTP/"), headers)
     packed = b""
@@ -106,8 +106,8 @@ async def _read(response: httpx.Response) -> RawReply | TransportFault:
     body = broken or unpacked(headers, packed)
     if isinstance(body, Broken):
         return TransportFault(body.kind, first_byte_left=True, detail=body.detail)
-    # httpx cannot tell whether a reply began before its request had left, nor whether another one came behind it. So it
-    # counts only if it names the order, as a reply over a reused connection does.
+    # httpx cannot show whether a reply began before its request had left, or whether a second reply followed. So a
+    # reply counts only if it names the order, as over a reused connection.
     return RawReply(response.status_code, headers, body, reused_connection=True)
 
 

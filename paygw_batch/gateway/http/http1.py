@@ -1,10 +1,10 @@
-"""Writes the head of an HTTP/1.1 request and reads the reply, as bytes. Uses no socket.
+"""Writes the head of an HTTP/1.1 request and parses the reply, as bytes. Uses no socket.
 
-Source: RFC 9112. The grammar is httptools' (llhttp), in its strict mode: it refuses two lengths, a length beside
-chunks, bare line feeds and folded lines. We check what it lets pass and we must refuse.
+Source: RFC 9112. The parser is httptools (llhttp) in its strict mode: it refuses two lengths, a length beside chunks,
+bare line feeds and folded lines. This module refuses what the parser lets pass and payouts must not trust.
 
-Also writes CONNECT for a proxy and reads its answer (RFC 9110 section 9.3.6). It contains nothing of a payout, so it
-never sets the witness.
+The module also writes CONNECT for a proxy and reads the proxy's answer (RFC 9110 section 9.3.6). CONNECT contains
+nothing of a payout, so it never sets the witness.
 """
 
 import zlib
@@ -20,19 +20,20 @@ from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_REPLY_BYTES = MAX_BODY_BYTES + 16 * 1024
-"""The maximum number of bytes read for one reply, with its head, interim replies and chunk framing."""
+"""The maximum number of bytes that are read for one reply, with its head, interim replies and chunk framing."""
 MAX_INTERIM_REPLIES = 8
 _PACKED = {"gzip": (31,), "x-gzip": (31,), "deflate": (15, -15)}
-"""Codings of a body that nobody asked for and gateways send all the same, with zlib's windows for each.
+"""Codings of a body that some gateways use although we ask for none, with zlib's windows for each.
 
-Some servers send deflate without the frame that RFC 9110 (section 8.4.1.2) gives it.
+Some servers send deflate without the frame that RFC 9110 (section 8.4.1.2) prescribes.
 """
 
 
 def payout_request(request: PreparedRequest, origin: Origin, *, close: bool) -> bytes:
-    """Return a prepared request as the bytes that go over the wire, head and body.
+    """Return a prepared request as the bytes that are sent, head and body.
 
-    The headers are those of section 5 of the gateway's interface. Raises `InternalError` for a request to elsewhere.
+    The headers are those of section 5 of the gateway's interface. Raises `InternalError` if the request was signed for
+    another origin, or a header contains a line break.
     """
     start = _payout_head_start(request.url, origin)
     end = f"Content-Length: {len(request.body)}\r\n" + ("Connection: close\r\n\r\n" if close else "\r\n")
@@ -41,7 +42,7 @@ def payout_request(request: PreparedRequest, origin: Origin, *, close: bool) -> 
 
 @lru_cache(maxsize=8)
 def _payout_head_start(url: str, origin: Origin) -> str:
-    """Return the part of the head that all payouts share: up to the Authorization line."""
+    """Return the start of the head, which all payouts share, up to the Authorization line."""
     place = str(origin)
     target = url.removeprefix(place)
     if len(target) == len(url) or not target.startswith("/"):
@@ -53,7 +54,7 @@ def _payout_head_start(url: str, origin: Origin) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return `text`. Raises `InternalError` if it has a line break."""
+    """Return `text`. Raises `InternalError` if it contains a line break or a NUL."""
     if "\r" in text or "\n" in text or "\0" in text:
         raise InternalError("a request would have had a line break inside a header")
     return text
@@ -68,7 +69,7 @@ class Broken:
 
 
 def framing_fault(version: str, headers: Sequence[tuple[str, str]]) -> Broken | None:
-    """Return why a body under this head could differ from the one that was sent; None if it cannot."""
+    """Return why the body under this head may differ from the one that was sent, or None if it cannot."""
     transfer, length = _elements(headers, "transfer-encoding"), _elements(headers, "content-length")
     if version not in {"1.0", "1.1"}:
         return Broken(FaultKind.PROTOCOL_ERROR, f"HTTP/{version}")
@@ -89,11 +90,11 @@ def _codings(headers: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def unpacked(headers: Iterable[tuple[str, str]], body: bytes) -> bytes | Broken:
-    """Return a whole body as it was before its coding. An unpacked body has the limit of a plain one."""
+    """Return a whole body without its coding. The unpacked body may be as long as a plain one."""
     for window in (window for coding in _codings(headers) for window in _PACKED[coding]):
         stream = zlib.decompressobj(window)
         try:
-            plain = stream.decompress(body, MAX_BODY_BYTES + 1)  # a bomb never fills more memory than this
+            plain = stream.decompress(body, MAX_BODY_BYTES + 1)  # more would let a zip bomb fill the memory
         except zlib.error:
             continue
         if len(plain) > MAX_BODY_BYTES:
@@ -104,19 +105,19 @@ def unpacked(headers: Iterable[tuple[str, str]], body: bytes) -> bytes | Broken:
 
 
 def _elements(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
-    """Return the elements of a header that is a list, in lower case."""
+    """Return the elements of a list header, in lower case."""
     return [element.strip().lower() for header, value in headers if header == name for element in value.split(",")]
 
 
 class ReplyReader:
-    """Reads the one final reply to one request, fed in pieces of any size.
+    """Reads the final reply to one request, which is fed in pieces of any size.
 
-    `result` is None until the reply is complete by its own framing (a length, chunks, or the end of the stream where it
-    has neither: RFC 9112 section 6.3), or broken. Interim (1xx) replies are skipped, 101 is broken: we never ask for
-    it.
+    `result` is None until the reply is complete or broken. A reply is complete by its own framing: a length, chunks, or
+    otherwise the end of the stream (RFC 9112 section 6.3). Interim (1xx) replies are skipped. The status 101 is broken,
+    because we never ask for it.
 
-    A read that holds more than the reply is broken as well: were the surplus a second reply, no one could tell which
-    of the two speaks of this request.
+    If more bytes arrive with the reply, it is broken as well: they could be a second reply, and nobody could say which
+    of the two is about this request.
     """
 
     def __init__(self, *, reused_connection: bool = False) -> None:
@@ -139,11 +140,11 @@ class ReplyReader:
         self._last_piece = b""
 
     def feed(self, data: bytes) -> None:
-        """Read the next bytes of the stream. Not to be called once there is a result."""
+        """Read the next bytes of the stream. Raises `InternalError` if there is a result already."""
         if self.result is not None:
             raise InternalError("bytes were fed to a reply that was complete")
         if self.bytes_read == 0 and data[:1] != b"H":
-            # llhttp would skip blank lines, and take RTSP for HTTP.
+            # llhttp would skip blank lines, and would take RTSP for HTTP.
             self._break(FaultKind.PROTOCOL_ERROR, "does not start with HTTP/")
         self.bytes_read += len(data)
         if self.bytes_read > MAX_REPLY_BYTES:
@@ -152,7 +153,7 @@ class ReplyReader:
             try:
                 self._parser.feed_data(data)
             except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-                # The parser's reason is a fixed text, never a piece of the reply.
+                # The parser's reason is a fixed text that never quotes the reply.
                 self._break(FaultKind.PROTOCOL_ERROR, str(error))
         if self._broken is not None:
             self._settle(self._broken)
@@ -161,7 +162,7 @@ class ReplyReader:
             self._settle(self._reply())
 
     def end(self, *, cleanly: bool) -> None:
-        """Handle the end of the stream; `cleanly`: its sender certainly meant to end it here."""
+        """Handle the end of the stream. `cleanly` says that the sender certainly meant to end it here."""
         if self.result is not None:
             return
         if self._head_read and self._until_end and cleanly:
@@ -172,14 +173,15 @@ class ReplyReader:
     def _ends(self, data: bytes) -> bool:
         """Whether `data` certainly ends with the reply's own last bytes.
 
-        The parser hides one kind of surplus, blank lines. A reply before them counts, but ends its connection.
+        The parser silently skips blank lines after a reply. Such a reply counts, but its connection is not used again.
         """
         own = b"0\r\n\r\n" if self._is_chunked else self._last_piece
         return bool(own.strip()) and data.endswith(own)
 
     def _settle(self, result: RawReply | Broken) -> None:
         self.result = result
-        # The parser refers to our methods and we refer to it: drop it, so that no garbage collection is needed.
+        # The parser refers to our methods and we refer to the parser. Dropping it breaks the cycle, so that memory is
+        # freed without garbage collection.
         del self._parser
 
     def _break(self, kind: FaultKind, detail: str) -> None:
@@ -192,15 +194,15 @@ class ReplyReader:
             return body
         return RawReply(self._status, tuple(self._headers), body, reused_connection=self._reused)
 
-    # Called by the parser.
+    # The parser calls the methods from here on.
 
     def on_message_begin(self) -> None:
-        """Begin a reply: the first, one after an interim reply, or one too many."""
+        """Note the start of a reply. After a complete reply, another one is a fault."""
         if self._complete:
             self._break(FaultKind.PROTOCOL_ERROR, "more bytes than one reply")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header; trailers after a chunked body are dropped."""
+        """Keep a header of the head. Trailers after a chunked body are dropped."""
         if not self._head_read:
             self._headers.append((name.decode("latin-1").lower(), value.decode("latin-1").strip(" \t")))
 
@@ -229,7 +231,7 @@ class ReplyReader:
         self._last_piece = piece
 
     def on_message_complete(self) -> None:
-        """End the reply, unless it was an interim one."""
+        """Note that the reply is complete, unless it was an interim one."""
         if self._head_read:
             self._complete = True
             self.may_serve_on = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
@@ -245,12 +247,12 @@ def connect_request(destination: str) -> bytes:
 
 
 class TunnelReader:
-    """Reads the proxy's answer, fed in pieces of any size."""
+    """Reads the proxy's answer to CONNECT, which is fed in pieces of any size."""
 
     def __init__(self) -> None:
         self.is_open = False
         self.problem = ""
-        """Why there is no tunnel."""
+        """Why there is no tunnel; empty if there is one."""
         self._answer = bytearray()
 
     def feed(self, data: bytes) -> None:

@@ -1,7 +1,7 @@
-"""Runs one side of a TLS connection in memory, and chooses the trusted certificates. Uses no socket.
+"""Runs our side of a TLS connection in memory, and chooses the trusted certificates. Uses no socket.
 
-Why not asyncio's own TLS: it cannot say how much of a request its transport still holds, nor whether a stream was ended
-by its sender (close_notify) or cut off, and it cannot resume a session, which one connection per payout needs.
+asyncio's own TLS does not say how much of a request its transport still holds, or whether a stream was ended by its
+sender (close_notify) or cut off. It also cannot resume a session, which one connection per payout needs.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from paygw_batch.language import say
 
 _READ_BYTES = 64 * 1024
 _HEADER_BYTES = 5
-"""A record of TLS begins with its type, its version and, in the last two bytes, its length."""
+"""The length of a TLS record's header: the type, the version and, in the last two bytes, the record's length."""
 
 
 def client_context(
@@ -23,9 +23,9 @@ def client_context(
 ) -> ssl.SSLContext:
     """Return a context that trusts a server only over TLS 1.2 or later, with certificate and host name verified.
 
-    Built by hand, because the usual ways read SSL_CERT_FILE, SSL_CERT_DIR and SSLKEYLOGFILE from the environment. The
-    authorities are those of `ca_bundle`, which `key` of the configuration names, or else Mozilla's, as certifi ships
-    them. `protocol` is the one that is asked for by ALPN.
+    It is built by hand, because the usual functions read SSL_CERT_FILE, SSL_CERT_DIR and SSLKEYLOGFILE from the
+    environment. The authorities are those of `ca_bundle`, or else Mozilla's, from certifi. `protocol` is requested by
+    ALPN. Raises `ConfigurationError`, naming the setting `key`, if `ca_bundle` cannot be read.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -43,10 +43,10 @@ def client_context(
 
 
 class TlsChannel:
-    """Our side of one TLS connection, between the bytes of the wire and those of the application.
+    """Our side of one TLS connection, between the encrypted bytes and those of the application.
 
-    Everything that arrives is handed in, everything that `outgoing` returns must be written. Raises `ssl.SSLError`
-    where the handshake or an encryption fails; `SSLCertVerificationError` says that the peer is not who it should be.
+    The caller passes all bytes that arrive to `handshake` or `decrypt`, and sends all bytes that `outgoing` returns.
+    Raises `ssl.SSLError` if the handshake or an encryption fails: `SSLCertVerificationError` for an untrusted peer.
     """
 
     def __init__(self, context: ssl.SSLContext, host: str, session: ssl.SSLSession | None = None) -> None:
@@ -62,7 +62,7 @@ class TlsChannel:
 
     @property
     def session(self) -> ssl.SSLSession | None:
-        """The session that a later connection to the same server may resume; None before the server sends a ticket."""
+        """The session that later connections to the same server may resume; None before the server sends a ticket."""
         session = self._side.session
         return session if session is not None and session.has_ticket else None
 
@@ -72,11 +72,11 @@ class TlsChannel:
 
     @property
     def is_inside_record(self) -> bool:
-        """Whether a record has arrived in part: its content is not known yet."""
+        """Whether only a part of a record has arrived, so that its content is not known yet."""
         return bool(self._header) or self._record_left_bytes > 0
 
     def handshake(self, arrived: bytes = b"") -> bool:
-        """Continue the handshake; return whether it is complete."""
+        """Continue the handshake with the bytes that `arrived`, and return whether it is complete."""
         if arrived:
             self._arrive(arrived)
         try:
@@ -86,13 +86,13 @@ class TlsChannel:
         return True
 
     def encrypt(self, data: bytes) -> None:
-        """Encrypt application bytes; `outgoing` then returns them."""
+        """Encrypt bytes of the application. `outgoing` then returns the result."""
         left = memoryview(data)
         while left:
             left = left[self._side.write(left) :]
 
     def decrypt(self, arrived: bytes) -> bytes:
-        """Return the application bytes that arrived, and note an end or a failure."""
+        """Return the decrypted bytes of `arrived`. Sets `ended` or `failure` if the stream ends or breaks."""
         self._arrive(arrived)
         pieces = []
         try:
@@ -122,12 +122,13 @@ class TlsChannel:
             position += step
 
     def outgoing(self) -> bytes:
-        """Return the bytes that must be written to the wire now."""
+        """Return the bytes that must be sent now."""
         return self._outgoing.read()
 
     def say_goodbye(self) -> bytes:
         """Return the bytes that end our half of the connection (close_notify)."""
-        # It waits for the peer's close_notify, or has failed before: neither matters once we close.
+        # `unwrap` also waits for the peer's close_notify, or the connection has failed before. Neither matters here,
+        # because we close it.
         with contextlib.suppress(ssl.SSLError):
             self._side.unwrap()
         return self._outgoing.read()

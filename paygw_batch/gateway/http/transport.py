@@ -1,7 +1,7 @@
 """Sends one request to the gateway at most once, and returns its reply or fault.
 
-It follows no redirect, retries nothing, keeps no cookie and reads no environment variable. The first-byte witness in
-the returned fault decides whether a payout may be tried again, never the class of an exception.
+The transport follows no redirect, retries nothing, keeps no cookie and reads no environment variable. Whether a payout
+may be tried again depends only on the first-byte witness in the returned fault, never on the class of an exception.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from ssl import SSLSession
 
 KEPT_S = 5.0
-"""How long a resolved address is used: a gateway may move during a run."""
+"""How long a resolved address is used. It is short, because a gateway may move during a run."""
 
 
 class KeptAddresses:
-    """Caches addresses, so that a run with a connection for each payout need not ask the name service each time."""
+    """Caches addresses, so that a run does not ask the name service for each connection."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[Sequence[str], float]] = {}
-        """For each host: its addresses, and when they expire by the loop's clock."""
+        """Maps each host to its addresses, and the time by the loop's clock when they expire."""
 
     async def of(self, loop: asyncio.AbstractEventLoop, host: str, port: int) -> Sequence[str]:
-        """Return the addresses of `host`, in the order the system prefers. Raises `CannotOpen` if it has none."""
+        """Return the addresses of `host`, in the order that the system prefers. Raises `CannotOpen` if it has none."""
         if _is_address(host):
             return [host]
         addresses, kept_until_s = self._found.get(host, ((), 0.0))
@@ -50,7 +50,7 @@ class KeptAddresses:
         return addresses
 
     def forget(self, host: str) -> None:
-        """Forget the addresses of `host`: none of them answered."""
+        """Forget the addresses of `host`, because none of them answered."""
         self._found.pop(host, None)
 
 
@@ -64,27 +64,27 @@ def _is_address(host: str) -> bool:
 
 
 CLOSED_WITHIN_S = 2.0
-"""How long a transport waits for cut connections: uvloop never says that one is gone which timed out as it was made."""
+"""How long `aclose` waits for cut connections. uvloop never reports the end of one that timed out while opening."""
 MAX_QUIET_S = 1.0
-"""A connection idle for longer is not used again: servers close such connections, perhaps just as we send."""
+"""A connection that was idle for longer is not used again: the server may close it just as we send."""
 
 FIRST_LISTENING_S = 0.05
-"""Silence required on the first connection before sending, on top of one round trip."""
+"""How long the first connection must be silent before we send, on top of one round trip."""
 SHORTEST_LISTENING_S = 0.001
-"""Below this, no timer is set: the kernel is only asked whether bytes have arrived."""
+"""For a shorter time no timer is set: the kernel is only asked whether bytes have arrived."""
 
 
 class PayoutTransport:
-    """Sends requests to one gateway over HTTP/1.1. Belongs to the event loop it is first used on.
+    """Sends requests to one gateway over HTTP/1.1. It belongs to the event loop in which it is first used.
 
-    A fresh connection carries one request and is closed. With reuse, a connection is kept while it is silent, and idle
-    for less than `MAX_QUIET_S`. The one used last is taken first, and a new one is made only if none is left, so that
-    there are never more than were in flight at once.
+    A fresh connection carries one request and is closed. With reuse, a connection is kept while it is silent and has
+    been idle for less than `MAX_QUIET_S`. The most recently used connection is taken first, and a new one is opened
+    only if none is left. So there are never more connections than requests in flight at once.
 
-    TLS sessions are resumed: that saves the gateway a signature for each connection, and a round trip under TLS 1.2.
-    The certificate was verified in the first handshake and is not verified again.
+    TLS sessions are resumed, which saves the gateway a signature for each connection, and a round trip under TLS 1.2.
+    The certificate is verified in the first handshake only.
 
-    Raises `ConfigurationError` when it is made with settings that cannot be used or are not safe.
+    The constructor raises `ConfigurationError` for settings that cannot be used or are not safe.
     """
 
     def __init__(self, settings: TransportSettings) -> None:
@@ -98,15 +98,15 @@ class PayoutTransport:
         self._idle: list[Connection] = []
         self._living: set[Connection] = set()
         self._answer_s: float | None = None
-        """How long the gateway's latest answer took."""
+        """How long the gateway's latest reply took, or None before the first one."""
         self._is_closed = False
 
     async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> RawReply | TransportFault:
-        """Send one payout and wait for its reply. Never raises for a reason of the network.
+        """Send one payout and wait for its reply. Problems of the network are returned as a fault, never raised.
 
-        `may_leave` is called immediately before the first byte, on any connection; if it returns False, nothing leaves.
-        If cancelled, it cuts its connection and re-raises `CancelledError`: by then a byte may have left.
-        Raises `InternalError` for a request to another place than the settings name.
+        `may_leave` is called immediately before the first byte, on any connection. If it returns False, nothing is
+        sent. If this is cancelled, it cuts the connection and raises `CancelledError` again; by then a byte may have
+        left. Raises `InternalError` if the request is not for the configured gateway.
         """
         content = payout_request(request, self._origin, close=not self._reuse)
         if self._is_closed:
@@ -159,7 +159,7 @@ class PayoutTransport:
                     await connection.gone.wait()
 
     def _take_idle(self, now_s: float) -> Connection | None:
-        """Return the most recently used connection that is still fit, and close the others that are not."""
+        """Return the most recently used connection that is still fit, and close those that are not."""
         while self._idle:
             connection = self._idle.pop()
             if now_s - connection.quiet_since_s < MAX_QUIET_S and connection.is_fit():
@@ -168,13 +168,13 @@ class PayoutTransport:
         return None
 
     def _let_go(self, connection: Connection, *, served: bool) -> None:
-        """Keep a connection that can be reused; close any other."""
+        """Keep a connection that can be reused, and close any other."""
         if not served:
             connection.abort()
             return
         if self._session is None:
             self._session = connection.session()
-        # Whether it is still fit is checked when it is taken again, because only then the answer counts.
+        # Whether the connection is still fit is checked when it is taken again, because only that answer counts.
         if self._reuse and connection.is_quiet and not self._is_closed:
             self._idle.append(connection)
             # The list begins with the connection that has been idle longest.
@@ -183,7 +183,7 @@ class PayoutTransport:
         else:
             connection.close()
 
-    # Opening: name, TCP, proxy, TLS. The request is not known here.
+    # The methods from here on open a connection (name, TCP, proxy, TLS), and know nothing of the request.
 
     async def _open(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> Connection | TransportFault:
         connection = Connection(loop, self._living)
@@ -198,7 +198,7 @@ class PayoutTransport:
             return _not_sent(FaultKind.TOTAL_TIMEOUT if is_total else connection.opening_kind, "no connection in time")
         except CannotOpen as error:
             connection.abort()
-            # The session may have caused the failure: the next try does without it.
+            # The session may have caused the failure, so the next try goes without it.
             self._session = None
             return _not_sent(error.kind, error.detail)
         except BaseException:
@@ -212,8 +212,8 @@ class PayoutTransport:
     def _listening_s(self, connection: Connection) -> float:
         """Return how long a new connection must be silent before we send on it.
 
-        The first connection is watched for long, because a run starts with it alone; later ones for a round trip, or
-        for a tenth of the gateway's last response time if that is less.
+        The first connection must be silent for longer, because a run begins with it alone. Later ones must be silent
+        for a round trip, or for a tenth of the gateway's last response time if that is less.
         """
         if self._answer_s is None:
             return connection.round_trip_s() + FIRST_LISTENING_S
@@ -234,11 +234,12 @@ class PayoutTransport:
             channel = TlsChannel(self._context, self._origin.host, self._session)
             await connection.open_tls(channel)
             if not channel.resumed:
-                # There was no session, or the gateway no longer accepts it: read the next one after this exchange.
+                # There was no session, or the gateway no longer accepts it. The next session is read after this
+                # exchange.
                 self._session = None
 
     async def _connect(self, loop: asyncio.AbstractEventLoop, connection: Connection, to: Origin) -> None:
-        """Connect to the first address of a host that answers. Raises `CannotOpen`, for the last one, if none does."""
+        """Connect to the first address of a host that answers. If none does, raises `CannotOpen` for the last one."""
         problem = CannotOpen(FaultKind.NAME_NOT_RESOLVED, "the name has no address")
         for address in await self._addresses.of(loop, to.host, to.port):
             try:

@@ -1,1 +1,1 @@
-"""Holds the private key and makes signatures with it."""
+"""Holds the private key, and makes signatures with it."""

@@ -1,6 +1,7 @@
-"""Loads RSA keys: the merchant's, which signs, and the gateway's, which verifies. All cryptography for the gateway.
+"""Loads the merchant's RSA key, which signs, and the gateway's, which verifies.
 
-Also reads the address of a key that is not in a file, `pkcs11:` (RFC 7512) or `awskms:`, and words its errors.
+All cryptography for the gateway is here. The module also reads the address of a key that is not in a file, `pkcs11:`
+(RFC 7512) or `awskms:`, and words the errors about it.
 """
 
 import base64
@@ -48,7 +49,7 @@ AWSKMS = "awskms:"
 
 @dataclass(frozen=True, slots=True)
 class TokenAddress:
-    """The address of a private key in a token, by RFC 7512. A part that is None matches anything."""
+    """The address of a private key in a token (RFC 7512). A part that is None matches any value."""
 
     uri: str
     token: str | None = None
@@ -69,13 +70,13 @@ _TEXTS = {
     "object": "label",
     "id": "key_id",
 }
-"""The attributes of RFC 7512 that are read, each with its field."""
+"""The supported attributes of RFC 7512, each with its field of `TokenAddress`."""
 _SECRET = ("pin-value", "pin-source")
 _MODULE = ("module-path", "module-name")
 
 
 def token_address(uri: str) -> TokenAddress:
-    """Read a `pkcs11:` URI. Raises `ConfigurationError` for a part that is not supported."""
+    """Return the address that a `pkcs11:` URI states. Raises `ConfigurationError` for a part that is not supported."""
     path, _, query = uri.removeprefix(PKCS11).partition("?")
     attributes = {**_attributes(uri, path, ";"), **_attributes(uri, query, "&")}
     if any(name in attributes for name in _SECRET):
@@ -103,7 +104,7 @@ def token_address(uri: str) -> TokenAddress:
 
 
 def kms_key_id(address: str) -> str:
-    """Return the key id, ARN or alias of an `awskms:` address. Raises `ConfigurationError` if there is none."""
+    """Return the key id, ARN or alias of an `awskms:` address. Raises `ConfigurationError` if it names none."""
     key_id = address.removeprefix(AWSKMS).strip()
     if not key_id or any(character.isspace() for character in key_id):
         raise ConfigurationError(
@@ -284,40 +285,40 @@ _DIGEST = SHA256()
 
 
 class KeyKind(StrEnum):
-    """Where a private key is."""
+    """The place where a private key is kept."""
 
     FILE = "file"
     PKCS11 = "pkcs11"
-    """In a token, through its vendor's PKCS#11 module."""
+    """In a token, used through the vendor's PKCS#11 module."""
     AWSKMS = "awskms"
     """In the key management service of AWS."""
 
 
 EXPIRY_WARNING_DAYS = 30
-"""People are warned from this number of days before a key expires."""
+"""The number of days before a key expires from which people are warned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Custody:
-    """Where a private key is, described for a person, and whether it can be copied."""
+    """The place of a private key, in words for a person, and whether the key can be copied."""
 
     kind: KeyKind
     place: str
     is_exportable: bool = False
     was_outside: bool = False
-    """Whether a copy may exist elsewhere: the key was created outside, or could once be exported."""
+    """Whether a copy may exist elsewhere, because the key was created outside or could once be exported."""
     expires: date | None = None
 
     def days_left(self, today: date) -> int | None:
-        """Return the number of days until the key expires, negative if it has expired; None if it never does."""
+        """Return the number of days until the key expires, negative if it has expired, or None if it never expires."""
         return None if self.expires is None else (self.expires - today).days
 
 
 @dataclass(frozen=True, slots=True)
 class Staff:
-    """The processes that sign for a run, and the number of threads in each.
+    """The number of processes that sign for a run, and of threads in each.
 
-    `is_slow`: signatures are requested one by one, just far enough ahead to keep every thread busy, each with a limit.
+    If `is_slow`, signatures are requested one by one, each with a time limit, far enough ahead to keep threads busy.
     """
 
     processes: int
@@ -342,7 +343,7 @@ class PublicHalf:
         return 4 * -(-self.bits // 24)
 
     def public_key_pem(self) -> bytes:
-        """Return the public key as PEM (SubjectPublicKeyInfo), the form that the service operator takes."""
+        """Return the public key as PEM (SubjectPublicKeyInfo), the form that the gateway's operator needs."""
         return self._key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
     def fingerprint(self) -> str:
@@ -351,7 +352,7 @@ class PublicHalf:
         return hashlib.sha256(der).hexdigest()
 
     def has_signed(self, text: str, signature: bytes) -> bool:
-        """Whether `signature` was made over `text` with the private half."""
+        """Whether `signature` is a signature of `text` by the private half."""
         try:
             self._key.verify(signature, text.encode(), _PADDING, _DIGEST)
         except InvalidSignature:
@@ -360,28 +361,28 @@ class PublicHalf:
 
 
 class SigningKey(ABC):
-    """The merchant's RSA key, wherever it is kept. It signs, and reveals nothing but its public half."""
+    """The merchant's RSA key, in a file, a token or AWS. It signs, and reveals only its public half."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def public(self) -> PublicHalf:
-        """The public half."""
+        """The public half of the key."""
 
     @property
     @abstractmethod
     def custody(self) -> Custody:
-        """Where the private half is kept."""
+        """The place where the private half is kept."""
 
     def sign(self, text: str) -> str:
-        """Return the RSASSA-PKCS1-v1_5 signature with SHA-256 of `text` as UTF-8, in base64. Raises `KeyUnusable`."""
+        """Return the signature of `text` in UTF-8: RSASSA-PKCS1-v1_5 with SHA-256, in base64. Raises `KeyUnusable`."""
         with self.at_work() as sign:
             return sign(text)
 
     @abstractmethod
     def hand_over(self) -> bytes:
-        """Return one line with everything a signing process needs; write it only to that process's standard input."""
+        """Return one line with all that a signing process needs. Write it only to that process's standard input."""
 
     @abstractmethod
     def staff(self, cores: int) -> Staff:
@@ -389,12 +390,12 @@ class SigningKey(ABC):
 
     @abstractmethod
     def at_work(self) -> AbstractContextManager[Callable[[str], str]]:
-        """Return a context with a function that signs one text at a time, valid inside. Raises `KeyUnusable`."""
+        """Return a context that yields a function, which signs one text at a time. Raises `KeyUnusable`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrivateKey(SigningKey):
-    """A key from a file, held in this process. Safe to use from many threads."""
+    """A key that was loaded from a file into this process. Safe to use from many threads."""
 
     _key: RSAPrivateKey = field(repr=False)
     place: str = field(default="", repr=False)
@@ -405,7 +406,7 @@ class PrivateKey(SigningKey):
 
     @property
     def custody(self) -> Custody:
-        """The file; anyone who can read it can copy the key."""
+        """The file of the key. Anyone who can read it can copy the key."""
         return Custody(KeyKind.FILE, self.place, is_exportable=True)
 
     @contextmanager
@@ -422,7 +423,7 @@ class PrivateKey(SigningKey):
 
 
 def public_half_of(der: bytes) -> PublicHalf | None:
-    """Return the RSA key in `der` (SubjectPublicKeyInfo); None if it is another kind of key."""
+    """Return the RSA key in `der` (SubjectPublicKeyInfo), or None if it is unreadable or another kind of key."""
     try:
         key = load_der_public_key(der)
     except (ValueError, UnsupportedAlgorithm):
@@ -445,7 +446,7 @@ def file_key_handed_over(fields: dict[str, str]) -> PrivateKey:
 
 
 class SignatureAlgorithm(StrEnum):
-    """How the gateway signs its notifications."""
+    """The algorithm with which the gateway signs its notifications."""
 
     RSA_SHA256 = "rsa-sha256"
     """RSASSA-PKCS1-v1_5 with SHA-256."""
@@ -463,7 +464,7 @@ class GatewayKey:
     algorithm: SignatureAlgorithm
 
     def has_signed(self, content: bytes, signature: bytes) -> bool:
-        """Whether `signature` was made over `content` with the private half of this key."""
+        """Whether `signature` is a signature of `content` by the private half of this key."""
         digest = SHA512() if self.algorithm is SignatureAlgorithm.RSA_SHA512 else SHA256()
         is_pss = self.algorithm is SignatureAlgorithm.RSA_PSS_SHA256
         padding = PSS(MGF1(digest), PSS.AUTO) if is_pss else PKCS1v15()
@@ -475,7 +476,7 @@ class GatewayKey:
 
 
 def gateway_key_of(pem: bytes, algorithm: SignatureAlgorithm, *, name: str) -> GatewayKey:
-    """Return the RSA public key in `pem`. Raises `ConfigurationError`, calling the key `name`."""
+    """Return the RSA public key in `pem`. Raises `ConfigurationError`, which calls the key `name`, if there is none."""
     try:
         key = load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):
@@ -500,8 +501,9 @@ def new_private_key(passphrase: bytes | None) -> bytes:
 def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     """Return the RSA key in the PEM file `path` (PKCS#1 or PKCS#8, encrypted or not).
 
-    A passphrase that is not needed is ignored. Raises `ConfigurationError` if the file is missing, open to others, not
-    an RSA private key in PEM, too short, or not decrypted by the passphrase.
+    A passphrase that is not needed is ignored. Raises `ConfigurationError` if the file is missing or other users have
+    access to it, if it is not an RSA private key in PEM, if the key is too short, or if the passphrase does not decrypt
+    it.
     """
     key = _decrypt(
         path, read_trusted(path, say("The private key {path}", path=path), Others.MAY_NOTHING), passphrase or None
@@ -538,14 +540,15 @@ _OTHER_FORMATS = (
         "openssl pkey -inform DER -in {file} -out {new}",
     ),
 )
-"""How other files with a private key begin, what they are called, and the command that makes PEM of one.
+"""The beginnings of other files with a private key, their names, and the commands that convert them to PEM.
 
-By the version in their ASN.1: 3 is a PKCS#12 file (RFC 7292), 0 a bare key; an encrypted key names its PKCS#5 scheme.
+Binary files are recognised by the version in their ASN.1: 3 is a PKCS#12 file (RFC 7292), and 0 a bare key. An
+encrypted key names its PKCS#5 scheme.
 """
 
 
 def _refuse_other_format(path: Path, content: bytes) -> None:
-    """Raise `ConfigurationError` for a private key in a format that is not read here."""
+    """Raise `ConfigurationError`, with the command that converts it, for a private key in another known format."""
     names = {"file": shlex.quote(str(path)), "new": shlex.quote(f"{path}.pem")}
     for pattern, kind, command in _OTHER_FORMATS:
         if re.search(pattern, content, re.DOTALL):
@@ -566,7 +569,7 @@ def _decrypt(path: Path, pem: bytes, passphrase: bytes | None) -> object:
     try:
         return load_pem_private_key(pem, passphrase)
     except TypeError:
-        # The library raises this if a passphrase is missing, or was given for a key that has none.
+        # The library raises TypeError if a passphrase is missing, or was given for a key without one.
         if passphrase is None:
             raise ConfigurationError(
                 say("The private key {path} is encrypted, but no passphrase is set.", path=path),

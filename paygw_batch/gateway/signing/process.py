@@ -1,8 +1,8 @@
 """Runs a signing process, which reads a key and then texts to sign from standard input until the input ends.
 
-Only `signers.SigningProcesses` starts it. The first input line identifies the key (`SigningKey.hand_over`). Groups
-follow: a line with a count, then that many lines to sign. Each group is answered with one line of base64 for each of
-its lines. If the key cannot sign, the process writes one line that begins with `!` and ends.
+Only `signers.SigningProcesses` starts it. The first line of the input identifies the key (`SigningKey.hand_over`).
+Groups follow: a line with a count, then that many lines to sign. For each line of a group, the process writes one line
+of base64. If the key cannot sign, the process writes one line that begins with `!` and ends.
 """
 
 import json
@@ -19,18 +19,18 @@ from paygw_batch.gateway.signing.key import KeyKind, KeyUnusable, SigningKey, fi
 from paygw_batch.processes import forbid_core_dumps
 
 LESS_URGENT = 19
-"""Added to the niceness: signatures are made ahead, while replies and the journal must not wait for a processor.
+"""Added to the niceness. Signatures are made ahead, while replies and the journal must not wait for a processor.
 
-Not for a slow key, which computes elsewhere and has a time limit for each signature.
+It is not added for a slow key, which computes elsewhere and has a time limit for each signature.
 """
 TROUBLE = b"!"
-"""The start of a line that is not a signature: base64 has no such character."""
+"""The start of a line that is an error. Base64 has no such character."""
 
 Sign = Callable[[str], str]
 
 
 def main() -> None:
-    """Sign until the input ends. Ignores stop signals: the run closes the input when it needs no more signatures."""
+    """Sign until the input ends. Stop signals are ignored, because the run closes the input when it is done."""
     forbid_core_dumps(for_good=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -75,7 +75,7 @@ def _sign_in_turn(source: BinaryIO, out: BinaryIO, sign: Sign) -> None:
 
 
 def _sign_at_once(source: BinaryIO, out: BinaryIO, sign: Sign, threads: int) -> None:
-    """Sign in threads, which wait for a service; write the signatures in the order of the texts."""
+    """Sign in several threads, because each waits for a service. Signatures are written in the order of the texts."""
     signatures: SimpleQueue[Future[str] | None] = SimpleQueue()
     with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as writer:
         written = writer.submit(_write, signatures, out)
@@ -87,7 +87,7 @@ def _sign_at_once(source: BinaryIO, out: BinaryIO, sign: Sign, threads: int) -> 
 
 
 def _write(signatures: SimpleQueue[Future[str] | None], out: BinaryIO) -> None:
-    """Write each signature as it arrives. The first error is the last line; the run then closes the input."""
+    """Write each signature as soon as it is made. An error is the last line, after which the run closes the input."""
     try:
         while (signed := signatures.get()) is not None:
             out.write(signed.result().encode() + b"\n")

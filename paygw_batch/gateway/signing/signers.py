@@ -1,9 +1,9 @@
 """Makes signatures during a run, in threads or processes beside the event loop.
 
-Signing is most of the cost of a payout. Threads share one interpreter with the event loop and the journal, and on a
+Signing is most of the cost of a payout. Threads share one interpreter with the event loop and the journal, and in a
 long run they all wait for each other. Processes share nothing, but take a moment to start. So a short run signs in
 threads and a long one in processes (`docs/decisions/0050-signing-processes.md`). With a key that is not in a file,
-every run signs in processes, so that a vendor's module that crashes or hangs takes no row with it.
+every run signs in processes, so that no row is lost if the vendor's module crashes or hangs.
 """
 
 import asyncio
@@ -25,20 +25,20 @@ from paygw_batch.processes import child_environment, python_command
 
 MIN_SIGNERS = 2
 MAX_SIGNERS = 8
-"""Each signer has two groups of texts signed ahead, and one event loop keeps up with only two or three signers."""
+"""More would be idle: each signer has two groups of texts ahead, and one event loop keeps only two or three busy."""
 LONG_RUN_PAYOUTS = 2_000
-"""From this many payouts on, processes are worth starting: meanwhile two threads would sign about as many."""
+"""The number of payouts from which processes are used. While they start, two threads would sign about as many."""
 _STARTING_TIMEOUT_S = 60.0
 _CLOSING_TIMEOUT_S = 5.0
 _TRIAL = "trial"
 SIGN_WITHIN_S = 20.0
-"""The time limit for one signature of a slow key. It keeps a signature younger than the engine's own limit."""
+"""The time limit for one signature of a slow key. It keeps a signature younger than the engine allows."""
 _AHEAD_OF_EACH = 4
 """The number of texts waiting for each thread of a slow key, so that it never waits for the event loop."""
 
 
 def signers_on(cores: int) -> int:
-    """Return the number of signers for a machine: all cores but one, which the event loop needs."""
+    """Return the number of signers for a machine: one for each core except one, which the event loop needs."""
     return max(MIN_SIGNERS, min(cores - 1, MAX_SIGNERS))
 
 
@@ -48,7 +48,7 @@ def usable_cores() -> int:
 
 
 class Signers(Protocol):
-    """Signs texts outside the event loop. Leaving the context ends the threads or processes that sign."""
+    """Signs texts outside the event loop. When the context ends, the threads or processes end."""
 
     async def sign(self, texts: Sequence[str]) -> Sequence[str]:
         """Return the signature of each text, in base64. Calls may overlap."""
@@ -70,14 +70,14 @@ def signers_for(key: SigningKey, payouts: int) -> Signers:
 
 
 def staff_of(key: SigningKey) -> Staff:
-    """Return the signers for a long run on this machine."""
+    """Return the number of processes and threads that sign for a long run on this machine."""
     return key.staff(signers_on(usable_cores()))
 
 
 def signed_ahead(key: SigningKey) -> int | None:
-    """Return the number of texts to request ahead of a slow key, one by one; None if the key is not slow.
+    """Return the number of texts to request ahead of a slow key, one by one, or None if the key is not slow.
 
-    More signatures would be too old by the time they leave.
+    With more texts, the last signatures would be too old when they are sent.
     """
     staff = staff_of(key)
     return (_AHEAD_OF_EACH + 1) * staff.processes * staff.threads if staff.is_slow else None
@@ -85,7 +85,7 @@ def signed_ahead(key: SigningKey) -> int | None:
 
 @asynccontextmanager
 async def signers_at_work(key: SigningKey, payouts: int, tell: Callable[[str], None]) -> AsyncIterator[Signers]:
-    """Yield the signers for a run; if processes fail to start, call `tell` and yield threads."""
+    """Yield the signers for a run. If processes for a key in a file fail to start, call `tell` and yield threads."""
     async with AsyncExitStack() as stack:
         try:
             signers = await stack.enter_async_context(signers_for(key, payouts))
@@ -98,7 +98,7 @@ async def signers_at_work(key: SigningKey, payouts: int, tell: Callable[[str], N
 
 
 class SigningThreads:
-    """Signs in threads of this process; the key releases the interpreter while it computes."""
+    """Signs in threads of this process. The key releases the interpreter's lock while it computes."""
 
     def __init__(self, key: SigningKey) -> None:
         self._key = key
@@ -119,7 +119,7 @@ class SigningThreads:
 class SigningProcesses:
     """Signs in processes (`process.py`), which end with their input, even if this process is killed.
 
-    The key reaches them through a pipe, never through an argument, a file or the environment.
+    They get the key through a pipe, never through an argument, a file or the environment.
     """
 
     def __init__(self, key: SigningKey) -> None:
@@ -132,7 +132,7 @@ class SigningProcesses:
         return [signer.process for signer in self._working]
 
     async def sign(self, texts: Sequence[str]) -> Sequence[str]:
-        """Sign (see `Signers`). Raises `SigningFailed` if a process has ended, or a slow key takes too long."""
+        """Return the signature of each text. Raises `SigningFailed` if a process ended or a slow key takes too long."""
         least_busy = min(self._working, key=attrgetter("waiting"))
         try:
             async with asyncio.timeout(SIGN_WITHIN_S if self._staff.is_slow else None):
@@ -141,7 +141,7 @@ class SigningProcesses:
             raise KeyUnusable(self._key.custody.place, KeyTrouble.SLOW, f"{SIGN_WITHIN_S:.0f}").for_run() from None
 
     async def __aenter__(self) -> Self:
-        """Start all processes and have each sign once, or start none. Raises `SigningFailed`."""
+        """Start all processes and let each sign one text. If one fails, end all. Raises `SigningFailed`."""
         try:
             for _ in range(self._staff.processes):
                 self._working.append(await self._started())
@@ -152,7 +152,7 @@ class SigningProcesses:
             if any(signer.trouble is not None for signer in self._working):
                 raise
             reason = say("it ended at once")
-            if isinstance(problem, OSError):  # also if it took too long, which has no `strerror`
+            if isinstance(problem, OSError):  # a TimeoutError is one too, without `strerror`
                 reason = say(problem.strerror) if problem.strerror else say("it took too long")
             raise SigningFailed(say("No signing process could be started: {reason}.", reason=reason)) from None
         except BaseException:
@@ -162,7 +162,7 @@ class SigningProcesses:
 
     async def _started(self) -> "_AtWork":
         loop = asyncio.get_running_loop()
-        # A vendor's module and the AWS SDK need more variables.
+        # A vendor's module and the AWS SDK need more variables than our own processes.
         environ = os.environ if self._staff.is_slow else child_environment(os.environ)
         signer = _AtWork(_process(environ), self._key.public.signature_characters + 1)
         await loop.connect_read_pipe(lambda: signer, signer.process.stdout)
@@ -177,9 +177,9 @@ class SigningProcesses:
 
 
 class _AtWork(asyncio.Protocol):
-    """A signing process and its groups of texts under way; it always has the next group before it finishes one.
+    """A signing process and the groups of texts that it has. It has the next group before it finishes one.
 
-    Groups come back in the order they were sent, including those that nobody waits for any more.
+    Signatures come back in the order of the groups, also for groups whose caller no longer waits.
     """
 
     input: asyncio.WriteTransport
@@ -193,10 +193,10 @@ class _AtWork(asyncio.Protocol):
         self._read = bytearray()
         self._has_ended = False
         self.trouble: KeyUnusable | None = None
-        """Why the key cannot sign, if the process said so."""
+        """The reason why the key cannot sign, if the process reported one."""
 
     async def sign(self, texts: Sequence[str]) -> list[str]:
-        """Send a count and the texts, one a line; wait for that many signatures, each a line of `width` bytes."""
+        """Send a count and the texts, one a line, and wait for as many signatures, each a line of `width` bytes."""
         if self._has_ended:
             raise self._failure()
         # Texts are percent-encoded (RFC 5849 section 3.4.1), so none contains a line break.
@@ -207,7 +207,7 @@ class _AtWork(asyncio.Protocol):
         return await signed
 
     def data_received(self, data: bytes) -> None:
-        """Hand out the groups that are complete."""
+        """Pass the signatures of each complete group to its caller."""
         self._read += data
         while self._groups and len(self._read) >= (size := self._groups[0][0] * self._width):
             if TROUBLE in self._read[:size]:
@@ -223,7 +223,7 @@ class _AtWork(asyncio.Protocol):
             self.connection_lost(None)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Fail every waiting caller: nothing more will arrive."""
+        """Raise the failure in every waiting caller, because no more signatures will arrive."""
         self._has_ended = True
         while self._groups:
             signed = self._groups.popleft()[1]
@@ -235,7 +235,7 @@ class _AtWork(asyncio.Protocol):
 
 
 def _ended(process: subprocess.Popen[bytes]) -> None:
-    """Wait until a process has ended; kill one that hangs."""
+    """Wait until a process has ended, and kill it if it hangs."""
     try:
         process.wait(_CLOSING_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -247,9 +247,10 @@ def _process(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     command = python_command("from paygw_batch.gateway.signing.process import main; main()")
     if command is None:
         raise FileNotFoundError(errno.ENOENT, mark("this program does not run in plain Python"))
-    # A separate process group: the terminal's interrupt is for the run, which drains and then ends them. But not a new
-    # session: Linux gives each session an equal share of the processor, and niceness counts only within one. Their
-    # error text is discarded if they cannot start: the run reports that, and signs in threads.
+    # The processes get a group of their own, because the terminal's interrupt is for the run, which finishes its rows
+    # and then ends them. They do not get a new session: Linux gives each session an equal share of the processor, and
+    # niceness counts only within one. The error text of a process that cannot start is discarded, because the run
+    # reports that and signs in threads.
     return subprocess.Popen(  # noqa: S603 (our own program, with our own arguments)
         command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0
     )
