@@ -1,5 +1,5 @@
-"""Reads sheets as exact text (`read`), holds them against the rules (`check`), writes their rows to files (`write`).
+"""Reads sheets as exact text (`read`), checks them against the rules (`check`), and writes rows to files (`write`).
 
-`read_sheet(path, options) -> Sheet`, then `validate(sheet, rules) -> Validated`; `model` describes both. A country
-whose rule has `missing_terms` validates like any other: whether something may be sent to it is the run's question.
+`read_sheet(path, options) -> Sheet` comes first, then `validate(sheet, rules) -> Validated`; `model` describes both. A
+country whose rule has `missing_terms` is validated like any other. Only a run refuses to send to it.
 """

@@ -1,4 +1,4 @@
-"""Reads amounts as exact text, computes whole minor units, and suggests a mended text."""
+"""Reads amounts as exact text, computes whole minor units, and suggests corrections of amounts."""
 
 from decimal import Context, Decimal
 
@@ -9,7 +9,7 @@ from paygw_batch.language import say
 from paygw_batch.sheet.findings import worded
 
 PLAIN = rf"^{WHOLE_PATTERN}(?:\.[0-9]+)?$"
-"""An amount with any number of decimals (`core.money`)."""
+"""The pattern of an amount with any number of decimals (`core.money`)."""
 EXPONENT = r"^[+-]?[0-9]+(?:[.,][0-9]+)?[eE][+-]?[0-9]+$"
 
 _WORDS = {
@@ -24,7 +24,7 @@ _WORDS = {
     "ZAR": "ZAR|R",
     "ZMW": "ZMW|K",
 }
-"""How people write a currency beside an amount. A currency that is not here is known by its code."""
+"""How people write a currency beside an amount. Any other currency is recognised by its code."""
 _IN_GROUPS = r"^[0-9]{1,3}(?:[\s'\x{2019}\p{Z}][0-9]{3})+(?:[.,][0-9]+)?$"
 _DATE = r"^[0-9]{1,2}[-/][A-Za-z0-9]+(?:[-/][0-9]+)?$|^[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _NEGATIVE = r"^\(.*\)$|^-|^\x{2212}"
@@ -34,9 +34,9 @@ _TWO_WAYS = r"^[1-9][0-9]{0,2}[.,][0-9]{3}$"
 _READABLE = r"^[0-9]{1,15}(\.[0-9]{1,4})?$"
 
 SAFE_DIGITS = 15
-"""The digits of a number that spreadsheets and 64-bit floats keep. Those after them are noise of computing."""
+"""The digits of a number that spreadsheets and 64-bit floats keep. The digits after them are rounding noise."""
 WHOLE_DIGITS_WITH_CENTS = 12
-"""Of a longer whole part, the safe digits leave too few decimals to tell noise from money."""
+"""With more whole digits, too few safe digits are left for decimals, and noise could be money."""
 _AT_SAFE_DIGITS = Context(prec=SAFE_DIGITS)
 
 
@@ -48,13 +48,13 @@ def at_safe_digits(number: Decimal) -> str | None:
 
 
 def without_noise(amounts: pl.Series) -> pl.Series:
-    """Return plain amounts at their safe digits; as they are if those are not an amount of any currency."""
+    """Return plain amounts rounded to their safe digits. A value stays as it is if the result cannot be an amount."""
     rounded = pl.Series([at_safe_digits(Decimal(text)) for text in amounts], dtype=pl.String)
     return rounded.zip_with(rounded.str.contains(_READABLE).fill_null(value=False), amounts)
 
 
 def rounded_amount(column: str, minor_units: int) -> pl.Expr:
-    """Return an amount with too many decimals, rounded half up; null if nothing is left, or it could mean thousands."""
+    """Return an amount with too many decimals, rounded half up; null if nothing is left or it could mean thousands."""
     text = pl.col(column)
     parts = text.str.extract_groups(rf"^([0-9]+)\.([0-9]{{{minor_units}}})([0-9])[0-9]*$").struct
     minor = pl.concat_str(parts.field("1"), parts.field("2")).cast(pl.Int64, strict=False)
@@ -70,26 +70,26 @@ def with_decimals(minor_units: int) -> str:
 
 
 def amount_value(column: str, minor_units: int) -> pl.Expr:
-    """Return the exact value of a right amount, as Decimal. Elsewhere it means nothing."""
+    """Return the exact value of a right amount, as Decimal. For any other text the result means nothing."""
     return pl.col(column).cast(pl.Decimal(38, minor_units), strict=False)
 
 
 def minor_value(column: str, minor_units: int) -> pl.Expr:
-    """Return a right amount in whole minor units, Int64 and exact."""
+    """Return a right amount in whole minor units, as an exact Int64."""
     factor: int = 10**minor_units
     return (amount_value(column, minor_units) * factor).cast(pl.Int64)
 
 
 def readable_amount(column: str) -> pl.Expr:
-    """Return the exact value (four decimals) of each text that reads as an amount, for totals; null elsewhere."""
+    """Return the exact value (four decimals) of each text that reads as an amount, for totals; null for other texts."""
     text = pl.col(column)
     return pl.when(text.str.contains(_READABLE)).then(text).cast(pl.Decimal(38, 4))
 
 
 def _bare_amount(text: pl.Expr, currency: str | None) -> pl.Expr:
-    """Return an amount without the word of its currency, `/=`, and blanks between groups of digits.
+    """Return an amount without the word of its currency, a trailing `/=`, and blanks between groups of digits.
 
-    Any other letter or sign stays: `15x`, `O15` and `2x1500` are damaged, and nothing is proposed from them.
+    Any other letter or sign stays: `15x`, `O15` and `2x1500` are damaged, and no correction is suggested for them.
     """
     bare = text.str.replace(r"\s*/[=-]$", "")
     if currency is not None:
@@ -101,10 +101,11 @@ def _bare_amount(text: pl.Expr, currency: str | None) -> pl.Expr:
 
 
 def amount_correction(column: str, currency: str | None, decimals: int | None = None, sign: str = "") -> pl.Expr:
-    """Return the one amount that a text means which is not plain digits; null if it means none, or two.
+    """Return the amount that a text means if it is not plain digits, or null if it means none or several.
 
-    `decimals` are those that an amount may have; of more, only zeros are cut: 1,500.00 is 1500 if there are none.
-    `sign` (`comma` or `point`) is the one before decimals if a person has said so: 1.500 then has one meaning.
+    `decimals` is the number of decimals that an amount may have. Further decimals are cut only if they are zeros:
+    without decimals, 1,500.00 is 1500. `sign` (`comma` or `point`) is the decimal sign if a person has named it: then
+    1.500 has one meaning.
     """
     text = pl.col(column)
     core = _bare_amount(text, currency)
@@ -128,12 +129,12 @@ def amount_correction(column: str, currency: str | None, decimals: int | None = 
 
 
 def is_own_currency(word: str, currency: str) -> bool:
-    """Whether people write a word beside amounts in a currency."""
+    """Whether `word` is a way to write `currency` beside an amount."""
     return bool(pl.Series([word]).str.contains(rf"(?i)^(?:{_WORDS.get(currency, currency)})\.?$").any())
 
 
 def amount_advice(column: str, currency: str | None, decimals: int | None = None) -> pl.Expr:
-    """Return the rest of the sentence about an amount that is not plain digits: its mistake, and the mended text."""
+    """Return the end of the sentence about an amount that is not plain digits: the mistake, and the corrected text."""
     text = pl.col(column)
     core = _bare_amount(text, currency)
     correction = amount_correction(column, currency, decimals)

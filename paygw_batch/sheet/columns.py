@@ -1,4 +1,4 @@
-"""The columns a sheet may have (section 3 of the interface), and the names that are ours and never a sender's."""
+"""Names the columns that a sheet may have (section 3 of the interface), and the columns that only our files have."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -8,17 +8,17 @@ from paygw_batch.language import mark, say
 
 
 def known_columns() -> tuple[str, ...]:
-    """Return every column that has a meaning here, in the order in which a row's defects are listed."""
+    """Return every known column, in the order in which a row's defects are listed."""
     return tuple(sheet_columns().cleanings)
 
 
 def columns_of_operation(operation: str) -> tuple[str, ...]:
-    """Return the columns that sheets of `operation` may have; those of another operation are unknown in them."""
+    """Return the columns that sheets of `operation` may have. The columns of another operation are unknown in them."""
     return sheet_columns().of_operation[operation]
 
 
 def reconciled_columns(operation: str) -> tuple[str, ...]:
-    """Return the fields of the forms that the reconciliation shows under their own names, behind its own columns."""
+    """Return the fields of the forms that the reconciliation shows under their own names, after its own columns."""
     return tuple(name for name in sheet_columns().reconciled[operation] if name not in RECONCILED_OF[operation])
 
 
@@ -26,7 +26,7 @@ PAYMENT_COLUMNS = (
     *("client_orderid", "country", "currency", "amount"),
     *("account_name", "account_number", "phone", "purpose"),
 )
-"""What the reconciliation shows of the payment of a row."""
+"""The columns in which the reconciliation shows the payment of a row."""
 RECONCILIATION_COLUMNS = (
     "row",
     *PAYMENT_COLUMNS,
@@ -41,23 +41,23 @@ RECONCILIATION_COLUMNS = (
     "first_sent_at",
     "updated_at",
 )
-"""The columns every reconciliation file starts with; the sheet's unknown columns follow."""
+"""The columns with which every reconciliation file starts. The sheet's unknown columns follow."""
 
 ALWAYS_NEEDED = ("country", "amount")
 """The columns without which no row of any country can be understood."""
 
 QUESTION_COLUMNS = ("order_id", "amount", "currency", "country", "sent_at", "http_status", "what_we_saw", "answer")
-"""The columns of the questions to the gateway's support."""
+"""The columns of the file of questions to the gateway's support."""
 
 REJECTS_COLUMNS = ("row", "problems")
 """The two columns that a rejects file has beside the sender's own. A sheet that has both is a mended rejects file."""
 
 HELP_TITLE = mark("How to fill in this sheet")
 PROBLEMS_TITLE = mark("Problems in this workbook")
-"""The first cell of every worksheet that we write, in the language of its maker."""
+"""The first cell of each worksheet of problems that we write, in the language of the person for whom we write it."""
 
 CUSTOMER_URL = "customer_url"
-"""Where the customer of a collection goes to pay: a column of its reconciliation."""
+"""The address at which the customer of a collection pays: a column of the collection's reconciliation."""
 RECONCILED_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"payout": RECONCILIATION_COLUMNS, "payin": (*RECONCILIATION_COLUMNS, CUSTOMER_URL)}
 )
@@ -65,7 +65,7 @@ RECONCILED_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 CONTROL = r"[\x00-\x08\x0a-\x1f\x7f-\x{9f}\x{2028}\x{2029}]"
-"""Control characters and line breaks of every kind, but not the tab: nothing that belongs inside a field."""
+"""Control characters and line breaks of every kind except the tab. None of them belongs inside a field."""
 
 
 def label_of(column: str) -> str:

@@ -1,4 +1,4 @@
-"""Holds the defects, or the warnings, of a sheet: counted, the first of them made, and all of them when asked for."""
+"""Holds the defects or the warnings of a sheet: their counts, the first findings, and all findings on demand."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ DEFECT_SCHEMA: Mapping[str, pl.DataType] = {
 }
 """The columns of every frame of defects or warnings.
 
-`message` is for people, and nothing reads it. `correction` is the one text that would be right: "" empties the cell,
-null says that there is none.
+`message` is for people, and no program reads it. `correction` is the only text that would be right. An empty correction
+empties the cell, and null says that there is no correction.
 """
 
 _SHARED = pl.QueryOptFlags.none().update(comm_subexpr_elim=True)
@@ -30,7 +30,7 @@ _SHARED = pl.QueryOptFlags.none().update(comm_subexpr_elim=True)
 NO_CORRECTION = pl.lit(None, dtype=pl.String)
 
 SHOWN_CHARACTERS = 60
-"""Values are cut to this length where they are shown."""
+"""Values that are shown are cut at this length."""
 
 
 def no_defects() -> pl.DataFrame:
@@ -38,7 +38,7 @@ def no_defects() -> pl.DataFrame:
 
 
 def as_defects(lines: Iterable[tuple[int, str, str | None, str, str]]) -> pl.DataFrame:
-    """Return a frame of defects or warnings without a correction, from lines in the order of `DEFECT_SCHEMA`."""
+    """Return a frame of defects or warnings without corrections, from lines in the order of `DEFECT_SCHEMA`."""
     schema = {name: dtype for name, dtype in DEFECT_SCHEMA.items() if name != "correction"}
     return pl.DataFrame(list(lines), schema=schema, orient="row").with_columns(correction=NO_CORRECTION)
 
@@ -51,11 +51,11 @@ def defects_of(
     value: pl.Expr | None = None,
     correction: pl.Expr = NO_CORRECTION,
 ) -> pl.DataFrame:
-    """Return one defect or warning for each of `rows`; its value is that of the column, unless `value` is another."""
+    """Return one defect or warning for each of `rows`. Its value is the column's value, unless `value` is given."""
     if not rows.height:
         return no_defects()
     text = shown(column) if value is None else value
-    # Some sentences ask the same of a value many times: lazily, what they share is done once.
+    # Some sentences use an expression many times. A lazy frame computes it once.
     findings = rows.lazy().select(
         "row", column=pl.lit(column), value=text, code=pl.lit(code), message=message, correction=correction
     )
@@ -63,9 +63,10 @@ def defects_of(
 
 
 def worded(template: str, /, **parts: pl.Expr | str | int) -> pl.Expr:
-    """Return a sentence in the chosen language whose `{name}` are filled row by row; text and numbers are constants.
+    """Return a sentence in the chosen language.
 
-    The template is translated here, once for all rows.
+    Each `{name}` in it is filled row by row; texts and numbers are constants. The template is translated here, once for
+    all rows.
     """
     pieces: list[pl.Expr] = []
     for text, name, _, _ in Formatter().parse(say(template)):
@@ -88,7 +89,7 @@ def shown(column: str) -> pl.Expr:
 
 
 class BuiltOnUse:
-    """Builds a frame on first use. `validate` never builds most of them."""
+    """Builds a frame on first use, because `validate` never needs most frames."""
 
     def __init__(self, make: Callable[[], pl.DataFrame]) -> None:
         self._make = make
@@ -99,21 +100,22 @@ class BuiltOnUse:
 
 
 LISTED = 1000
-"""The number of first findings at hand."""
+"""The number of findings, from the first on, that `Findings.few` has."""
 EXAMPLES = 3
-"""The number of findings of each code at hand."""
+"""The number of findings of each code that `Findings.few` has."""
 
 KIND_SCHEMA = {"code": pl.String(), "count": pl.UInt32(), "is_of_rows": pl.Boolean()}
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The defects, or the warnings, of a sheet (`DEFECT_SCHEMA`), ordered by row.
+    """The defects or the warnings of a sheet (`DEFECT_SCHEMA`), ordered by row.
 
-    - `counts`: the number of each code (`KIND_SCHEMA`), and whether any is of a row, not of the whole sheet.
-    - `rows`: the numbers of the rows that have any.
-    - `few`: the first `LISTED` of all, and the first `EXAMPLES` of each code, made when they are asked for.
-    - `every`: all of them. Of a large sheet, this goes through the sheet once more.
+    - `counts`: the number of findings of each code (`KIND_SCHEMA`), and whether any is about a row, not the whole
+      sheet.
+    - `rows`: the numbers of the rows with a finding.
+    - `few`: the first `LISTED` findings, and the first `EXAMPLES` of each code, computed on first use.
+    - `every`: all findings. For a large sheet, this judges the sheet once more.
     """
 
     counts: pl.DataFrame
@@ -133,11 +135,11 @@ class Findings:
 
     @property
     def first(self) -> pl.DataFrame:
-        """The first `LISTED` of all."""
+        """The first `LISTED` findings."""
         return self.few.frame.head(LISTED)
 
     def kinds(self) -> pl.DataFrame:
-        """Return `counts`, frequent codes first, and those that are as frequent as they first occur."""
+        """Return `counts` with frequent codes first. Equally frequent codes are in the order in which they occur."""
         occurring = self.few.frame.select(pl.col("code").unique(maintain_order=True))
         ordered = occurring.join(self.counts, on="code", how="left", maintain_order="left")
         return ordered.sort("count", descending=True, maintain_order=True)
@@ -146,11 +148,11 @@ class Findings:
         return self.few.frame.filter(pl.col("code") == code).head(EXAMPLES)
 
     def joined(self, further: pl.DataFrame, *, first: bool = False) -> "Findings":
-        """Return these and further ones, which come behind these of the same value, or `first`."""
+        """Return these and `further` findings. Within one value, the further ones come last, or `first`."""
         return self._with(further, lambda own: in_order(pl.concat([further, own] if first else [own, further])))
 
     def after(self, of_sheet: pl.DataFrame) -> "Findings":
-        """Return these behind those of the whole sheet."""
+        """Return these findings after those of the whole sheet."""
         return self._with(of_sheet, lambda own: pl.concat([of_sheet, own]))
 
     def _with(self, further: pl.DataFrame, put: Callable[[pl.DataFrame], pl.DataFrame]) -> "Findings":
@@ -193,7 +195,7 @@ def in_order(findings: pl.DataFrame) -> pl.DataFrame:
 
 
 def ranges_of(rows: Iterable[int]) -> str:
-    """Return rows, in order, as ranges: `2-31 40`."""
+    """Return the numbers of rows, which are in order, as ranges: `2-31 40`."""
     ranges: list[list[int]] = []
     for row in rows:
         if ranges and ranges[-1][1] == row - 1:
@@ -215,14 +217,14 @@ def told_once(message: str, rows: pl.Series) -> str:
 
 
 def listed(findings: Findings, headings: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the first defects or warnings as the JSON summary has them.
+    """Return the first defects or warnings as they are in the JSON summary.
 
-    `headings` are the sheet's: a column -> the sender's own heading.
+    `headings` maps each column of the sheet to the sender's own heading.
     """
     lines = findings.first.select("row", "column", "value", "code", "message").to_dicts()
     return [{**line, "heading": headings.get(line["column"], line["column"])} for line in lines]
 
 
 def warnings_told(warnings: Findings, headings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the members of the JSON summary about warnings: the number of rows, and the first warnings."""
+    """Return the members of the JSON summary that are about warnings: the number of rows, and the first warnings."""
     return {"warnings": warnings.rows.len(), "warning_list": listed(warnings, headings)}

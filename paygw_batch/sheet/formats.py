@@ -1,6 +1,7 @@
-"""The formats in which tables are written, by the ending of a file's name. A new one is an entry of `FORMATS`.
+"""Defines the formats in which tables are written.
 
-No library is loaded before a table is written: every command asks here which files it may overwrite.
+The ending of a file's name chooses one; each is an entry of `FORMATS`. A format's library is loaded only when a table
+is written, because every command asks here which files it may overwrite.
 """
 
 import importlib.util
@@ -23,17 +24,18 @@ if TYPE_CHECKING:
 
 _HEAD_BYTES = 64 * 1024
 _MAX_STRINGS_BYTES = 64 * 1024 * 1024
-"""How much of a workbook's strings is looked through for ours."""
+"""The number of bytes of a workbook's strings in which we look for ours."""
 _FOOTER_BYTES = 8
-"""The length of the end of a Parquet file: the size of its metadata, and a mark."""
+"""The length of the end of a Parquet file, which has the size of the metadata and a mark."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFormat:
-    """A format of tables. `write` gets a frame in pieces; `recognise` knows our own files by their first columns.
+    """A format of tables.
 
-    `is_readable`: sheets have it too, so that a person can send the file back. `is_guarded`: a spreadsheet would take
-    some of its texts for formulas.
+    `write` gets a frame in pieces. `recognise` finds out by the first columns whether a file is ours. `is_readable`: a
+    sheet can have this format, so a person can send the file back. `is_guarded`: texts that a spreadsheet would take
+    for formulas are guarded.
     """
 
     ending: str
@@ -43,7 +45,7 @@ class TableFormat:
     is_guarded: bool = False
     max_rows: int | None = None
     library: str = ""
-    """What writes it, of the extra `excel`."""
+    """The library that writes the format, if the extra `excel` installs it."""
 
 
 def table_format(path: Path, *, is_read_again: bool = False) -> TableFormat:
@@ -65,7 +67,7 @@ def table_format(path: Path, *, is_read_again: bool = False) -> TableFormat:
 
 
 def workbook_options() -> dict[str, Any]:
-    """Return the options of every workbook: text stays text, and no payee's data is in temporary files."""
+    """Return the options of every workbook. Text stays text, and no temporary file contains payees' data."""
     return {"strings_to_formulas": False, "strings_to_numbers": False, "strings_to_urls": False, "in_memory": True}
 
 
@@ -93,7 +95,7 @@ def _write_parquet(pieces: "Iterable[DataFrame]", file: IO[bytes]) -> None:
     try:
         register_io_source(source, schema=first.schema).sink_parquet(file)
     finally:
-        if raised:  # polars raises another class for it
+        if raised:  # polars raised another class in place of this error
             raise raised[0] from None
 
 
@@ -107,14 +109,14 @@ def _write_workbook(pieces: "Iterable[DataFrame]", file: IO[bytes]) -> None:
 
 
 def _has_heading(path: Path, names: Sequence[str]) -> bool:
-    """Whether a table of text starts with these columns, even after a spreadsheet has saved it again."""
+    """Whether a text table starts with these columns, even after a spreadsheet has saved it again."""
     line = head_of(path, _HEAD_BYTES).decode("utf-8-sig", "replace").partition("\n")[0].rstrip("\r")
     tables = ([cell.strip().strip('"') for cell in line.split(delimiter)] for delimiter in ",;\t")
     return any(cells[: len(names)] == [*names] for cells in tables)
 
 
 def _has_parquet_columns(path: Path, names: Sequence[str]) -> bool:
-    """Whether the metadata of a Parquet file names these columns, in this order. Nothing is decoded."""
+    """Whether the metadata of a Parquet file names these columns, in this order. No row is decoded."""
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
@@ -135,7 +137,7 @@ def _has_cells(path: Path, names: Sequence[str]) -> bool:
 
 
 def has_strings(path: Path, texts: Sequence[str]) -> bool:
-    """Whether the cells of a workbook hold all these texts, in the table of shared ones or in the cells."""
+    """Whether a workbook contains all these texts, in the table of shared strings or in its cells."""
     missing, remaining = {text.encode() for text in texts}, _MAX_STRINGS_BYTES
     try:
         with zipfile.ZipFile(path) as archive:
@@ -155,4 +157,4 @@ FORMATS = (
     TableFormat(".parquet", _write_parquet, _has_parquet_columns),
     TableFormat(".xlsx", _write_workbook, _has_cells, max_rows=1_048_575, library="xlsxwriter"),
 )
-"""Every format. A worksheet has one row more, for the headings."""
+"""All formats. A worksheet has one row more than `max_rows`, for the headings."""

@@ -1,4 +1,4 @@
-"""Makes instructions of valid rows: the fields of a request, order ids, the batch id, and columns for the journal.
+"""Makes instructions from valid rows: the fields of a request, order ids, the batch id, and columns for the journal.
 
 No Python object is made for a row before it is stored.
 """
@@ -41,23 +41,23 @@ INSTRUCTION_COLUMNS = (
 )
 """The columns of `journal.values.NewInstruction`, in its order."""
 SHOWN_COLUMNS = ("account_name", "account_number", "phone")
-"""Columns that the reconciliation shows in another form, or from other columns, than the sheet's."""
+"""Columns that the reconciliation shows in another form than the sheet, or fills from other columns."""
 WIRE_COLUMNS = ("minor", "form", "content", "own_fields")
-"""Columns that the country makes of a valid row, beside `SHOWN_COLUMNS`."""
+"""The columns that the country's rules compute for a valid row, beside `SHOWN_COLUMNS`."""
 
 _MINOR_DIGITS = 19
-"""The most that 64 bits hold."""
+"""The maximum number of digits in 64 bits."""
 _FORM_LETTERS = 12
 _MINOR_AT = len("KE KES ")
 _HEAD_LETTERS = len("KE KES  ") + _MINOR_DIGITS + _FORM_LETTERS
-"""The head of every content has the same length, so that the fields always start at the same place."""
+"""The length of the head of a content. It is fixed, so the fields always start at the same place."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownColumn:
-    """One of `SHOWN_COLUMNS` of valid, prepared rows.
+    """One of `SHOWN_COLUMNS`, for valid rows with cleaned values.
 
-    `text` is made for all rows; if `is_plain` does not hold, `other` is used instead (None: everywhere plain).
+    `text` is computed for all rows. Where `is_plain` is false, `other` replaces it (None: `text` is right everywhere).
     """
 
     name: str
@@ -67,12 +67,12 @@ class ShownColumn:
 
 
 def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
-    """Return `SHOWN_COLUMNS` of valid, prepared rows of one country: as they are sent."""
+    """Return `SHOWN_COLUMNS` for valid, cleaned rows of one country, with their values as sent."""
     fields = {field.name: field for field in _own_fields(rule, form)}
     columns = []
     for name, sources in _sources(form).items():
         values = [_value(rule, fields[source]) for source in sources if source in fields]
-        # A field of that very name says it better, if the country has one.
+        # If the country has a field of exactly this name, that field is used instead.
         field = fields.get(name)
         if field is not None and field.kind in NUMBER_KINDS:
             number = PhoneColumn.of(rule, name, field.kind)
@@ -83,12 +83,12 @@ def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
 
 
 def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
-    """Return the expressions that turn valid, prepared rows of one country into the fields of a request.
+    """Return the expressions that turn valid, cleaned rows of one country into the fields of a request.
 
-    Result: `row` (UInt32) and `WIRE_COLUMNS` (`minor` Int64, the rest String). `content` has each decision of a person:
-    country, currency, amount, form, its fields. A value that the configuration fills in is not a decision about the
-    payment: an order's content does not depend on today's configuration. `own_fields` is null if the same fields are
-    sent: `_fields` cuts them out of the content.
+    The result has `row` (UInt32) and `WIRE_COLUMNS` (`minor` Int64, the rest String). `content` contains every decision
+    of a person: country, currency, amount, form and the fields of the form. A value that the configuration fills in is
+    no decision about the payment, so the content does not depend on today's configuration. `own_fields` is null if
+    exactly the fields in the content are sent; then `_fields` cuts them out of it.
     """
     fields, minor = _own_fields(rule, form), minor_value("amount", rule.minor_units)
     head = (f"{rule.code} {rule.currency} ", f" {form.name:<{_FORM_LETTERS}}")
@@ -105,7 +105,7 @@ def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
 
 
 def _own_fields(rule: CountryRule, form: Form) -> list[FormField]:
-    """Return the fields that an instruction holds: a purpose only if a row may choose one."""
+    """Return the fields that an instruction holds. The purpose is one of them only if a row may choose it."""
     return [
         field
         for field in form.fields
@@ -125,16 +125,16 @@ def _value(rule: CountryRule, field: FormField) -> pl.Expr:
 
 
 def _fields(wire: pl.DataFrame) -> pl.Series:
-    """Return the fields that are sent. As slices of the content they share its memory, which is most of a batch's."""
+    """Return the fields that are sent: slices of the content that share its memory, which is most of a batch's."""
     fields, own_fields = wire["content"].str.slice(_HEAD_LETTERS), wire["own_fields"]
     at = own_fields.is_not_null().arg_true()
     return (fields.scatter(at, own_fields.gather(at)) if at.len() else fields).alias("fields")
 
 
 def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: bool) -> list[pl.Expr]:
-    """Return the pieces of a JSON object of strings, with the fields that have a value, or a default."""
+    """Return the pieces of a JSON object of texts, with the fields that have a value or a default."""
     members = [_json_member(rule, field, with_default=with_defaults) for field in fields]
-    if all(always for _, always in members):  # one concatenation, and no copy of a copy
+    if all(always for _, always in members):  # a single concatenation copies each text only once
         pieces_and_commas = [piece for pieces, _ in members for piece in (pl.lit(","), *pieces)]
         return [pl.lit("{"), *pieces_and_commas[1:], pl.lit("}")]
     joined = pl.concat_str(*(pl.concat_str(pieces) for pieces, _ in members), separator=",", ignore_nulls=True)
@@ -142,19 +142,19 @@ def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: b
 
 
 def _json_member(rule: CountryRule, field: FormField, *, with_default: bool) -> tuple[list[pl.Expr], bool]:
-    """Return the pieces of one member of a JSON object, and whether every row has it; null if a row does not."""
+    """Return the pieces of one member of a JSON object (null in rows without it), and whether every row has it."""
     value = _value(rule, field)
     is_needed = field.name in rule.required and field.name not in rule.defaults
     always = field.kind is FieldKind.COUNTRY or (is_needed and field.kind is not FieldKind.PURPOSE)
     if with_default and field.name in rule.defaults:
         value, always = value.fill_null(pl.lit(rule.defaults[field.name])), True
-    if KINDS[field.kind].checking is Checking.TEXT:  # all others have neither quotation marks nor backslashes
+    if KINDS[field.kind].checking is Checking.TEXT:  # only texts can have quotation marks or backslashes
         value = value.str.replace_all(r'(["\\])', r"\${1}")
     return [pl.lit(f'"{field.name}":"'), value, pl.lit('"')], always
 
 
 def _sources(form: Form | None) -> Mapping[str, tuple[str, ...]]:
-    """Return the fields that fill each of `SHOWN_COLUMNS`: as the form says, else the one of its name."""
+    """Return the fields that fill each of `SHOWN_COLUMNS`: those that the form states, or the field of that name."""
     if form is None:
         return {name: (name,) for name in SHOWN_COLUMNS}
     names = {field.name for field in form.fields}
@@ -168,7 +168,7 @@ def _joined(values: list[pl.Expr]) -> pl.Expr:
 
 
 def shown_as_written(rule: CountryRule | None) -> list[pl.Expr]:
-    """Return the expressions for `SHOWN_COLUMNS` of rows that are not valid: the sheet's own text."""
+    """Return the expressions for `SHOWN_COLUMNS` of invalid rows: the sheet's own text."""
     columns = []
     for name, sources in _sources(rule.form if rule is not None else None).items():
         text = _joined([pl.col(source) for source in sources])
@@ -177,7 +177,7 @@ def shown_as_written(rule: CountryRule | None) -> list[pl.Expr]:
 
 
 def instructions_of(lines: pl.DataFrame, wire: pl.DataFrame) -> pl.DataFrame:
-    """Return the instructions of the valid `lines` (as in `Validated.rows`), whose `WIRE_COLUMNS` are `wire`'s rows."""
+    """Return the instructions of the valid `lines` (as in `Validated.rows`). `wire` has their `WIRE_COLUMNS`."""
     valid = lines.filter("valid") if not lines["valid"].all() else lines
     if not valid["row"].equals(wire["row"]):
         raise InternalError("the rows on the wire are not the valid rows")
@@ -194,7 +194,7 @@ def instructions_of(lines: pl.DataFrame, wire: pl.DataFrame) -> pl.DataFrame:
 
 
 def payee_of(valid: pl.DataFrame) -> pl.Series:
-    """Return the `payee` of valid lines: the account, or the phone of a form that has no account."""
+    """Return the `payee` of valid lines: the account, or the phone if the form has no account."""
     account = valid["account_number"]
     payee = account.zip_with(account.is_not_null(), valid["phone"]) if account.null_count() else account
     return payee.alias("payee")
@@ -204,10 +204,10 @@ _REFERENCE = r"^[\x21-\x7e](?:[\x20-\x7e]{0,88}[\x21-\x7e])?$"
 
 
 def payees_of(instructions: pl.DataFrame, staff_number: pl.Series | None) -> pl.DataFrame:
-    """Return who each instruction pays: `row`, `payee`, and the `content` digest by which two of one payee are ordered.
+    """Return whom each instruction pays: `row`, `payee`, and the digest `content` that orders one payee's payments.
 
-    A payee is a staff number, or without one an account in a country. The digest is a part of SHA-256, because polars'
-    own hashes are not the same in every version.
+    A payee is a staff number, or else an account in a country. The digest is a part of a SHA-256, because polars' own
+    hashes differ between its versions.
     """
     account = pl.format("{} {}", "country", "payee")
     payee = instructions.select("row", payee=account)
@@ -219,11 +219,11 @@ def payees_of(instructions: pl.DataFrame, staff_number: pl.Series | None) -> pl.
 
 
 def derived_ids(paid: pl.DataFrame, reference: str) -> pl.DataFrame:
-    """Return an order id for every row of `payees_of`: `REFERENCE-PAYEE-N`, as `row`, `client_orderid`.
+    """Return an order id `REFERENCE-PAYEE-N` for every row of `payees_of`, in the columns `row` and `client_orderid`.
 
-    N counts the payments to one payee, in an order that no other row and no place in the sheet changes: editing, adding
-    or moving rows of other payees changes no id. Raises `UsageError` for a reference that is not 1 to 90 printable
-    ASCII characters.
+    N counts the payments to one payee. Their order does not depend on other rows or on places in the sheet, so editing,
+    adding or moving rows of other payees changes no id. Raises `UsageError` for a reference that is not 1 to 90
+    printable ASCII characters.
     """
     if not pl.Series([reference]).str.contains(_REFERENCE).item():
         raise UsageError(
@@ -260,12 +260,12 @@ class _HashedText(io.RawIOBase):
 
 
 class BatchDigest:
-    """Computes 16 hex digits from a sheet's content and its operation.
+    """Computes the batch id, 16 hex digits, from a sheet's content and its operation.
 
-    Counted in: row numbers, validity, order ids, every text and the names of `unknown` columns, and the operation, so
-    that a batch of collections never has the id of one of payouts. Not counted: a purpose that the configuration fills
-    in, our own sentences, the file's name and format, the order of known columns, and those that hold nothing (`held`:
-    the columns of which some row has a value).
+    The id depends on row numbers, validity, order ids, every text, the names of `unknown` columns, and the operation,
+    so that a batch of collections never has the id of a batch of payouts. The id does not depend on a purpose that the
+    configuration fills in, our own sentences, the file's name and format, the order of known columns, or empty columns
+    (`held` has the columns with a value in some row).
     """
 
     def __init__(self, operation: str, unknown: Collection[str], held: Collection[str]) -> None:
@@ -279,13 +279,13 @@ class BatchDigest:
         self._text = cast("IO[bytes]", _HashedText(self._digest))
 
     def add(self, lines: pl.DataFrame, raw: pl.DataFrame) -> None:
-        """Count in the next rows: `lines` (`LINE_COLUMNS`), and the same rows as the sheet has them."""
+        """Add the next rows to the digest: `lines` (`LINE_COLUMNS`), and the same rows as received."""
         content = lines.select(self._lines).hstack(raw.select(self._raw).get_columns())
         content.write_csv(self._text, include_header=False, separator="\x1f", quote_style="never")
 
     @property
     def batch(self) -> str:
-        """The id of the batch, when all rows are counted in."""
+        """The id of the batch, once all rows are added."""
         return self._digest.hexdigest()[:_DIGITS]
 
 
@@ -298,18 +298,20 @@ _CANONICAL = (
 _FIELD = "[a-z0-9_]"
 _TO_A_PAYEE = rf'"{_FIELD}*(?:{"|".join(NAMES_A_PAYEE)})":"'
 _OTHER_FIELD = rf'"{_FIELD}+":"(?:[^"\\]|\\.)*"'
-"""In the JSON of fields: the name of one that names a payee, and then one of the others, whole. No quotation mark in a
-value is followed by a colon and another one: each of them has a backslash before it."""
+"""In the JSON of fields, the name of a field that names a payee, and any other field as a whole.
+
+No quotation mark in a value is followed by a colon and another quotation mark, because each has a backslash before it.
+"""
 _ROWS_AT_ONCE = 10_000
-"""The number of texts in memory at a time."""
+"""The number of rows whose texts are in memory at a time."""
 
 
 _END = "\0\n\0"
-"""Ends a text. A value that is a line break alone would look the same: the digest counts texts and values."""
+"""Ends a text. A value that is a single line break would look the same, so the digest counts texts and values."""
 
 
 class InstructionColumns:
-    """Some rows of `Validated.instructions`, as the journal's `NewInstructions`."""
+    """Rows of `Validated.instructions` in the form of the journal's `NewInstructions`."""
 
     def __init__(self, frame: pl.DataFrame) -> None:
         self._frame = frame
@@ -318,20 +320,20 @@ class InstructionColumns:
         return self._frame.height
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield each as a tuple of the values of a `NewInstruction`."""
+        """Yield each instruction as a tuple of the values of a `NewInstruction`."""
         return self._frame.iter_rows()
 
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
-        """Yield their canonical texts one by one, NUL between the values; they are numbered from `first`."""
+        """Yield the canonical text of each instruction, numbered from `first`, with NUL between the values."""
         replaces = pl.col("row").replace_strict(replaced, default=None, return_dtype=pl.Int64).cast(pl.String)
         for rows in self._frame.iter_slices(_ROWS_AT_ONCE):
             texts = rows.with_columns(
-                # Not `pl.len()`: polars counts in 32 bits, and a sum with it wraps at 4,294,967,296.
+                # `pl.len()` is not used, because polars counts in 32 bits, and a sum would wrap at 4,294,967,296.
                 number=pl.int_range(first, first + rows.height, dtype=pl.Int64),
                 replaces=(replaces if replaced else pl.lit(None, pl.String)).fill_null("None"),
             )
             buffer = io.BytesIO()
-            # Quotation marks are never written: values are separated by NUL, which no value holds.
+            # No quotation marks are needed: NUL separates the values, and no value contains NUL.
             texts.select(_CANONICAL).write_csv(
                 buffer, include_header=False, separator="\0", line_terminator=_END, quote_style="never"
             )
@@ -339,7 +341,7 @@ class InstructionColumns:
             first += rows.height
 
     def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
-        """Return the totals of each country and currency, with places among these instructions."""
+        """Return the totals of each country and currency. Places in them count from the first of these instructions."""
         place, minor = pl.col("place"), pl.col("minor")
         placed = self._frame.select("country", "currency", "minor").with_row_index("place")
         counted = placed.group_by("country", "currency").agg(
@@ -352,21 +354,22 @@ class InstructionColumns:
         return {(country, currency): InstructionTotals(*total) for country, currency, *total in counted.iter_rows()}
 
     def payee_words(self) -> Iterable[str]:
-        """Return for each the texts that name its payee, with anything but letters and digits between them."""
+        """Return the texts that name the payee of each instruction, separated by neither letters nor digits."""
         return self._frame["fields"].str.replace_all(_TO_A_PAYEE, " ").str.replace_all(_OTHER_FIELD, "")
 
     def have_ascii_ids(self) -> bool:
-        """Whether no order id holds anything but ASCII."""
+        """Whether all order ids are ASCII."""
         ids = self._frame["client_orderid"]
         return bool((ids.str.len_bytes() == ids.str.len_chars()).all())
 
     def shortened(self, mark: str) -> Iterable[tuple[Any, ...]]:
-        """Return the values of each; a content that ends with the fields is cut before them, and `mark` put before it.
+        """Return the values of each instruction.
 
-        In place of a content that begins with the mark there is None.
+        A content that ends with the fields is cut before them, and gets `mark` in front. A content that begins with the
+        mark is replaced by None.
         """
         content, fields = pl.col("content"), pl.col("fields")
-        # A content that ends with no fields at all loses nothing: it gets the mark as well.
+        # A content whose fields are empty loses nothing, and gets the mark as well.
         cut = pl.concat_str(pl.lit(mark), content.str.strip_suffix(fields))
         stored = pl.when(content.str.ends_with(fields)).then(cut).otherwise(content)
         return self._frame.with_columns(content=pl.when(~content.str.starts_with(mark)).then(stored)).iter_rows()
@@ -376,7 +379,7 @@ ROWS_A_PAGE = 20_000
 
 
 def to_pages(frame: pl.DataFrame) -> Iterator[bytes]:
-    """Yield the frame as compressed Arrow IPC files of at most `ROWS_A_PAGE` rows; one page when it has no row."""
+    """Yield the frame as compressed Arrow IPC files of at most `ROWS_A_PAGE` rows. An empty frame has one page."""
     parts = frame.iter_slices(ROWS_A_PAGE) if frame.height else [frame]
     for part in parts:
         page = io.BytesIO()
@@ -385,25 +388,25 @@ def to_pages(frame: pl.DataFrame) -> Iterator[bytes]:
 
 
 class Pager:
-    """Makes pages of a frame that comes part by part: the same as of the whole."""
+    """Makes pages of a frame that comes in parts. The pages are the same as those of the whole frame."""
 
     def __init__(self) -> None:
         self._rest: pl.DataFrame | None = None
 
     def take(self, part: pl.DataFrame) -> list[bytes]:
-        """Return the pages that are full with the next rows."""
+        """Add the next rows, and return the pages that are full by now."""
         rows = part if self._rest is None else pl.concat([self._rest, part])
         full = rows.height - rows.height % ROWS_A_PAGE
         self._rest = rows.slice(full).rechunk()
         return list(to_pages(rows.head(full))) if full else []
 
     def last(self) -> list[bytes]:
-        """Return the page of the rows that are left, if there are any."""
+        """Return a page of the remaining rows, if there are any."""
         return list(to_pages(self._rest)) if self._rest is not None and self._rest.height else []
 
 
 def from_pages(pages: Iterable[bytes]) -> pl.DataFrame:
-    """Return the frame that `to_pages` was given. Raises `InternalError` when there is no page."""
+    """Return the frame that `to_pages` turned into these pages. Raises `InternalError` when there is no page."""
     parts = [pl.read_ipc(io.BytesIO(page)) for page in pages]
     if not parts:
         raise InternalError("a batch of the journal has no page of its sheet")

@@ -1,4 +1,4 @@
-"""Holds the results of reading and validating a sheet as frames: no Python object per row."""
+"""Holds a sheet, and the results of its validation, as frames: no Python object is made for a row."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,24 +10,28 @@ from paygw_batch.sheet.columns import PAYMENT_COLUMNS
 from paygw_batch.sheet.findings import BuiltOnUse, Findings, no_defects
 
 LINE_COLUMNS = ("row", "valid", *PAYMENT_COLUMNS)
-"""A row's own columns in the reconciliation."""
+"""The columns of a row's line, which shows the row as the reconciliation does."""
 
 COUNT_KEYS = ("country", "currency", "valid")
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A sheet as received. `frame`: `row` (UInt32, as a spreadsheet numbers it), then every column as String.
+    """A sheet as received, with every value as text.
 
-    `name` is the file's; where a workbook has several worksheets like a sheet of payees, the one that was read follows
-    in brackets: `pay.xlsx [October]`. Known columns have our names; `headers` maps each back to the sender's heading.
-    `unknown` names the others, in the sheet's order, under their own headings. `sha256` is the digest of exactly the
-    parsed bytes.
-    `notes` are sentences about the file as a whole that a person should read and that refuse nothing. `defects`
-    (`DEFECT_SCHEMA`) are those that only the file itself can show: a row with a field too many, a number that the
-    spreadsheet has already cut; `warnings` (`DEFECT_SCHEMA`) are what it shows of rows that may well be good.
-    `operation` is that of its rows: the known columns are those of its sheets. `encoding` is the one that somebody
-    had to name for a text that says none; empty: nobody had to.
+    - `name`: the name of the file. If several worksheets of a workbook look like a sheet of payees, the name of the one
+      that was read follows in brackets: `pay.xlsx [October]`.
+    - `sha256`: the digest of exactly the bytes that were parsed.
+    - `frame`: `row` (UInt32, the row's number in a spreadsheet), then every column as String. Known columns have our
+      names.
+    - `headers`: each column of `frame` -> the sender's heading.
+    - `unknown`: the columns that are not known, in the sheet's order, under their own headings.
+    - `notes`: sentences about the whole file that a person should read. They refuse nothing.
+    - `defects` (`DEFECT_SCHEMA`): mistakes that only the file itself shows, such as a row with a field too many, or a
+      number that the spreadsheet has cut.
+    - `warnings` (`DEFECT_SCHEMA`): doubts that only the file itself shows, about rows that may well be good.
+    - `operation`: the operation of the rows, which determines the known columns.
+    - `encoding`: the encoding, if a person had to name it because the text does not say it; otherwise empty.
     """
 
     name: str
@@ -44,7 +48,7 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class ValidatedPart:
-    """Some rows of a sheet: `raw` as received (`Sheet.frame`), `rows` and `instructions` as in `Validated`."""
+    """Some rows of a sheet: `raw` as received (`Sheet.frame`); `rows` and `instructions` as they are in `Validated`."""
 
     raw: pl.DataFrame
     rows: pl.DataFrame
@@ -53,25 +57,25 @@ class ValidatedPart:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """A sheet checked against the rules.
+    """A sheet with the results of its validation against the rules.
 
-    - `rows`: one line for every row of the sheet, in its order: `row` (UInt32), `valid` (Boolean), then as String
-      `client_orderid, country, currency, amount, account_name, account_number, phone, purpose, error_code, message` as
-      the reconciliation shows them (the last two only for invalid rows), then the sheet's columns that it shows under
-      their own names (`columns.reconciled_columns`), then the unknown ones. Invalid rows show the sheet's own text,
-      trimmed; a currency that is left out is the country's for them too.
+    - `rows`: one line for every row of the sheet, in the sheet's order: `row` (UInt32), `valid` (Boolean), then as
+      String `client_orderid, country, currency, amount, account_name, account_number, phone, purpose, error_code,
+      message` as the reconciliation shows them. `error_code` and `message` are null for valid rows. Then follow the
+      columns that the reconciliation shows under their own names (`columns.reconciled_columns`), and the unknown
+      columns. Invalid rows show the sheet's own text, trimmed. If the currency is left out, it is the country's, for
+      invalid rows too.
     - `instructions`: one line for every valid row, with the columns of `journal.values.NewInstruction`, in that order
       (`row` UInt32, `minor` Int64, the rest String).
-    - `defects_found` and `warnings_found`: counted, and the first of them. All of them are `defects` and `warnings`:
-      `row` (UInt32), then as String `column, value, code, message, correction`; ordered by row.
-    - `totals`: every row, and per currency the sum of every readable amount, valid or not.
-    - `counts`: `COUNT_KEYS` and, as of all rows that share them, `count` and `sum` (Decimal) of every readable amount.
+    - `defects_found` and `warnings_found`: the counts, and the first findings. The properties `defects` and `warnings`
+      have all findings, ordered by row: `row` (UInt32), then as String `column, value, code, message, correction`.
+    - `totals`: the number of all rows, and for each currency the sum of every readable amount, valid or not.
+    - `counts`: `COUNT_KEYS`, and for all rows that share them `count`, and `sum` (Decimal) of every readable amount.
     - `held`: the columns of the sheet in which any row has a value.
-    - `read`: cells that were read otherwise than written (`spelling.readings`): the sheet has their meaning.
+    - `read`: the cells whose meaning differs from their text (`spelling.readings`). The sheet has the meaning.
 
-    `rows` and `instructions` are made when they are first asked for, and `height` without them. `parts` goes through
-    both together: of a sheet of several pieces (`streamed`) that judges each piece once more, and no more than a few
-    of them are in memory.
+    `rows` and `instructions` are computed on first use; `height` does not need them. `parts` yields both together. If
+    the sheet has several pieces (`streamed`), `parts` judges each piece once more, and only a few pieces are in memory.
     """
 
     sheet: Sheet
@@ -87,19 +91,19 @@ class Validated:
     read: pl.DataFrame = field(default_factory=no_defects)
 
     def parts(self) -> Iterator[ValidatedPart]:
-        """Yield all rows of the sheet, in its order, part by part."""
+        """Yield all rows of the sheet in parts, in the sheet's order."""
         if self.streamed is not None:
             return self.streamed()
         return iter((ValidatedPart(self.sheet.frame, self.rows, self.instructions),))
 
     @property
     def defects(self) -> pl.DataFrame:
-        """Every defect. For a large sheet with very many, this judges the sheet again."""
+        """Every defect. If a large sheet has very many, this judges the sheet again."""
         return self.defects_found.every.frame
 
     @property
     def warnings(self) -> pl.DataFrame:
-        """Every warning, as `defects`."""
+        """Every warning, found as `defects` are."""
         return self.warnings_found.every.frame
 
     @property
@@ -114,10 +118,10 @@ class Validated:
 
     @property
     def rows(self) -> pl.DataFrame:
-        """One line for every row of the sheet: how it is shown."""
+        """One line for every row of the sheet, as the reconciliation shows it."""
         return self.lines.frame
 
     @property
     def instructions(self) -> pl.DataFrame:
-        """One line for every valid row: its instruction."""
+        """One line for every valid row, with its instruction."""
         return self.made.frame

@@ -1,8 +1,8 @@
-"""Explains each code of a defect or a warning by a plain label, a sentence and a suggestion.
+"""Explains each code of a defect or a warning: by a plain label, a sentence and a suggestion.
 
-A code is `SUBJECT.WHAT`: the subject is a column, `row` or `sheet`. Columns come from the forms, so most entries are
-for `*.WHAT` in any column; `{column}` in a text is its name. The messages of single rows say more,
-with the value; these texts are for lists, and the base for a translation. `docs/defects.md` is written from here.
+A code is `SUBJECT.WHAT`, where the subject is a column, `row` or `sheet`. Columns come from the forms, so most entries
+are `*.WHAT`, for any column; `{column}` in a text is its name. The messages about single rows say more and have the
+value. The texts here are for lists and for translation, and `docs/defects.md` is generated from them.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ ANY_COLUMN = "*"
 
 @dataclass(frozen=True, slots=True)
 class CodeMeaning:
-    """Explains a code in general: `label` in a few words, `sentence` the mistake, `suggestion` the next step."""
+    """Explains a code: `label` in a few words, `sentence` with the mistake, `suggestion` with the next step."""
 
     label: str
     sentence: str
@@ -171,7 +171,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
     }
 )
-"""A code, or `*.` and the end of codes -> its meaning as a defect: a row with a defect is never sent."""
+"""A code, or `*.` and the end of codes -> its meaning as a defect. A row with a defect is never sent."""
 
 WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
     {
@@ -275,15 +275,15 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
     }
 )
-"""The same for warnings, which refuse nothing, except with --strict."""
+"""A code, or `*.` and the end of codes -> its meaning as a warning. Warnings refuse nothing, except with --strict."""
 
 
 def meaning_of(
     code: str, meanings: Mapping[str, CodeMeaning] = DEFECTS, headings: Mapping[str, str] = MappingProxyType({})
 ) -> CodeMeaning:
-    """Return the meaning of a code in the chosen language, with its column's name, or the sender's heading of it.
+    """Return the meaning of a code in the chosen language, with the sender's heading, or else the name, of its column.
 
-    Raises `KeyError` for a code that is in no catalogue.
+    Raises `KeyError` for a code that `meanings` does not have.
     """
     subject, _, ending = code.partition(".")
     general = meanings.get(code) or meanings[f"{ANY_COLUMN}.{ending}"]

@@ -1,7 +1,7 @@
-"""The checks of a row: for each column of a country one condition that decides, and the reasons why a value fails it.
+"""Defines the checks of a row: for each column of a country one condition, and the reasons why a value fails it.
 
-Everything is an expression over a frame that `clean.cleaned` made. `contract.contract` puts these checks into the
-country's pandera schema, and `judge` runs the checks of that schema: nothing else says whether a value is right
+All conditions are expressions over a frame that `clean.cleaned` made. `contract.contract` puts these checks into the
+country's pandera schema, and `judge` runs the checks of that schema. Nothing else decides whether a value is right
 (docs/decisions/0124-one-definition-of-right.md).
 """
 
@@ -34,22 +34,22 @@ _ERROR_MARK = r"^#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!|SPILL!|CALC!|GETTI
 _NOT_PRINTABLE = r"[\p{C}\p{Zl}\p{Zp}]|[\p{Zs}--[ ]]"
 _CONTROL = r"[\p{Cc}\p{Zl}\p{Zp}]"
 _TURNS_THE_TEXT = r"[\x{061C}\x{200E}\x{200F}\x{202A}-\x{202E}\x{2066}-\x{2069}]"
-"""Invisible signs that change the direction of writing: a name looks like another one."""
+"""Invisible characters that change the direction of writing, so that a name looks like another name."""
 _STARTS_A_FORMULA = rf"^(?:[=@⁼₌⩵⩶﹦﹫＝＠]|[{FORMULA_SIGNS}].*\pL)"  # noqa: RUF001 (spreadsheets fold them)
 _LOST_CHARACTER = "\ufffd"
 _CUT_ID = r"^[0-9][.,][0-9]+[eE]\+[0-9]+$"
 _ALWAYS = pl.lit(value=True)
 _EMPTY = pl.lit("")
 PAYEE_NAME = "account_name"
-"""The column of the reconciliation that says who is paid."""
+"""The column of the reconciliation that has the payee's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Says why a value fails a check: the `code` of its defect, and a whole sentence as its `message`.
+    """Says why a value fails a check: the `code` of the defect, and its `message` as a whole sentence.
 
-    `correction` is the one text that is meant: "" empties the cell, and null says that there is none. It is offered if
-    it passes the check.
+    `correction` is the only text that can be meant: "" empties the cell, and null says that there is no correction. It
+    is offered only if it passes the check.
     """
 
     code: str
@@ -60,10 +60,10 @@ class Reason:
 
 @dataclass(frozen=True, eq=False)
 class ColumnCheck:
-    """Decides about the values of one column: those are right for which `passes` (never null) is true.
+    """Decides about the values of one column: a value is right if `passes` (never null) is true.
 
-    The first of `reasons` that applies explains any other value. One of them always does. If they are of the
-    `whole_column`, they are told once, with the numbers of all their rows: as many as there are, and never cut short.
+    Any other value is explained by the first of `reasons` that applies; one of them always does. If they are about the
+    whole column (`of_whole_column`), each is stated once, with the numbers of all its rows.
     """
 
     column: str
@@ -72,12 +72,12 @@ class ColumnCheck:
     of_whole_column: bool = False
 
     def __deepcopy__(self, _: object) -> "ColumnCheck":
-        """Return the check itself, which never changes: pandera copies its schemas, and every expression in them."""
+        """Return the check itself, because it never changes. pandera would otherwise copy every expression in it."""
         return self
 
     @cached_property
     def needs(self) -> tuple[str, ...]:
-        """The columns that the check, its reasons and their sentences look at, and the row's number."""
+        """The columns that the check, its reasons and their sentences need, and the row's number."""
         expressions = [part for reason in self.reasons for part in (reason.applies, reason.message, reason.correction)]
         names = {name for expression in [self.passes, *expressions] for name in expression.meta.root_names()}
         return tuple(sorted(names | {"row", self.column}))
@@ -115,7 +115,7 @@ def _cut(column: str, cut: pl.Expr) -> Reason:
 
 
 def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
-    """Return the checks of rows whose country is missing or unknown: no rule applies to them."""
+    """Return the checks of rows whose country is missing or unknown, to which no country's rule applies."""
     country = pl.col("country")
     confused = {code: say(sentence) for rule in rules.values() for code, sentence in rule.confused_codes.items()}
     codes = ", ".join(rules)
@@ -148,9 +148,9 @@ def checks_of(rule: CountryRule, rules: Rules) -> tuple[ColumnCheck, ...]:
 def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules) -> Iterator[ColumnCheck]:
     for field in fields:
         if not field.from_sheet or (rule.account_from and field.name in rule.accounts):
-            continue  # an account that is the phone is right where the phone is
+            continue  # an account taken from the phone is right if the phone is
         name, entry = field.name, KINDS[field.kind]
-        if name in rule.omitted:  # left out in silence, it would be lost
+        if name in rule.omitted:  # a value that is silently left out would be lost
             message = worded(
                 "{value}: {country} does not use {column}. Leave the cell empty.",
                 value=shown(name),
@@ -171,7 +171,7 @@ def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules)
                 right = pl.col(name).str.contains(entry.pattern)
                 yield _given(name, right, message, required=required, headings=rule.headings)
             case Checking.OF_THE_ROW | Checking.NEVER_IN_A_SHEET:
-                pass  # checked with the row, or only the configuration has it
+                pass  # the row's own checks decide, or only the configuration has it
             case _:
                 assert_never(entry.checking)
 
@@ -185,7 +185,7 @@ def _given(
     headings: Mapping[str, str],
     correction: pl.Expr = NO_CORRECTION,
 ) -> ColumnCheck:
-    """Return the check of a column that may be empty unless it is `required`; `others` explain before `message`."""
+    """Return the check of a column that may be empty unless `required`. The reasons `others` precede `message`."""
     is_filled = pl.col(column).is_not_null()
     last = Reason(f"{column}.format", _ALWAYS, message, correction)
     reasons = (_missing(column, headings), _error_mark(column), *others, last)
@@ -209,7 +209,7 @@ def _order_id(headings: Mapping[str, str]) -> ColumnCheck:
 
 
 def _amount(rule: CountryRule | None, headings: Mapping[str, str], offers: pl.Expr = _ALWAYS) -> ColumnCheck:
-    """Without a rule, decimals and limits cannot be checked. A row of totals `offers` no correction."""
+    """Return the check of amounts, of their form alone without a rule. A row of totals `offers` no correction."""
     text, text_shown = pl.col("amount"), shown("amount")
     terms = ("amount", None) if rule is None else ("amount", rule.currency, rule.decimals)
     advice = worded("{value} {advice}.", value=text_shown, advice=amount_advice(*terms))
@@ -274,7 +274,7 @@ def _currency(rule: CountryRule) -> ColumnCheck:
 
 
 def _contradictions(rule: CountryRule) -> Iterator[ColumnCheck]:
-    """Yield the checks of columns that may be empty, because the country decides their value."""
+    """Yield the checks of columns that may be empty because the country decides their value."""
     if rule.purposes:
         yield _chosen_purpose(rule)
     elif rule.purpose is not None:
@@ -315,9 +315,9 @@ def _other_than(column: str, value: str, message: pl.Expr, correction: pl.Expr =
 
 
 def _text(column: str, rule: CountryRule, *others: Reason, never: str = "", required: bool) -> ColumnCheck:
-    """Return the check of a text. No text matches the pattern `never`: `others` explain those that do."""
+    """Return the check of a text. A text that matches the pattern `never` is wrong, and `others` explain why."""
     text = pl.col(column)
-    patterns = filter(None, (_CONTROL, _LOST_CHARACTER, _ERROR_MARK, never))  # one question about all is cheaper
+    patterns = filter(None, (_CONTROL, _LOST_CHARACTER, _ERROR_MARK, never))  # one pattern for all is cheaper
     most = rule.max_characters.get(column, TEXT_CHARACTERS)
     right = ~text.str.contains("|".join(patterns)) & (text.str.len_chars() <= most)
     message = worded(
@@ -339,13 +339,13 @@ def _text(column: str, rule: CountryRule, *others: Reason, never: str = "", requ
 
 
 def name_columns(rule: CountryRule) -> frozenset[str]:
-    """Return the columns that say who is paid."""
+    """Return the columns that have the payee's name."""
     shown_columns = dict(rule.form.shown) if rule.form is not None else {}
     return frozenset({PAYEE_NAME, *shown_columns.get(PAYEE_NAME, ())})
 
 
 def _name(column: str, rule: CountryRule, *, required: bool) -> ColumnCheck:
-    """A name is a text that people compare by eye, and open in a spreadsheet."""
+    """Return the check of a name, which people compare by eye, and open in a spreadsheet."""
     text = pl.col(column)
     others = (
         Reason(
@@ -389,7 +389,7 @@ def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool
 
 
 def _renumbered(column: PhoneColumn, rule: CountryRule) -> Iterator[Reason]:
-    """Yield the reason of a number in the plan before the country's last change, or after it if that one is in use."""
+    """Yield the reason for a number of the country's other numbering plan: the former one, or the new one."""
     if (change := rule.numbers.renumbering) is None:
         return
     number = column.renumbered
@@ -415,7 +415,7 @@ def _number_of(rule: CountryRule) -> str:
 
 
 def _expected(column: PhoneColumn) -> str:
-    """Return the digits of a valid number, for a sentence."""
+    """Return the lengths and first digits of a valid number, for a sentence."""
     lengths = say(" or ").join(str(length) for length in column.sent_lengths)
     if not column.sent_digits:
         return lengths
@@ -453,17 +453,19 @@ _NO_NAME = (
     r"(?i)^(?:[^\pL]*|ok(?:ay)?|n/a|[(<\[]?(?:none|null|nil)[)>\]]?|tests?|unknown|tbd|tbc|xx+|same|same as above|ditto"
     r"|idem|dito|undefined|<na>|<nan>|#n/d|#nv|\\n|\[object object\]|(?-i:-?nan|-?NaN|NaT))(?:\s+(?:nan|null))*[.?!]*$"
 )
-"""Texts in place of a name: nothing with a letter in it, or a word that is nobody's name. Words that are
-somewhere a name (`Na`, `No`, `Yes`, `Nan`) are not among them."""
+"""Texts in place of a name: texts without a letter, and words that are not names.
+
+Words that are somewhere a name (`Na`, `No`, `Yes`, `Nan`) are not among them.
+"""
 
 
 def warnings_of(rule: CountryRule) -> Iterator[ColumnCheck]:
-    """Yield the checks that a valid row may fail: a warning refuses nothing."""
+    """Yield the checks that a valid row may fail. A failed one is a warning, which refuses nothing."""
     fields = rule.form.fields if rule.form is not None else ()
     names = name_columns(rule)
     not_read = rule.omitted | (rule.accounts if rule.account_from else frozenset())
     numbers = [field for field in fields if field.kind in NUMBER_KINDS and field.name not in not_read]
-    # What is paid is the account, and the phone of a form that has no account.
+    # The account is paid, or the phone if the form has no account.
     payee = next((field for field in numbers if field.kind is FieldKind.WALLET), numbers[0] if numbers else None)
     for field in fields:
         if field in numbers:
@@ -496,14 +498,15 @@ def _zero_restored(column: PhoneColumn) -> ColumnCheck:
 
 
 def _two_meanings(account: PhoneColumn, phone: PhoneColumn | None) -> ColumnCheck:
-    """Return the warning of accounts that would pay somebody else if they, or the phone beside them, counted otherwise.
+    """Return the warning about accounts that would pay somebody else if they or the row's phone were read otherwise.
 
-    It can't be a defect: some banks number accounts by phone, and some people are paid to the wallet of another phone.
+    It can't be a defect, because some banks number accounts by phone, and some people are paid to another phone's
+    wallet.
     """
     national = pl.lit(None, pl.String) if phone is None else phone.national
     is_bank, is_both, is_own = account.is_bank_account, account.is_account_and_mobile, account.national == national
     doubts = {mark("{value} is paid. The phone of the row is another number, {own}."): ~(is_bank | is_both | is_own)}
-    if account.bank_account_pattern is not None:  # behind the others: a reason has the same place in all countries
+    if account.bank_account_pattern is not None:  # last, so that a reason has the same place in all countries
         doubts |= {
             mark("{value} is paid as a bank account. The phone of the row is {number}."): is_both & is_bank & is_own,
             mark("{value} is paid as a bank account. It could also be the mobile number {number}."): is_both & is_bank,
@@ -520,7 +523,7 @@ def _two_meanings(account: PhoneColumn, phone: PhoneColumn | None) -> ColumnChec
 
 
 def _other_operator(column: PhoneColumn, rule: CountryRule) -> ColumnCheck | None:
-    """Return the warning of a number that was first given to another operator than its purpose pays to."""
+    """Return the warning about a number that was first given to another operator than the one its purpose pays to."""
     by_word = {word: terms.operator for word, terms in rule.purposes.items() if terms.operator is not None}
     usual = rule.operator if rule.purpose is not None else None
     if usual is None and not by_word:
@@ -550,7 +553,7 @@ def _doubtful_names(name: str) -> ColumnCheck:
         "{value} has a picture in it (an emoji): make sure that the gateway takes such a name.", value=shown(name)
     )
     picture = Reason(f"{name}.emoji", text.str.contains(_PICTURE), has_picture)
-    # One question about all: digits alone hold no letter, and are a text in place of a name as well.
+    # One pattern for all reasons is enough, because digits alone contain no letter and so match `_NO_NAME` as well.
     doubtful = text.str.contains(f"(?:{_NO_NAME})|{_PICTURE}").fill_null(value=False)
     return ColumnCheck(name, ~doubtful, (digits, nobody, picture))
 

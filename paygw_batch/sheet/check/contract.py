@@ -1,8 +1,8 @@
-"""The rules of a country as a pandera schema: the one definition of a right row.
+"""Defines the rules of a country as a pandera schema, which is the one definition of a right row.
 
-A column of the schema has the country's `ColumnCheck` as its pandera check. Validation runs these very checks over
-many columns at once (`judge`); pandera's own `validate` is the gate that every row passes before it is written down to
-be paid. A property test holds the two to the same rows (docs/decisions/0124-one-definition-of-right.md).
+A column of the schema has the country's `ColumnCheck` as its pandera check. Validation runs these checks over many
+columns at once (`judge`). Every row also passes pandera's own `validate` before it is stored to be paid. A property
+test makes sure that both find the same rows (docs/decisions/0124-one-definition-of-right.md).
 """
 
 from collections import defaultdict
@@ -29,9 +29,9 @@ def rules_for_sheet(rules: Rules, headers: Mapping[str, str]) -> Rules:
 
 
 def contract(country: str, rules: Rules) -> pa.DataFrameSchema:
-    """Return the schema of one country's rows, over a `clean.cleaned` frame; `NO_COUNTRY`: of rows without a country.
+    """Return the schema of one country's rows (`NO_COUNTRY`: of rows without a country), for a `clean.cleaned` frame.
 
-    All columns are String and nullable (that a value is missing is a defect with a code), and nothing is coerced.
+    All columns are String and nullable, because a missing value is a defect with a code. No value is coerced.
     """
     rule = rules.get(country)
     columns: dict[str, list[pa.Check]] = defaultdict(list)
@@ -47,10 +47,10 @@ def checks_in(schema: pa.DataFrameSchema) -> tuple[ColumnCheck, ...]:
 
 
 def fused(schemas: Mapping[str, pa.DataFrameSchema]) -> pa.DataFrameSchema:
-    """Return one schema with the columns of all countries: it asks all their checks in one, of the rows with `code`.
+    """Return one schema for the rows of all countries, with all their checks as one.
 
-    pandera's machinery costs the same for each check and each call, and more than the check. Which row and which check
-    failed, only the schema of the country says.
+    `code` has the country of each row. Each check and each call cost pandera more than the check itself does. Only the
+    schema of a single country says which row and which check failed.
     """
     names = sorted({name for schema in schemas.values() for name in schema.columns})
     columns = {name: pa.Column(pl.String, nullable=True, coerce=False) for name in names}
@@ -59,7 +59,7 @@ def fused(schemas: Mapping[str, pa.DataFrameSchema]) -> pa.DataFrameSchema:
 
 
 def _all_pass(data: pa.PolarsData, *, passes: Mapping[str, Sequence[pl.Expr]]) -> bool:
-    """Whether each row is one of a country, and passes all checks of it."""
+    """Whether each row is a row of one of the countries, and passes all its checks."""
     right = pl.collect_all(
         data.lazyframe.filter(pl.col("code") == country).select(
             (pl.col("row").is_not_null() & pl.all_horizontal(checks).fill_null(value=False)).sum()
@@ -70,15 +70,15 @@ def _all_pass(data: pa.PolarsData, *, passes: Mapping[str, Sequence[pl.Expr]]) -
 
 
 def _passes(data: pa.PolarsData, *, check: ColumnCheck) -> pl.LazyFrame:
-    # A check that answers once for the whole frame would be one failure for all rows: spread it over them.
+    # A check that answers once for the whole frame would be one failure for all rows, so it is combined with a column.
     return data.lazyframe.select(pl.col("row").is_not_null() & check.passes)
 
 
 class ContractGate:
     """Passes rows that are about to become instructions through their country's schema, by pandera's own `validate`.
 
-    Validation has found these rows right. Before money may move, pandera must agree. No variable of the environment
-    turns this off.
+    Validation has found these rows right, and pandera must agree before money may move. No environment variable turns
+    it off.
     """
 
     def __init__(self, rules: Rules, operation: str) -> None:
@@ -87,7 +87,7 @@ class ContractGate:
         self._contracts: dict[str, pa.DataFrameSchema] = {}
 
     def hold(self, good: pl.DataFrame) -> None:
-        """Raise `InternalError` unless all rows pass: rows of a sheet's frame, with the order ids that are used."""
+        """Raise `InternalError` unless all rows pass. They are rows of a sheet's frame, with the order ids in use."""
         rows = _with_code(cleaned(good, self._columns), self._rules)
         for country in rows["code"].unique():
             if country not in self._contracts:
@@ -95,7 +95,7 @@ class ContractGate:
         try:
             with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
                 fused(self._contracts).validate(rows)
-        except (SchemaError, SchemaErrors):  # it holds payees' data, and is not passed on
+        except (SchemaError, SchemaErrors):  # not raised further, because it contains payees' data
             refused = True
         else:
             refused = False
@@ -107,12 +107,12 @@ class ContractGate:
 
 def good_rows(part: ValidatedPart) -> pl.DataFrame:
     """Return the rows that are about to become instructions, as received, with the order ids that are used."""
-    # A sheet may have no order ids: then the derived ones are held to the contract.
+    # A sheet may have no order ids. Then its derived order ids are checked.
     return part.raw.with_columns(part.rows["client_orderid"]).filter(part.rows["valid"])
 
 
 def breaches(frame: pl.DataFrame, rules: Rules, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    """Return every (row, column) at which pandera finds that a sheet's frame breaks its countries' schemas."""
+    """Return every (row, column) at which pandera finds that a sheet's frame breaks the schemas of its countries."""
     broken = [pl.DataFrame(schema=BREACH_SCHEMA)]
     rows = _with_code(cleaned(frame, columns), rules)
     for (country,), part in rows.partition_by("code", as_dict=True, include_key=False).items():
@@ -126,7 +126,7 @@ def breaches(frame: pl.DataFrame, rules: Rules, columns: Sequence[str] | None = 
 
 
 def _with_code(rows: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Return the rows with `code`: the country whose schema they are held to."""
+    """Return the rows with the column `code`, which names the country whose schema applies."""
     return rows.with_columns(
         code=pl.when(pl.col("country").is_in(list(rules))).then("country").otherwise(pl.lit(NO_COUNTRY))
     )

@@ -1,4 +1,4 @@
-"""Repairs names that programs damaged on their way into a sheet: for proposals alone, nothing is changed by it."""
+"""Repairs names that programs damaged before they reached the sheet. The result is a proposal, and changes nothing."""
 
 import html
 import re
@@ -17,16 +17,16 @@ _PAGES = (
     ("cp850", "[\u251c\u253c]|\u00d4\u00c7"),
     ("cp437", "[\u251c\u253c]|\u0393\u00c7"),
 )
-"""Code pages in which programs read UTF-8, and what such a text has in it."""
+"""Code pages in which programs read UTF-8 by mistake, each with a pattern that such a text matches."""
 _TYPOGRAPHIC = "\u2018\u2019\u201c\u201d\u2013\u2014"
 
 
 def _reread(match: re.Match[str]) -> str:
-    """Return letters that were UTF-8 and read in a code page, or the matched ones if they are more likely meant."""
+    """Return the letters that were UTF-8 before a code page was used, or the match if it is more likely meant."""
     run, text = match[0], match.string
     beside = text[max(0, match.start() - 1) : match.start()] + text[match.end() : match.end() + 1]
     if run[0] not in "\u00c2\u00c3\u00c4\u00c5" and run[-1] in _TYPOGRAPHIC and beside.upper() == beside:
-        return run  # a quotation mark or a dash behind a capital letter, among others
+        return run  # likely a quotation mark or a dash after a capital letter
     is_latin = any(letter.isascii() and letter.isalpha() for letter in text)
     for page, sign in _PAGES:
         read = [letter.encode(page, "ignore") or letter.encode("latin-1", "ignore") for letter in run]
@@ -37,7 +37,7 @@ def _reread(match: re.Match[str]) -> str:
 
 
 def _is_strange(text: str, is_latin: bool) -> bool:
-    """Whether letters can hardly be meant: controls, or other letters than Latin ones in a Latin name."""
+    """Whether letters can hardly be meant: controls, or other than Latin letters in a Latin name."""
     return any(
         unicodedata.category(letter)[0] == "C"
         or (is_latin and letter.isalpha() and "LATIN" not in unicodedata.name(letter, ""))
@@ -46,11 +46,11 @@ def _is_strange(text: str, is_latin: bool) -> bool:
 
 
 _NO_VALUE = r"nan|NaN|NaT|null|undefined|<NA>|#N/A|\(null\)|\\N"
-"""Words of pandas, JavaScript and databases for a value that is missing, as they write them. None of them is a name."""
+"""Words that pandas, JavaScript and databases write for a missing value. None of them is a name."""
 DOUBTFUL = r"\pL.*\?|\?.*\pL|\S\s+(?:None|NULL)\b|\b(?:None|NULL)\s+\S"
-"""Marks of damage (a `?` for a letter that was lost) from which nobody can tell what was there before."""
+"""Signs of damage (such as a `?` for a lost letter) that do not show the original text."""
 _INVISIBLE = "[\u00ad\u200b\u2060\ufeff]|(?<=[A-Za-z])[\u200c\u200d]"
-"""Characters that nobody sees and no name needs. Joiners are part of names, but not between Latin letters."""
+"""Characters that are invisible and not part of a name. Joiners can be, but not between Latin letters."""
 _DAMAGE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"[^\x00-\x7f]{2,}"), _reread),
     (re.compile("</?[A-Za-z!][^>]*>"), lambda match: " " if match[0].startswith("<br") else ""),
@@ -59,20 +59,20 @@ _DAMAGE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"(?:\\u|_x)(?![dD][89A-Fa-f])([0-9A-Fa-f]{4})_?"), lambda match: chr(int(match[1], 16))),
     (re.compile(r"\\(?=['\"/\\])|(?<!\S)(?:" + _NO_VALUE + r")(?!\S)|" + _INVISIBLE), lambda _: ""),
 )
-"""Marks of damage, and what was there before."""
+"""Signs of damage, and functions that return the original text."""
 MAYBE_DAMAGED = (
     rf"[&<%\\\x{{AD}}\x{{200B}}-\x{{200D}}\x{{2060}}\x{{FEFF}}]|_x[0-9A-Fa-f]{{4}}_|(?:^|\s)(?:{_NO_VALUE})(?:\s|$)"
     rf"|[\x{{C2}}-\x{{F4}}][\x{{80}}-\x{{BF}}{bytes(range(0x80, 0xA0)).decode('cp1252', 'ignore')}]"
     rf"|{'|'.join(sign for page, sign in _PAGES if page != 'cp1252')}"
 )
-"""A pattern (of polars) that every text matches which `repaired` changes; few others do."""
+"""A pattern (for polars) of all texts that `repaired` changes, and of few others."""
 
 
 def repaired(name: str) -> str:
-    """Return a name as it was before programs damaged it, or the name itself if nothing shows that they did.
+    """Return a name as it was before programs damaged it, or the name itself if there is no sign of damage.
 
-    UTF-8 that was read in a code page, entities and tags of HTML, escapes of other formats, invisible characters, and
-    words for a missing value beside a name. The result is a proposal: it is never sent without a person.
+    It repairs UTF-8 that was read in a code page, entities and tags of HTML, escapes of other formats, invisible
+    characters, and words for a missing value. The result is a proposal, and is never sent without a person.
     """
     before, text = "", name
     while text != before:

@@ -40,9 +40,9 @@ from paygw_batch.sheet.read.frame import rows_of
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Rows of one country that fail a check: no more of them than its reasons look at.
+    """Rows of one country that fail a check, with the columns that its reasons need.
 
-    `place` is the check's among those of the country: defects of one value are in this order.
+    `place` is the position of the check among those of the country. Defects of one value are in this order.
     """
 
     country: str
@@ -53,7 +53,7 @@ class Failed:
 
 @dataclass(slots=True)
 class _Group:
-    """Holds the rows that failed one check. By the place of the reason: `counts`, and `first` rows."""
+    """The rows that failed one check. By the place of the reason: `counts`, and the `first` rows."""
 
     check: ColumnCheck
     waiting: list[pl.DataFrame] = field(default_factory=list)
@@ -72,12 +72,12 @@ class _Group:
 
 
 class FailedTally:
-    """Counts values that failed checks."""
+    """Counts the values that failed checks, and explains them."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, int], _Group] = {}
         self._of_columns: dict[tuple[str, int], list[tuple[pl.Series, pl.DataFrame]]] = defaultdict(list)
-        """The numbers of the rows, and the finding of the first of them, by column and place of the reason."""
+        """By column and place of the reason: the numbers of the rows, and the finding about the first row."""
 
     def add(self, failed: Iterable[Failed]) -> None:
         for failure in failed:
@@ -91,14 +91,14 @@ class FailedTally:
             )
 
     def findings(self, rows: pl.Series) -> Findings:
-        """Return the findings in these rows, when there are no further pieces."""
+        """Return the findings about these rows, once all pieces are added."""
         for group in self._groups.values():
             group.count()
         all_defects = BuiltOnUse(lambda: in_order(self._every()))
         return Findings(self._counts, rows, BuiltOnUse(self._few), all_defects).after(self._told_once())
 
     def _told_once(self) -> pl.DataFrame:
-        """Return one finding at row 0 for each column, with a sentence and the numbers of all rows for each reason."""
+        """Return a finding at row 0 for each column, with a sentence and the numbers of all rows for each reason."""
         columns: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
         for (column, _), parts in sorted(self._of_columns.items(), key=lambda item: item[0]):
             rows = pl.concat(rows for rows, _ in parts).sort()
@@ -119,7 +119,7 @@ class FailedTally:
         return summed([pl.DataFrame(lines, schema=KIND_SCHEMA, orient="row")])
 
     def _few(self) -> pl.DataFrame:
-        """Explain the first rows of all, and the first ones of each code."""
+        """Return the findings about the first rows, and the first findings of each code."""
         if not self._groups:
             return no_defects()
         numbers = pl.concat(part["row"] for group in self._groups.values() for part in group.first.values())
@@ -133,9 +133,10 @@ class FailedTally:
         return few_of(in_order(pl.concat([no_defects(), *defects])))
 
     def _every(self) -> pl.DataFrame:
-        """Explain all rows, in no order. Raises `InternalError` for a row without a reason.
+        """Return the findings about all rows, in no order. Raises `InternalError` for a row without a reason.
 
-        Rows of all pieces together: the same few reasons asked of many small frames would cost more than all the rest.
+        All pieces are explained together, because asking the same reasons of many small frames costs more than all the
+        rest.
         """
         defects = [
             _defects(rows, group.check, at)
@@ -159,7 +160,7 @@ def _by_reason(rows: pl.DataFrame, check: ColumnCheck) -> Iterator[tuple[int, pl
 
 def _places(rows: pl.DataFrame, check: ColumnCheck) -> pl.Series:
     first = pl.coalesce(pl.when(reason.applies).then(pl.lit(at)) for at, reason in enumerate(check.reasons))
-    places = rows.select("row", place=first)["place"]  # beside the row: a reason may be the same for all
+    places = rows.select("row", place=first)["place"]  # with the row, because a reason may be a constant
     if places.null_count():
         raise InternalError(f"{places.null_count()} rows are wrong in {check.column}, and no reason for it applies")
     return places
@@ -185,8 +186,8 @@ _WIRE_SCHEMA = {"row": pl.UInt32(), **dict.fromkeys(WIRE_COLUMNS, pl.String()), 
 class Judged:
     """The lines of some rows, and the values that failed a check.
 
-    `lines` with `LINE_COLUMNS` (`row` UInt32, `valid` Boolean, else String), ordered by row. `failed` and `doubtful`
-    wait for `FailedTally` to become sentences.
+    `lines` has `LINE_COLUMNS` (`row` UInt32, `valid` Boolean, else String), ordered by row. `FailedTally` explains
+    `failed` as defects and `doubtful` as warnings.
     """
 
     lines: pl.DataFrame
@@ -195,9 +196,9 @@ class Judged:
 
 
 class Judge:
-    """The rules of `operation`, prepared for use. With `derive`, order ids are not checked.
+    """The rules of `operation`, prepared for judging rows. With `derive`, order ids are not checked.
 
-    With `checked`, no check or warning is repeated: rows that are not `refused` were found right earlier.
+    With `checked`, checks and warnings are not run again: rows that are not `refused` were found right earlier.
     """
 
     def __init__(self, operation: str, rules: Rules, *, derive: bool, checked: bool = False) -> None:
@@ -208,7 +209,7 @@ class Judge:
         self._countries: dict[str, _CountryJudge] = {}
 
     def piece(self, raw: pl.DataFrame, refused: pl.Series) -> Judged:
-        """Judge some rows of a sheet's frame; those that are `refused` have a defect already."""
+        """Judge some rows of a sheet's frame. Rows in `refused` have a defect already."""
         grouped = self._grouped(raw)
         frame = cleaned(grouped.rows, self._columns).with_columns(refused=grouped.rows["row"].is_in(refused.implode()))
         judged = [country.judge(frame.slice(start, height)) for country, start, height in grouped.parts]
@@ -223,7 +224,7 @@ class Judge:
         )
 
     def instructions(self, raw: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
-        """Return the instructions (as in `Validated`) of some rows of a sheet's frame that `piece` made `lines` of."""
+        """Return the instructions (as in `Validated`) of rows of a sheet's frame. `lines` are the result of `piece`."""
         good = self._grouped(raw if lines["valid"].all() else rows_of(raw, lines["valid"]))
         frame = cleaned(good.rows, self._columns)
         wire = [pl.DataFrame(schema=_WIRE_SCHEMA)]
@@ -231,11 +232,11 @@ class Judge:
             if not country.wire:
                 raise InternalError("a row without a country or a form was taken for valid")
             part = frame.slice(start, height)
-            wire.append(part.lazy().select(country.wire).collect())  # lazily: what the columns share is done once
+            wire.append(part.lazy().select(country.wire).collect())  # lazily, so shared parts are computed once
         return instructions_of(lines, pl.concat(wire).sort("row"))
 
     def _grouped(self, raw: pl.DataFrame) -> "_Grouped":
-        """Return the rows country by country: each country is then a slice without a copy."""
+        """Return the rows grouped by country, so that the rows of a country are a slice without a copy."""
         codes = sorted(self._rules)
         country = cleaned_codes(raw["country"]).cast(pl.Enum(codes), strict=False).to_physical()
         country = country.cast(pl.UInt32).fill_null(len(codes))
@@ -262,9 +263,9 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class _Grouped:
-    """Rows of a sheet, country by country: `parts` has the start and the number of each one's rows.
+    """Rows of a sheet, grouped by country. `parts` has the first row and the number of rows of each country.
 
-    `places` says where each row of the sheet is now, or None if they have not been moved.
+    `places` has the new place of each row, or is None if no row was moved.
     """
 
     rows: pl.DataFrame
@@ -272,7 +273,7 @@ class _Grouped:
     places: pl.Series | None
 
     def put_back(self, column: pl.Series, raw: pl.DataFrame) -> pl.Series:
-        """Return a column of the grouped rows in the order of `raw`; one that is as in `raw` shares its memory."""
+        """Return a column of the grouped rows in the order of `raw`. An unchanged column shares the memory of `raw`."""
         if column.name in self.rows.columns and column.equals(self.rows[column.name], null_equal=True):
             return raw[column.name]
         if not _holds(column):
@@ -286,7 +287,7 @@ def _holds(column: pl.Series) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _CountryJudge:
-    """One country's checks and warnings; `rule` is None for rows of no country."""
+    """The checks and warnings of one country. `rule` is None for rows without a country."""
 
     code: str
     rule: CountryRule | None
@@ -307,7 +308,7 @@ class _CountryJudge:
         return cls(code, rule, used, warnings, tuple(shown), tuple(wire))
 
     def judge(self, part: pl.DataFrame) -> Judged:
-        """Judge prepared rows that are all of this country: the columns that it decides about, in the rows' order."""
+        """Judge cleaned rows of this country. The lines have only the columns that depend on the country."""
         right, failed = self._asked(part, self.checks)
         valid = (right & ~part["refused"]).alias("valid")
         if not valid.any():
@@ -324,12 +325,12 @@ class _CountryJudge:
 
     @property
     def _currency(self) -> pl.Expr:
-        """The row's currency; the country's if it is left out."""
+        """The row's currency, or the country's if the row has none."""
         usual = self.rule.currency if self.rule is not None else None
         return pl.coalesce("currency", pl.lit(usual, pl.String)).alias("currency")
 
     def _as_sent(self, part: pl.DataFrame, valid: pl.Series) -> dict[str, pl.Series]:
-        """Return `SHOWN_COLUMNS`, purpose and currency of valid rows; elsewhere they mean nothing."""
+        """Return `SHOWN_COLUMNS`, purpose and currency of valid rows. In other rows the values mean nothing."""
         purpose = pl.lit(self.rule.purpose if self.rule is not None else None, pl.String)
         if self.rule is not None and self.rule.purposes:
             purpose = pl.coalesce(chosen_purpose(self.rule), purpose)
@@ -350,7 +351,7 @@ class _CountryJudge:
     def _asked(
         self, part: pl.DataFrame, checks: Sequence[ColumnCheck], among: pl.Series | None = None
     ) -> tuple[pl.Series, list[Failed]]:
-        """Return the rows that pass all checks, and check by check those (`among` some) that do not."""
+        """Return whether each row passes all checks, and for each check the rows (among `among`) that fail it."""
         passing = pl.Series([True]).new_from_index(0, part.height)
         failed = []
         answers = part.select(check.passes.alias(str(place)) for place, check in enumerate(checks))

@@ -1,7 +1,7 @@
-"""Applies corrections that a person made to a sheet after its upload: mended cells, rows left out, meant headings.
+"""Applies a person's corrections to a sheet after its upload: mended cells, rows left out, and meanings of headings.
 
-The file stays as it was received, and its row numbers and other defects with it. The corrected sheet is validated like
-any other: nothing here says that a value is right.
+The file stays as it was received, with its row numbers and other defects. The corrected sheet is validated like any
+other. A correction never makes a value right by itself.
 """
 
 import json
@@ -20,13 +20,13 @@ from paygw_batch.sheet.findings import DEFECT_SCHEMA, as_defects
 from paygw_batch.sheet.model import Sheet
 
 LEFT_OUT = "row.left_out"
-"""The code of a row that a person left out: it is not paid, and repeats no other row."""
+"""The code of a row that a person left out. The row is not paid, and does not count as a repetition of another row."""
 MAX_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class CellEdit:
-    """A corrected cell: its text `was` in the file, and `now` is another one (None: empty). `at` is UTC."""
+    """A corrected cell: its text in the file (`was`), and its new text (`now`; None: empty). `at` is in UTC."""
 
     row: int
     column: str
@@ -38,7 +38,7 @@ class CellEdit:
 
 @dataclass(frozen=True, slots=True)
 class RowLeftOut:
-    """A row that a person left out."""
+    """A row that a person left out, with the person and the time."""
 
     row: int
     by: str
@@ -47,7 +47,7 @@ class RowLeftOut:
 
 @dataclass(frozen=True, slots=True)
 class MeantHeading:
-    """A heading that a person said the meaning of: one of our columns, or nothing (empty)."""
+    """A heading and its meaning, as a person stated it: one of our columns, or no meaning (empty)."""
 
     heading: str
     column: str
@@ -57,7 +57,7 @@ class MeantHeading:
 
 @dataclass(frozen=True, slots=True)
 class Mending:
-    """All corrections of one sheet, which is known by the digest of its bytes."""
+    """All corrections of one sheet, which is identified by the digest of its bytes."""
 
     sheet_sha256: str
     edits: tuple[CellEdit, ...] = ()
@@ -66,12 +66,12 @@ class Mending:
 
     @property
     def columns(self) -> Mapping[str, str]:
-        """A sender's heading -> our column, as a person said."""
+        """A sender's heading -> the column that it means by a person's statement."""
         return {meant.heading: meant.column for meant in self.headings}
 
 
 def mended_sheet(sheet: Sheet, mending: Mending) -> Sheet:
-    """Return the sheet with all corrections. Raises `SheetError` if they are not for this very sheet."""
+    """Return the sheet with all corrections. Raises `SheetError` if they were made for another sheet or text."""
     if mending.sheet_sha256 != sheet.sha256:
         raise SheetError(
             say("The corrections are for a different file, not for {name}.", name=sheet.name),
@@ -102,7 +102,7 @@ def mended_sheet(sheet: Sheet, mending: Mending) -> Sheet:
 
 
 def plain_cell(text: str) -> str | None:
-    """Return a typed text as a cell has it; None for an empty one. Raises `SheetError` for text that no cell holds."""
+    """Return a typed text as a cell has it, or None if empty. Raises `SheetError` for a text that no cell can hold."""
     cell = text.strip()
     if len(cell) > MAX_CHARACTERS or pl.Series([cell]).str.contains(CONTROL).any():
         raise SheetError(
@@ -115,7 +115,7 @@ def plain_cell(text: str) -> str | None:
 
 
 def _places(frame: pl.DataFrame, rows: Sequence[int]) -> Mapping[int, int]:
-    """Return the places in the frame of those of these rows that it has."""
+    """Return the places of these rows in the frame, without rows that it lacks."""
     at = frame["row"].is_in(pl.Series(rows, dtype=pl.UInt32).implode()).arg_true()
     return dict(zip(frame["row"].gather(at), at, strict=True))
 
@@ -142,12 +142,12 @@ def _edited(frame: pl.DataFrame, edits: Sequence[CellEdit]) -> pl.DataFrame:
 
 
 MAX_EDITS = 20_000
-"""More corrections than this are made in the file itself."""
+"""The maximum number of corrected cells. Further corrections are made in the file itself."""
 _MAX_BYTES = 64 * 1024 * 1024
 
 
 def read_mending(path: Path) -> Mending:
-    """Return the corrections in a file. Raises `SheetError` when there are none, or it does not read as such."""
+    """Return the corrections in a file. Raises `SheetError` when the file is missing or has no readable corrections."""
     try:
         content = json.loads(read_regular(path, _MAX_BYTES))
         return Mending(
@@ -170,14 +170,14 @@ def read_mending(path: Path) -> Mending:
 
 
 def write_mending(mending: Mending, path: Path) -> None:
-    """Write the corrections of a sheet, whole or not at all."""
+    """Write the corrections of a sheet to a file, which is written whole or not at all."""
     write_whole(path, (json.dumps(asdict(mending), ensure_ascii=False, indent=1) + "\n").encode())
 
 
 def with_edits(mending: Mending, cells: Iterable[tuple[int, str, str | None, str]], *, by: str, at: str) -> Mending:
-    """Return the corrections with more: row, column, the text of the file, and the typed one.
+    """Return the corrections with more cells, each given as row, column, text of the file and typed text.
 
-    The text of the file typed again takes a correction back. Raises `SheetError` for a text that no cell can hold.
+    Typing the text of the file again removes a correction. Raises `SheetError` for a text that no cell can hold.
     """
     edits = {(edit.row, edit.column): edit for edit in mending.edits}
     for row, column, was, text in cells:
@@ -191,15 +191,15 @@ def with_edits(mending: Mending, cells: Iterable[tuple[int, str, str | None, str
 
 
 def with_row_out(mending: Mending, row: int, *, is_out: bool, by: str, at: str) -> Mending:
-    """Return the corrections with a row left out or (without `is_out`) put back."""
+    """Return the corrections with a row left out, or included again without `is_out`."""
     others = tuple(left_out for left_out in mending.left_out if left_out.row != row)
     return replace(mending, left_out=(*others, RowLeftOut(row, by, at)) if is_out else others)
 
 
 def with_headings(mending: Mending, meant: Mapping[str, str], *, by: str, at: str) -> Mending:
-    """Return the corrections with the meaning of headings: a heading -> our column, or nothing (empty).
+    """Return the corrections with the meaning of headings: a heading -> our column, or no meaning (empty).
 
-    Mended cells are forgotten: they are known by their columns. Raises `SheetError` if two headings mean one column.
+    Mended cells are dropped: they are identified by their columns. Raises `SheetError` if two headings mean one column.
     """
     headings_of: dict[str, str] = {}
     for heading, column in meant.items():

@@ -1,4 +1,4 @@
-"""Finds rows that repeat each other: order ids used twice, or spelled alike, and payments that look alike."""
+"""Finds rows that repeat each other: with the same order id in any spelling, or with payments that look alike."""
 
 import polars as pl
 
@@ -11,25 +11,26 @@ _ROWS_NAMED = 6
 
 
 def occurring_twice(hashes: pl.DataFrame) -> pl.Series:
-    """Return the `row` of each `hash` that occurs twice: of all rows that repeat each other, and of hardly any other.
+    """Return the `row` of each `hash` that occurs twice.
 
-    Sorting 64-bit hashes and comparing neighbours costs a fraction of comparing texts.
+    These are all rows that repeat each other, and hardly any others. Sorting 64-bit hashes and comparing neighbours is
+    much cheaper than comparing texts.
     """
     ordered = hashes["hash"].sort()
-    following = ordered.slice(1)  # without a copy: for ten million rows it would be 80 MB
+    following = ordered.slice(1)  # a slice, because a copy of ten million rows takes 80 MB
     twice = following.filter(following == ordered.head(following.len())).unique()
     return hashes.filter(pl.col("hash").is_in(twice.implode()))["row"] if twice.len() else hashes["row"].clear()
 
 
 def worth_comparing(payees: pl.DataFrame) -> pl.Series:
-    """Return the `row` of all rows that repeat a payee with the same amount, or under another name, and of few others.
+    """Return the `row` of all rows that repeat a payee with the same amount or under another name, and of few others.
 
-    `payees`: `row`, and the hashes `hash` of the payee, `amount` and `name` (null: no name). A payee who is merely paid
-    several times is nothing to look at, and in some sheets every payee is.
+    `payees` has `row`, and as hashes the payee (`hash`), `amount` and `name` (null: no name). That a payee is paid
+    several times is no reason to compare the rows: in some sheets every payee is.
     """
     of_several = payees.filter(pl.col("row").is_in(occurring_twice(payees).implode()))
     alike = occurring_twice(of_several.select("row", hash=pl.col("hash") ^ pl.col("amount")))
-    # Where the names of one payee differ at all, two neighbours do.
+    # If the names of one payee differ, at least two neighbours differ.
     with_names = of_several.select("hash", "name").drop_nulls().sort("hash")
     is_other = (pl.col("hash") == pl.col("hash").shift(1)) & (pl.col("name") != pl.col("name").shift(1))
     payees_with_names = with_names.filter(is_other)["hash"].unique()
@@ -38,14 +39,14 @@ def worth_comparing(payees: pl.DataFrame) -> pl.Series:
 
 
 def _groups(repeated: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Return the rows that share all `keys` with others, with `count` and `rows`, a text naming the first of them."""
+    """Return the rows that share all `keys` with others, with their `count`, and `rows`, a text naming the first."""
     text = pl.col("row").cast(pl.String)
     groups = repeated.group_by(keys).agg(count=pl.len(), rows=text.head(_ROWS_NAMED).str.join(", "))
     return repeated.join(groups.filter(pl.col("count") > 1), on=keys, how="inner", maintain_order="left").rechunk()
 
 
 def repeated_ids(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a defect for each row whose `client_orderid` is also another row's. `frame`: with the `row`."""
+    """Return a defect for each row whose `client_orderid` another row has too. `frame` has the `row`."""
     name = "client_orderid"
     more = pl.when(pl.col("count") > _ROWS_NAMED).then(pl.lit(", ...")).otherwise(pl.lit(""))
     message = worded(
@@ -60,7 +61,7 @@ def repeated_ids(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def payees_of(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return the valid lines with `payee`."""
+    """Return the valid lines with their `payee`, and without the columns that no comparison needs."""
     valid = lines if lines["valid"].all() else lines.filter("valid")
     return valid.select("row", "client_orderid", "currency", "amount", "account_name", payee_of(valid))
 
@@ -68,7 +69,7 @@ def payees_of(lines: pl.DataFrame) -> pl.DataFrame:
 def payee_hashes(lines: pl.DataFrame) -> pl.DataFrame:
     """Return the hashes of each valid line that `worth_comparing` compares.
 
-    They are all that is kept of a row. Amounts and names are compared within a payee alone: 32 bits of them are enough.
+    Nothing else is kept of a row. Amounts and names are compared only within one payee, so 32 bits are enough for them.
     """
     paid = payees_of(lines)
     return paid.select(
@@ -84,9 +85,9 @@ def _half(hashes: pl.Series) -> pl.Series:
 
 
 def doubtful_payees(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return a warning for every valid line that is like another one, or the same account under another name.
+    """Return a warning for every valid line that is like another one, or pays the same account under another name.
 
-    `lines` may leave out every line that is not `worth_comparing`.
+    `lines` may leave out lines that are not `worth_comparing`.
     """
     paid = payees_of(lines).with_columns(value=readable_amount("amount"))
     if not paid.height:
@@ -96,7 +97,7 @@ def doubtful_payees(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    # Case, accents, blanks, punctuation and the order of names do not make another name.
+    # Names that differ only in case, accents, blanks, punctuation or order count as the same name.
     letters = pl.col("account_name").str.normalize("NFKD").str.replace_all(r"\p{M}", "").str.to_lowercase()
     with_names = paid.drop_nulls("account_name").with_columns(
         name=letters.str.extract_all(r"[\pL\pN]+").list.sort().list.join(" ")
@@ -140,9 +141,9 @@ REWRITTEN = "client_orderid.rewritten"
 
 
 def in_one_spelling(text: pl.Series) -> pl.Series:
-    """Return `core.text.spelled_alike` of every value, null of null.
+    """Return `core.text.spelled_alike` of every value; null stays null.
 
-    Most order ids are ASCII, and those are folded as a column; only the others are looked at one by one.
+    Most order ids are ASCII and are converted as a column. Only the others are converted one by one.
     """
     folded = text.str.to_lowercase()
     at = (text.str.len_bytes() != text.str.len_chars()).fill_null(value=False).arg_true()
@@ -152,9 +153,9 @@ def in_one_spelling(text: pl.Series) -> pl.Series:
 
 
 def ids_spelled_alike(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a defect for every row whose `client_orderid` is another row's in another spelling. `frame`: with `row`.
+    """Return a defect for every row whose `client_orderid` is that of another row in another spelling.
 
-    Each names the first row that has another spelling of its id.
+    `frame` has `row`. Each defect names the first row with another spelling of the id.
     """
     order_ids = frame.select("row", "client_orderid").drop_nulls()
     ids = order_ids.with_columns(folded=in_one_spelling(order_ids["client_orderid"]))
@@ -169,10 +170,10 @@ def ids_spelled_alike(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def ids_rewritten(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return a defect for every valid line that pays what another one pays, under its id as a program rewrites ids.
+    """Return a defect for every valid line that may repeat another one under an id that a program has rewritten.
 
-    Ids that differ in their spelling alone are left to `ids_spelled_alike`. `lines` may leave out every line that is
-    not `worth_comparing`.
+    Ids that differ only in spelling are left to `ids_spelled_alike`. `lines` may leave out lines that are not
+    `worth_comparing`.
     """
     paid = payees_of(lines).drop_nulls("client_orderid").with_columns(value=readable_amount("amount"))
     payment = ["currency", "payee", "value"]
@@ -192,7 +193,7 @@ def ids_rewritten(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_another(ids: pl.DataFrame, keys: list[str], text: str) -> pl.DataFrame:
-    """Return the rows that share all `keys` with a row of another `text`: its id and number as `other`, `other_row`."""
+    """Return the rows that share all `keys` with a row of another `text`, whose id is `other` in row `other_row`."""
     order_id, row, is_other = pl.col("client_orderid"), pl.col("row"), pl.col(text) != pl.col(text).first()
     groups = ids.group_by(keys).agg(
         text_of_first=pl.col(text).first(),

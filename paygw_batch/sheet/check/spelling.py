@@ -1,6 +1,6 @@
 """Reads amounts, countries and currencies as an office writes them, once a person has said how.
 
-Only cells that would be defects are read: a cell that is right as it stands keeps its meaning, whatever the answer.
+Only cells that would be defects are read so. A cell that is right as written keeps its meaning, whatever the answer.
 """
 
 from collections.abc import Iterator
@@ -17,25 +17,25 @@ from paygw_batch.sheet.findings import DEFECT_SCHEMA, Findings, no_defects, rang
 from paygw_batch.sheet.model import Sheet, Validated
 
 COMMA, POINT = "comma", "point"
-"""The sign before the decimals of an amount; the other one, and blanks, separate thousands."""
+"""The decimal sign of amounts. The other sign, and blanks, separate thousands."""
 WORDS = "words"
-"""Countries and currencies are written as words."""
+"""The answer that countries and currencies are written as words."""
 AS_WRITTEN = "as-written"
-"""Nothing is read otherwise: each such cell is a defect."""
+"""The answer that cells mean their text, so that each such cell is a defect."""
 _AMOUNT_CODES = frozenset({"amount.format", "amount.decimals"})
 _WORD_CODES = frozenset({"country.unknown", "currency.mismatch"})
 _MIN_CELLS = 3
-"""If it is fewer, or a quarter of a column, each is corrected: that is no way of writing."""
+"""A person is asked if this many cells, in a quarter of a column, are written so, or half of the column is."""
 _SAMPLES = 8
-"""The number of readings shown with the question."""
+"""The number of readings that are shown with the question."""
 _NUMBER_WITH_POINT = r"^[0-9]+\.[0-9]+$"
 
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """The answers so far; None: not asked.
+    """A person's answers so far; None if a question was not asked.
 
-    `is_text` says that the sheet is a text. In a workbook, 12.345 may be a number, and then it is no text of thousands.
+    `is_text` says that the sheet is a text file. In a workbook, 12.345 may be a number, and not a text with thousands.
     """
 
     numbers: str | None
@@ -44,12 +44,12 @@ class Spelling:
 
     @property
     def reads(self) -> bool:
-        """Whether any cell may be read otherwise than it is written."""
+        """Whether the meaning of any cell may differ from its text."""
         return self.names == WORDS or self.numbers in {COMMA, POINT}
 
 
 def country_code(text: pl.Expr, rules: Rules) -> pl.Expr:
-    """Return the code of a country's name in any of our languages, with or without accents; null for other texts."""
+    """Return the code of a country's name in any of our languages, with or without accents, or null for other texts."""
     names = {rule.name: code for code, rule in rules.items()}
     for name in languages():
         with speaking(name):
@@ -65,7 +65,7 @@ def _folded(text: pl.Expr | pl.Series) -> pl.Expr:
 
 
 def readings(sheet: Sheet, rules: Rules, spelling: Spelling) -> pl.DataFrame:
-    """Return the cells that are read otherwise than they are written, as `DEFECT_SCHEMA`: `correction` is the text."""
+    """Return the cells whose meaning differs from their text, as `DEFECT_SCHEMA`. `correction` is the meaning."""
     if not spelling.reads:
         return no_defects()
     names = [name for name in ("row", "country", "currency", "amount") if name in sheet.frame.columns]
@@ -106,7 +106,7 @@ def _read(rows: pl.DataFrame, cells: pl.DataFrame, column: str, meaning: pl.Expr
 
 
 def with_texts(frame: pl.DataFrame, cells: pl.DataFrame, texts: str) -> pl.DataFrame:
-    """Return a sheet's frame with other texts in the `cells` of `readings`: its column `texts` has them."""
+    """Return a sheet's frame with other texts in the `cells` of `readings`. `texts` names their column in `cells`."""
     for (column,), part in cells.partition_by("column", as_dict=True).items():
         places = frame["row"].search_sorted(part["row"])
         frame = frame.with_columns(frame[str(column)].clone().scatter(places, part[texts]))
@@ -114,7 +114,7 @@ def with_texts(frame: pl.DataFrame, cells: pl.DataFrame, texts: str) -> pl.DataF
 
 
 def spelling_question(sheet: Sheet, found: Findings, rules: Rules, spelling: Spelling) -> SheetQuestion | None:
-    """Return the question about a column with these defects, if they are its way of writing; None if there is none."""
+    """Return the question about a column with these defects if they look like the office's way of writing, or None."""
     codes = {*found.counts["code"]}
     if spelling.names is None and codes & _WORD_CODES:
         words = readings(sheet, rules, replace(spelling, names=WORDS, numbers=None))

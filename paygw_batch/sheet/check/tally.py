@@ -1,7 +1,7 @@
-"""Goes through the rows of a sheet in pieces, several at a time, adds them up, and keeps no row.
+"""Judges the rows of a sheet in pieces, several at a time, and adds up the results without keeping any row.
 
-Rows that concern each other (the same order id twice, payments that look alike) are found by 64-bit hashes of all
-rows; the few rows whose hashes occur twice are then compared themselves.
+Rows that concern each other (the same order id twice, payments that look alike) are found by 64-bit hashes of all rows.
+Only the few rows whose hashes occur twice are then compared.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ from paygw_batch.sheet.model import COUNT_KEYS, Sheet
 _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
 
 ROWS_AT_ONCE = 250_000
-_CORES_A_PIECE = 2  # that polars keeps busy, more or less: pieces in parallel cost memory
+_CORES_A_PIECE = 2  # which polars keeps busy; more pieces in parallel cost memory
 _MAX_AT_ONCE = 4
 
 _Made = TypeVar("_Made")
@@ -33,7 +33,7 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some rows of a sheet as in its `frame`, and those of its `defects` that are in them."""
+    """Some rows of a sheet as in its `frame`, with those of its `defects` that are about them."""
 
     frame: pl.DataFrame
     defects: pl.DataFrame
@@ -46,15 +46,15 @@ def pieces_of(sheet: Sheet) -> Iterator[Piece]:
 
 
 def each(sheet: Sheet, work: Callable[[Piece], _Made]) -> Iterator[_Made]:
-    """Apply `work` to each piece of a sheet, and yield the results in order.
+    """Apply `work` to each piece of a sheet, and yield the results in the order of the pieces.
 
-    A few pieces are in work at once (polars releases the interpreter's lock), and no more than those are begun.
+    A few pieces are processed at once, because polars releases the interpreter's lock. No other piece is begun before.
     """
     threads = max(1, min(pl.thread_pool_size() // _CORES_A_PIECE, _MAX_AT_ONCE))
     begun: deque[Future[_Made]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         for piece in pieces_of(sheet):
-            begun.append(pool.submit(copy_context().run, work, piece))  # it has the language
+            begun.append(pool.submit(copy_context().run, work, piece))  # the context has the chosen language
             if len(begun) > threads:
                 yield begun.popleft().result()
         while begun:
@@ -63,10 +63,10 @@ def each(sheet: Sheet, work: Callable[[Piece], _Made]) -> Iterator[_Made]:
 
 @dataclass(frozen=True, slots=True)
 class _PieceTally:
-    """Holds the sums of a piece of a sheet. `ids`: the `row` and the `hash` of each order id; `payees`: `payee_hashes`.
+    """The sums of a piece of a sheet. `ids`: `row` and `hash` of each order id; `payees`: the `payee_hashes`.
 
-    Order ids that differ only in their spelling have one hash. `defects` are those found outside the checks;
-    `wrong` are the rows that have a defect, and `doubted` those with a warning.
+    Order ids that differ only in spelling have the same hash. `defects` are those found outside the checks. `wrong` are
+    the rows with a defect, and `doubted` those with a warning.
     """
 
     frame: pl.DataFrame
@@ -103,7 +103,7 @@ class _PieceTally:
 
 
 class SheetTally:
-    """The pieces of a sheet added up. `held`: the columns that hold anything; the batch's id is of these."""
+    """The sums of all pieces of a sheet. `held`: the columns with any value, from which the batch id is computed."""
 
     def __init__(self, sheet: Sheet) -> None:
         self.held = frozenset(column.name for column in sheet.frame if column.null_count() < len(column))
@@ -111,7 +111,7 @@ class SheetTally:
         self._pieces: list[_PieceTally] = []
         self._failures, self._doubts = FailedTally(), FailedTally()
         self.lines: pl.DataFrame | None = None
-        """As `Judged.lines`, while there is one piece alone."""
+        """The lines (`Judged.lines`) if there is only one piece, otherwise None."""
 
     def add(self, piece: _PieceTally) -> None:
         self._digest.add(piece.lines, piece.frame)
@@ -127,27 +127,27 @@ class SheetTally:
 
     @property
     def counts(self) -> pl.DataFrame:
-        """`COUNT_KEYS`, `count`, and the `sum` of the readable amounts."""
+        """`COUNT_KEYS`, the `count` of rows, and the `sum` of their readable amounts."""
         return pl.concat(piece.counts for piece in self._pieces).group_by(COUNT_KEYS).sum()
 
     @property
     def invalid(self) -> pl.Series:
-        """The numbers of the rows that are not valid, in order."""
+        """The numbers of the invalid rows, in order."""
         return pl.concat(piece.invalid for piece in self._pieces)
 
     def take_same_ids(self) -> pl.Series:
-        """Return the numbers of all rows whose order ids may occur twice, in any spelling, and forget the order ids."""
+        """Return the numbers of all rows whose order ids may occur twice, in any spelling, and drop the ids' hashes."""
         ids = pl.concat(piece.ids for piece in self._pieces)
         self._pieces = [replace(piece, ids=piece.ids.clear()) for piece in self._pieces]
         return occurring_twice(ids)
 
     @property
     def same_payees(self) -> pl.Series:
-        """The numbers of all valid rows whose payees may be doubtful for being paid twice."""
+        """The numbers of all valid rows that may repeat a payment, or name a payee in another way."""
         return worth_comparing(pl.concat(piece.payees for piece in self._pieces))
 
     def defects(self) -> Findings:
-        """Return the defects that the file, single values and rows of totals show."""
+        """Return the defects that the file, single values and rows of totals have."""
         wrong = pl.concat(piece.wrong for piece in self._pieces).unique()
         findings = self._failures.findings(wrong)
         return findings.joined(pl.concat(piece.defects for piece in self._pieces))
@@ -164,9 +164,9 @@ def tallied(sheet: Sheet, judge: Callable[[Piece], Judged]) -> SheetTally:
 
 
 def counted(lines: pl.DataFrame) -> pl.DataFrame:
-    """Return the number of lines that share `COUNT_KEYS`, and the sum of their readable amounts, as `Validated`."""
+    """Return the number of lines that share `COUNT_KEYS`, and the sum of readable amounts, as in `Validated`."""
     is_valid = lines["valid"]
-    # The amounts of valid rows can be read, and are not asked.
+    # The amounts of valid rows are readable, so they are not checked again.
     value = pl.col("amount").cast(pl.Decimal(38, 4)) if is_valid.all() else readable_amount("amount")
     return lines.select(*COUNT_KEYS, value=value).group_by(COUNT_KEYS).agg(count=pl.len(), sum=pl.col("value").sum())
 

@@ -1,7 +1,7 @@
-"""Validates a sheet against its countries' rules: every defect of every row at once, nothing row by row.
+"""Validates a sheet against its countries' rules, and finds every defect of every row at once.
 
-Its rows are checked in pieces, and each piece country by country (`judge`); the results are added up (`tally`), and no
-judged row is kept. If the last row decides about the first one (an order id that is used again), all are judged once
+Rows are checked in pieces, and each piece country by country (`judge`). The results are added up (`tally`), and no
+judged row is kept. If a later row affects an earlier one (an order id that is used again), all rows are judged once
 more.
 """
 
@@ -34,14 +34,14 @@ from paygw_batch.sheet.read.headings import MissingColumns, fold
 from paygw_batch.sheet.read.profiles import profile_names, read_profile
 
 REASON_COLUMNS = ("error_code", "message")
-"""The columns of `Validated.rows` that say why a row is not valid."""
+"""The columns of `Validated.rows` that say why a row is invalid."""
 
 
 def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Validated:
-    """Hold `sheet` against `rules`; when it has no column of order ids, derive them from `reference`.
+    """Return the results of checking `sheet` against `rules`. A sheet without order ids gets some from `reference`.
 
-    Raises `SheetError` when the sheet lacks a column that its rows need, `UsageError` for a reference that cannot be
-    part of an order id.
+    Raises `SheetError` when the sheet lacks a column that its rows need, or has no order ids and there is no reference.
+    Raises `UsageError` for a reference that cannot be part of an order id.
     """
     rules = rules_for_sheet(rules, sheet.headers)
     derive = "client_orderid" not in sheet.headers
@@ -62,7 +62,7 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
         passing = replace(passing, ids=_derived(sheet, passing, reference or ""))
     elif (suspects := pl.concat([tally.take_same_ids(), tally.same_payees]).unique()).len():
         left_out = sheet.defects.filter(pl.col("code") == LEFT_OUT)
-        ids = passing.lines_of(sheet, suspects).join(left_out, "row", "anti")  # a row that is left out repeats no other
+        ids = passing.lines_of(sheet, suspects).join(left_out, "row", "anti")  # rows left out repeat no others
         repeated = pl.concat([repeated_ids(ids), ids_spelled_alike(ids), ids_rewritten(ids)])
         passing = replace(passing, refused=repeated["row"])
     if derive or repeated.height:
@@ -81,15 +81,15 @@ def _validated(
     defects = tally.defects().joined(repeated, first=True)
     if not defects.rows.sort().equals(tally.invalid):
         raise InternalError("the rows with a defect are not the rows that are not valid")
-    # A row with a defect is not paid: what is doubtful about it can wait until it is mended.
+    # A row with a defect is not paid, so doubts about it can wait until it is corrected.
     of_file = sheet.warnings.filter(~pl.col("row").is_in(tally.invalid.implode()))
     suspects = tally.same_payees
     payees = doubtful_payees(passing.lines_of(sheet, suspects)) if suspects.len() else no_defects()
     warnings = tally.warnings().joined(of_file, first=True).joined(payees)
-    # Most commands show no row beside its defects: of a sheet that is bad throughout, this is much.
+    # Most commands never show rows with their defects. For a very bad sheet, computing them is expensive.
     only_piece, reasons = tally.lines, BuiltOnUse(lambda: _reasons(defects.every.frame))
     if only_piece is None:
-        # What is opened passes the contract's gate: until then nothing has to be asked again.
+        # Rows of a batch pass the contract's gate when it is opened, so nothing has to be checked again before.
         judge = Judge(sheet.operation, rules, derive=passing.ids is not None, checked=True)
         streamed = partial(_parts, sheet, replace(passing, judge=judge), reasons)
         lines = BuiltOnUse(lambda: pl.concat(part.rows for part in streamed()))
@@ -114,7 +114,7 @@ def _validated(
 
 @dataclass(frozen=True, slots=True)
 class _SheetPass:
-    """How a sheet's pieces are judged. `refused` rows repeat others; `ids`, if derived: `row`, `client_orderid`."""
+    """How pieces of a sheet are judged. `refused` rows repeat others. Derived `ids` have `row` and `client_orderid`."""
 
     judge: Judge
     refused: pl.Series
@@ -130,7 +130,7 @@ class _SheetPass:
         return replace(judged, lines=lines.select(LINE_COLUMNS))
 
     def lines_of(self, sheet: Sheet, rows: pl.Series | None = None) -> pl.DataFrame:
-        """Return the lines of these rows, or of all."""
+        """Return the lines of these rows, or of all rows if None."""
 
         def lines(piece: Piece) -> pl.DataFrame | None:
             if rows is None:
@@ -154,7 +154,7 @@ def _derived(sheet: Sheet, passing: _SheetPass, reference: str) -> pl.DataFrame:
 
 
 def _parts(sheet: Sheet, passing: _SheetPass, reasons: BuiltOnUse) -> Iterator[ValidatedPart]:
-    """Go through a validated sheet once more: yield its rows and instructions, piece by piece."""
+    """Judge a validated sheet once more, and yield its rows and instructions, piece by piece."""
 
     def part(piece: Piece) -> ValidatedPart:
         numbers = piece.frame["row"]
@@ -163,14 +163,14 @@ def _parts(sheet: Sheet, passing: _SheetPass, reasons: BuiltOnUse) -> Iterator[V
         rows = _shown(lines, in_piece, _own_columns(piece.frame, sheet))
         return ValidatedPart(piece.frame, rows, passing.judge.instructions(piece.frame, lines))
 
-    # One at a time: a caller that stores each piece has no room for pieces that wait.
+    # Pieces are judged one at a time, because a caller that stores each piece has no memory for others that wait.
     return map(part, pieces_of(sheet))
 
 
 def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
-    """Return `validated` with further `defects` (columns as `DEFECT_SCHEMA`): their rows are no longer valid.
+    """Return `validated` with further `defects` (columns as `DEFECT_SCHEMA`), whose rows are then invalid.
 
-    This makes it a different batch, because fewer rows are paid; the rows themselves are shown as before.
+    The result is another batch, because fewer rows are paid. The rows are shown as before.
     """
     sheet = validated.sheet
     joined = validated.defects_found.joined(defects.match_to_schema(DEFECT_SCHEMA))
@@ -216,7 +216,7 @@ def warnings_as_defects(validated: Validated) -> Validated:
 
 
 def refused_as_a_whole(validated: Validated) -> str:
-    """Return the sentence about `warnings_as_defects` that are about the whole sheet, which is row 0; or nothing."""
+    """Return the sentence about `warnings_as_defects` that are about the whole sheet (row 0), or the empty text."""
     if not (validated.defects_found.rows == 0).any():
         return ""
     return say(
@@ -226,7 +226,7 @@ def refused_as_a_whole(validated: Validated) -> str:
 
 
 def _demand_columns(sheet: Sheet, rules: Rules, countries: pl.Series) -> None:
-    """Raise `SheetError` for a column that is not there and that a row's form cannot do without."""
+    """Raise `SheetError` for a missing column that the form of some row requires."""
     have = {*sheet.headers, "client_orderid"}
     needed_by: dict[str, list[str]] = defaultdict(list)
     for code in countries.drop_nulls().sort():
@@ -253,7 +253,7 @@ def _demand_columns(sheet: Sheet, rules: Rules, countries: pl.Series) -> None:
 
 
 def _profile_that_has(missing: Collection[str], sheet: Sheet) -> str:
-    """Return a sentence that names a profile by which an unknown heading is a missing column, if there is one."""
+    """Return a sentence that names a profile in which an unknown heading means a missing column, or the empty text."""
     for profile in profile_names():
         columns = {fold(heading): column for heading, column in read_profile(profile).items()}
         for heading in sheet.unknown:
@@ -267,7 +267,7 @@ def _profile_that_has(missing: Collection[str], sheet: Sheet) -> str:
 
 
 def _reasons(defects: pl.DataFrame) -> pl.DataFrame:
-    """Return why each row is not valid: `row` and `REASON_COLUMNS`. A defect of the whole sheet (row 0) is of none."""
+    """Return why each row is invalid: `row` and `REASON_COLUMNS`. Defects of the whole sheet (row 0) are left out."""
     return (
         defects.filter(pl.col("row") > 0)
         .group_by("row", maintain_order=True)
@@ -282,7 +282,7 @@ def _own_columns(raw: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
 
 
 def _shown(lines: pl.DataFrame, reasons: pl.DataFrame, further: pl.DataFrame) -> pl.DataFrame:
-    """Return rows as in `Validated.rows`: `lines`, why a row is not valid, and the person's own columns."""
+    """Return rows as in `Validated.rows`: `lines`, the reasons why a row is invalid, and the sender's own columns."""
     if lines["valid"].all():
         why = pl.DataFrame(schema=dict.fromkeys(REASON_COLUMNS, pl.String)).clear(lines.height)
     else:
@@ -300,6 +300,6 @@ def _totals(counts: pl.DataFrame, rules: Rules) -> ControlTotals:
 
 
 def _as_money(amount: Decimal, minor_units: int | None) -> Decimal:
-    """Return the same value with the currency's decimals (two where they are unknown), if that loses nothing."""
+    """Return an amount with the currency's decimals (two if unknown), or unchanged if that would lose digits."""
     rounded = round(amount, 2 if minor_units is None else minor_units)
     return rounded if rounded == amount else amount

@@ -1,1 +1,1 @@
-"""Reads a file into rows of exact text."""
+"""Reads the rows of a file as exact text."""

@@ -1,8 +1,8 @@
-"""Reads delimited text (CSV) as a frame of exact text; header, delimiter and every line are accounted for.
+"""Reads delimited text (CSV) as a frame of exact text, and accounts for header, delimiter and every line.
 
-Two readings must agree before a sheet is used. One is by polars; the other counts lines and delimiters in the bytes
-and, if there are quotation marks, checks each line against RFC 4180. So a stray quotation mark that merges rows, or a
-row with a missing field, cannot slip through. A field of several lines is read if none of its lines can be a row.
+Two readings must agree before a sheet is used. One is by polars. The other counts lines and delimiters in the bytes,
+and checks lines with quotation marks against RFC 4180. So a stray quotation mark that merges rows, or a row with a
+missing field, is noticed. A field of several lines is read if none of its lines can be a row.
 """
 
 import csv
@@ -36,21 +36,21 @@ from paygw_batch.sheet.read.text import Marks
 
 DELIMITERS = (",", ";", "\t", "|")
 _FEW_QUOTED = 8
-"""If at most one line in this many has quotation marks, checking only those is cheaper than checking all."""
+"""If at most one line in this many has quotation marks, checking only those lines is cheaper than checking all."""
 _SIGNS = {",": mark("a comma"), ";": mark("a semicolon"), "\t": mark("a tab"), "|": mark("a vertical bar")}
 _BLANK_LINE = re.compile(rb"(?<=\n)\r?(?:\n|\Z)")
 _CUT_THOUSANDS = r"(?:^|[^0-9.,])[0-9]{1,3},[0-9]{3}(?:\.[0-9]+)?[^0-9]{0,12}$"
-"""An amount and the field behind it, if they can be one: `1,500`, `KES 1,500.00`. The next two: `1,50`, `1500,00`."""
+"""An amount and the field after it, if they can be one: `1,500`, `KES 1,500.00`. The next two: `1,50`, `1500,00`."""
 _CUT_CENTS = r"(?:^|[^0-9.,])[0-9]{1,3},[0-9]{2}[^0-9]{0,4}$"
 _CUT_CENTS_OF_MORE = r"^[^.,]*[0-9],[0-9]{2}$"
 _CHECKED = frozenset({Cleaning.NUMBER, Cleaning.CODE})
-"""The kinds of columns in which a value that has moved there is found."""
+"""The kinds of columns whose checks notice a value that was moved there from another column."""
 _SEP_LINE = re.compile(rb'"?sep=([!#-&(-/:-@\[-`{-~\t])"?[ \t]*', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Locates the header: its `line` (0-based, in the file), `row` (from 1) and the `offset` of the byte after it."""
+    """The place of the header: its `line` (from 0, in the file), `row` (from 1) and the `offset` of the next byte."""
 
     delimiter: str
     line: int
@@ -61,10 +61,10 @@ class Start:
 
 
 def read_delimited(data: bytes, options: ReadOptions) -> Table:
-    """Return the rows of `data` (UTF-8 without NUL and lone carriage returns).
+    """Return the rows of `data` (UTF-8 without NUL and without lone carriage returns).
 
-    Raises `SheetError` if the file as a whole cannot be trusted; a row with too many or too few fields is a defect
-    of that row (`row.fields`), unless most rows have it.
+    Raises `SheetError` if the file as a whole cannot be trusted. A row with too many or too few fields is a defect of
+    that row (`row.fields`), unless most rows have the same wrong number.
     """
     start = find_header(data, options)
     try:
@@ -77,11 +77,11 @@ def read_delimited(data: bytes, options: ReadOptions) -> Table:
 
 
 class _OpenQuote(SheetError):
-    """A quotation mark does not close the field that it opens on the same line."""
+    """A quotation mark opens a field and does not close it on the same line."""
 
 
 class _OtherWidth(SheetError):
-    """Most rows have one number of fields, and the header has another. `fields` is theirs if they are all rows."""
+    """Most rows have one number of fields, and the header has another. `fields` is that number, if all rows have it."""
 
     def __init__(self, message: str, *, hint: str, fields: int | None) -> None:
         super().__init__(message, hint=hint)
@@ -89,7 +89,7 @@ class _OtherWidth(SheetError):
 
 
 def _read(data: bytes, start: Start, options: ReadOptions) -> Table:
-    """Read the rows; empty fields at the end of every row, or headings without a name, do not count."""
+    """Return the rows. Empty fields at the end of every row, and headings without a name, do not count."""
     delimiter = start.delimiter.encode()
     marks = Marks.of(data, delimiter, start.offset)
     try:
@@ -109,10 +109,10 @@ def _read(data: bytes, start: Start, options: ReadOptions) -> Table:
 
 
 def _joined(data: bytes, start: Start) -> bytes | None:
-    """Return the text with `LINE_BREAK` for each line break inside quotation marks, or None if a row could vanish so.
+    """Return the text with `LINE_BREAK` for each line break inside quotation marks, or None if that could hide a row.
 
-    Stray quotation marks merge rows. Of the lines of a record, two can be rows then: by their delimiters, or because
-    they have an amount and the country of another row at their places.
+    Stray quotation marks merge rows. Then two lines of a record can be rows: they have a row's delimiters, or an amount
+    and the country of another row at the right places.
     """
     of_a_row = max(1, len(start.cells) - 2)
     country, amount = (start.headings.names.index(name) for name in ALWAYS_NEEDED)
@@ -142,10 +142,10 @@ def _joined(data: bytes, start: Start) -> bytes | None:
 
 
 def _is_sure(table: Table, start: Start) -> bool:
-    """Whether the fields behind the last heading are empty, and certainly no fields of other columns.
+    """Whether the fields after the last heading are empty, and certainly contain nothing of other columns.
 
-    A comma inside a value (`1,000`) moves all values behind it, and a last column that is empty hides that. So behind
-    commas the last column that has a meaning here must be one whose values are checked, and each row must have one.
+    A comma inside a value (`1,000`) moves all values after it, which an empty last column would hide. So with commas,
+    the last known column must be one whose values are checked, and each row must have a value in it.
     """
     frame, further = table.frame, table.headings.names[len(start.cells) :]
     last = [name for name in start.headings.names if name not in start.headings.unknown][-1]
@@ -158,10 +158,10 @@ def _is_sure(table: Table, start: Start) -> bool:
 
 
 def _with_cut_amounts(table: Table, delimiter: str) -> Table:
-    """Return the table with the amounts that a comma seems to have cut: `1,500` is read as 1, and 500 behind it.
+    """Return the table with findings about amounts that a comma cut: `1,500` is read as 1, with 500 in the next field.
 
-    It is a defect if a value without a heading stands behind it. If a column that no check looks at takes the rest, it
-    is a warning of the whole sheet: 22 behind an amount of 500 can be days. Where the columns behind that one have
+    If a value without a heading follows, the amount is a defect. If a column without checks contains the rest, the
+    whole sheet gets a warning, because 22 after an amount of 500 can be days. If the columns after that one have
     values, nothing has moved.
     """
     names, cleanings = table.headings.names, sheet_columns().cleanings
@@ -216,14 +216,14 @@ def _with_cut_amounts(table: Table, delimiter: str) -> Table:
 
 
 def read_rows(data: bytes, start: Start, marks: Marks, file: str) -> Table:
-    """Return the rows of `data` below its header, from `start` on; `marks` are the marks of these lines.
+    """Return the rows of `data` from `start` on, which is its header. `marks` are the marks of the lines below.
 
     Raises `SheetError` as `read_delimited` does.
     """
     headings, lines = start.headings, marks.lines
-    # polars silently joins lines if a quotation mark does not close, and pads short rows. So the
-    # lines and delimiters are also counted in the bytes: if the counts differ, a payment could vanish, or an amount
-    # could be read from the neighbouring column.
+    # polars silently joins lines if a quotation mark does not close, and pads short rows. So lines and delimiters are
+    # also counted in the bytes. If the counts differ, a payment could vanish, or an amount could be read from the
+    # neighbouring column.
     ragged = None
     frame = _parse(data, start, headings) if _counts_agree(data, start, marks) else None
     if frame is None:
@@ -235,7 +235,8 @@ def read_rows(data: bytes, start: Start, marks: Marks, file: str) -> Table:
             say("{file} cannot be read as rows: its {lines} lines below the header merge.", file=file, lines=lines),
             hint=say(_QUOTES),
         )
-    # Search for an apostrophe first, then check that a field begins before it: so most of the text is skipped.
+    # The pattern searches for an apostrophe first, and then checks that a field begins with it, which skips most of the
+    # text.
     if re.search(rb"'(?<=[\n\"" + re.escape(start.delimiter.encode()) + rb"]')", data):
         frame = frame.with_columns(unguarded(column) for column in frame.iter_columns())
     frame = frame.with_row_index("row", offset=start.row + 1)
@@ -250,9 +251,9 @@ _QUOTES = mark('A quotation mark must open and close a whole field, and one insi
 
 @dataclass(frozen=True, slots=True)
 class FirstLine:
-    """One of a text's first lines: its `line` (0-based, in the file), `row` (from 1) and the `offset` behind it.
+    """One of a text's first lines: its `line` (from 0, in the file), `row` (from 1) and the `offset` of the next byte.
 
-    `ways` has its cells by each delimiter that may be the file's. One `is_open` has a quotation mark without its pair.
+    `ways` has its cells for each delimiter that the file may use. `is_open`: a quotation mark in it has no pair.
     """
 
     line: int
@@ -271,7 +272,7 @@ def first_lines(data: bytes) -> list[FirstLine]:
         end = data.find(b"\n", offset)
         after = len(data) if end < 0 else end + 1
         text = data[offset:after].rstrip(b"\r\n")
-        # A spreadsheet obeys a first line `sep=;` and numbers the rest of the file from row 1.
+        # A spreadsheet obeys a first line `sep=;`, and gives the next line the number 1.
         if not offset and (sep := _SEP_LINE.fullmatch(text)):
             delimiters, above = (sep[1].decode("latin-1"), *DELIMITERS), 1
         else:
@@ -282,7 +283,7 @@ def first_lines(data: bytes) -> list[FirstLine]:
 
 
 def find_header(data: bytes, options: ReadOptions) -> Start:
-    """Find the header. Raises `SheetError` if there is none."""
+    """Return the place of the header. Raises `SheetError` if there is no header."""
     lines = first_lines(data)
     for line in lines:
         for _, cells in line.ways:
@@ -305,19 +306,19 @@ def find_header(data: bytes, options: ReadOptions) -> Start:
 
 
 def _likeness(options: ReadOptions, rows: Sequence[Sequence[str]]) -> tuple[int, int]:
-    """Return the likeness of rows to a sheet's: the columns that they name, then their cells."""
+    """Return how much rows resemble a sheet: the number of known columns that they name, then of their cells."""
     return sum(bool(name) for cells in rows for name in known_names(cells, options)), sum(map(len, rows))
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
     try:
         return next(csv.reader([line], delimiter=delimiter), [])
-    except csv.Error:  # a field above the csv module's limit is not a heading
+    except csv.Error:  # a field that is longer than the csv module allows is no heading
         return []
 
 
 def _parse(data: bytes, start: Start, headings: Headings) -> pl.DataFrame | None:
-    """Return each line below the header as a row (a blank line: nulls), or None if polars refuses the text."""
+    """Return each line below the header as a row (nulls for a blank line), or None if polars refuses the text."""
     try:
         return pl.read_csv(
             data,
@@ -332,10 +333,10 @@ def _parse(data: bytes, start: Start, headings: Headings) -> pl.DataFrame | None
 
 
 def _counts_agree(data: bytes, start: Start, marks: Marks) -> bool:
-    """Whether counting alone proves that no line lacks a field: then no line is read individually.
+    """Whether counting alone proves that no line lacks a field, so that no line has to be read on its own.
 
     Lines with quotation marks are few, and are checked one by one. polars refuses a line with an extra field. So if the
-    other lines have the right number of delimiters in all, none of them lacks a field, and none is blank.
+    other lines have the right total of delimiters, none of them lacks a field, and none is blank.
     """
     needed = len(start.cells) - 1
     if marks.are_alike(needed):
@@ -352,7 +353,7 @@ def _counts_agree(data: bytes, start: Start, marks: Marks) -> bool:
 
 
 def _quoted_lines(data: bytes, offset: int, *, most: int) -> list[bytes] | None:
-    """Return the lines from `offset` on with a quotation mark, or None if there are more than `most`."""
+    """Return the lines from `offset` on that have a quotation mark, or None if there are more than `most`."""
     lines: list[bytes] = []
     at = data.find(b'"', offset)
     while at >= 0 and len(lines) <= most:
@@ -364,7 +365,7 @@ def _quoted_lines(data: bytes, offset: int, *, most: int) -> list[bytes] | None:
 
 
 def _ragged_lines(data: bytes, start: Start, file: str) -> pl.DataFrame:
-    """Return the lines below the header (`index` from 0, `line`, `fields`) whose number of fields is wrong.
+    """Return the lines below the header whose number of fields is wrong, as `index` (from 0), `line` and `fields`.
 
     Raises `SheetError` for a line whose quotation marks do not pair up within it.
     """
@@ -390,7 +391,7 @@ def _delimiters_outside(start: Start) -> pl.Expr:
 
 def _line_pattern(start: Start) -> str:
     d = re.escape(start.delimiter)
-    # RFC 4180's two kinds of fields, and ="0712", with which people make a spreadsheet keep a leading zero.
+    # A field is one of RFC 4180's two kinds, or ="0712", which people write to keep a leading zero in a spreadsheet.
     field = rf'(?:[^"{d}]*|"(?:[^"]|"")*"|="[^"{d}]*")'
     return f"^{field}(?:{d}{field})*$"
 
@@ -410,11 +411,11 @@ def _check_quotes(quoted: pl.DataFrame, start: Start, file: str) -> None:
 
 
 def _check_width(data: bytes, ragged: pl.DataFrame, start: Start, file: str) -> None:
-    """Raise `_OtherWidth` if most rows have the same wrong number of fields: that is one mistake, and not one a row."""
+    """Raise `_OtherWidth` if most rows have the same wrong number of fields, which is one mistake of the file."""
     columns = len(start.cells)
     fields, count = ragged["fields"].value_counts(sort=True).row(0) if ragged.height > 1 else (0, 0)
     rows = data.count(b"\n", start.offset) + 1 - len(_BLANK_LINE.findall(data, start.offset))
-    if count < 2 or count * 2 <= rows:  # noqa: PLR2004 (of one row nobody can say that all are alike)
+    if count < 2 or count * 2 <= rows:  # noqa: PLR2004 (one row alone shows no pattern)
         return
     sign = say(_SIGNS.get(start.delimiter, start.delimiter))
     if fields > columns and count == rows:
@@ -438,7 +439,7 @@ def _check_width(data: bytes, ragged: pl.DataFrame, start: Start, file: str) -> 
 
 
 def _without_lines(data: bytes, start: Start, ragged: pl.DataFrame) -> bytes:
-    """Return the file with ragged lines emptied, so that the other rows keep their positions."""
+    """Return the file with ragged lines emptied, so that the other rows keep their numbers."""
     if not ragged.height:
         return data
     lines = data[start.offset :].split(b"\n")
@@ -450,9 +451,9 @@ def _without_lines(data: bytes, start: Start, ragged: pl.DataFrame) -> bytes:
 def _with_ragged(
     frame: pl.DataFrame, ragged: pl.DataFrame, start: Start, headings: Headings
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Restore the fields of ragged lines, read from left to right, with a defect for each such row.
+    """Return the frame with the fields of ragged lines, read from left to right, and a defect for each of these rows.
 
-    Extra fields go into the last column, so that a person who corrects the line sees all of it. Even an empty extra
+    Extra fields go into the last column, so that a person who corrects the line sees all of them. Even an empty extra
     field is a defect: an unquoted `1,000` before an empty last field would be paid as 1.
     """
     columns = len(headings.names)

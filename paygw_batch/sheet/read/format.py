@@ -1,4 +1,4 @@
-"""Recognises the format of a file by its name and by its first bytes."""
+"""Recognises the format of a file by its name and its first bytes."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +8,7 @@ from paygw_batch.language import mark, say
 
 
 class Kind(StrEnum):
-    """Names a format of sheets, in the words of a sentence."""
+    """A format of sheets, named as in a sentence."""
 
     DELIMITED = mark("delimited text")
     PARQUET = mark("Parquet")
@@ -23,9 +23,9 @@ _KINDS = {
     ".xlsx": Kind.WORKBOOK,
 }
 SHEET_ENDINGS = tuple(_KINDS)
-"""The endings of sheets' names, in lower case."""
+"""The endings of the names of sheets, in lower case."""
 _COMPOUND = b"\xd0\xcf\x11\xe0"
-"""The first bytes of a compound file: an .xls, or a workbook with a password."""
+"""The first bytes of a compound file, which is an .xls or a workbook with a password."""
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 """The part of a compound file that contains a workbook with a password (MS-OFFCRYPTO)."""
 _OTHER_SPREADSHEETS = (".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
@@ -47,11 +47,11 @@ _FIRST_BYTES = (
     (b"ARROW1", mark("an Arrow file")),
     (b"<", mark("HTML or XML")),
 )
-"""The first bytes of files that people mistake for a sheet, or name like one. No delimited text begins so."""
+"""The first bytes of files that people take for a sheet, or name like one. No delimited text begins with them."""
 
 
 def kind_of(file: str) -> Kind:
-    """Return the format by a file's name. Raises `SheetError` for an unknown ending."""
+    """Return the format that a file's name says. Raises `SheetError` for an unknown ending."""
     ending = Path(file).suffix.lower()
     if ending in _OTHER_SPREADSHEETS:
         raise SheetError(
@@ -67,7 +67,7 @@ def kind_of(file: str) -> Kind:
 
 
 def check_first_bytes(data: bytes, kind: Kind, file: str) -> None:
-    """Raise `SheetError` for a file whose first bytes contradict its name."""
+    """Raise `SheetError` for a file whose first bytes contradict its name, or that has a password."""
     if data.startswith(_COMPOUND) and _ENCRYPTED in data:
         raise SheetError(
             say("{file} is protected by a password.", file=file),

@@ -1,4 +1,4 @@
-"""Holds the rows of a file as text and turns them into a `Sheet`: the steps that all formats share."""
+"""Holds the rows of a file as text and turns them into a `Sheet`, in steps that all formats share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,15 +18,15 @@ from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.headings import Headings, ReadOptions
 
 _SCRIPTS = ("٠١٢٣٤٥٦٧٨٩", "۰۱۲۳۴۵۶۷۸۹")
-"""The digits of Arabic, and of Persian and Urdu."""
+"""The digits of Arabic, and those of Persian and Urdu."""
 _EVERY_DIGIT = r"\p{Nd}"
 _DECIMAL_SIGN = "\N{ARABIC DECIMAL SEPARATOR}"
 
 
 def with_our_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the frame with such values in our digits, and a warning for each that shows both.
+    """Return the frame with our digits in amounts and numbers, and a warning that shows both for each changed value.
 
-    A value with digits of several scripts is left unchanged: nothing is guessed, and the checks refuse it.
+    A value with digits of several scripts is left unchanged. Nothing is guessed, and the checks refuse such a value.
     """
     warnings, cleanings = [as_defects(())], sheet_columns().cleanings
     for name in frame.columns:
@@ -54,9 +54,9 @@ def with_our_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def cleaned_rows(columns: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Return rows with a text for each of these columns, cleaned like those of a sheet; empty if a row has none.
+    """Return rows with a text for each of these columns, cleaned like those of a sheet. A missing text is empty.
 
-    `meant` is the one amount that the `amount` means in its `currency`, empty if it means none or two.
+    `meant` is the amount that `amount` means in its `currency`, or empty if it means none or several.
     """
     cleanings = sheet_columns().cleanings
     texts = (unguarded(pl.Series(name, cells, pl.String)) for name, cells in columns.items())
@@ -70,7 +70,7 @@ def cleaned_rows(columns: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
 
 
 def _is_written_in(text: pl.Series) -> pl.Series:
-    """Return a mask of values with such digits. Most columns are of ASCII alone, which the lengths tell quickly."""
+    """Return a mask of values with such digits. Most columns have only ASCII, which their lengths show quickly."""
     if text.str.len_bytes().sum() == text.str.len_chars().sum():
         return pl.Series([False]).new_from_index(0, text.len())
     return text.str.contains(f"[{''.join(_SCRIPTS)}]").fill_null(value=False)
@@ -82,16 +82,16 @@ TYPED_SENTENCE = mark(
     "text and enter it again."
 )
 LINE_BREAK = "\N{LINE SEPARATOR}"
-"""A line break inside a cell: it ends no line of a file, and no check lets it pass."""
+"""Replaces a line break inside a cell. It ends no line of a file, and no check accepts it."""
 _BREAK = r"[\x00-\x08\x0a-\x1f\x7f\x{85}\x{2028}\x{2029}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A file's rows below its header. `frame`: `row` (UInt32), then columns as `headings.names`, all String.
+    """The rows of a file below its header. `frame`: `row` (UInt32), then the columns `headings.names`, all String.
 
     `worksheet` is the name of the worksheet that was read, if several could have been meant. `encoding` is set if a
-    person had to name it. Without `has_empty`, no text of the frame is empty.
+    person had to name it. Without `has_empty`, no text in the frame is empty.
     """
 
     frame: pl.DataFrame
@@ -105,9 +105,9 @@ class Table:
 
 
 def to_sheet(table: Table, options: ReadOptions, sha256: str) -> Sheet:
-    """Return the table as a sheet: `on_one_line`, without blank rows (row numbers stay), with nulls for blank texts.
+    """Return the table as a sheet: `on_one_line`, with nulls for blank texts, and without blank rows. Row numbers stay.
 
-    Raises `SheetError` for a sheet without a row or with more than `max_rows`.
+    Raises `SheetError` for a sheet without a row, or with more than `max_rows`.
     """
     headings, file, max_rows = table.headings, options.file, options.max_rows
     frame = on_one_line(table).frame.drop(headings.ours)
@@ -151,15 +151,15 @@ def to_sheet(table: Table, options: ReadOptions, sha256: str) -> Sheet:
 
 
 def found_in(findings: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
-    """Return those of the `findings` that are in a frame's rows, and those of the whole sheet (row 0)."""
+    """Return those `findings` that are about a row of the frame or about the whole sheet (row 0)."""
     is_here = (pl.col("row") == 0) | pl.col("row").is_in(frame["row"].implode())
     return findings.filter(is_here) if findings.height else findings
 
 
 def rows_of(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
-    """Return the rows selected by `mask`, in one chunk.
+    """Return the rows that `mask` selects, in one chunk.
 
-    polars 2.1 may leave an empty first chunk behind, upon which `pl.format` panics.
+    polars 2.1 may leave an empty first chunk, which makes `pl.format` panic.
     """
     return frame.filter(mask).rechunk()
 
@@ -171,10 +171,10 @@ def _empty_as_null(frame: pl.DataFrame, name: str) -> pl.Series:
 
 
 def on_one_line(table: Table) -> Table:
-    """Return the table with every cell on one line, and trimmed if it was not.
+    """Return the table with every cell on one line. Cells that were not on one line are also trimmed.
 
-    A line break is a blank in a column that has no meaning here. In the others it becomes U+2028, which no check lets
-    pass; so does every other control character of ASCII.
+    In an unknown column, a line break becomes a blank. In the others it becomes U+2028, which no check accepts, and so
+    does every other control character of ASCII.
     """
     frame = table.frame
     for name in frame.columns[1:]:
@@ -190,7 +190,7 @@ def _joined(text: pl.Series, pattern: str, mark: str) -> pl.Series:
 
 
 def _blank_rows(frame: pl.DataFrame) -> pl.Series:
-    """Return a mask of rows that contain nothing visible. Only rows without a country are checked in detail."""
+    """Return a mask of rows without any visible text. Only rows without a country are checked in detail."""
     country = frame["country"]
     if country.unique().str.contains(SEEN).fill_null(value=False).all():
         return pl.Series([False]).new_from_index(0, frame.height)

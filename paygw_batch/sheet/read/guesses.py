@@ -1,6 +1,6 @@
-"""Guesses the columns of a sheet: by the profiles, by words of headings, by the cells.
+"""Guesses the columns of a sheet from profiles, from words in headings, and from cells.
 
-A person checks each guess; none decides what is paid.
+A person checks each guess, and no guess decides what is paid.
 """
 
 import json
@@ -32,7 +32,7 @@ _NEVER = frozenset(
     """,
     )
 )
-"""Words in a heading that change the meaning of the word beside them."""
+"""Words that change the meaning of the word beside them in a heading."""
 _WORDS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("country", "pays"), "country"),
@@ -49,18 +49,18 @@ _WORDS: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""A heading's word, without accents -> the column it refers to; the first match here counts."""
+"""A word of a heading, without accents -> the column that it means. The first match in this order counts."""
 _MOSTLY_DIGITS = frozenset({"phone", "account_number"})
-"""Columns of numbers: of these, "number" and "no." are part of the name."""
+"""Columns of numbers. In their headings, "number" and "no." are part of the name."""
 _NUMBER_WORDS = frozenset({"number", "no", "numero", "n"})
 
 
 @dataclass(frozen=True, slots=True)
 class GuessedHeading:
-    """A heading of a sheet and the column that it may mean. `is_known` says that it is read so.
+    """A heading of a sheet and the column that it may mean. If `is_known`, the heading is read as that column.
 
-    A `column` that is not known is a guess for a person to check; `NOT_OURS`: none. `other` is the column that would
-    have been guessed if another heading had not taken it. `samples` are the first texts below the heading.
+    A `column` that is not known is a guess, which a person checks; `NOT_OURS` means that there is none. `other` is the
+    column that would have been guessed if no other heading had it. `samples` are the first texts below the heading.
     """
 
     heading: str
@@ -71,7 +71,7 @@ class GuessedHeading:
 
 
 def guessed(headings: Sequence[SeenHeading], columns: Sequence[str]) -> Sequence[GuessedHeading]:
-    """Return, for each heading of a sheet, its column or a guess. No column is guessed twice."""
+    """Return the known or guessed column of each heading of a sheet. No column is guessed twice."""
     certain = {seen.column for seen in headings if seen.column is not None}
     taken = {NOT_OURS}
     guesses = []
@@ -85,10 +85,10 @@ def guessed(headings: Sequence[SeenHeading], columns: Sequence[str]) -> Sequence
 
 
 def suggested(heading: str, columns: Sequence[str], samples: Sequence[str] = ()) -> str | None:
-    """Return the one of `columns` that a heading may mean.
+    """Return the one of `columns` that a heading may mean, or None.
 
-    A profile's heading is the best guess; then the cells, if all are of one kind; then a similar spelling; and last the
-    words of the heading.
+    A profile with this heading is the best guess. The next best are the cells, if all are of one kind, then a similar
+    spelling, and last the words of the heading.
     """
     in_profiles = {column for name, column in _known_headings() if name == fold(heading)}
     if in_profiles:
@@ -141,7 +141,7 @@ def _kinds_of_cells() -> Mapping[str, Callable[[str], bool]]:
 
 
 def write_heading_map(path: Path, file: str, headings: Sequence[SeenHeading], columns: Sequence[str]) -> None:
-    """Write the headings of `file`, each with its column or a suggestion, if there is one.
+    """Write the headings of `file` to `path`, each with its column or a suggestion, if there is one.
 
     No column is suggested twice. Raises `OutputError`.
     """
@@ -169,7 +169,7 @@ def write_heading_map(path: Path, file: str, headings: Sequence[SeenHeading], co
 
 
 def _quoted(text: str) -> str:
-    """Return a text as a TOML basic string, which has the syntax of JSON."""
+    """Return a text as a basic string of TOML, which is written like a string of JSON."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -1,4 +1,4 @@
-"""Recognises a sender's column names, and finds the header row."""
+"""Recognises a sender's names of columns, and finds the header row."""
 
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +12,11 @@ from paygw_batch.sheet.columns import ALWAYS_NEEDED, RECONCILED_OF, REJECTS_COLU
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS
 
 NOT_OURS = ""
-"""Marks a heading to be ignored although a profile or our own names know it."""
+"""Marks a heading that is ignored although a profile or our own names know it."""
 HEADER_ROWS = 20
-"""The number of first rows that may hold the header, with titles and notes above it."""
+"""The number of first rows that may be the header, because titles and notes may precede it."""
 SAMPLES = 3
-"""The number of texts of a column shown beside its heading."""
+"""The number of texts of a column that are shown beside its heading."""
 MAX_COLUMNS = 16_384
 """The maximum number of columns of a spreadsheet."""
 
@@ -25,12 +25,12 @@ MAX_COLUMNS = 16_384
 class ReadOptions:
     """How a sheet is read. `sheet_name` names one worksheet of a workbook.
 
-    `aliases`: a sender's heading -> our column, or `NOT_OURS`. `profiles` are all profiles, by name, as aliases: if a
-    sheet is refused for its header, the error names the one that fits. None is used without being asked for, because a
-    heading decides what is paid.
-    `operation` is the operation of its rows: it determines the known columns.
-    `encoding` (`cp1252`) is tried for a text file without a byte order mark that is not UTF-8.
-    `file` is the name that the sender gave the file, if it is kept under another one.
+    - `aliases`: a sender's heading -> our column, or `NOT_OURS`. `profiles`: the name of each profile -> its aliases.
+      If a sheet is refused for its header, the error names the profile that fits. No profile is used unless somebody
+      names it, because a heading decides what is paid.
+    - `operation` is the operation of the rows, which determines the known columns.
+    - `encoding` (`cp1252`) is tried for a text file without a byte order mark that is not UTF-8.
+    - `file` is the sender's name for the file, if the file is stored under another name.
     """
 
     max_rows: int = 1_000_000
@@ -51,8 +51,9 @@ class ReadOptions:
 class Headings:
     """The columns of a file. `names` has our name for each, in the file's order.
 
-    `sender` maps each of them to the heading in the file; `unknown` has the columns that we do not know, `nameless`
-    those without a heading (dropped if empty), `ours` the columns of a rejects file (dropped).
+    `sender` maps each of these names to the heading in the file. `unknown` has the columns that we do not know.
+    `nameless` has those without a heading, which are dropped if empty. `ours` has the columns of a rejects file, which
+    are dropped.
     """
 
     names: tuple[str, ...]
@@ -64,7 +65,7 @@ class Headings:
 
 @dataclass(frozen=True, slots=True)
 class SeenHeading:
-    """A heading of a file, the column that it means, if any, and the first texts below it."""
+    """A heading of a file, the known column that it means, if any, and the first texts below it."""
 
     heading: str
     column: str | None
@@ -116,18 +117,18 @@ class UnknownHeadings(HeadingError):
 
 @lru_cache(maxsize=4096)
 def fold(heading: str) -> str:
-    """Return a heading without case, blanks, invisible characters, hyphens and underscores."""
+    """Return a heading in lower case, without blanks, invisible characters, hyphens and underscores."""
     text = unicodedata.normalize("NFKC", heading).casefold()
     return "".join(c for c in text if unicodedata.category(c)[0] not in "CZ" and c not in "-_")
 
 
 def known_names(cells: Sequence[str], options: ReadOptions) -> list[str | None]:
-    """Return the known column of each heading, or None."""
+    """Return the known column that each heading means, or None."""
     return _names(cells, options.columns, options.aliases)
 
 
 def _fitting_profiles(cells: Sequence[str], options: ReadOptions) -> list[str]:
-    """Return the profiles by which a row names the columns that every sheet needs."""
+    """Return the profiles in which a row names the columns that every sheet needs."""
     profiles = options.profiles.items()
     return [name for name, aliases in profiles if _has_needed(_names(cells, options.columns, aliases))]
 
@@ -139,7 +140,7 @@ def _has_needed(names: Sequence[str | None]) -> bool:
 def _names(cells: Sequence[str], columns: Sequence[str], aliases: Mapping[str, str]) -> list[str | None]:
     targets = ((heading, _alias_target(heading, column)) for heading, column in aliases.items())
     ours = {fold(name): name for name in columns}
-    # A heading of another operation's column has no meaning here.
+    # A heading that means a column of another operation has no meaning here.
     ours |= {fold(heading): column for heading, column in targets if column in columns or column == NOT_OURS}
     return [ours.get(fold(cell)) or None for cell in cells]
 
@@ -165,10 +166,9 @@ def is_header(cells: Sequence[str], options: ReadOptions) -> bool:
 
 
 def no_header(rows: Sequence[Sequence[str]], options: ReadOptions, *, worksheet: str | None = None) -> UnknownHeadings:
-    """Return the error for a file whose first `rows` hold no header; it names the columns that are missing.
+    """Return the error for a file whose first `rows` contain no header. It names the missing columns.
 
-    Names the profiles that fit, if there are some. `worksheet` is the one that the rows are of, if there are
-    several.
+    It also names the profiles that fit. `worksheet` is the worksheet of the rows, if the file has several.
     """
     file = options.file
     place = file if worksheet is None else say("{file}, worksheet {worksheet!r}", file=file, worksheet=worksheet)
@@ -191,7 +191,7 @@ def no_header(rows: Sequence[Sequence[str]], options: ReadOptions, *, worksheet:
 
 
 def _lacking(place: str, row: int, names: Sequence[str | None], headings: Sequence[SeenHeading]) -> str:
-    """Return the sentence about a header without a column that is always needed, with the likeliest heading."""
+    """Return the sentence about a header that lacks a needed column, with the heading that is most like the column."""
     missing = [name for name in ALWAYS_NEEDED if name not in names]
     unknown = [heading.heading for heading in headings if heading.column is None]
     close = {name: get_close_matches(name, unknown, n=1) for name in missing}
@@ -204,7 +204,7 @@ def _lacking(place: str, row: int, names: Sequence[str | None], headings: Sequen
 
 
 def _of_profiles(place: str, row: int, fitting: Sequence[str], headings: Sequence[SeenHeading]) -> UnknownHeadings:
-    """Return the error for a header that some profiles know, if no profile was named."""
+    """Return the error for a header that some profiles know, if nobody has named a profile."""
     return UnknownHeadings(
         say(
             "{place}, row {row}: these are headings of the profile {profiles}.",
@@ -222,25 +222,25 @@ def _of_profiles(place: str, row: int, fitting: Sequence[str], headings: Sequenc
 
 
 def texts_at(place: int, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the texts of one column in some rows, without the empty ones."""
+    """Return the texts of one column in some rows, cut for display and without empty ones."""
     cells = (row[place].strip() for row in rows if place < len(row))
     return tuple(cell[:SHOWN_CHARACTERS] for cell in cells if cell)
 
 
 def header_likeness(rows: Sequence[Sequence[str]], options: ReadOptions) -> tuple[bool, int, int]:
-    """Return the likeness of the best row to a header: the worksheet with the highest value is meant."""
+    """Return how much the best row resembles a header. The worksheet with the highest value is read."""
     return max((_likeness(cells, options) for cells in rows), default=(False, 0, 0))
 
 
 def _likeness(cells: Sequence[str], options: ReadOptions) -> tuple[bool, int, int]:
-    """Return the likeness of a row to a header: by a profile, by the columns that it names, by texts without digits."""
+    """Return how much a row resembles a header: by a profile, by known columns, and by texts without digits."""
     known = sum(name is not None for name in known_names(cells, options))
     texts = {cell.strip() for cell in cells if cell.strip() and not any(c.isdigit() for c in cell)}
     return bool(_fitting_profiles(cells, options)), known, len(texts)
 
 
 def require_columns(cells: Sequence[str], options: ReadOptions) -> None:
-    """Raise `SheetError` for a row with more cells than a spreadsheet has columns: checking it would take minutes."""
+    """Raise `SheetError` for a row with more cells than a spreadsheet has columns. Checking it would take minutes."""
     if len(cells) > MAX_COLUMNS:
         raise SheetError(
             say(
@@ -254,10 +254,10 @@ def require_columns(cells: Sequence[str], options: ReadOptions) -> None:
 
 
 def match_headings(cells: Sequence[str], options: ReadOptions, *, row: int) -> Headings:
-    """Return the columns that the cells of the header row `row` mean.
+    """Return the columns that the cells of the header mean. `row` is its number.
 
-    Raises `SheetError` for a heading that occurs twice, in any spelling: one of the two columns would win
-    silently.
+    Raises `SheetError` for a heading that occurs twice, in any spelling, because one of the two columns would silently
+    replace the other.
     """
     require_columns(cells, options)
     trimmed = [" ".join(cell.split()) for cell in cells]

@@ -1,4 +1,4 @@
-"""Reads Parquet as a frame of exact text."""
+"""Reads a Parquet file as a frame of exact text."""
 
 import io
 from decimal import Decimal
@@ -18,19 +18,19 @@ from paygw_batch.sheet.read.parquet_trial import MAX_DIGITS, TrialResult, texts_
 
 _FIRST_ROW = 2
 _EXACT_BELOW = 2**53
-"""Every whole number below it has an exact float."""
+"""Every whole number below this one is exact as a float."""
 _SHORT = rf"^-?(?:[0-9.]{{1,{SAFE_DIGITS + 1}}}|inf)$"
 
 
 def read_parquet(data: bytes, options: ReadOptions) -> Table:
-    """Return the rows of a Parquet file; the first one is row 2, as if a header were above it.
+    """Return the rows of a Parquet file. The first one is row 2, as if a header were above it.
 
-    Text is used unchanged, whole numbers and decimals exactly. A float of 64 bits is used at 15 digits, as a workbook
-    has it; more digits are a defect of a known column (`COLUMN.digits`). So are fractions (`COLUMN.float`), except in
-    amounts: 1001.1 can be the id 1001.10. And so are infinities and all floats of fewer bits, which keep 7 digits.
-    A column that no text can hold (nested, binary, a decimal of more than 38 digits) is left out with a note if it has
-    no meaning here. Raises `SheetError` if it has one, for a damaged file, and for one that is larger inside than the
-    limits allow.
+    Text, whole numbers and decimals are used exactly. A float of 64 bits is used with 15 digits, as in a workbook. In a
+    known column, a float with more digits is a defect (`COLUMN.digits`). Fractions are defects too (`COLUMN.float`),
+    except in amounts, because 1001.1 can be the id 1001.10. So are infinities and all floats of fewer bits, which keep
+    7 digits. An unknown column that cannot be written as text (nested, binary, a decimal of more than 38 digits) is
+    left out with a note. Raises `SheetError` for a known column of that kind, for a damaged file, and for a file that
+    is larger inside than the limits allow.
     """
     verdict = try_parquet(data, max_rows=options.max_rows, max_bytes=options.max_sheet_bytes)
     if verdict is not TrialResult.SOUND:
@@ -40,7 +40,7 @@ def read_parquet(data: bytes, options: ReadOptions) -> Table:
 
 
 def table_of(typed: pl.LazyFrame, options: ReadOptions) -> Table:
-    """Return a typed frame as exact text, as `read_parquet` does."""
+    """Return a typed frame as exact text, by the rules of `read_parquet`."""
     schema = typed.collect_schema()
     if not is_header([*schema], options):
         raise no_header([[*schema]], options)
@@ -98,7 +98,7 @@ def _as_text(column: pl.Series) -> pl.Series:
         return changed(text, ~text.str.contains(_SHORT), _written_out)
     text = column.cast(pl.String)
     if dtype.is_decimal():
-        # A Decimal column has one scale for all rows; zeros that pad every row mean nothing.
+        # A Decimal column has one scale for all rows, so zeros that pad its rows mean nothing.
         return text.str.replace(r"\.0+$", "").str.replace(r"(\.[0-9]{2}[0-9]*?)0+$", "${1}")
     return text
 
@@ -113,7 +113,7 @@ def _is_whole(column: pl.Series) -> pl.Series:
 
 
 def _inexact(column: pl.Series, text: pl.Series) -> pl.DataFrame:
-    """Return a defect for each float that may differ from what was meant; `text` is how it was read."""
+    """Return a defect for each float that may differ from the number that was meant. `text` is how it was read."""
     is_amount = sheet_columns().cleanings.get(column.name) is Cleaning.AMOUNT
     is_long = (text.str.count_matches("[0-9]") > SAFE_DIGITS) & (column.abs() >= 10.0**WHOLE_DIGITS_WITH_CENTS)
     is_binary = column.is_infinite() | (column.dtype != pl.Float64) | (~is_long & ~_is_whole(column) & (not is_amount))

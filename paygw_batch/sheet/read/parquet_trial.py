@@ -1,8 +1,8 @@
 """Decodes Parquet on trial, in a separate process with limited memory.
 
-A damaged or malicious Parquet file can make the decoder ask for any amount of memory, and then the whole process is
-aborted: no exception can be caught. So a child decodes first, and only bytes that it has survived are decoded here.
-The child imports only this module and polars.
+A damaged or malicious Parquet file can make the decoder request any amount of memory. Then the whole process is
+aborted, and no exception can be caught. So a child process decodes the bytes first, and only bytes that it survived are
+decoded here. The child imports only this module and polars.
 """
 
 import io
@@ -23,12 +23,12 @@ _CPU_S = 600
 _TEXTS = (pl.String, pl.Categorical, pl.Enum)
 _NO_TEXT = (pl.Binary, pl.Object, pl.Unknown, pl.Duration)
 MAX_DIGITS = 38
-"""polars decodes no decimal with more digits: those of 256 bits."""
+"""The maximum number of digits of a decimal that polars decodes. Decimals of 256 bits can have more."""
 _START = "from paygw_batch.sheet.read.parquet_trial import child; child({limits})"
 
 
 class TrialResult(IntEnum):
-    """Names the result of a trial: the child's exit status. Any other status means a damaged file."""
+    """The result of a trial, which is the child's exit status. Any other status means a damaged file."""
 
     SOUND = 0
     TOO_MANY_ROWS = 10
@@ -37,7 +37,7 @@ class TrialResult(IntEnum):
 
 
 def try_parquet(data: bytes, *, max_rows: int, max_bytes: int) -> TrialResult:
-    """Return the result of decoding `data` to at most `max_rows` rows and `max_bytes` of text."""
+    """Return the result of decoding `data`, with limits of `max_rows` rows and `max_bytes` of text."""
     command = python_command(_START.format(limits=f"{max_rows}, {max_bytes}"))
     if command is None:
         raise SheetError(
@@ -49,12 +49,12 @@ def try_parquet(data: bytes, *, max_rows: int, max_bytes: int) -> TrialResult:
     )
     try:
         return TrialResult(trial.returncode)
-    except ValueError:  # ended by a signal, or by the interpreter
+    except ValueError:  # the child was ended by a signal or by the interpreter
         return TrialResult.DAMAGED
 
 
 def child(max_rows: int, max_bytes: int) -> None:
-    """Decode standard input, and exit with a `TrialResult`."""
+    """Decode standard input, and exit with a `TrialResult` as the status."""
     _limit(resource.RLIMIT_CPU, _CPU_S)
     _limit(resource.RLIMIT_AS, 4 * _GIB + 4 * max_bytes)
     try:
@@ -71,7 +71,7 @@ def _limit(limit: int, most: int) -> None:
 
 
 def texts_in(schema: pl.Schema) -> list[str]:
-    """Return the columns whose values can be written as text: no other column is ever decoded."""
+    """Return the columns whose values can be written as text. Other columns are never decoded."""
     wide = (name for name, dtype in schema.items() if isinstance(dtype, pl.Decimal) and dtype.precision > MAX_DIGITS)
     unwritable = {name for name, dtype in schema.items() if dtype.is_nested() or dtype in _NO_TEXT}.union(wide)
     return [name for name in schema if name not in unwritable]
@@ -82,7 +82,7 @@ def _verdict(data: bytes, max_rows: int, max_bytes: int) -> TrialResult:
     if scan.select(pl.len()).collect().item() > max_rows:
         return TrialResult.TOO_MANY_ROWS
     frame = scan.select(texts_in(scan.collect_schema())).collect()
-    # A text that many rows share is stored once, but counts for each of them: all of them will be read.
+    # A text that many rows share is stored once, but is counted for each row, because all rows will be read.
     texts = [column.cast(pl.String) for column in frame.iter_columns() if column.dtype in _TEXTS]
     return (
         TrialResult.TOO_LARGE

@@ -1,4 +1,4 @@
-"""Column profiles: sets of headings under config/columns/, or in a file of the operator's own."""
+"""Reads column profiles: sets of headings under config/columns/, or in a file of the operator's."""
 
 import tomllib
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from paygw_batch.sheet.read.headings import NOT_OURS, fold
 
 _MAX_PROFILE_BYTES = 1024 * 1024
 OWN_ENDING = ".toml"
-"""With this ending, a profile is the path of a file and not a name."""
+"""A profile with this ending is the path of a file, and not a name."""
 
 
 def profile_names(data: Path | None = None) -> list[str]:
@@ -24,7 +24,7 @@ def profile_names(data: Path | None = None) -> list[str]:
 def read_profile(name: str, data: Path | None = None) -> Mapping[str, str]:
     """Return a profile: a sender's heading -> our column. A name that ends in .toml is the path of a file.
 
-    Raises `ConfigurationError` for an unknown name, with the nearest known one, and for a file that cannot be used.
+    Raises `ConfigurationError` for an unknown name, which suggests the nearest known one, and for an unusable file.
     """
     names = profile_names(data)
     is_own = name.endswith(OWN_ENDING)
@@ -65,15 +65,15 @@ def read_profile(name: str, data: Path | None = None) -> Mapping[str, str]:
 
 
 def every_profile(own: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
-    """Return the headings of all profiles of the program, by name, overridden by those of the configuration."""
+    """Return the headings of each of the program's profiles, by name, overridden by the configuration's `own`."""
     return {name: known_headings(name, own) for name in profile_names()}
 
 
 def known_headings(profile: str | None, own: Mapping[str, str]) -> Mapping[str, str]:
     """Return a sender's headings -> our columns: the profile's, overridden by the configuration's `own`.
 
-    `own` may take a heading out of the profile (`NOT_OURS`). Headings are the same in any case, with blanks, hyphens
-    and underscores. Raises `ConfigurationError` for an unknown profile, and if `own` gives one heading two meanings.
+    `own` may remove a heading from the profile (`NOT_OURS`). Case, blanks, hyphens and underscores make no other
+    heading. Raises `ConfigurationError` for an unknown profile, and if `own` gives one heading two meanings.
     """
     merged = {
         fold(heading): (heading, column)

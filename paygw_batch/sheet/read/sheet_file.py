@@ -1,4 +1,4 @@
-"""Reading a sheet: one file, read once, hashed and parsed from the very same bytes, as exact text."""
+"""Reads a sheet from one file. The file is read once, and the same bytes are hashed and parsed, as exact text."""
 
 import errno
 import hashlib
@@ -26,14 +26,14 @@ from paygw_batch.sheet.read.xlsx import read_workbook
 from paygw_batch.sheet.read.xlsx_cells import Workbook
 
 _OFFICE_ENCODING = "cp1252"
-"""The encoding in which spreadsheets of Western Europe and of French-speaking Africa write CSV."""
+"""The encoding of CSV files from spreadsheets in Western Europe and French-speaking Africa."""
 
 
 def read_sheet(path: Path, options: ReadOptions) -> Sheet:
-    """Return the sheet in a .csv, .txt, .tsv, .parquet or .xlsx file, every value as the text it was written as.
+    """Return the sheet in a .csv, .txt, .tsv, .parquet or .xlsx file, with every value as the text in the file.
 
-    Raises `SheetError` for each problem of the file as a whole: missing, not a regular file, empty, too large, not
-    what its name says, no header, a column missing or there twice, no row, too many rows, damaged.
+    Raises `SheetError` if the file is missing, not regular, empty, too large, damaged, or not of the format that its
+    name says; if it has no header, or lacks a column or has one twice; and if it has no row, or too many.
     """
     file = options.file or path.name
     options = replace(options, file=file)
@@ -66,7 +66,7 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
 
 
 def headings_in(path: Path, options: ReadOptions) -> Sequence[SeenHeading]:
-    """Return the headings of a file with each one's column, even if no row is a known header.
+    """Return the headings of a file with the column of each, even if no row is a known header.
 
     Raises `SheetError` for a file that cannot be read for another reason.
     """
@@ -78,7 +78,7 @@ def headings_in(path: Path, options: ReadOptions) -> Sequence[SeenHeading]:
 
 
 def worksheets_in(path: Path, options: ReadOptions) -> Sequence[str]:
-    """Return the names of a workbook's worksheets. Raises `SheetError`."""
+    """Return the names of a workbook's worksheets. Raises `SheetError` for a file that is no readable workbook."""
     workbook = Workbook(_bytes_of(path, options.max_sheet_bytes), file=path.name, max_bytes=options.max_sheet_bytes)
     return [part.name for part in workbook.worksheets()]
 
@@ -93,7 +93,7 @@ def seen_headings(headers: Mapping[str, str], unknown: Collection[str], rows: pl
 
 
 def read_again(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:
-    """Return the very bytes that `sheet` was read from. Raises `SheetError` when the file has others by now."""
+    """Return the bytes from which `sheet` was read. Raises `SheetError` when the file has changed since."""
     data = _bytes_of(path, options.max_sheet_bytes)
     if hashlib.sha256(data).hexdigest() != sheet.sha256:
         raise SheetError(
@@ -103,9 +103,10 @@ def read_again(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:
 
 
 def sheet_of(frame: pl.DataFrame, options: ReadOptions, *, name: str) -> Sheet:
-    """Return a frame as a sheet called `name`; its first row is row 2, and its types count as those of a Parquet file.
+    """Return a frame as a sheet called `name`.
 
-    Its digest is that of its text as CSV. Raises `SheetError` as `read_sheet` does.
+    Its first row is row 2, and its types are read like those of a Parquet file. The digest of the sheet is that of the
+    frame's text as CSV. Raises `SheetError` as `read_sheet` does.
     """
     options = replace(options, file=name)
     table = table_of(frame.lazy(), options)
@@ -125,9 +126,10 @@ def _delimited(data: bytes, options: ReadOptions) -> Table:
 
 
 def _which_encoding(data: bytes, error: NotUtf8) -> SheetError:
-    """Return the question how a text is encoded, with names as the likeliest answer has them.
+    """Return the question which encoding a text has, with names as they read in the likeliest encoding.
 
-    Nothing is guessed: any text can be read in any code page, and only a person sees whether the names are right.
+    The encoding is not guessed: a text can be read in many code pages, and only a person sees whether the names are
+    right.
     """
     samples = samples_of(data, _OFFICE_ENCODING, most=3)
     if not samples:
@@ -148,12 +150,12 @@ def _which_encoding(data: bytes, error: NotUtf8) -> SheetError:
 
 
 def _bytes_of(path: Path, max_bytes: int) -> bytes:
-    """Return the file's bytes, read once.
+    """Return the bytes of a file, read once.
 
-    Raises `SheetError` unless it is a regular file, not empty, not too large, and unchanged while it is read.
+    Raises `SheetError` unless the file is regular, not empty, not too large, and unchanged while it is read.
     """
     try:
-        # Non-blocking: opening a FIFO must not wait for someone to write to it.
+        # The file is opened non-blocking, because opening a FIFO would wait until somebody writes to it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 (a descriptor)
             before = os.fstat(descriptor)
@@ -194,7 +196,7 @@ def _bytes_of(path: Path, max_bytes: int) -> bytes:
 
 
 def refuse_misdirected(sheet: Sheet, commands: Mapping[str, str]) -> None:
-    """Raise `SheetError` for a sheet whose columns are another operation's. `commands`: operation -> its command."""
+    """Raise `SheetError` for a sheet with the columns of another operation. `commands`: operation -> its command."""
     own = set(columns_of_operation(sheet.operation))
     headings = {fold(heading) for heading in sheet.headers.values()}
     for operation, columns in sheet_columns().of_operation.items():

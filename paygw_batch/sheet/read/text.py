@@ -1,4 +1,4 @@
-"""Bytes of a text file as UTF-8: byte order marks, strict decoding, line ends; never a guess, never a loss."""
+"""Decodes the bytes of a text file strictly, by byte order mark or encoding. Nothing is guessed or lost."""
 
 import codecs
 import re
@@ -15,21 +15,21 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_END_OF_FILE = b"\x1a"  # of DOS
+_END_OF_FILE = b"\x1a"  # the last byte of a text file of DOS
 _EVERY_BYTE = bytes(range(0x100))
 _SAMPLE_CHARACTERS = 60
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
 
 
 class NotUtf8(SheetError):
-    """A text is in no encoding that it says, and nobody has named one."""
+    """A text states no encoding, is not UTF-8, and nobody has named its encoding."""
 
 
 def to_utf8(data: bytes, *, encoding: str | None, file: str) -> bytes:
-    """Return a text file's bytes as UTF-8 without mark and NUL, with LF or CR LF as line ends.
+    """Return the bytes of a text file as UTF-8 without mark and NUL, with LF or CR LF as line ends.
 
-    Tried in this order: a byte order mark, strict UTF-8, then `encoding` where a person or the configuration names one.
-    Raises `NotUtf8` if nobody does, and `SheetError` for a NUL, naming the line.
+    The encoding is that of a byte order mark, or else strict UTF-8, or else `encoding`, if a person or the
+    configuration names one. Raises `NotUtf8` if nobody does, and `SheetError` for a NUL, with its line.
     """
     text = _line_ends(_decoded(data, encoding, file))
     if (at := text.find(b"\0")) >= 0:
@@ -47,10 +47,10 @@ def to_utf8(data: bytes, *, encoding: str | None, file: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The bytes that divide whole lines of a text, in their order, found in one pass over it.
+    """The bytes that divide the whole lines of a text, in their order, found in one pass.
 
-    `found` has every `delimiter`, quotation mark and line end. `lines` is how many lines there are, the last one with
-    an end or without.
+    `found` has every `delimiter`, quotation mark and line end. `lines` counts the lines, also a last one without an
+    end.
     """
 
     delimiter: bytes
@@ -66,7 +66,7 @@ class Marks:
         return cls(delimiter, marks, marks.count(b"\n") + has_open_line)
 
     def are_alike(self, delimiters: int) -> bool:
-        """Whether each line has that number of delimiters, and no other marked character."""
+        """Whether each line has that number of delimiters, and no quotation mark."""
         line_end = b"\r\n" if self.found[delimiters : delimiters + 1] == b"\r" else b"\n"
         alike = (self.delimiter * delimiters + line_end) * self.lines
         return self.found in (alike, alike.removesuffix(line_end))
@@ -90,15 +90,15 @@ def _decoded(data: bytes, encoding: str | None, file: str) -> bytes:
 
 
 def needs_encoding(data: bytes) -> bool:
-    """Whether a text says no encoding by a mark, and is not UTF-8."""
+    """Whether a text is not UTF-8 and has no byte order mark, so that a person must name its encoding."""
     has_mark = any(data.startswith(mark) for mark, _ in _MARKS)
     return not has_mark and _not_utf8_at(data.removeprefix(UTF8_MARK)) is not None
 
 
 def samples_of(data: bytes, encoding: str, *, most: int) -> list[str]:
-    """Return a few fields of a text that are not ASCII, as `encoding` reads them; none if it cannot read the text.
+    """Return a few fields of a text that are not ASCII, as read in `encoding`; none if the text cannot be read in it.
 
-    Fields of the first line are the last choice: they are likely to be headings, and names say more.
+    Fields of the first line come last, because they are likely to be headings, and names show more.
     """
     try:
         lines = data.decode(encoding).splitlines()
@@ -117,7 +117,7 @@ def samples_of(data: bytes, encoding: str, *, most: int) -> list[str]:
 
 
 def _not_utf8_at(data: bytes) -> int | None:
-    """Return where strict UTF-8 ends, or None. In chunks, so that memory does not grow with the file."""
+    """Return the place where strict UTF-8 ends, or None. Decoding in chunks limits the memory."""
     if data.isascii():
         return None
     decoder = codecs.getincrementaldecoder("utf-8")("strict")

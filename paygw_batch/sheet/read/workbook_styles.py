@@ -1,9 +1,9 @@
-"""Finds how a workbook shows its cells: as dates, other numbers, struck-through or invisible text, or not at all.
+"""Finds how a workbook shows its cells: as dates, as other numbers, as struck-through or invisible text, or not at all.
 
-People mean to pay what they saw in the spreadsheet. The styles say how a value was shown (ECMA-376 part 1, 18.8);
-number formats are evaluated only to find the number that they show (18.8.31). The first of merged cells is shown; the
-others keep their values (18.3.1.55). We do not compute whether a rule (conditional formatting, 18.3.1.18) applies to a
-cell, only what it does if it applies.
+People mean to pay what they saw in the spreadsheet. The styles say how a value was shown (ECMA-376 part 1, 18.8).
+Number formats are evaluated only to find the number that they show (18.8.31). The first of merged cells is shown, and
+the others keep their values (18.3.1.55). We do not compute whether a rule (conditional formatting, 18.3.1.18) applies
+to a cell, only its effect if it applies.
 """
 
 import re
@@ -20,7 +20,7 @@ from unicodedata import category
 from paygw_batch.sheet.read.workbook_limits import Budget
 
 GENERAL = "General"
-TYPED = "\x00"  # what a person sees of a date or of TRUE: we don't know in which form
+TYPED = "\x00"  # the shown text of a date or of TRUE, whose form we do not know
 _BUILT_IN: Mapping[int, str] = MappingProxyType(
     {
         0: GENERAL,
@@ -39,7 +39,7 @@ _BUILT_IN: Mapping[int, str] = MappingProxyType(
         **dict.fromkeys((7, 8, 39, 40, 43, 44), "#,##0.00"),
     }
 )
-"""The formats that a workbook refers to by number; those of money without the currency sign."""
+"""The formats that a workbook refers to by number. Formats of money are without the currency sign."""
 _DATE_FORMATS = frozenset({*range(14, 23), *range(27, 37), *range(45, 48), *range(50, 59)})
 _NOT_DATE_LETTERS = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNORECASE)
 _PIECE = re.compile(r'"(?P<quoted>[^"]*)"?|\\(?P<escaped>.?)|[_*].?|\[(?P<bracket>[^\]]*)\]?|(?P<plain>.)', re.DOTALL)
@@ -47,25 +47,25 @@ _CONDITION = re.compile(r"(?P<sign>[<>=]{1,2})(?P<bound>-?[0-9.]+)")
 _COMPARE = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq, "<>": ne}
 _PLACEHOLDERS = re.compile(r"[0#?]")
 _PLACES = "\x00\x01"
-"""In a layout: a digit that is always shown, and one that may be missing."""
+"""The placeholders in a layout: a digit that is always shown, and a digit that may be missing."""
 _POINT = "\x02"
 _AS_PLACE = str.maketrans({"0": "\x00", "#": "\x01", "?": "\x01", ",": "", ".": _POINT})
 _NUMBER = re.compile(f"[{_PLACES}{_POINT}@]|{GENERAL}", re.IGNORECASE)
 _SCALE = re.compile(r"[0#?](,+)(?![,0#?])")
 _EXPONENT = re.compile(r"[eE][+-]")
 _WHITES = frozenset({"white", "color2"})
-"""The names of white in a format; spreadsheets in other languages also write the English words into the file."""
+"""The names of white in a format. Spreadsheets in other languages also write the English names into the file."""
 _MIN_CONTRAST = 1.3
-"""Black on white has 21; about 1.5 is the least that can be read (WCAG 2.2, contrast ratio)."""
+"""The least contrast of visible text. Black on white has 21, and readable text has 1.5 or more (WCAG 2.2)."""
 _MIN_POINTS = 3.0
 _MAX_DIGITS = 18
 _LAST_BUILT_IN = 163
 _BESIDE_WORDS = " \u00a0\u202f()+-=/:'"
 _SAMPLE_AMOUNT = "1234567"
-"""A number to try a rule's format on: if it shows another number, the rule changes amounts."""
+"""A number to which a rule's format is applied. If the result is another number, the rule changes amounts."""
 _WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
 _THEME = (_WHITE, _BLACK)
-"""The first two colours of a theme, light and dark. The others are visible on both."""
+"""The first two colours of a theme, light and dark. All others are visible on both."""
 _INDEXED: Mapping[int, tuple[int, int, int]] = MappingProxyType(
     {0: _BLACK, 1: _WHITE, 8: _BLACK, 9: _WHITE, 64: _BLACK, 65: _WHITE}
 )
@@ -74,7 +74,7 @@ Colour = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class CellStyle:
-    """How the cells of one style are shown. `code` is the number format."""
+    """How the cells of one style are shown. `code` is their number format."""
 
     code: str = GENERAL
     is_date: bool = False
@@ -87,7 +87,7 @@ class CellStyle:
         return self.ground is None or not _is_lost_on(_WHITE, self.ground)
 
     def shown_text(self, text: str) -> str | None:
-        """Return the text that is displayed instead of `text` (empty: nothing); None if it is `text` itself."""
+        """Return the text that is displayed instead of `text` (empty: nothing), or None if `text` itself is."""
         sections = _sections(self.code)
         of_text = next((section for section in reversed(sections) if "@" in section.pattern), None)
         if len(sections) > 3 and "@" not in sections[3].pattern:  # noqa: PLR2004 (the fourth section is for text)
@@ -100,8 +100,8 @@ class CellStyle:
     def shown_number(self, text: str, *, is_exact: bool) -> str | None:
         """Return the number that a person sees instead of `text` (empty: nothing), or None if it is the same.
 
-        A number that is seen in full may have zeros in front, and texts between its digits. Decimals and groups of
-        digits make another text of it only if `is_exact`.
+        A number that is shown in full may have zeros in front, and texts between its digits. Decimals and separated
+        groups of digits count as another number only if `is_exact`.
         """
         if is_shown_white(self.code, text) and not self.is_dark:
             return ""
@@ -115,7 +115,7 @@ class CellStyle:
 
 @dataclass(frozen=True, slots=True)
 class RuleEffect:
-    """The effect of a spreadsheet's rule on a cell: it strikes it through, hides its value, or shows another one."""
+    """The effect of a spreadsheet's rule on a cell: the text is struck through, or its value is hidden or changed."""
 
     strikes: bool = False
     hides: bool = False
@@ -126,7 +126,7 @@ FONT_TAGS = frozenset({"strike", "color", "sz"})
 
 @dataclass(slots=True)
 class Font:
-    """The properties of a font that matter here."""
+    """The properties of a font that decide whether its text is struck through or visible."""
 
     is_struck: bool = False
     colour: Colour | None = _BLACK
@@ -146,7 +146,7 @@ class Font:
 
 @dataclass(slots=True)
 class _Changed:
-    """Collects the changes of one rule: font, background, number format."""
+    """Collects the changes that one rule makes: to font, background and number format."""
 
     _font: Font = field(default_factory=Font)
     _ground: Colour | None = _WHITE
@@ -156,7 +156,7 @@ class _Changed:
         match name:
             case _ if name in FONT_TAGS:
                 self._font.describe(name, attributes)
-            case "bgColor":  # of a rule, a solid ground has its colour here (18.8.32)
+            case "bgColor":  # a rule has the colour of a solid ground here (18.8.32)
                 self._ground = _colour(attributes)
             case "numFmt":
                 self._code = attributes.get("formatCode", GENERAL)
@@ -175,11 +175,11 @@ class _Changed:
 
 @dataclass(slots=True)
 class StyleReader:
-    """Collects the cell styles of `xl/styles.xml` from its tags."""
+    """Collects the cell styles from the tags of `xl/styles.xml`."""
 
     styles: list[CellStyle] = field(default_factory=list)
     effects: list[RuleEffect] = field(default_factory=list)
-    """The effects of rules, by their numbers."""
+    """The effects of rules; a rule refers to one by its place in this list."""
     _formats: dict[int, str] = field(default_factory=dict)
     _fonts: list[Font] = field(default_factory=list)
     _fills: list[Colour | None] = field(default_factory=list)
@@ -215,7 +215,7 @@ class StyleReader:
             self._changed = _Changed()
 
     def _style(self, attributes: Mapping[str, str]) -> CellStyle:
-        """Return a style. Raises `IndexError` if it refers to a missing font, fill or format."""
+        """Return a style from its attributes. Raises `IndexError` if it refers to a missing font, fill or format."""
         number, font_at, fill_at = (natural(attributes.get(name, "0")) for name in ("numFmtId", "fontId", "fillId"))
         if number > _LAST_BUILT_IN and number not in self._formats:
             raise IndexError(number)
@@ -230,7 +230,7 @@ class StyleReader:
 
 
 def natural(text: str) -> int:
-    """Return the number of a reference. Raises `ValueError` for another text."""
+    """Return the number in a reference. Raises `ValueError` for any other text."""
     if not (text.isascii() and text.isdigit()):
         raise ValueError(text)
     return int(text)
@@ -276,7 +276,7 @@ def _is_date_format(number: int, code: str) -> bool:
 
 
 def is_shown_white(code: str, number: str) -> bool:
-    """Whether a format shows a number in white, regardless of the font."""
+    """Whether a format shows a number in white, with any font."""
     if not any(section.is_white for section in _sections(code)):
         return False
     value = Decimal(number)
@@ -285,10 +285,10 @@ def is_shown_white(code: str, number: str) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def shown_number(code: str, number: str) -> Decimal | None:
-    """Return the number that a format shows instead of `number`, or None if it shows none, or not a decimal one."""
+    """Return the number that a format shows for `number`, or None if it shows none, or not a decimal one."""
     value = Decimal(number)
     if value.adjusted() > _MAX_DIGITS:
-        return value  # not an amount; the digits of such a number are doubtful anyway
+        return value  # not an amount: a number of so many digits is doubtful anyway
     section = _section_for(value, code)
     pattern = section.pattern
     if pattern.strip().lower() == GENERAL.lower() or "@" in pattern:
@@ -309,14 +309,14 @@ def shown_number(code: str, number: str) -> Decimal | None:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A section of a format: placeholders and signs, condition, whether it adds digits, whether it is white, layout."""
+    """A section of a format: placeholders and signs, condition, whether it adds digits or is white, and layout."""
 
     pattern: str
     condition: tuple[str, Decimal] | None
     has_digits: bool
     is_white: bool
     layout: str
-    """The section with its literal texts; its placeholders are the two characters of `_PLACES`."""
+    """The section with its literal texts, and with the two characters of `_PLACES` as placeholders."""
 
     def holds_for(self, value: Decimal) -> bool:
         sign, bound = self.condition or ("", value)
@@ -335,7 +335,7 @@ def _section_for(value: Decimal, code: str) -> _Section:
 
 @lru_cache(maxsize=1 << 10)
 def _sections(code: str) -> tuple[_Section, ...]:
-    """Return the sections of a number format, without literal texts in their patterns."""
+    """Return the sections of a number format, whose patterns are without literal texts."""
     sections: list[_Section] = []
     pattern, condition, has_digits, is_white, layout = "", None, False, False, ""
     for piece in _PIECE.finditer(code):
@@ -359,9 +359,9 @@ def _sections(code: str) -> tuple[_Section, ...]:
 
 @lru_cache(maxsize=1 << 16)
 def laid_out_text(code: str, number: str, *, is_exact: bool) -> str | None:
-    """Return a number as a format lays it out; None if the format is of another kind, or the number is.
+    """Return a number as a format lays it out, or None if the format or the number is of another kind.
 
-    Decimals and commas between groups of digits are laid out only if `is_exact`.
+    Decimals, and commas between groups of digits, are laid out only if `is_exact`.
     """
     whole, _, decimals = number.partition(".")
     section = _section_for(Decimal(number), code)
@@ -408,7 +408,7 @@ _LAST_ROW, _LAST_COLUMN = 1_048_576, 16_384
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A rectangle of cells, by the numbers of its rows and columns."""
+    """A rectangle of cells, given by the numbers of its rows and columns."""
 
     first_row: int
     first_column: int
@@ -432,7 +432,7 @@ class Area:
 
 
 def column_number(letters: str) -> int:
-    """Return the number of a column (`A` is 1), also from the reference of a cell; 0 for none."""
+    """Return the number of a column (`A` is 1), also from the reference of a cell, or 0 if there are no letters."""
     number = 0
     for letter in letters.rstrip("0123456789").upper():
         number = number * 26 + ord(letter) - ord("A") + 1
@@ -441,7 +441,7 @@ def column_number(letters: str) -> int:
 
 @dataclass(slots=True)
 class Overlays:
-    """Collects the merged cells and the rules of one worksheet from its tags. `effects`: the effects of rules."""
+    """Collects the merged cells and the rules of one worksheet from its tags. `effects` has the effects of rules."""
 
     effects: Sequence[RuleEffect]
     budget: Budget
@@ -468,7 +468,7 @@ class Overlays:
 
     def covered(self, column: int, rows: Sequence[int]) -> list[int]:
         """Return those of the sorted `rows` whose cell in a column is hidden by a merged cell."""
-        changes = [0] * (len(rows) + 1)  # at each row: the number of areas that begin, less those that ended before it
+        changes = [0] * (len(rows) + 1)  # at each row: areas that begin there, less areas that ended before
         for area in self.merged:
             if area.first_column <= column <= area.last_column:
                 first = area.first_row + (column == area.first_column)  # the first cell is shown
@@ -477,7 +477,7 @@ class Overlays:
         return [row for row, areas in zip(rows, accumulate(changes), strict=False) if areas > 0]
 
     def ruled(self, columns: Collection[int], *, below: int) -> set[tuple[int, RuleEffect]]:
-        """Return each of `columns` with a rule that covers rows after `below`, and the rule's effect."""
+        """Return each of `columns` with a rule for rows after `below`, together with the effect of the rule."""
         return {
             (column, effect)
             for area, effect in self.rules

@@ -31,11 +31,11 @@ from paygw_batch.sheet.read.xlsx_cells import Doubt, Row, Workbook, WorksheetPar
 _ROWS_AT_ONCE = 20_000
 _CELLS_AT_ONCE = 200_000
 _CHARACTERS_AT_ONCE = 1 << 23
-"""The part of a worksheet that is kept as objects before it goes into a frame."""
+"""The number of characters of a worksheet that are kept as objects before they go into a frame."""
 _CENTS = re.compile(r"[0-9][^0-9]+[0-9]{1,2}(?![0-9])")
 _IDS = frozenset({"client_orderid", "order_id"})
 _MAY_BE_TYPED = frozenset({"amount", "time", "sent_at"})
-"""Columns in which a date is a defect, or is meant."""
+"""Columns in which a date is meant, or is a defect anyway."""
 _SENTENCES = {
     Doubt.FORMULA: mark(
         "{value} is a formula without a value: paste it as a value, or save the workbook in a spreadsheet."
@@ -49,12 +49,12 @@ _SENTENCES = {
 
 _IsHeader = Callable[[Sequence[str]], bool]
 _Line = tuple[int, str, str | None, str, str]
-"""A finding in the order of `DEFECT_SCHEMA`."""
+"""A finding as a tuple in the order of `DEFECT_SCHEMA`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Locates a sheet of payees in a workbook. `names`: the name of each column in the sheet's frame."""
+    """The place of a sheet of payees in a workbook. `names` has the name of each column in the sheet's frame."""
 
     worksheet: str
     names: tuple[str, ...]
@@ -62,21 +62,21 @@ class Place:
 
 @dataclass(slots=True)
 class Content:
-    """Holds a worksheet: rows above its header, the header, and below it frames of `row` and column numbers."""
+    """A worksheet: the rows above its header, the header, and the rows below as frames of `row` and column numbers."""
 
     above: list[Row] = field(default_factory=list)
     header: Row | None = None
     used: Mapping[int, str] = field(default_factory=dict)
-    """The columns that have a meaning here."""
+    """The known columns, by their numbers."""
     frames: list[pl.DataFrame] = field(default_factory=list)
     hidden_rows: list[int] = field(default_factory=list)
     hidden_columns: list[tuple[int, int]] = field(default_factory=list)
     doubts: list[tuple[int, int, Doubt, str]] = field(default_factory=list)
     struck: list[int] = field(default_factory=list)
     shown: list[tuple[int, int, str, str]] = field(default_factory=list)
-    """Row and column of a cell, its text, and the text that a person sees instead of that value."""
+    """Row and column of a cell, its text, and the text that a person sees instead."""
     money: dict[tuple[tuple[str, ...], str, str], tuple[int, str, str]] = field(default_factory=dict)
-    """Words beside amounts, currency and country of their rows; row, text and what is seen of the first one."""
+    """Words beside amounts, currency and country of the row -> row, text and shown text of the first such amount."""
     overlays: Overlays | None = None
 
     def below(self, names: Sequence[str]) -> pl.DataFrame:
@@ -88,7 +88,7 @@ class Content:
         return " ".join(self.header.texts.get(at, "").split()) if self.header is not None else ""
 
     def add(self, row: Row) -> int:
-        """Record a row's doubtful and differently displayed cells, and return their number."""
+        """Record the doubts about a row, and return the number of those that become warnings."""
         before = len(self.shown) + len(self.money)
         if row.hidden:
             self.hidden_rows.append(row.number)
@@ -113,12 +113,12 @@ class Content:
 
 
 def read_workbook(data: bytes, options: ReadOptions) -> Table:
-    """Return the rows of the only worksheet that looks like a sheet of payees, or of the named one.
+    """Return the rows of the named worksheet, or of the only one that looks like a sheet of payees.
 
-    A formula without a value and a number with more digits than a spreadsheet keeps are defects of known columns
+    A formula without a value, and a number with more digits than a spreadsheet keeps, are defects of known columns
     (`COLUMN.formula`, `COLUMN.digits`). Anything that a person could not see is a warning: a hidden row or column
-    (`row.hidden`, `column.hidden`), a row struck through (`row.struck`), a value that the spreadsheet shows differently
-    or not at all (`COLUMN.shown_otherwise`). Hidden worksheets become notes. Raises `SheetError`.
+    (`row.hidden`, `column.hidden`), a row that is struck through (`row.struck`), a value that the spreadsheet shows
+    differently or not at all (`COLUMN.shown_otherwise`). Hidden worksheets become notes. Raises `SheetError`.
     """
     workbook = Workbook(data, file=options.file, max_bytes=options.max_sheet_bytes)
     part, notes, is_one_of_several = _chosen(workbook, options)
@@ -144,7 +144,7 @@ def read_workbook(data: bytes, options: ReadOptions) -> Table:
 
 
 def place_of(data: bytes, options: ReadOptions) -> Place:
-    """Return the position of the sheet that `read_workbook` reads, and the names of its columns with headings."""
+    """Return the place of the sheet that `read_workbook` reads, and the names of its columns with headings."""
     workbook = Workbook(data, file=options.file, max_bytes=options.max_sheet_bytes)
     part, _, _ = _chosen(workbook, options)
     content, _ = header_of(workbook, part, partial(is_header, options=options))
@@ -218,7 +218,7 @@ def _named(parts: Sequence[WorksheetPart], name: str, file: str) -> WorksheetPar
 
 
 def cells_of(row: Row) -> list[str]:
-    """Return the texts of a row up to its last one."""
+    """Return the texts of a row up to its last text, with empty texts between them."""
     return [row.texts.get(column, "") for column in range(1, max(row.texts, default=0) + 1)]
 
 
@@ -230,7 +230,7 @@ def _read_header(workbook: Workbook, part: WorksheetPart, options: ReadOptions) 
 
 
 def header_of(workbook: Workbook, part: WorksheetPart, is_header: _IsHeader) -> tuple[Content, Iterator[Row]]:
-    """Return a worksheet down to its header, if it has one, and the rows behind that."""
+    """Return a worksheet down to its header, if it has one, and an iterator over the rows after that."""
     content = Content()
     rows = workbook.rows(part)
     for row in rows:
@@ -246,7 +246,7 @@ def header_of(workbook: Workbook, part: WorksheetPart, is_header: _IsHeader) -> 
 def content_of(
     workbook: Workbook, part: WorksheetPart, is_header: _IsHeader, used: Callable[[Row], Mapping[int, str]]
 ) -> Content:
-    """Return a worksheet. `used` names those columns below a header that have a meaning here, by their numbers."""
+    """Return the content of a worksheet. `used` returns the known columns below a header, by their numbers."""
     content, rows = header_of(workbook, part, is_header)
     used_columns: set[int] = set()
     height = 0
@@ -259,11 +259,11 @@ def content_of(
         workbook.budget.hold_doubts(sum(len(row.doubts) for row in chunk), sum(map(content.add, chunk)))
         workbook.budget.hold_cells(height, len(used_columns))
         # A row keeps the number that the spreadsheet shows, and a column its place. Blank rows and cells are not in the
-        # file, so counting the others would give every later row a wrong number.
+        # file, so counting the others would give wrong numbers.
         numbers = pl.Series("row", [row.number for row in chunk], pl.UInt32)
         texts = [pl.Series(str(column), [row.texts.get(column) for row in chunk], pl.String) for column in columns]
         content.frames.append(pl.DataFrame([numbers, *texts]))
-        chunk.clear()  # before the next ones are read
+        chunk.clear()  # frees the rows before the next ones are read
     content.hidden_columns = workbook.hidden_columns
     content.overlays = workbook.overlays
     return content
@@ -282,7 +282,7 @@ def _next_rows(rows: Iterator[Row]) -> list[Row]:
 
 
 def warnings_in(content: Content) -> pl.DataFrame:
-    """Return a warning for everything that the workbook shows differently from the payment that is made."""
+    """Return a warning for each value, row or column that the workbook shows differently from the payment."""
     used = content.used
     hidden = say("The row is hidden in the spreadsheet, and is paid like all others: show it, or delete it.")
     struck = say(
@@ -308,7 +308,7 @@ def warnings_in(content: Content) -> pl.DataFrame:
 
 
 def _covered(content: Content) -> Iterator[tuple[int, int, str, str]]:
-    """Yield the values hidden by merged cells, in the form of `Content.shown`: a person sees nothing there."""
+    """Yield the values that merged cells hide, in the form of `Content.shown`. A person sees nothing at that place."""
     if content.overlays is None or not content.overlays.merged:
         return
     noted = {(row, at) for row, at, *_ in content.shown}
@@ -320,7 +320,7 @@ def _covered(content: Content) -> Iterator[tuple[int, int, str, str]]:
 
 
 def _other_money(content: Content) -> Iterator[_Line]:
-    """Yield a warning for each format that shows amounts with a word that is not of their currency."""
+    """Yield a warning for each format that shows amounts with a word of another currency."""
     currencies = {code: country.currency for code, country in read_countries(config_dir()).items()}
     for (words, currency, country), (row, text, seen) in content.money.items():
         own_currency = currency or currencies.get(country, "")
@@ -368,16 +368,16 @@ def _shown_sentence(text: str, seen: str) -> str:
 
 
 def _is_other(name: str, text: str, seen: str, code_in: Callable[[str], str]) -> bool:
-    """Whether a person sees a different value, not just a different layout of the same one."""
+    """Whether a person sees another value, and not just another layout of the same value."""
     digits = "".join(letter for letter in seen if letter.isdigit())
     match name:
         case _ if seen in {"", TYPED}:
             return seen != TYPED or name not in _MAY_BE_TYPED
-        case "amount":  # a sign before the last two digits makes cents of a whole number
+        case "amount":  # a sign before its last two digits turns a whole number into cents
             return digits.lstrip("0") != text or bool(_CENTS.search(seen))
         case _ if name in _IDS:
             return seen != text
-        case _ if "phone" in name:  # a zero in front is understood, and the country's own code
+        case _ if "phone" in name:  # a zero in front and the country's own code change nothing
             code = _dialling_code(code_in("country"))
             return digits.lstrip("0").removeprefix(code) != text.lstrip("0").removeprefix(code)
         case _:

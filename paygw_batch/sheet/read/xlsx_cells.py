@@ -1,7 +1,8 @@
-"""Reads the cells of a workbook (.xlsx: ECMA-376) as a stream, each cell as exact text with the reason to doubt it.
+"""Reads the cells of a workbook (.xlsx: ECMA-376) as a stream: each cell as exact text, with the reason to doubt it.
 
-Parts are found by their relationships, as a spreadsheet finds them. What is there twice, or referred to and missing, is
-refused: a person could have seen other values than those that are paid. Why no library: docs/decisions/0105.
+Parts are found by their relationships, as a spreadsheet finds them. A part that exists twice, or is referred to and
+missing, is refused, because a person could have seen other values than those that are paid. docs/decisions/0105 says
+why no library is used.
 """
 
 import io
@@ -40,11 +41,11 @@ from paygw_batch.sheet.read.workbook_styles import (
 
 _TYPES = "[content_types].xml"
 _SINGLE = ("sheet.main+xml", "styles+xml", "sharedStrings+xml")
-"""The ends of the content types of which a workbook has one part."""
+"""The endings of content types of which a workbook has only one part."""
 _CHUNK_BYTES = 1 << 16
 _MAX_ROWS = 1_048_576
 _MIN_POINTS_HIGH, _MIN_CHARACTERS_WIDE = 3.0, 0.5
-"""Below this height or width, a row or column is treated as hidden."""
+"""A row or column of less height or width is treated as hidden."""
 _FIRST_DAY = datetime(1899, 12, 30)  # noqa: DTZ001 (a cell has no zone)
 _FIRST_DAY_1904 = datetime(1904, 1, 1)  # noqa: DTZ001 (as above)
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
@@ -52,17 +53,17 @@ _DAMAGED = (expat.ExpatError, zipfile.BadZipFile, zlib.error, EOFError, NotImple
 
 
 class Doubt(StrEnum):
-    """A reason to doubt a cell's text. The value is the last part of a defect's code."""
+    """A reason to doubt the text of a cell. The value is the last part of a defect's code."""
 
     FORMULA = "formula"
-    """A formula without a value: the workbook was never calculated after it was written."""
+    """A formula without a value, because the workbook was never calculated after it was written."""
     DIGITS = "digits"
     """A number of more than 15 digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorksheetPart:
-    """A worksheet of a workbook: its name, whether it is hidden, and where its cells are."""
+    """A worksheet of a workbook: its name, whether it is hidden, and the path of the part with its cells."""
 
     name: str
     hidden: bool
@@ -71,20 +72,20 @@ class WorksheetPart:
 
 @dataclass(slots=True)
 class Row:
-    """One row: its number, whether it is hidden, and text and doubt for each column number (from 1)."""
+    """One row: its number, whether it is hidden, and the texts and doubts by column number (from 1)."""
 
     number: int
     hidden: bool
     texts: dict[int, str] = field(default_factory=dict)
     doubts: dict[int, Doubt] = field(default_factory=dict)
     struck: set[int] = field(default_factory=set)
-    """The columns whose text, or a part of it, is struck through."""
+    """The columns in which the text, or a part of it, is struck through."""
     shown: dict[int, str | CellStyle] = field(default_factory=dict)
-    """What a person sees instead of the cell's text, by column (empty: nothing), or how a number is shown."""
+    """By column, the text that is shown instead of the cell's text (empty: nothing), or the style of a number."""
 
 
 class Workbook:
-    """A workbook in memory. Raises `SheetError` if its parts are unclear, or above `max_bytes` unpacked."""
+    """A workbook in memory. Raises `SheetError` if its parts are ambiguous, or above `max_bytes` when unpacked."""
 
     def __init__(self, data: bytes, *, file: str, max_bytes: int) -> None:
         self._file = file
@@ -106,13 +107,13 @@ class Workbook:
         self._strings: list[CellText] | None = None
         self._styles = StyleReader()
         self.overlays = Overlays((), self.budget)
-        """The merged cells and rules of the worksheet that `rows` reads."""
+        """The merged cells and the rules of the worksheet that `rows` reads."""
         self.hidden_columns: list[tuple[int, int]] = []
-        """The ranges of its hidden columns: first and last number."""
+        """The ranges of hidden columns in that worksheet, as first and last number."""
         self._first_day = _FIRST_DAY
 
     def worksheets(self) -> list[WorksheetPart]:
-        """Return the worksheets in the workbook's order. Call it before `rows`: it reads the workbook's date system."""
+        """Return the worksheets in the workbook's order. Call it before `rows`, because it reads the date system."""
         targets = {number: (kind, target) for number, kind, target in self._others}
         parts: list[WorksheetPart] = []
         first = ""
@@ -145,7 +146,7 @@ class Workbook:
         return parts
 
     def rows(self, part: WorksheetPart) -> Iterator[Row]:
-        """Yield the rows of a worksheet that are not empty, in order."""
+        """Yield the rows of a worksheet that are not empty, in their order."""
         if self._strings is None:
             strings = _TextReader(self.budget)
             texts = Handlers(strings.start, strings.end, strings.text)
@@ -161,7 +162,7 @@ class Workbook:
         yield from reader.finished
 
     def _refuse_two_of_a_kind(self) -> None:
-        """Refuse a file with two parts where a workbook has one: other programs may find the other."""
+        """Refuse a file with two parts where a workbook has one, because other programs may read the other part."""
         paths: dict[str, set[str]] = {}
 
         def start(name: str, attributes: Mapping[str, str]) -> None:
@@ -174,7 +175,7 @@ class Workbook:
             raise self._twice(several.rpartition(".")[2].removesuffix("+xml"))
 
     def _related(self, path: str) -> list[tuple[str, str, str]]:
-        """Return number, kind and path of each part that a part refers to (ECMA-376 part 2, 9.3); `""`: the file."""
+        """Return number, kind and path of each part that a part refers to (ECMA-376 part 2, 9.3). `""` is the file."""
         folder, name = posixpath.split(path)
         related: list[tuple[str, str, str]] = []
 
@@ -212,7 +213,7 @@ class Workbook:
         parser = handlers.parser()
         fed = 0
         try:
-            # zipfile reads at most the stated size, and raises unless size and checksum are as stated.
+            # zipfile reads at most the stated size, and raises an error if size or checksum differ from those stated.
             with self._zip.open(info) as part:
                 while chunk := part.read(_CHUNK_BYTES):
                     parser.Parse(chunk, False)
@@ -243,14 +244,14 @@ class Workbook:
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """Handles a start tag (local name, attributes), an end tag, and text."""
+    """The functions that handle a start tag (local name, attributes), an end tag, and text."""
 
     start: Callable[[str, Mapping[str, str]], object]
     end: Callable[[str], object] | None = None
     text: Callable[[str], object] | None = None
 
     def parser(self) -> expat.XMLParserType:
-        """Return an XML parser that calls the handlers and refuses document types, which no workbook has."""
+        """Return an XML parser that calls the handlers. It refuses document types, which no workbook has."""
         parser = expat.ParserCreate(namespace_separator=" ")
         parser.buffer_text = True
         parser.StartDoctypeDeclHandler = _refuse_doctype
@@ -281,24 +282,24 @@ def _refuse_doctype(*_: object) -> None:
 
 
 def _path(name: str) -> str:
-    """Return a part's name in one spelling: case does not count (ECMA-376 part 2, 6.2.2); some write backslashes."""
+    """Return the name of a part in one spelling: without case (ECMA-376 part 2, 6.2.2) and without backslashes."""
     return unquote(name).replace("\\", "/").lower()
 
 
 @dataclass(frozen=True, slots=True)
 class CellText:
-    """A text, and its runs (18.4.8), each in the font of its own, if it has one."""
+    """A text and its runs (18.4.8). A run may have a font of its own."""
 
     text: str
     runs: Sequence[tuple[str, Font | None]] = ()
 
     @property
     def is_struck(self) -> bool:
-        """Whether any of it that can be seen is struck through."""
+        """Whether any visible part of the text is struck through."""
         return any(font is not None and font.is_struck and text.strip() for text, font in self.runs)
 
     def seen_on(self, ground: Colour | None) -> str:
-        """Return the part that can be seen on a background."""
+        """Return the part of the text that is visible on a background."""
         if not self.runs:
             return self.text
         seen = (text for text, font in self.runs if font is None or not (text.strip() and font.is_unseen(ground)))
@@ -307,7 +308,7 @@ class CellText:
 
 @dataclass(slots=True)
 class _TextReader:
-    """Collects texts that consist of runs. Their pronunciation (rPh) is not part of them."""
+    """Collects texts that consist of runs. Their pronunciation (rPh) is left out."""
 
     _budget: Budget
     texts: list[CellText] = field(default_factory=list)
@@ -334,7 +335,7 @@ class _TextReader:
             runs = self._runs if any(font for _, font in self._runs) else []
             self.texts.append(CellText(_unescaped("".join(text for text, _ in self._runs)), runs))
             self._runs, self._length, self._font = [], 0, None
-            if name == "si":  # the others live as long as their cell
+            if name == "si":  # other texts are freed with their cell
                 self._budget.hold_doubts(0, len(runs))
                 self._budget.hold_string(self.texts[-1].text)
 
@@ -348,7 +349,7 @@ class _TextReader:
 
 
 class _CellReader:
-    """Collects the rows of a worksheet from its tags; `finished` holds those that are complete."""
+    """Collects the rows of a worksheet from its tags. `finished` has the rows that are complete."""
 
     def __init__(
         self, strings: list[CellText], styles: list[CellStyle], first_day: datetime, overlays: Overlays
@@ -370,7 +371,7 @@ class _CellReader:
         self._formula: list[str] | None = None
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Handle a start tag. Raises `ValueError` for a cell or row at a place that is taken."""
+        """Handle a start tag. Raises `ValueError` for a cell or row whose place is taken or passed."""
         self._inside = name
         if name == "c":
             reference = attributes.get("r")
@@ -406,7 +407,7 @@ class _CellReader:
         elif self._inside == "f" and self._formula is not None:
             self._formula.append(data)
         self._characters += len(data)
-        if self._characters > 2 * MAX_CELL_CHARACTERS:  # of the formula and of its value
+        if self._characters > 2 * MAX_CELL_CHARACTERS:  # the limit is for a formula and its value
             raise self._budget.too_large()
 
     def end(self, name: str) -> None:
@@ -444,7 +445,7 @@ class _CellReader:
             row.shown[column] = shown
 
     def _shown(self, cell: CellText, style: CellStyle) -> str | CellStyle | None:
-        """Return the displayed text of a cell, or its number format; None if the cell displays its own text."""
+        """Return the displayed text of a cell, or the style of a number; None if the cell displays its own text."""
         kind = self._cell.get("t", "n") if self._inline is None else ""
         if style.is_invisible:
             return ""
@@ -457,7 +458,7 @@ class _CellReader:
         return style.shown_text(cell.text)
 
     def _text_of(self, value: str, style: CellStyle) -> CellText:
-        """Return the text of a cell. Raises `ValueError` or `IndexError` for one that cannot be."""
+        """Return the text of a cell. Raises `ValueError` or `IndexError` for a cell that no workbook can have."""
         if self._inline is not None:
             (inline,) = self._inline.texts
             return inline
@@ -500,14 +501,14 @@ def _number_text(raw: str) -> tuple[str, bool]:
 
 
 def _float(raw: str) -> float:
-    """Return a number as a spreadsheet reads it: Python reads `1_500` and the digits of other scripts, too."""
+    """Return a number as a spreadsheet reads it. Python would also read `1_500` and the digits of other scripts."""
     if "_" in raw or not raw.isascii():
         raise ValueError(raw)
     return float(raw)
 
 
 def _date_text(raw: str, first_day: datetime) -> str:
-    """Return a date cell's value as ISO 8601, so that a person recognises the date."""
+    """Return the value of a date cell in ISO 8601, so that a person recognises the date."""
     days = _float(raw)
     if not 0 <= days <= (datetime.max - first_day).days:  # noqa: DTZ901 (a cell has no zone)
         return raw

@@ -1,1 +1,1 @@
-"""Writes rows to files for people."""
+"""Writes rows to files that people read or correct."""

@@ -1,8 +1,8 @@
 """Marks a sender's own workbook: red cells with comments, and a worksheet that lists every problem with a link.
 
-Everything else stays where it was. Nothing that is read from an unmended cell may change by it: a cell that was wrong
-must not become one that can be paid because its type or its format is another. The writer of the copy reads it
-again and compares (`rejects`). Needs the extra `excel`: imported only if it is there.
+Everything else stays where it was. An unmended cell must be read as before: a wrong cell must not become payable
+because its type or its format changed. So the caller reads the copy again and compares it (`rejects`). Needs the extra
+`excel`, and is imported only if that is installed.
 """
 
 import re
@@ -34,9 +34,9 @@ from paygw_batch.sheet.write.workbook_copy import loaded, saved
 
 PROBLEM, WARNING = mark("problem"), mark("warning")
 COLOURS = {PROBLEM: "FFFF9B9B", WARNING: "FFFFE59A"}
-"""Of the cells that are marked. By these very shades, marks are known again in a copy that comes back."""
+"""The colours of marked cells. When a copy comes back, marks are recognised by exactly these shades."""
 MAX_LISTED = 50_000
-"""A worksheet can hold 65,530 links."""
+"""The maximum number of listed problems. A worksheet can hold 65,530 links."""
 _HEADINGS = (
     (mark("Row"), 8),
     (mark("Cell"), 9),
@@ -52,7 +52,7 @@ _HEADINGS = (
 class Problem:
     """A defect or a warning, and the cell that shows it. `heading` is the sender's.
 
-    `sheet_row` is the row of the sender's sheet, if that is not the row of the cell.
+    `sheet_row` is the row of the sender's sheet, if the marked cell is in another row.
     """
 
     row: int
@@ -66,12 +66,12 @@ class Problem:
 
 
 def write_text(sheet: Worksheet, row: int, column: int, text: str) -> None:
-    """Write a text as text: no value of a sheet becomes a formula here."""
+    """Write a text as text, so that no value of a sheet becomes a formula."""
     sheet.cell(row, column, text).data_type = "s"
 
 
 def add_problems(book: Workbook, sheet: Worksheet, findings: Sequence[Problem]) -> None:
-    """Add the worksheet of problems behind all others, and make it the one that a person sees first."""
+    """Add the worksheet of problems after all others, and make it the one that a person sees first."""
     problems: Worksheet = book.create_sheet(_free_name(book.sheetnames))
     _show_first(book, problems)
     top = _write_head(problems, sheet.title, findings)
@@ -96,7 +96,7 @@ def add_problems(book: Workbook, sheet: Worksheet, findings: Sequence[Problem]) 
 
 
 def _write_head(problems: Worksheet, title: str, findings: Sequence[Problem]) -> int:
-    """Write how the worksheet is used, and its headings; return their row."""
+    """Write the instructions for the worksheet, and its headings. Return the row of the headings."""
     sentences = [
         say(PROBLEMS_TITLE),
         say(
@@ -140,7 +140,7 @@ def _free_name(names: Sequence[str]) -> str:
 
 
 def _show_first(book: Workbook, problems: Worksheet) -> None:
-    """Make `problems` the open worksheet, and the only selected one: typing changes all that are selected."""
+    """Open `problems`, and make it the only selected worksheet, because typing changes all that are selected."""
     views = [view for other in book.worksheets for view in other.views.sheetView]
     views += [view for other in book.chartsheets for view in other.sheetViews.sheetView]
     for view in views:
@@ -150,14 +150,14 @@ def _show_first(book: Workbook, problems: Worksheet) -> None:
 
 
 MAX_COMMENTS = 5_000
-"""A spreadsheet becomes slow with more; the list has the sentences of all the others."""
+"""The maximum number of comments, which make a spreadsheet slow. The list has the sentences of all findings."""
 _PROBLEMS_WIDTH = 60
 _COMMENT_CHARACTERS = 1_000
 _AUTHOR = "paygw-batch"
 _AS_SEEN = {"row.hidden", "row.struck"}
-"""Defects that only a person can clear, in the spreadsheet: a marked copy keeps them."""
+"""Codes of defects that only a person can resolve, in the spreadsheet: a marked copy keeps their causes."""
 _OURS = re.compile(rf"(?:\A|\n){_AUTHOR}:\r?\n")
-"""The beginning of our part of a comment: the sender's part is before it, and stays when ours is removed."""
+"""The beginning of our part of a comment. The sender's part precedes it, and stays when ours is removed."""
 
 
 def annotated(
@@ -165,11 +165,11 @@ def annotated(
 ) -> tuple[bytes, Collection[tuple[int, int]]]:
     """Return the workbook `data` with every defect and warning of `validated` marked in its worksheet `place`.
 
-    `edits` are the cells that a person mended elsewhere: the copy has them as text. Marks of an earlier copy are taken
-    away first. With it come (row, column) of the worksheet's cells that hold formulas: these have no value in the copy.
-    Raises the library's own exceptions about some workbooks.
+    `edits` are the cells that a person corrected elsewhere; the copy contains the corrections as text. Marks of an
+    earlier copy are removed first. The second value has the (row, column) of each cell with a formula, because formulas
+    have no value in the copy. Raises the library's own exceptions for some workbooks.
     """
-    with warnings.catch_warnings(action="ignore"):  # of what the library cannot carry: `lost_parts` looks for itself
+    with warnings.catch_warnings(action="ignore"):  # about parts it loses, which `lost_parts` finds
         book = loaded(data)
         sheet = book[place.worksheet]
         _remove_marks(book, sheet)
@@ -185,7 +185,7 @@ def annotated(
 def marked_table(table: pl.DataFrame, validated: Validated, *, title: str) -> bytes:
     """Return rows (`table.rejects`, `every_row`) as a new workbook, marked as `annotated` marks a sender's.
 
-    Every cell but the row's number is text: what is typed there stays as it is typed.
+    Every cell except the row's number is text, so what a person types there stays as typed.
     """
     book = Workbook()
     sheet = book.worksheets[0]
@@ -221,12 +221,12 @@ def marked_table(table: pl.DataFrame, validated: Validated, *, title: str) -> by
 
 
 def _cells(sheet: Worksheet) -> dict[tuple[int, int], Cell | MergedCell]:
-    """Return the cells that are there, by (row, column). The public ways make cells of the places in between, too."""
+    """Return the existing cells by (row, column). The public methods would also create the cells between them."""
     return sheet._cells  # noqa: SLF001 (as said)
 
 
 def _findings(validated: Validated, place: Place) -> list[Problem]:
-    """Return all findings of rows, by row. A finding about a whole row is shown at its country."""
+    """Return all findings about rows, by row. A finding about a whole row is shown in its country's cell."""
     frames = [
         validated.defects.with_columns(kind=pl.lit(PROBLEM)),
         validated.warnings.with_columns(kind=pl.lit(WARNING)),
@@ -252,7 +252,7 @@ def _findings(validated: Validated, place: Place) -> list[Problem]:
 
 
 def _remove_marks(book: Workbook, sheet: Worksheet) -> None:
-    """Remove the marks of an earlier copy. Any other workbook keeps its own colours."""
+    """Remove the marks of an earlier copy. A workbook without such marks keeps its own colours."""
     cells = _cells(sheet).values()
     lists = [other for other in book.worksheets if other is not sheet and _is_problem_list(other)]
     if not lists and not any(cell.comment is not None and _OURS.search(cell.comment.text) for cell in cells):
@@ -272,7 +272,7 @@ def _is_problem_list(sheet: Worksheet) -> bool:
 
 
 def _mend(sheet: Worksheet, edits: Sequence[CellEdit], place: Place) -> None:
-    """Write mended cells as text, which is read as it is typed. Raises the library's own exception in a merged cell."""
+    """Write corrected cells as text, which is read as typed. Raises the library's own exception for a merged cell."""
     for edit in edits:
         column = place.names.index(edit.column) + 1
         write_text(sheet, edit.row, column, edit.now or "")
@@ -283,7 +283,7 @@ def _mend(sheet: Worksheet, edits: Sequence[CellEdit], place: Place) -> None:
 
 
 def _keep_dates_as_read(sheet: Worksheet, findings: Sequence[Problem], validated: Validated, place: Place) -> None:
-    """Make text of dates in marked cells, as they were read: a number typed over a date would become a date again."""
+    """Replace dates in marked cells by the text that was read. A number typed over a date would become a date again."""
     dates = {
         (finding.row, finding.column)
         for finding in findings
@@ -308,14 +308,14 @@ def _mark(sheet: Worksheet, findings: Sequence[Problem], place: Place) -> None:
         name = place.names[at[1] - 1]
         cell.fill = fills[PROBLEM if any(finding.kind == PROBLEM for finding in in_cell) else WARNING]
         if name in known_columns() and name != "amount" and cell.data_type not in {"f", "d"}:
-            cell.number_format = "@"  # what is typed here stays as it is typed: leading zeros live
+            cell.number_format = "@"  # what is typed here stays as typed, with its zeros
         if count < MAX_COMMENTS:
             _add_comment(cell, [finding.message for finding in in_cell])
     _show(sheet, findings)
 
 
 def _show(sheet: Worksheet, findings: Sequence[Problem]) -> None:
-    """Show hidden rows and columns that hold a problem. A row that is doubtful because it is hidden stays so."""
+    """Show hidden rows and columns that contain a problem. A row whose problem is that it is hidden stays hidden."""
     to_mend = [finding for finding in findings if finding.kind == PROBLEM and finding.code not in _AS_SEEN]
     columns = {finding.column for finding in to_mend}
     for row in {finding.row for finding in to_mend}:
@@ -327,7 +327,7 @@ def _show(sheet: Worksheet, findings: Sequence[Problem]) -> None:
 
 
 def _cell(sheet: Worksheet, finding: Problem) -> Cell:
-    """Return the cell that shows a finding: of merged cells the first, which holds their value."""
+    """Return the cell that shows a finding. For merged cells it is the first one, which holds their value."""
     cell = sheet.cell(finding.row, finding.column)
     if isinstance(cell, MergedCell):
         merged = next(merged for merged in sheet.merged_cells.ranges if cell.coordinate in merged)

@@ -1,4 +1,4 @@
-"""Hands refused rows, or a whole sheet, back for correction: as a table, or in the sender's own workbook with marks."""
+"""Returns refused rows, or a whole sheet, for correction: as a table, or in the sender's own workbook with marks."""
 
 import importlib.util
 from collections import defaultdict
@@ -22,17 +22,17 @@ from paygw_batch.sheet.read.xlsx import place_of, read_workbook
 from paygw_batch.sheet.write.table import rejects, write_frame
 
 MAX_MARKED_CELLS = 300_000
-"""Of a table of refused rows: the library that marks it makes an object of each cell."""
+"""The maximum number of cells of a marked table, because the library makes an object for each cell."""
 NO_MARKED_WORKBOOK = mark(
     "There is no marked workbook of this sheet: it has too many cells, or cannot be written as one."
 )
 _Formulas = Mapping[str, Collection[int]]
-"""Column of a sheet's frame -> rows whose cell holds a formula."""
+"""A column of the sheet's frame -> the rows in which its cell contains a formula."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Describes the written file. `is_workbook`: the sender's own with marks, not a table. `notes`: for a person."""
+    """The written file: whether it is the sender's own workbook with marks and not a table, and notes for a person."""
 
     is_workbook: bool
     notes: tuple[str, ...] = ()
@@ -41,9 +41,9 @@ class Written:
 def write_mendable(validated: Validated, source: Path, options: ReadOptions, path: Path) -> Written:
     """Write the refused rows of the sheet at `source` to `path`.
 
-    From workbook to workbook that is an annotated copy; a table of the refused rows otherwise, and where the workbook
-    cannot be annotated. Raises `OutputError`, also if `path` is the sheet itself, and `SheetError` when the sheet
-    has changed since it was read.
+    If both files are workbooks and the sheet can be annotated, the result is an annotated copy, otherwise a table of
+    the refused rows. Raises `OutputError`, also if `path` is the sheet itself, and `SheetError` when the sheet has
+    changed since it was read.
     """
     table_format(path, is_read_again=True)
     check_writable(path)
@@ -69,8 +69,8 @@ def write_marked(
 ) -> None:
     """Write the whole sheet at `source` to the workbook `path`, with `edits` in it and every defect marked.
 
-    Of a workbook that is an annotated copy, and of another file, or if it cannot be annotated, a table of all rows.
-    Raises `OutputError` if that would be too large, and `SheetError` when the file has changed since it was read.
+    The result is an annotated copy if `source` is a workbook that can be annotated, otherwise a table of all rows.
+    Raises `OutputError` if the table would be too large, and `SheetError` when the file has changed since it was read.
     """
     copy = _annotated_copy(source, validated, options, edits) if source.suffix.lower() == ".xlsx" else ""
     if not isinstance(copy, str):
@@ -85,7 +85,7 @@ def write_marked(
 
 
 def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
-    """Write the refused rows as a table, in a workbook with marks; return notes for a person."""
+    """Write the refused rows as a table, with marks if it is a workbook. Return notes for a person."""
     table = rejects(validated)
     if path.suffix.lower() != ".xlsx" or importlib.util.find_spec("openpyxl") is None:
         write_frame(table, path)
@@ -102,7 +102,7 @@ def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
 def _annotated_copy(
     source: Path, validated: Validated, options: ReadOptions, edits: Sequence[CellEdit] = ()
 ) -> tuple[bytes, tuple[str, ...]] | str:
-    """Return the annotated copy with notes for a person, or a clause that says why there is none."""
+    """Return the annotated copy with notes for a person, or a clause that says why it cannot be made."""
     if importlib.util.find_spec("openpyxl") is None:
         return say("that needs the extra `excel`: {command}", command=install_command("excel"))
     from paygw_batch.sheet.write import workbook_copy  # noqa: PLC0415 (needs the extra)
@@ -111,13 +111,13 @@ def _annotated_copy(
     data = read_again(source, validated.sheet, options)
     if why := workbook_copy.why_not_copied(data):
         return why
-    # The copy is longer by our marks, and has to be read again, past the limit for sheets.
+    # Our marks make the copy longer, and it has to be read again, even if it exceeds the limit for sheets.
     most_bytes = options.max_sheet_bytes + 4 * workbook_copy.MAX_UNPACKED_BYTES
     options = replace(options, file=source.name, max_sheet_bytes=most_bytes)
     place = place_of(data, options)
     try:
         marked, cells = annotated(data, place, validated, edits)
-    except Exception as error:  # noqa: BLE001 (the library's own, about whatever workbook: there is still the table)
+    except Exception as error:  # noqa: BLE001 (the library raises many kinds; then a table is written)
         return say("the workbook cannot be copied ({kind})", kind=type(error).__name__)
     names, formulas = dict(enumerate(place.names, start=1)), defaultdict[str, list[int]](list)
     for row, column in cells:
@@ -139,9 +139,9 @@ def _annotated_copy(
 
 
 def _reads_alike(copy: bytes, formulas: _Formulas, before: Sheet, options: ReadOptions) -> bool:
-    """Whether reading the copy gives the very rows and defects of the sheet, cells with formulas left out.
+    """Whether reading the copy gives exactly the rows and defects of the sheet, except for cells with formulas.
 
-    Those have no value until a spreadsheet has opened the copy; until then each of them is a defect.
+    Formulas have no value until a spreadsheet has opened the copy. Until then each of them is a defect.
     """
     try:
         table = read_workbook(copy, options)
@@ -159,7 +159,7 @@ def _reads_alike(copy: bytes, formulas: _Formulas, before: Sheet, options: ReadO
 
 
 def _without(frame: pl.DataFrame, formulas: _Formulas) -> pl.DataFrame:
-    """Return a sheet's frame with nulls for formulas, and without rows that hold nothing then."""
+    """Return a sheet's frame with nulls for formulas, and without rows that are then empty."""
     cleared = frame.with_columns(
         pl.when(pl.col("row").is_in(rows)).then(None).otherwise(pl.col(name)).alias(name)
         for name, rows in formulas.items()
@@ -169,7 +169,7 @@ def _without(frame: pl.DataFrame, formulas: _Formulas) -> pl.DataFrame:
 
 
 def _defects_beside(sheet: Sheet, formulas: _Formulas) -> pl.DataFrame:
-    """Return the defects that reading found in other cells than those with formulas; no row is left out by reading."""
+    """Return the defects that reading found in cells without formulas. A row left out (`LEFT_OUT`) is not one."""
     defects = sheet.defects.filter(pl.col("code") != LEFT_OUT)
     in_formula = [(pl.col("column") == name) & pl.col("row").is_in(rows) for name, rows in formulas.items()]
     return defects.filter(~pl.any_horizontal(in_formula)) if in_formula else defects

@@ -1,4 +1,4 @@
-"""Writing frames to files: by the format that their ending names, safe to open in a spreadsheet."""
+"""Writes frames to files that are safe to open in a spreadsheet, in the format that their ending names."""
 
 from collections.abc import Iterable
 from math import ceil
@@ -16,18 +16,18 @@ from paygw_batch.sheet.formats import table_format
 from paygw_batch.sheet.model import Validated
 
 _AS_IT_IS = frozenset({"amount", "first_sent_at", "updated_at"})
-"""The columns of a reconciliation whose text a spreadsheet converts to the right value."""
+"""Columns of a reconciliation whose text a spreadsheet converts to the right value, so they are not wrapped."""
 _AMOUNT_OF_EXCEL = r"^([0-9]{1,15})\.([0-9]+)$"
 _LINE_POINTS = 15
 _LETTERS_A_DIGIT = 1.1
-"""A width is in digits; letters are narrower on the whole."""
+"""The number of letters in the width of a digit. Widths are in digits, and letters are narrower on average."""
 
 
 def write_frame(frame: pl.DataFrame, path: Path) -> None:
-    """Write `frame` to `path` as its ending says: .csv, .parquet or .xlsx (with the `excel` extra).
+    """Write `frame` to `path` in the format of its ending: .csv, .parquet or .xlsx (with the `excel` extra).
 
-    The file appears whole, with mode 0600, or not at all, and is on stable storage on return; an older file of that
-    name stays until then. CSV is UTF-8 with formulas guarded; in .xlsx text is typed as text. Raises `OutputError`.
+    The file is written whole, with mode 0600, or not at all, and is on stable storage on return. An older file of that
+    name stays until then. CSV is UTF-8 with formulas guarded. In .xlsx, text is typed as text. Raises `OutputError`.
     """
     if (most := table_format(path).max_rows) is not None and frame.height > most:
         raise OutputError(
@@ -38,10 +38,10 @@ def write_frame(frame: pl.DataFrame, path: Path) -> None:
 
 
 def write_pieces(pieces: Iterable[pl.DataFrame], path: Path, *, for_excel: bool = False) -> None:
-    """Write a frame that comes piece by piece, as `write_frame` does: a workbook needs all of it at once.
+    """Write a frame that comes in pieces, as `write_frame` does. A workbook needs all pieces at once.
 
-    A CSV file `for_excel` can be opened with a double click: see `_write_csv_for_excel`. What the pieces raise is
-    passed on: then there is no file.
+    A CSV file `for_excel` can be opened with a double click: see `_write_csv_for_excel`. If producing a piece raises an
+    error, the error is passed on and no file is written.
     """
     chosen = table_format(path)
     safe = map(_guarded, pieces) if chosen.is_guarded and not for_excel else pieces
@@ -53,7 +53,7 @@ def write_pieces(pieces: Iterable[pl.DataFrame], path: Path, *, for_excel: bool 
 
 
 def rejects(validated: Validated, *, with_valid: bool = False) -> pl.DataFrame:
-    """Return the rows that are not valid, or all, to be mended and submitted again.
+    """Return the invalid rows, or all rows, so that they can be corrected and submitted again.
 
     `row` (UInt32) and `problems` (every sentence about the row) come first, then the sender's columns under the
     sender's headings, with the sender's texts. Reading such a file drops our two columns again.
@@ -67,7 +67,7 @@ def rejects(validated: Validated, *, with_valid: bool = False) -> pl.DataFrame:
 
 
 def row_points(texts: Iterable[str], widths: Iterable[int]) -> int:
-    """Return the height of a row of wrapped texts: not every spreadsheet sets it by itself."""
+    """Return the height, in points, of a row with wrapped texts. Not every spreadsheet computes it."""
     lines = (ceil(len(text) / (width * _LETTERS_A_DIGIT)) for text, width in zip(texts, widths, strict=True))
     return _LINE_POINTS * max(1, *lines)
 
@@ -79,9 +79,9 @@ def _guarded(piece: pl.DataFrame) -> pl.DataFrame:
 
 
 def _write_csv_for_excel(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> None:
-    """Write CSV that Excel shows as it is: with a byte order mark, and long numbers, zeros and days kept as text.
+    """Write CSV that Excel shows unchanged: with a byte order mark, and long numbers, zeros and days kept as text.
 
-    Amounts are numbers there, written with the signs of the chosen language: Excel reads the files of its own.
+    Amounts are numbers, written with the signs of the chosen language, because Excel expects those of its own language.
     """
     decimal, delimiter = spreadsheet_signs()
     for place, piece in enumerate(pieces):

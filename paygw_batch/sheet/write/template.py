@@ -1,7 +1,7 @@
-"""Templates: an empty sheet with the columns that some countries ask for, ready to be filled in.
+"""Writes templates: empty sheets with the columns that some countries need, ready to be filled in.
 
-The worksheet of payees is empty, and the examples are on the help sheet, a line for each column: nothing has to be
-deleted before the sheet is submitted, and no example can be paid by mistake. As it is, a template pays nobody.
+The worksheet of payees is empty, and the help sheet has an example for each column. So nothing has to be deleted before
+the sheet is submitted, and no example can be paid by mistake. An unchanged template pays nobody.
 """
 
 import csv
@@ -27,7 +27,7 @@ from paygw_batch.sheet.write.table import row_points
 
 _EXAMPLE_AMOUNT = Decimal("1500.50")
 _FILLED_BY_RULES = frozenset({FieldKind.COUNTRY, FieldKind.OPERATOR_URL})
-"""Fields that the rules and the configuration fill: a person is not asked for them."""
+"""Fields that the rules and the configuration fill, so a person is not asked for them."""
 
 
 GUIDE_HEADINGS = (mark("Column"), mark("Country"), mark("Needed"), mark("What to write"), mark("Example"))
@@ -37,7 +37,7 @@ GUIDE_HEADINGS = (mark("Column"), mark("Country"), mark("Needed"), mark("What to
 class ColumnGuide:
     """Explains one column for some countries. `example` is valid, and empty if the cell is best left empty.
 
-    `width` is the column's in a template, in characters; 0 if another country's guide says it.
+    `width` is the column's width in a template, in characters; 0 if another country's guide has it.
     """
 
     column: str
@@ -49,7 +49,7 @@ class ColumnGuide:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The guide as a line of a table under `GUIDE_HEADINGS`."""
+        """The cells of the guide, as a line of a table under `GUIDE_HEADINGS`."""
         return (
             self.column,
             ", ".join(self.countries),
@@ -60,7 +60,7 @@ class ColumnGuide:
 
 
 def guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
-    """Return the guides of all useful columns for these countries, in the order of columns.
+    """Return the guides to all useful columns for these countries, in the order of the columns.
 
     Each rule must have a form. Columns that the rules fill (`ipaddress`, `receiver_country_code`) are left out, and
     countries with the same rules share a guide.
@@ -177,15 +177,15 @@ _STEPS = (
     mark("This sheet is never read as payments, and its examples pay nobody."),
 )
 _LISTED = tuple(name for name, kind in OF_EVERY_SHEET.items() if KINDS[kind].is_filled)
-"""Columns with few values: a cell offers them as a list."""
+"""Columns with few possible values, which a cell offers as a list."""
 _HELP_WIDTHS = (22, 16, 9, 98, 34)
 
 
 def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide]:
-    """Write a template for these countries to `path` (.xlsx or .csv), and return the guides of its columns.
+    """Write a template for these countries to `path` (.xlsx or .csv), and return the guides to its columns.
 
-    An .xlsx has cells of text, drop-down lists and a help sheet; a .csv has the headings alone. An existing file is
-    never touched: it may be a template that someone has filled in. Raises `OutputError`.
+    An .xlsx has text cells, drop-down lists and a help sheet; a .csv has only the headings. An existing file is never
+    overwritten, because somebody may have filled it in. Raises `OutputError`.
     """
     check_writable(path)
     if path.suffix.lower() not in {".xlsx", ".csv"}:
@@ -219,7 +219,7 @@ def _workbook(rules: Sequence[CountryRule], column_guides: Sequence[ColumnGuide]
 
 
 def _add_payees(workbook: Any, sheet: Any, column_guides: Sequence[ColumnGuide]) -> None:
-    """Add the headings, and below them nothing but cells of text. Columns that every country needs are bold."""
+    """Add the headings, with only text cells below them. Columns that every country needs are bold."""
     text = workbook.add_format({"num_format": "@"})
     needed = workbook.add_format({"num_format": "@", "bold": True, "bg_color": "#DDEBF7", "bottom": 1})
     optional = workbook.add_format({"num_format": "@", "italic": True, "bg_color": "#F2F2F2", "bottom": 1})
@@ -254,7 +254,7 @@ def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], column_gu
 
 
 def _add_lists(workbook: Any, payees: Any, column_guides: Sequence[ColumnGuide]) -> None:
-    """Add drop-down lists of the few values that a column can have, on a hidden worksheet."""
+    """Add drop-down lists for columns with few possible values. A hidden worksheet has the values."""
     lists = workbook.add_worksheet("Lists")
     lists.hide()
     for place, column in enumerate(_LISTED):
@@ -277,7 +277,7 @@ def _add_lists(workbook: Any, payees: Any, column_guides: Sequence[ColumnGuide])
 
 
 def write_example(rules: Sequence[CountryRule], path: Path) -> int:
-    """Write a CSV sheet with the example of each column for each country to `path`; return the number of its rows.
+    """Write a CSV sheet to `path` with the example of each column for each country, and return the number of its rows.
 
     Each rule must have a form. Raises `OutputError`.
     """

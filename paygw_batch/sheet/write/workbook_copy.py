@@ -1,6 +1,6 @@
-"""Somebody's workbook through a library that can write it again (openpyxl): within bounds, and in memory alone.
+"""Loads and saves somebody's workbook with openpyxl, which can write it again, within limits and only in memory.
 
-Needs the extra `excel`: imported only if it is there.
+Needs the extra `excel`, and is imported only if that is installed.
 """
 
 import io
@@ -20,9 +20,9 @@ from paygw_batch.language import mark, say
 from paygw_batch.sheet.read.xlsx_cells import Handlers
 
 MAX_UNPACKED_BYTES = 32 * 1024 * 1024
-"""docs/performance.md has the memory and time that this number of bytes takes."""
+"""The maximum size of an unpacked workbook. docs/performance.md has the memory and time that it takes."""
 _MAX_RANGED_CELLS = 200_000
-"""The most cells that merged cells and links may span: the library makes an object of each."""
+"""The maximum number of cells in merged cells and links, because the library makes an object for each cell."""
 _RANGES = frozenset({"mergeCell", "hyperlink"})
 _LOST = {
     "xl/media/": mark("pictures"),
@@ -38,10 +38,10 @@ _LOST = {
 
 
 def why_not_copied(data: bytes) -> str:
-    """Return a clause that says why the library must not get this workbook, or the empty text.
+    """Return a clause that says why the library must not load this workbook, or the empty text.
 
-    It is about to unpack all parts, to resolve what their document types say, and to make an object of each cell of a
-    range: a small file could take all memory there is.
+    The library unpacks all parts, resolves document types, and makes an object for each cell of a range. So a small
+    file could use all memory.
     """
     spanned = 0
 
@@ -69,17 +69,18 @@ def why_not_copied(data: bytes) -> str:
 
 
 def _cells_of(ref: str) -> int:
-    """Count the cells of a range such as `A1:C3`. Raises `ValueError` for another text."""
+    """Return the number of cells of a range such as `A1:C3`. Raises `ValueError` for another text."""
     left, top, right, bottom = range_boundaries(ref)
     if left is None or top is None or right is None or bottom is None:
-        return _MAX_RANGED_CELLS + 1  # whole rows or columns
+        return _MAX_RANGED_CELLS + 1  # the range has whole rows or columns
     return (right - left + 1) * (bottom - top + 1)
 
 
 def loaded(data: bytes) -> Workbook:
     """Return the workbook, with its formulas and without their values.
 
-    Raises `ValueError` for a table that names no columns: to find them, `saved` would make cells of all its range.
+    Raises `ValueError` for a table that names no columns, because `saved` would create all cells of its range to find
+    them.
     """
     book = load_workbook(io.BytesIO(data), rich_text=True)
     if not all(table.tableColumns for sheet in book.worksheets for table in sheet.tables.values()):
@@ -88,7 +89,7 @@ def loaded(data: bytes) -> Workbook:
 
 
 def saved(book: Workbook) -> bytes:
-    """Return the workbook as a file. The library's own `save` would leave payees' data in temporary files."""
+    """Return the workbook as the bytes of a file. The library's own `save` would write payees' data to disk."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         _WriterInMemory(book, archive).save()
@@ -96,7 +97,7 @@ def saved(book: Workbook) -> bytes:
 
 
 def lost_parts(before: bytes, after: bytes) -> list[str]:
-    """Name the parts of the workbook `before` that its copy `after` lacks."""
+    """Return the names of the parts of the workbook `before` that its copy `after` lacks."""
     old, new = _names(before), _names(after)
     return [words for prefix, words in _LOST.items() if _count(old, prefix) > _count(new, prefix)]
 
@@ -105,7 +106,7 @@ class _WriterInMemory(ExcelWriter):
     _archive: zipfile.ZipFile
 
     def write_worksheet(self, ws: Any) -> None:
-        """Write a worksheet, as the library does, but by way of memory."""
+        """Write a worksheet as the library does, but in memory instead of a temporary file."""
         ws._drawing = SpreadsheetDrawing()  # noqa: SLF001 (as the method that this one replaces)
         ws._drawing.charts = ws._charts  # noqa: SLF001 (as above)
         ws._drawing.images = ws._images  # noqa: SLF001 (as above)
