@@ -1,1 +1,1 @@
-"""Country rules, forms and operations: data under config/, read into typed rules."""
+"""Reads the data under config/ (countries, forms and operations) into typed rules."""

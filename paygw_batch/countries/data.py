@@ -1,7 +1,7 @@
 """Reads the data files under config/ strictly: a misspelt key or a value of the wrong type is an error.
 
-The models here say what a file may hold. Only this package uses them: `load` makes the frozen values of `rules` from
-them.
+The models here define the content of the files. They are used only in this package: `load` turns them into the frozen
+values of `rules`.
 """
 
 import difflib
@@ -23,14 +23,14 @@ from paygw_batch.language import ENGLISH, language, mark, say
 
 
 def config_dir() -> Path:
-    """Return the folder of the data files: inside the package when installed, the top folder in a checkout."""
+    """Return the folder of the data files: inside the package when installed, or the top folder of a checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "config"
     return installed if installed.is_dir() else package.parent / "config"
 
 
 SuppliedName = Literal["purpose", "ipaddress", "order_desc", "address1", "city", "zip_code", "merchant_data"]
-"""A field of a form that an operator's terms can hold a value for."""
+"""The name of a field whose value an operator's terms can contain."""
 SUPPLIED_NAMES: tuple[SuppliedName, ...] = get_args(SuppliedName)
 
 _Text = Annotated[str, StringConstraints(min_length=1)]
@@ -40,8 +40,7 @@ _Digits = Annotated[str, StringConstraints(pattern=r"^[0-9]+$")]
 _COUNTRY_CODE = re.compile(r"[A-Z]{2}")
 _DATA_HINT = mark("The file is part of the program. Reinstall the program, or undo the change to the file.")
 _NOT_PORTABLE = re.compile(r"\\[1-9dDsSwWZ]|\(\?(?:[=!>(]|<[=!]|P=)|[*+?}]\+")
-"""Syntax that Python reads and polars does not (look-around, back-references, atomic groups), and classes that let the
-digits of other scripts pass."""
+"""Syntax that polars does not read (look-around, back-references, atomic groups), or that matches other digits."""
 
 
 class _Data(BaseModel):
@@ -49,11 +48,11 @@ class _Data(BaseModel):
 
 
 class FieldData(_Data):
-    """One `[[fields]]` of a form. `default` is sent if neither sheet nor operator says anything.
+    """One `[[fields]]` of a form. `default` is sent if neither the sheet nor the operator has a value.
 
-    A field that is not sent `everywhere` is sent where a country's file names it.
-    The reconciliation shows a field under its own name, unless it is not `reconciled`.
-    `label` names its column to people; without one its name does.
+    A field that is not sent `everywhere` is sent only in countries whose file names it. The reconciliation shows a
+    field under its own name, unless it is not `reconciled`. `label` is the name of its column for people, if it differs
+    from the field's name.
     """
 
     name: _FieldName
@@ -86,7 +85,7 @@ class FieldData(_Data):
 
 
 class FormData(_Data):
-    """A file of config/forms/. `shown`: a column of the reconciliation -> the form's fields that it shows."""
+    """A file of config/forms/. `shown` maps a column of the reconciliation to the fields of the form that it shows."""
 
     fields: Annotated[list[FieldData], Field(min_length=1)]
     shown: dict[
@@ -104,7 +103,7 @@ class FormData(_Data):
 
 
 class ReplyData(_Data):
-    """`[reply]` of an operation."""
+    """The table `[reply]` of an operation."""
 
     echo_order_id: _Text
     echo_amount: _Text
@@ -116,9 +115,9 @@ class ReplyData(_Data):
 
 
 class OperationData(_Data):
-    """A file of config/operations/. `operator_supplies`: fields that each country needs if its form has them.
+    """A file of config/operations/. `operator_supplies` has the fields that each country needs if its form has them.
 
-    `one_purpose`: currencies all of whose countries have the same purpose.
+    `one_purpose` has the currencies whose countries must all have the same purpose.
     """
 
     command: Annotated[str, StringConstraints(pattern=r"^[a-z-]+$")]
@@ -139,12 +138,12 @@ class EnquiryData(_Data):
 
 
 class CountryOperationData(_Data):
-    """`[operations.NAME]` of a country: the differences from the operation's default form with all fields required.
+    """- `[operations.NAME]` of a country: the differences from the operation's default form with all fields required.
 
-    `fields`: a field of the form -> `never` sent here, `sent` here though not everywhere, `optional`, or `required` by
-    the interface's own words, which the operator's terms cannot change.
-    `max_characters`: a text field -> its limit here.
-    `unusable` says why the operation cannot be used until the operator's terms name a form.
+    - `fields`: a field of the form -> `never` sent here, `sent` here though not everywhere, `optional`, or `required`
+      by the interface itself, so that the operator's terms cannot change it.
+    - `max_characters`: a text field -> its limit here.
+    - `unusable` says why the operation cannot be used until the operator's terms name a form.
     """
 
     form: _Text | None = None
@@ -161,9 +160,9 @@ class CountryOperationData(_Data):
 
 
 class FormerNumbersData(_Data):
-    """`[former_numbers]` of a country: its mobile numbers before the plan `changed`, the last time.
+    """`[former_numbers]` of a country: its mobile numbers before the numbering plan was `changed`, the last time.
 
-    `in_front`: the digits that were put before a national number -> the pattern of those it was put before.
+    `in_front`: digits that were put before national numbers -> the pattern of those numbers.
     """
 
     changed: date
@@ -172,7 +171,7 @@ class FormerNumbersData(_Data):
 
     @property
     def pattern(self) -> str:
-        """The pattern of all of them."""
+        """The pattern of all former numbers."""
         return f"(?:{'|'.join(self.in_front.values())})"
 
     @model_validator(mode="after")
@@ -185,10 +184,10 @@ class FormerNumbersData(_Data):
 
 
 class CountryData(_Data):
-    """A file of config/countries/; its name is the code that the gateway gives the country.
+    """A file of config/countries/. Its name is the code that the gateway uses for the country.
 
-    tooling/mobile_numbers.py reads `metadata_region`, the country's code in the metadata of phone numbers if that is
-    another one, and `narrowed_numbers`: a part of the pattern there -> what replaces it.
+    tooling/mobile_numbers.py reads two of the keys. `metadata_region` is the country's code in the metadata of phone
+    numbers, if it is another one. `narrowed_numbers`: a part of the pattern there -> its replacement.
     """
 
     name: _Text
@@ -204,7 +203,7 @@ class CountryData(_Data):
 
 
 class NumbersData(_Data):
-    """One country of config/mobile-numbers.toml."""
+    """The numbers of one country in config/mobile-numbers.toml."""
 
     dialling_code: _Digits
     trunk_prefix: _Digits | Literal[""]
@@ -229,7 +228,7 @@ _OperatorsFile = RootModel[dict[str, dict[str, list[_Digits]]]]
 
 
 def pattern_problem(pattern: str) -> str:
-    """Return the error in a regular expression that Python and polars must read alike; empty if there is none."""
+    """Return the error in a regular expression that Python and polars must read alike, or the empty text."""
     if match := _NOT_PORTABLE.search(pattern):
         return say(
             "{part!r} cannot be used in a pattern here (no look-around, no back-reference, digits as [0-9])",
@@ -243,7 +242,7 @@ def pattern_problem(pattern: str) -> str:
 
 
 def read_operation(root: Path, name: str) -> OperationData:
-    """Read config/operations/NAME.toml; an unknown name is a `ConfigurationError` that names the nearest."""
+    """Return config/operations/NAME.toml. Raises `ConfigurationError`, with the nearest name, for an unknown one."""
     names = operations(root)
     if name not in names:
         raise ConfigurationError(
@@ -258,7 +257,7 @@ def operations(root: Path) -> list[str]:
 
 
 def read_enquiry(root: Path, profile: str) -> EnquiryData:
-    """Read config/enquiries/PROFILE.toml; an unknown profile is a `ConfigurationError` that names the nearest."""
+    """Return config/enquiries/PROFILE.toml. Raises `ConfigurationError`, with the nearest name, for an unknown one."""
     names = _stems(root, "enquiries")
     if profile not in names:
         near = nearest(profile, names)
@@ -300,12 +299,12 @@ def read_numbers(root: Path) -> Mapping[str, NumbersData]:
 
 
 def read_operators(root: Path) -> Mapping[str, Mapping[str, list[str]]]:
-    """Read config/mobile-operators.toml: by country code, how the numbers of each operator begin."""
+    """Return config/mobile-operators.toml: for each country code, the beginnings of each operator's numbers."""
     return _read(root, "mobile-operators.toml", _OperatorsFile).root
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown `word`: the nearest of the known ones, and all of them."""
+    """Return the end of a sentence about an unknown `word`: the nearest known word, and all known words."""
     words = sorted(known)
     close = difflib.get_close_matches(word, words, n=1) or difflib.get_close_matches(
         word.upper(), words, n=1, cutoff=0.5
@@ -315,12 +314,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def reason_of(problem: ErrorDetails) -> str:
-    """Return the reason of a check that refused a value, without the heading that pydantic puts before it."""
+    """Return why a check refused a value, in the chosen language and without the prefix that pydantic adds."""
     about = problem.get("ctx", {})
     if isinstance(error := about.get("error"), ValueError):
         return str(error)
     template = _OF_PYDANTIC.get(problem["type"])
-    if template is None or language() == ENGLISH:  # pydantic knows one from many
+    if template is None or language() == ENGLISH:  # pydantic's English has singular and plural
         return problem["msg"]
     return say(template, **about)
 
@@ -346,7 +345,7 @@ _OF_PYDANTIC = {
     "list_type": mark("Input should be a valid list"),
     "dict_type": mark("Input should be a valid dictionary"),
 }
-"""Pydantic's own messages about a wrong value, by the type of error, for the catalogue."""
+"""Pydantic's own messages about a wrong value, by the type of the error, so that the catalogue can translate them."""
 
 
 def _stems(root: Path, folder: str) -> list[str]:
@@ -357,7 +356,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _read(root: Path, name: str, model: type[_Model]) -> _Model:
-    """Read a file once, for as long as it is not changed: the rules and the columns of sheets both ask for it."""
+    """Return a file's data, read again only if the file has changed: rules and columns of sheets both need it."""
     return cast("_Model", _read_once(root, name, model, _version(root, name)))
 
 
@@ -365,7 +364,7 @@ def _version(root: Path, name: str) -> tuple[int, int, int] | None:
     try:
         now = (root / name).stat()
     except OSError:
-        return None  # who reads it says why it cannot be read
+        return None  # reading the file raises the error
     return now.st_mtime_ns, now.st_size, now.st_ino
 
 

@@ -1,4 +1,4 @@
-"""The columns that sheets may have, from the forms and operations under config/: a field that is added there is one."""
+"""Derives the columns of sheets from the forms and operations under config/. A new field there is a new column."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,25 +14,25 @@ from paygw_batch.language import mark, say
 
 COUNTRY_COLUMN = "country"
 STAFF_NUMBER = "staff_number"
-"""The sender's own number of a person. It is never sent: without order ids it says who is paid."""
+"""The sender's own number of a person. It is never sent. In a sheet without order ids it identifies the payee."""
 OF_EVERY_SHEET: Mapping[str, FieldKind] = MappingProxyType(
     {COUNTRY_COLUMN: FieldKind.COUNTRY, STAFF_NUMBER: FieldKind.TEXT}
     | {entry.column: kind for kind, entry in KINDS.items() if entry.column is not None}
 )
-"""The columns that the sheets of all operations may have, and their kinds."""
+"""The columns that the sheets of all operations may have, with their kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class SheetColumns:
-    """The columns of the data files.
+    """The columns that the data files define.
 
-    `of_operation`: operation -> what its sheets may have, in the order in which a row's defects are listed: first those
-    that the operation's file lists, then the fields of its forms that it does not list.
-    `cleanings`: every known column -> how it is cleaned, in the order of all operations together.
-    `codes`: the columns of the kind `country` beside the country of the row, which must not contradict it.
-    `shown_otherwise`: columns whose value the reconciliation shows under another name, or that repeat the country.
-    `reconciled`: operation -> the columns that the reconciliation shows under their own name, behind its own.
-    `labels`: the English names of columns, for people; a column without one is called by its own name.
+    - `of_operation`: operation -> the columns that its sheets may have, in the order in which a row's defects are
+      listed: first those that the operation's file lists, then the other fields of its forms.
+    - `cleanings`: every known column -> how it is cleaned, in the order of all operations together.
+    - `codes`: the columns of the kind `country` besides the row's country, which they must not contradict.
+    - `shown_otherwise`: columns that repeat the country, or whose value the reconciliation shows under another name.
+    - `reconciled`: operation -> the columns that the reconciliation shows under their own names, after its own columns.
+    - `labels`: the English names of columns, for people. A column without a label is shown under its own name.
     """
 
     of_operation: Mapping[str, tuple[str, ...]]
@@ -44,7 +44,7 @@ class SheetColumns:
 
 
 def sheet_columns(*, data: Path | None = None) -> SheetColumns:
-    """Return the columns of the data files in `data` (None: the program's own). Raises `ConfigurationError`."""
+    """Return the columns that data files in `data` define (None: the program's own). Raises `ConfigurationError`."""
     return _read(data or files.config_dir())
 
 
@@ -79,7 +79,7 @@ def _read(root: Path) -> SheetColumns:
 
 
 def _forms_of(root: Path, name: str, operation: files.OperationData) -> list[str]:
-    """Return the forms of an operation's rows: its default one, and those that its countries name."""
+    """Return the names of the forms of an operation: the default form, and the forms that its countries name."""
     entries = (country.operations.get(name) for country in files.read_countries(root).values())
     forms = [entry.form for entry in entries if entry is not None and entry.form is not None]
     return list(dict.fromkeys([operation.default_form, *sorted(forms)]))
@@ -95,7 +95,7 @@ def _columns(name: str, operation: files.OperationData, forms: Sequence[files.Fo
 
 
 def _cleanings(fields: Iterable[files.FieldData]) -> dict[str, Cleaning]:
-    """Return the cleaning of each column. There is one each: a sheet is cleaned before a form is chosen."""
+    """Return how each column is cleaned: always in one way, because a sheet is cleaned before a form is chosen."""
     cleanings = {name: KINDS[kind].cleaning for name, kind in OF_EVERY_SHEET.items()}
     for field in fields:
         cleaning = KINDS[field.kind].cleaning

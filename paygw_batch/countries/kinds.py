@@ -1,7 +1,7 @@
-"""The kinds of fields: one entry a kind says how its values are cleaned, checked, explained and exampled.
+"""Defines the kinds of fields: how values of each kind are cleaned and checked, how they are explained, and an example.
 
-A field of a form is data, and its kind decides the rest: no other module asks for a field by its name. What needs the
-country's own data (numbers, amounts, the currency) is checked by a function that the entry names.
+A field of a form is data, and its kind decides the rest: no other module asks for a field by its name. A function that
+the entry names checks values that need the country's own data (numbers, amounts, the currency).
 """
 
 from collections.abc import Mapping
@@ -14,43 +14,44 @@ from paygw_batch.language import mark
 
 
 class Cleaning(Enum):
-    """Names how a column's values are cleaned before they are checked."""
+    """How the values of a column are cleaned before they are checked."""
 
     TRIMMED = auto()
     """Blanks and invisible characters at either end are removed."""
     TEXT = auto()
-    """Trimmed, in Unicode's form NFC, and with plain blanks."""
+    """The value is trimmed, in Unicode's form NFC, with plain blanks."""
     NUMBER = auto()
-    """Trimmed, unwrapped of `'` and `="..."`, and kept a second time without separators."""
+    """The value is trimmed and without the wrappings `'` and `="..."`; a second column has it without separators."""
     CODE = auto()
-    """Trimmed; two or three letters are written in capitals."""
+    """The value is trimmed, and two or three letters become capitals."""
     AMOUNT = auto()
-    """Trimmed and unwrapped of `'` and `="..."`."""
+    """The value is trimmed and without the wrappings `'` and `="..."`."""
 
 
 class Checking(Enum):
-    """The function that checks a field."""
+    """The function that checks the values of a field."""
 
     TEXT = auto()
     PATTERN = auto()
     """The whole value matches `KindEntry.pattern`."""
     NUMBER = auto()
-    """A phone or an account as the country writes it."""
+    """The value is a phone or an account as the country writes it."""
     OF_THE_ROW = auto()
-    """Every row has it, in each form: the row's own checks decide."""
+    """Every row has the field, in each form, so the checks of the row decide."""
     NEVER_IN_A_SHEET = auto()
-    """Only the configuration knows it."""
+    """Only the configuration knows the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindEntry:
-    """Describes a kind of field. `words` and `example` are for a person who fills a sheet in.
+    """Describes a kind of field. `words` and `example` are for a person who fills in a sheet.
 
-    `pattern` is a regular expression over a whole value, `what` ends the sentence that says a value does not match it.
-    `is_filled`: the rules or the configuration know the value where the sheet says nothing.
-    `is_instructed`: an instruction holds it beside its fields, or only the configuration knows it.
-    `column` is the one name that a field of this kind has, if every row has exactly one.
-    `width` is how wide the column of a template is, in characters.
+    - `pattern` is a regular expression for a whole value. `what` ends the sentence about a value that does not match
+      it.
+    - `is_filled`: the rules or the configuration have the value if the sheet has none.
+    - `is_instructed`: an instruction has the value outside its fields, or only the configuration has it.
+    - `column` is the name of the field, if every row has exactly one field of this kind.
+    - `width` is the width of the column in a template, in characters.
     """
 
     cleaning: Cleaning
@@ -67,10 +68,10 @@ class KindEntry:
 
 ORDER_ID_CHARACTERS = 128
 TEXT_CHARACTERS = 256
-"""The limit of a text for which its country has none."""
+"""The limit of a text if its country has none."""
 
 _EMAIL = r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+[A-Za-z]{2,}$"
-"""An address as browsers accept it (WHATWG HTML, "valid e-mail address"), with a dot in its domain."""
+"""The pattern of an address as browsers accept it (WHATWG HTML, "valid e-mail address"), with a dot in its domain."""
 _POSTAL_CODE = "^[A-Za-z0-9](?:[A-Za-z0-9 -]{0,30}[A-Za-z0-9])?$"
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4 = rf"^{_OCTET}(?:\.{_OCTET}){{3}}$"
@@ -139,7 +140,7 @@ KINDS: Mapping[FieldKind, KindEntry] = MappingProxyType(
         FieldKind.CONTROL: _NOT_OF_A_SHEET,
     }
 )
-"""Every kind of field. A test makes a field of each by data alone, and pays with it."""
+"""All kinds of fields. A test adds a field of each kind by data alone, and pays with it."""
 
 NUMBER_KINDS = frozenset(kind for kind, entry in KINDS.items() if entry.checking is Checking.NUMBER)
-"""Phones and accounts: a country's numbers decide about them."""
+"""The kinds of phones and accounts, which are checked by the country's numbers."""

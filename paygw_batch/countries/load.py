@@ -1,4 +1,4 @@
-"""Builds the frozen values of `rules` from the files under config/ and the operator's terms."""
+"""Builds the frozen values of `rules` from the files under config/ and from the operator's terms."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +37,7 @@ _MAY_BE_FILLED_IN = {
     FieldKind.IPV4: _NO_IPV4,
     FieldKind.POSTAL_CODE: mark("{value!r} is not a postal code."),
 }
-"""The kinds of fields that may have a default, and what is said of a value that the kind's pattern refuses."""
+"""The kinds of fields that may have a default, and the sentence about a default that the kind's pattern refuses."""
 _NEVER_OPTIONAL = frozenset(
     {
         FieldKind.ORDER_ID,
@@ -48,13 +48,13 @@ _NEVER_OPTIONAL = frozenset(
         FieldKind.LOCAL_PHONE,
     }
 )
-"""Fields that name the payee, the amount and the order id."""
+"""The kinds of fields without which nobody is paid: order id, amount, currency, control and payee."""
 
 
 def load_operation(operation: str, *, data: Path | None = None) -> Operation:
-    """Return the operation of that name from the data files in `data` (None: the program's own).
+    """Return the operation with that name from the data files in `data` (None: the program's own).
 
-    Raises `ConfigurationError` for an unknown name and for a file that cannot be used.
+    Raises `ConfigurationError` for an unknown name, and for a file that cannot be used.
     """
     read = files.read_operation(data or files.config_dir(), operation)
     names: dict[str, Any] = {
@@ -73,7 +73,7 @@ def load_operation(operation: str, *, data: Path | None = None) -> Operation:
 
 
 def load_enquiry(profile: str, operation: Operation, *, data: Path | None = None) -> Operation:
-    """Return the operation that asks about orders of `operation`: at another path, with replies read like its own."""
+    """Return the operation that asks about orders of `operation`, with another path and replies that are read alike."""
     return replace(operation, name="enquiry", path=files.read_enquiry(data or files.config_dir(), profile).path)
 
 
@@ -83,7 +83,7 @@ def operation_names(*, data: Path | None = None) -> tuple[str, ...]:
 
 
 def minor_units_by_currency(*, data: Path | None = None) -> Mapping[str, int]:
-    """Return the number of decimals of each currency: nothing that an operator could change."""
+    """Return the number of decimals of each currency, which no operator can change."""
     countries = files.read_countries(data or files.config_dir())
     return {country.currency: country.minor_units for country in countries.values()}
 
@@ -91,10 +91,10 @@ def minor_units_by_currency(*, data: Path | None = None) -> Mapping[str, int]:
 def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path | None = None) -> Rules:
     """Return the rule for `operation` of each country that has it, with the operator's `terms` (by code) merged in.
 
-    A country whose terms are incomplete is in the result all the same: `missing_terms` names the absent keys, and
-    `unusable` speaks where the interface shows nothing to go by. Raises `ConfigurationError` for terms that cannot be
-    meant (an unknown country or form, a smallest amount above the largest, a value for a field that is never sent), all
-    of them at once, and for data files that cannot be used.
+    The result also has countries whose terms are incomplete: `missing_terms` names the absent keys, and `unusable` says
+    why the operation cannot be used. Raises `ConfigurationError` for terms that make no sense (an unknown country or
+    form, a smallest amount above the largest, a value for a field that is never sent), with all of them at once, and
+    for data files that cannot be used.
     """
     root = data or files.config_dir()
     read = files.read_operation(root, operation)
@@ -136,12 +136,12 @@ class _Case:
     read: files.OperationData
     forms: Mapping[str, files.FormData]
     operators: Mapping[str, list[str]]
-    """Mobile operators, and how their numbers begin."""
+    """Mobile operators -> the beginnings of their numbers."""
     terms: OperatorTerms
 
     @property
     def key(self) -> str:
-        """The table of the operator's configuration that holds these terms."""
+        """The table of the operator's configuration that has these terms."""
         return f"countries.{self.code}.{self.operation}"
 
     @property
@@ -150,7 +150,7 @@ class _Case:
 
     @property
     def documented_form(self) -> str | None:
-        """The form that the interface shows for this country, if it shows one."""
+        """The form that the interface shows for this country, or None."""
         return None if self.asks.unusable else self.asks.form or self.read.default_form
 
     @property
@@ -175,16 +175,16 @@ class _Case:
 
     @property
     def fields(self) -> tuple[files.FieldData, ...]:
-        """The form's fields, and those that the operator wants sent as well."""
+        """The form's fields, and the fields that the operator wants to be sent as well."""
         own = tuple(self.forms[self.form_name].fields) if self.form_name in self.forms else ()
         have = {field.name for field in own}
         return (*own, *(self.addable[name] for name in self.terms.also if name in self.addable and name not in have))
 
     @property
     def addable(self) -> Mapping[str, files.FieldData]:
-        """The fields that could be sent as well: of all forms, those that a sheet or the configuration may have.
+        """The fields of all forms that could be sent as well, because a sheet or the configuration may have them.
 
-        If several forms have a field of that name, the operation's usual form says of what kind it is.
+        If several forms have a field of that name, the operation's default form determines its kind.
         """
         fields = [field for form in self.forms.values() for field in form.fields]
         usual = self.forms[self.read.default_form].fields
@@ -256,7 +256,7 @@ def _mobile_numbers(case: _Case, read: files.NumbersData) -> MobileNumbers:
                 pattern=former.pattern,
                 national_lengths=(len(former.example),),
                 example=former.example,
-                operators=MappingProxyType({}),  # their beginnings are those of the new numbers
+                operators=MappingProxyType({}),  # the known beginnings are those of new numbers
                 renumbering=Renumbering(
                     former.changed, tuple((front + way, "") for way, front in ways), to_former=True
                 ),
@@ -293,7 +293,7 @@ def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
         defaults=MappingProxyType(defaults),
         min_amount=case.terms.min_amount,
         max_amount=case.terms.max_amount,
-        # Grouped, so that an anchor applies to every alternative.
+        # The pattern is grouped, so that an anchor applies to every alternative.
         bank_account_pattern=None if pattern is None else f"(?:{pattern})",
         max_characters=MappingProxyType(dict(case.asks.max_characters)),
         notes=(*case.country.notes, *case.asks.notes),
@@ -312,9 +312,9 @@ def _purposes(case: _Case) -> Mapping[str, PurposeTerms]:
 
 
 def _phone_as_account(case: _Case) -> str:
-    """Return the field that doubles as the account in a sheet without accounts; empty if none does.
+    """Return the field that serves as the account in a sheet without accounts, or the empty text.
 
-    If banks are paid as well, a phone may be no account at all: then only the configuration says so.
+    If banks are paid as well, a phone may be no account at all. Then only the configuration can say that it is one.
     """
     kinds = {field.kind: name for name, field in case.sent.items()}
     phone = kinds.get(FieldKind.INTERNATIONAL_PHONE, "") if FieldKind.WALLET in kinds else ""
@@ -329,7 +329,7 @@ def _form(case: _Case) -> Form:
 
 
 def _several_purposes(operation: str, read: files.OperationData, rules: Rules) -> Iterator[str]:
-    """Yield a sentence for each currency whose countries must have one purpose, and were given several."""
+    """Yield a sentence for each currency whose countries must have one purpose, but have several."""
     for currency in read.one_purpose:
         purposes = {code: rule.purpose for code, rule in rules.items() if rule.currency == currency and rule.purpose}
         if len(set(purposes.values())) > 1:
@@ -550,9 +550,9 @@ def _fits(kind: FieldKind, value: str) -> bool:
 
 
 def chosen_countries(words: Iterable[str], rules: Rules) -> list[CountryRule]:
-    """Return the rules of the countries that `words` name by code, in any case of letters; each once, in that order.
+    """Return the rules of the countries whose codes are `words`, in any case of letters; each once, in that order.
 
-    Raises `UsageError` for a word that is not a country's code, naming the nearest, and for a country for which the
+    Raises `UsageError` for a word that is not a country's code, with the nearest code, and for a country in which the
     operation cannot be used.
     """
     chosen = {rule.code: rule for rule in (country_named(word, rules) for word in words)}
@@ -566,7 +566,7 @@ def chosen_countries(words: Iterable[str], rules: Rules) -> list[CountryRule]:
 
 
 def country_named(word: str, rules: Rules) -> CountryRule:
-    """Return the rule of the country that `word` names by its code. Raises `UsageError`, naming the nearest code."""
+    """Return the rule of the country whose code is `word`. Raises `UsageError`, with the nearest code, for others."""
     code = word.strip().upper()
     if code in rules:
         return rules[code]

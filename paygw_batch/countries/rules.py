@@ -1,4 +1,4 @@
-"""Types for the rules of a country, a form and an operation, as read from config/."""
+"""Defines the types of the rules for a country, a form and an operation, as read from config/."""
 
 import re
 from collections.abc import Mapping
@@ -17,28 +17,28 @@ class FieldKind(StrEnum):
     CURRENCY = "currency"
     PURPOSE = "purpose"
     INTERNATIONAL_PHONE = "international_phone"
-    """`+` and the dialling code first."""
+    """A phone that begins with `+` and the dialling code."""
     MASKED_PHONE = "masked_phone"
-    """`+` and the dialling code first; of the digits after it some may be hidden, each by a `*`."""
+    """A phone that begins with `+` and the dialling code. Some digits after that may be hidden, each by a `*`."""
     LOCAL_PHONE = "local_phone"
-    """As dialled inside the country."""
+    """A phone as it is dialled inside the country."""
     WALLET = "wallet"
-    """Digits, dialling code first, no `+`; or a bank account where the operator's pattern allows it."""
+    """Digits that begin with the dialling code, without `+`; or a bank account, if the operator's pattern allows it."""
     COUNTRY = "country"
     EMAIL = "email"
     IPV4 = "ipv4"
     POSTAL_CODE = "postal_code"
-    "Letters, digits, spaces and hyphens."
+    """Letters, digits, spaces and hyphens."""
     OPERATOR_URL = "operator_url"
-    """An address of the operator's own, the same for every row: the configuration has it, under the field's name."""
+    """An address of the operator's, the same for every row. The configuration has it under the field's name."""
     CONTROL = "control"
     """The hash over order id, amount and currency that a collection carries."""
 
-    __hash__ = str.__hash__  # what is equal hashes the same; Enum's own would not, and is slow
+    __hash__ = str.__hash__  # equal values need equal hashes; Enum's own differ, and are slow
 
 
 class AmountForm(StrEnum):
-    """How `amount` is written in a body."""
+    """How `amount` is written in a request body."""
 
     NUMBER = "number"
     """A JSON number with the sheet's own digits."""
@@ -48,7 +48,7 @@ class AmountForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One field of a request body. `name` is its name on the wire and, where the sheet gives it, its column."""
+    """One field of a request body. `name` is its name in the body and, if the sheet has it, its column."""
 
     name: str
     kind: FieldKind
@@ -58,9 +58,10 @@ class FormField:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The body shape of an operation; `fields` in wire order. Source: sections 2.1 and 2.2 of the interface.
+    """The shape of an operation's request body. Source: sections 2.1 and 2.2 of the interface.
 
-    `shown` says from which fields the reconciliation fills those of its columns that the form has no field for.
+    `fields` are in the order of the body. `shown` has the columns of the reconciliation without a field of that name,
+    each with the fields that fill it.
     """
 
     name: str
@@ -75,14 +76,14 @@ class AmountUnit(StrEnum):
     MINOR = "minor"
     """The currency's smallest unit: 1500.50 is repeated as 150050."""
     UNCHECKED = "unchecked"
-    """The gateway repeats another amount (net of its fee): it is compared with nothing."""
+    """The gateway repeats another amount (without its fee), which is not compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyNames:
-    """Names the fields of a reply. Each name is a path with dots; the first one present counts.
+    """The names of the fields of a reply. Each name is a path with dots, and the first one that is present counts.
 
-    `minor_units` has the number of decimals of each currency; it is needed if `amount_unit` is `minor`.
+    `minor_units` has the number of decimals of each currency, and is needed if `amount_unit` is `minor`.
     """
 
     order_id: tuple[str, ...]
@@ -92,20 +93,20 @@ class ReplyNames:
     error_code: tuple[str, ...]
     message: tuple[str, ...]
     customer_url: tuple[str, ...] = ()
-    """The names under which a reply may give the page for the customer."""
+    """The names of fields that may have the address of the page for the customer."""
     amount_unit: AmountUnit = AmountUnit.MAJOR
     minor_units: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Describes one operation of the gateway: its path, and the names of its reply's fields.
+    """One operation of the gateway: its path, and the names of its reply's fields.
 
-    `path` follows the base address and has one place to fill, `{endpoint_id}` (section 4 of the gateway's interface).
-    The interface shows no field of a reply but `status`: `reply` has the names that may occur beside it. `command` is
-    the one that runs a sheet of it, `verb` what is done to a row of it, in sentences for a person, `columns` what such
-    a sheet may have, in the order of a row's defects. `amount_forms` are those that the interface shows:
-    if there are several, the operator's configuration names one.
+    `path` follows the base address and contains `{endpoint_id}` (section 4 of the gateway's interface). The interface
+    shows no field of a reply except `status`; `reply` has the names of others. `command` is the command that runs a
+    sheet of this operation. `verb` names in sentences what happens to a row. `columns` are those that such a sheet may
+    have, in the order of a row's defects. `amount_forms` are those that the interface shows; if there are several, the
+    operator's configuration names one.
     """
 
     name: str
@@ -119,10 +120,11 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Renumbering:
-    """The last change of a country's numbering plan: how a number of the other plan is written in the one in use.
+    """The last change of a country's numbering plan: how a number of the other plan is written in the plan in use.
 
-    Each of `ways` is a pattern over a whole national number of the other plan, with one group, and the digits that are
-    put in front of what the group holds. `to_former`: the operator's gateway still takes the numbers from before.
+    Each of `ways` has a pattern for a whole national number of the other plan, with one group, and the digits that are
+    put in front of the group's match. `to_former`: the plan in use is the former one, because the gateway still
+    requires it.
     """
 
     changed: date
@@ -134,10 +136,10 @@ class Renumbering:
 class MobileNumbers:
     """How a country's mobile numbers are written.
 
-    `pattern` is a regular expression over the national significant number (no trunk zero, `[0-9]` only, grouped, not
-    anchored), good for Python and for polars alike. `trunk_prefix` is dialled before it inside the country, or
-    empty. `keeps_zero` says that a leading 0 is part of the number itself, never a trunk zero, and stays after the
-    dialling code: every number of Cote d'Ivoire and Benin, and some of Burkina Faso's.
+    `pattern` is a regular expression for the national significant number (without trunk zero, only `[0-9]`, grouped,
+    not anchored) that Python and polars read alike. `trunk_prefix` is dialled before the number inside the country, or
+    is empty. `keeps_zero` says that a leading 0 belongs to the number, is never a trunk zero, and stays after the
+    dialling code. This is so for every number of Cote d'Ivoire and Benin, and for some of Burkina Faso.
     """
 
     dialling_code: str
@@ -148,15 +150,15 @@ class MobileNumbers:
     example: str
     """A valid national significant number."""
     operators: Mapping[str, str] = field(default_factory=dict)
-    """How a national significant number begins -> the operator it was first given to. The longest beginning counts."""
+    """The beginning of national significant numbers -> the operator that first got them. The longest one counts."""
     renumbering: Renumbering | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PurposeTerms:
-    """A purpose that a row of a sheet may choose, and the mobile operator whose wallets it names, if that is said.
+    """A purpose that a row of a sheet may choose, and the mobile operator whose wallets it is for, if configured.
 
-    `word` is the sender's configured word for it; empty: the purpose is chosen by its code.
+    `word` is the sender's configured word for the purpose. If it is empty, the purpose is chosen by its code.
     """
 
     purpose: str
@@ -166,7 +168,7 @@ class PurposeTerms:
 
 @dataclass(frozen=True, slots=True)
 class OperatorTerms:
-    """The operator's additions to a country: `[countries.KE.payout]`. All may be absent."""
+    """The operator's additions to the rules of a country: `[countries.KE.payout]`. All may be absent."""
 
     purpose: str | None = None
     min_amount: Decimal | None = None
@@ -174,19 +176,19 @@ class OperatorTerms:
     form: str | None = None
     """Enables an operation that the interface does not document for this country."""
     operator: str | None = None
-    """The mobile operator whose wallets `purpose` names, as config/mobile-operators.toml calls it."""
+    """The mobile operator whose wallets `purpose` is for, as config/mobile-operators.toml calls it."""
     purposes: Mapping[str, PurposeTerms] = field(default_factory=dict)
-    """The words of senders in the column `purpose` (M-Pesa), and the purpose that each means."""
+    """The senders' words in the column `purpose` (M-Pesa) -> the purpose that each means."""
     phone_is_account: bool | None = None
-    """Whether the phone is the account in a sheet without accounts. None if each account is a wallet."""
+    """Whether the phone is the account in a sheet without accounts. None: it is, if each account is a wallet."""
     bank_account_pattern: str | None = None
-    """A regular expression over the whole of `account_number`, if money also goes to banks."""
+    """A regular expression for the whole of `account_number`, if banks are paid as well."""
     decimals: int | None = None
-    """The decimals of amounts, if the operator takes fewer than the currency has."""
+    """The decimals of amounts, if the operator accepts fewer than the currency has."""
     also_numbers: tuple[str, ...] = ()
-    """How further mobile numbers begin, after the dialling code: ranges allotted since this version."""
+    """The beginnings of further mobile numbers, after the dialling code: ranges allotted since this version."""
     former_numbers: bool = False
-    """Whether the gateway still takes the numbers from before the country's last change of them, and no others."""
+    """Whether the gateway requires the numbers from before the last change of the country's numbering plan."""
     ipaddress: str | None = None
     order_desc: str | None = None
     address1: str | None = None
@@ -198,36 +200,37 @@ class OperatorTerms:
     also: tuple[str, ...] = ()
     """Fields that are sent although the interface's example lacks them."""
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """The values of fields where the sheet says nothing."""
+    """The values of fields if the sheet has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountryRule:
-    """All that one country asks of one operation (its name), the operator's terms included.
+    """The rules of one country for one operation (its name), including the operator's terms.
 
-    `form` is None while the operation cannot be used, and `unusable` then says why, in a sentence for a person.
-    `required` holds the wire names that must be present; `omitted` those that are never sent for this country.
-    `missing_terms` names the configuration keys without which nothing can be sent here (`purpose`).
-    `defaults` fills what a sheet may leave out (`ipaddress`, `order_desc`). `max_characters` limits texts further.
-    `operator` is the mobile operator whose wallets `purpose` names, if the configuration says so. `purposes` are
-    those that a row may choose, by their words, folded (`fold_word`).
-    `phone_as_account` is the column that can be the account too; `account_from` is that column if the one sheet that
-    the rule is for has no column of accounts. Empty: none is.
-    `headings` are those of the one sheet that the rule is for (`for_sheet`): column -> the sender's own heading.
-    `bank_account_pattern` is the operator's, grouped: it must match the whole of an account number.
-    `notes` are sentences about the country that a person should know ("Egypt is paid out in cash only").
-    `confused_codes` maps a code that is often written for this country by mistake to the sentence that says so.
+    - `form` is None while the operation cannot be used; `unusable` then says why, in a sentence for a person.
+    - `required` has the names of fields that must be present, and `omitted` those that are never sent for this country.
+    - `missing_terms` names the configuration keys without which nothing can be sent here (`purpose`).
+    - `defaults` has values for fields that a sheet may leave out (`ipaddress`, `order_desc`).
+    - `max_characters` has limits of texts that are lower than the usual one.
+    - `operator` is the mobile operator whose wallets `purpose` is for, if configured.
+    - `purposes` are those that a row may choose, by their folded words (`fold_word`).
+    - `phone_as_account` is the column that can also be the account. `account_from` is that column if the sheet of this
+      rule has no column of accounts. Either is empty if there is none.
+    - `headings`: the columns of the sheet of this rule (`for_sheet`) -> the sender's own headings.
+    - `bank_account_pattern` is the operator's pattern, grouped, which must match the whole of an account number.
+    - `notes` are sentences about the country that a person should know ("Egypt is paid out in cash only").
+    - `confused_codes`: a code that is often written for this country by mistake -> the sentence that says so.
     """
 
     operation: str
     code: str
     name: str
     demonym: str
-    """As in "a Kenyan number"."""
+    """The adjective for the country, as in "a Kenyan number"."""
     currency: str
     minor_units: int
     decimals: int
-    """The decimals that an amount may have: those of the currency, or fewer by the operator's terms."""
+    """The decimals that an amount may have: those of the currency, or fewer if the operator's terms say so."""
     numbers: MobileNumbers
     form: Form | None
     unusable: str
@@ -250,7 +253,7 @@ class CountryRule:
 
     @property
     def accounts(self) -> frozenset[str]:
-        """The fields that name an account."""
+        """The fields that contain an account."""
         return frozenset(f.name for f in (self.form.fields if self.form else ()) if f.kind is FieldKind.WALLET)
 
     def for_sheet(self, headers: Mapping[str, str]) -> "CountryRule":
@@ -261,7 +264,7 @@ class CountryRule:
 
 
 WORD_SEPARATORS = r"[\s_-]+"
-"""The characters that make no difference in a sender's word for a purpose; nor does case."""
+"""The characters that do not count in a sender's word for a purpose. Case does not count either."""
 
 
 def fold_word(word: str) -> str:
@@ -270,4 +273,4 @@ def fold_word(word: str) -> str:
 
 
 Rules = Mapping[str, CountryRule]
-"""Country code -> rule, for one operation."""
+"""Maps each country code to the country's rule, for one operation."""
