@@ -1,8 +1,9 @@
 """Reads the configuration file and the environment into frozen values.
 
-Precedence: command-line flag, then environment `PAYGW_<KEY>`, then the TOML file, then the default. Unknown keys are
-refused by name. Secrets are never in the file: it names files and environment variables. What the gateway's interface
-leaves open (`signature_profile`, `[outcomes]`, `purpose`) has no default; `missing_to_send` says what is still absent.
+A command-line flag overrides the environment variable `PAYGW_<KEY>`, which overrides the TOML file and the default.
+Unknown keys are refused by name. The file contains no secrets: it names files and environment variables that do.
+Settings that the gateway's interface leaves open (`signature_profile`, `[outcomes]`, `purpose`) have no default;
+`missing_to_send` names those that are absent.
 """
 
 import difflib
@@ -63,7 +64,7 @@ _OWN_PORTS = {"https": 443, "http": 80}
 
 
 def _further_port(address: SplitResult) -> int | None:
-    """Return the port of an address unless it is the scheme's own. One that does not exist is refused elsewhere."""
+    """Return the port of an address, or None if it is the scheme's default. An invalid port is refused elsewhere."""
     try:
         return address.port if address.port != _OWN_PORTS.get(address.scheme) else None
     except ValueError:
@@ -71,7 +72,7 @@ def _further_port(address: SplitResult) -> int | None:
 
 
 class Settings(Section):
-    """All settings of a run. Paths are absolute."""
+    """All settings of a run. All paths are absolute."""
 
     gateway: GatewaySection = GatewaySection()
     submission: SubmissionSection = SubmissionSection()
@@ -125,12 +126,12 @@ class Settings(Section):
         return {word: OutcomeKind(meaning) for word, meaning in self.outcomes.items()}
 
     def terms(self, operation: str) -> Mapping[str, OperatorTerms]:
-        """Return the operator's additions to each country, for an operation."""
+        """Return the operator's additions to the rules of each country, for an operation."""
         sections = {code: getattr(section, operation, None) for code, section in self.countries.items()}
         return {code: _operator_terms(terms) for code, terms in sections.items() if terms is not None}
 
     def urls(self) -> Mapping[str, str | None]:
-        """Return the operator's own addresses, by the name of the field that carries them."""
+        """Return the operator's own addresses, by the names of the fields that contain them."""
         return {
             "server_callback_url": self.gateway.server_callback_url,
             "site_url": self.payin.site_url,
@@ -138,15 +139,15 @@ class Settings(Section):
         }
 
     def missing_for(self, operation: str) -> list[str]:
-        """Return the keys that an operation needs in addition to those of the gateway and its countries."""
+        """Return the missing keys that an operation needs in addition to those of the gateway and of its countries."""
         return self.payin.missing() if operation == "payin" else []
 
     def endpoint(self) -> str:
-        """Return the name of the endpoint that payments are sent to: `HOST[:PORT]/ENDPOINT_ID`."""
+        """Return the name of the endpoint to which payments are sent: `HOST[:PORT]/ENDPOINT_ID`."""
         return self.endpoint_identity().name
 
     def endpoint_identity(self) -> EndpointIdentity:
-        """Return the identity of that endpoint: the same for every spelling of its host."""
+        """Return the identity of the endpoint to which payments are sent: the same for every spelling of its host."""
         gateway = self.gateway
         port = None if self.uses_sandbox else _further_port(urlsplit(gateway.base_url or ""))
         return EndpointIdentity.of(self._host(), gateway.endpoint_id or "unset", gateway.consumer_key, port=port)
@@ -155,17 +156,17 @@ class Settings(Section):
         return SANDBOX if self.uses_sandbox else urlsplit(self.gateway.base_url or "").hostname or "unset"
 
     def journal_place(self) -> str:
-        """Return the place of the journal for people: its path, or the address of its database without a user."""
+        """Return the place of the journal, for people: its path, or the address of its database without the user."""
         if self.journal.url is None:
             return str(self.journal_path())
         address = urlsplit(self.journal.url)
         return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
 
     def journal_path(self) -> Path:
-        """Return the journal's path: the configured one, or one per merchant under the user's state directory.
+        """Return the journal's path: the configured one, or one for each merchant in the user's state directory.
 
-        The port is not part of it, so that a configuration with another one finds the journal, which then refuses it.
-        With `journal.url` there is no file at it; other files of this host are beside it.
+        The port is not part of the path. So a configuration with another port finds the same journal, which then
+        refuses it. With `journal.url` there is no journal at this path, but other files of this host are beside it.
         """
         if self.journal.path is not None:
             return self.journal.path
@@ -176,9 +177,9 @@ class Settings(Section):
         return state_directory() / folder / "journal.sqlite3"
 
     def known_journals_directory(self, journal: Path | None = None) -> Path:
-        """Return the folder of the known journals, with what left from each: never beside a journal.
+        """Return the folder of the known journals, with what left from each. It is never beside a journal.
 
-        All that belongs to a sandbox's journal (None: the configured one) is thrown away with it.
+        Only a sandbox's journal (None: the configured one) has the folder beside it, to be thrown away with it.
         """
         if self.uses_sandbox:
             path = journal or self.journal_path()
@@ -186,7 +187,7 @@ class Settings(Section):
         return state_directory() / "journals"
 
     def console_directory(self) -> Path:
-        """Return the folder for sheets in preparation: the configured one, or beside the journal."""
+        """Return the folder for sheets in preparation: the configured one, or a folder beside the journal."""
         return self.console.directory or self.journal_path().with_name("console")
 
     def console_runs_directory(self) -> Path:
@@ -215,14 +216,14 @@ _ENVIRONMENT_SECTIONS: Mapping[str, type[Section]] = {
     "sheet": SheetSection,
 }
 _FILE_ONLY = ("submission", "quarantine_h")
-"""Keys that guard against a second payment. Environment and command line must not lower them."""
+"""A key that guards against a second payment, which the environment and the command line must not weaken."""
 _PROFILE = ("sheet", "column_profile")
-"""A name, or the path of a file that ends in .toml."""
+"""A key whose value is a name, or the path of a file that ends in .toml."""
 _NOT_SETTINGS = ("PAYGW_CONFIG", "PAYGW_IMAGE", "PAYGW_JOURNAL", "PAYGW_LANG", "PAYGW_APPROVAL_PASSPHRASE")
 
 
 def environment_keys() -> Mapping[str, tuple[str, str]]:
-    """Return every environment variable that sets a key, with the section and key it sets."""
+    """Return every environment variable that sets a key -> the section and the key."""
     keys = {
         f"PAYGW_{key.upper()}": (section, key)
         for section, model in _ENVIRONMENT_SECTIONS.items()
@@ -240,10 +241,11 @@ def load_settings(
     flags: Mapping[tuple[str, str], object] | None = None,
     distrusts: list[ConfigurationError] | None = None,
 ) -> Settings:
-    """Return the settings from `file`, overlaid with the environment and then with the command line's `flags`.
+    """Return the settings from `file`, overridden by the environment and then by the command line's `flags`.
 
-    Raises `ConfigurationError` naming every wrong key at once, and for a file that others may write: its writer decides
-    where money goes (with the built-in gateway none does). If `distrusts` is given, it gets that error instead.
+    Raises `ConfigurationError` with every wrong key at once, and for a file that other users may write, because its
+    writer decides where money goes (with the built-in gateway no money goes anywhere). If `distrusts` is given, the
+    error about other users is added to it instead.
     """
     source = None if file is None else read_with_mode(file, str(file), Others.MAY_READ, most_bytes=1 << 20)
     tables = {} if file is None or source is None else _tables(file, source.content)
@@ -262,9 +264,9 @@ def load_settings(
 
 
 def settings_of_text(text: str, file: Path) -> Settings:
-    """Return the settings that `text` states, which is to become the configuration `file`; of nothing else.
+    """Return the settings in `text`, which is to become the configuration `file`, without environment and flags.
 
-    Raises `ConfigurationError` naming every wrong key at once.
+    Raises `ConfigurationError` with every wrong key at once.
     """
     return _settings(_tables(file, text.encode()), file.resolve().parent, "")
 
@@ -306,7 +308,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, str], objec
 
 
 def _from_text(name: str, text: str, annotation: Any) -> object:
-    """Return the value of an environment variable, in the type of its key."""
+    """Return the value of an environment variable in the type of its key."""
     options = _kinds(annotation)
     try:
         if int in options:
@@ -322,12 +324,12 @@ def _from_text(name: str, text: str, annotation: Any) -> object:
 
 
 def _kinds(annotation: Any) -> set[Any]:
-    """Return the types that a value may have, also from within `Annotated`."""
+    """Return the types that a value may have, including those inside `Annotated`."""
     return {annotation}.union(*map(_kinds, get_args(annotation)))
 
 
 def _path_from_text(name: str, text: str) -> str:
-    """Return the absolute path in a variable. An empty one would be the current directory."""
+    """Return the absolute path in a variable. Refuses an empty text, which would be the current directory."""
     if not text.strip():
         raise ConfigurationError(
             say("{name} is empty, but must be a path.", name=name), hint=say("Set it to a path, or unset it.")
@@ -336,7 +338,7 @@ def _path_from_text(name: str, text: str) -> str:
 
 
 def secret_variables(settings: Settings) -> frozenset[str]:
-    """Return the names of the environment variables that hold a secret, as far as the configuration names them."""
+    """Return the names of the environment variables that contain a secret, as far as the configuration names them."""
     settings_of_sections = (setting for _, section in settings if isinstance(section, Section) for setting in section)
     return frozenset(
         name for key, name in settings_of_sections if key.endswith("_env") and key != "public_key_env" and name
@@ -344,7 +346,7 @@ def secret_variables(settings: Settings) -> frozenset[str]:
 
 
 def unknown_variables(environ: Mapping[str, str], settings: Settings) -> list[str]:
-    """Return the `PAYGW_` variables that set nothing: most likely misspelt."""
+    """Return the `PAYGW_` variables that set no key and are most likely misspelt."""
     configured = {*secret_variables(settings), settings.notifications.public_key_env}
     known = {*environment_keys(), *_NOT_SETTINGS, *configured}
     return sorted(name for name in environ if name.startswith("PAYGW_") and name not in known)
@@ -377,12 +379,12 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
 
 
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
-"""A name and a password in an address: they have no place there, and are not repeated."""
+"""A name and a password in an address, which do not belong there and are never repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingOrigin:
-    """One setting: its key with dots, its value as text (empty: not set), and its origin."""
+    """One setting: its key with dots, its value as text (empty if not set), and the place where it was set."""
 
     key: str
     value: str
@@ -392,9 +394,9 @@ class SettingOrigin:
 def setting_origins(
     settings: Settings, file: Path | None, environ: Mapping[str, str], journal_origin: str | None
 ) -> Iterator[SettingOrigin]:
-    """Yield every setting. `journal_origin` is the origin of the journal's path, if it is not the file.
+    """Yield every setting. `journal_origin` is the origin of the journal's path, if that is not the file.
 
-    The file was read before, with `settings`: it is there, and is TOML.
+    `settings` were read from `file` before, so the file exists and is TOML.
     """
     in_file = dict(_leaves(tomllib.loads(file.read_text(encoding="utf-8")))) if file is not None else {}
     in_environment = {

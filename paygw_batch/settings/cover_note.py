@@ -1,4 +1,4 @@
-"""Reads the cover note of a sheet: a small file beside it that gives values for options of `submit`."""
+"""Reads the cover note of a sheet: a small file beside the sheet, with values for options of `submit`."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _Text = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class CoverNote(Section):
-    """The values in a cover note of a sheet; each key is the option of `submit` of that name."""
+    """The values in a cover note of a sheet. Each key is the option of `submit` with that name."""
 
     worksheet: _Text | None = None
     reference: _Text | None = None
@@ -37,12 +37,12 @@ class CoverNote(Section):
         Mapping[Annotated[str, Field(pattern="^[A-Z]{3}$")], AmountText], Field(min_length=1, validate_default=False)
     ] = Field(default_factory=dict)
     column_profile: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,200}$")] | None = None
-    """The name of a profile; not a file, of which the folder would have one more."""
+    """The name of a profile. It is never a file, which would be one more file in the folder of sheets."""
     encoding: Encoding | None = None
     numbers: Numbers | None = None
     names: Names | None = None
     skip_invalid: bool = False
-    """Unset: as the command says."""
+    """If this is not set, the command's option counts."""
     amend: bool = False
     strict: bool = False
     repeats_meant: bool = False
@@ -56,7 +56,7 @@ class CoverNote(Section):
 
 
 def parse_cover_note(content: bytes, name: str) -> CoverNote:
-    """Return the cover note `name` from its content. Raises `SheetError` naming every wrong key."""
+    """Return the cover note `name` from its content. Raises `SheetError` with every wrong key."""
     if len(content) > MAX_NOTE_BYTES:
         raise SheetError(say("{name} is too long to be a cover note.", name=name), hint=say(_HINT))
     try:

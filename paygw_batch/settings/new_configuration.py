@@ -1,6 +1,6 @@
-"""Writes a new user's configuration, and the letter to the gateway's operator.
+"""Writes the configuration of a new user, and the letter to the gateway's operator.
 
-The letter has our public key, and every question that the interface leaves open.
+The letter contains our public key, and every question that the interface leaves open.
 """
 
 import json
@@ -21,10 +21,10 @@ _WIDTH = 78
 
 @dataclass(frozen=True, slots=True)
 class NewEndpoint:
-    """A person's answers about an endpoint. An answer that the gateway's operator has not given is None or absent.
+    """A person's answers about an endpoint. An answer that the gateway's operator has not given yet is None or absent.
 
-    `countries` maps a code to the purpose of its payouts. `open_keys` maps it to what the interface leaves open there
-    (`purpose`, `form`). Paths are as they are to be written.
+    `countries` maps the code of a country to the purpose of its payouts. `open_keys` maps the code to the keys that the
+    interface leaves open there (`purpose`, `form`). Paths are in the form in which they are written.
     """
 
     base_url: str
@@ -45,12 +45,12 @@ class NewEndpoint:
 
 
 def endpoint_text(endpoint: NewEndpoint) -> str:
-    """Return the configuration of a real endpoint. A setting that is not known yet is a comment."""
+    """Return the configuration of a real endpoint. A setting that is not known yet becomes a comment."""
     return _rendered("configuration.toml.jinja", line=_line, **asdict(endpoint))
 
 
 def sandbox_text(shipped: str, journal: str | None) -> str:
-    """Return the shipped configuration of the sandbox with its journal at `journal`, or in the state directory."""
+    """Return the shipped configuration of the sandbox, with its journal at `journal` (None: in the state directory)."""
     place = f"[journal]\n{_line('path', journal)}\n" if journal else ""
     text, places = _JOURNAL_TABLE.subn(lambda _: place, shipped)
     if places != 1:
@@ -60,7 +60,7 @@ def sandbox_text(shipped: str, journal: str | None) -> str:
 
 
 def _line(key: str, value: str | None) -> str:
-    """Return the line of a setting; empty if it has no value."""
+    """Return the line of a setting, or the empty text if it has no value."""
     if value is None:
         return ""
     if _CONTROL.search(value) or _CONTROL.search(key):
@@ -72,12 +72,12 @@ def _line(key: str, value: str | None) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as TOML writes it: as JSON does, since it has no control character."""
+    """Return a text as TOML writes it. JSON writes it in the same way, because it has no control character."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def operator_letter(endpoint: NewEndpoint, payout_url: str, public_key_pem: str, fingerprint: str) -> str:
-    """Return the letter as plain text, without the questions that `endpoint` already answers."""
+    """Return the letter as plain text, without questions that `endpoint` already answers."""
     numbers = count(1)
 
     def question(place: str, caller: Callable[[], str]) -> str:

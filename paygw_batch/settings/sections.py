@@ -1,4 +1,4 @@
-"""Defines the tables of the configuration file."""
+"""Defines the tables of the configuration file as models."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ from paygw_batch.language import ENGLISH, languages, say
 
 
 class Section(BaseModel):
-    """A table of the file: frozen and strict; an unknown key is an error."""
+    """A table of the file. It is frozen and strict, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -36,7 +36,7 @@ def _path(value: object) -> object:
 
 
 KEY_SCHEMES = ("pkcs11:", "awskms:")
-"""How the address of a private key begins that is not a file: in a token (RFC 7512), in AWS KMS."""
+"""The beginnings of the address of a private key that is not a file: in a token (RFC 7512), or in AWS KMS."""
 
 
 def _key_place(value: object) -> object:
@@ -44,10 +44,10 @@ def _key_place(value: object) -> object:
 
 
 def _from_base(place: Any, info: ValidationInfo) -> Any:
-    """Return a path taken from the directory of the configuration file, which is the context of the validation."""
+    """Return a path relative to the folder of the configuration file, which is the context of the validation."""
     if not isinstance(place, Path) or info.context is None:
         return place
-    # Without following links: whether there is one matters to the code that opens the file.
+    # Links are not followed, because the code that opens the file must see them.
     return Path(os.path.abspath(info.context / place))  # noqa: PTH100 (Path.resolve would follow them)
 
 
@@ -94,18 +94,18 @@ Numbers = Literal["comma", "point", "as-written"]
 Names = Literal["words", "as-written"]
 TimeZone = Annotated[str, AfterValidator(_time_zone)]
 FilePath = Annotated[Path, BeforeValidator(_path), AfterValidator(_from_base)]
-"""A path; relative ones are taken from the directory of the configuration file."""
+"""A path. A relative path starts at the folder of the configuration file."""
 KeyPlace = Annotated[Path | str, BeforeValidator(_key_place), AfterValidator(_from_base)]
 """The path of a private key, or its address if it is not a file."""
 AmountText = Annotated[Decimal, BeforeValidator(_decimal)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 Address = Annotated[str, Field(pattern=r"^https?://[!-~]+$")]
 CONTROL_PARTS = ("client_orderid", "amount", "currency")
-"""The parts of a collection's control, by section 5 of the gateway's interface."""
+"""The parts of a collection's control, from section 5 of the gateway's interface."""
 
 
 class NotificationFieldsSection(Section):
-    """`[notifications.fields]`: the names of a notification's fields; without it, the request's."""
+    """`[notifications.fields]`: the names of a notification's fields. Without this table, the names of the request."""
 
     order_id: str | None = None
     amount: str | None = None
@@ -123,14 +123,14 @@ _PROFILES: Mapping[str, tuple[frozenset[str], tuple[str, ...]]] = {
     "header-hmac": (_HEADER_KEYS | _SECRET_KEYS, ("hmac-sha256", "hmac-sha512")),
     "header-rsa": (_HEADER_KEYS | _PUBLIC_KEYS, ("rsa-sha256", "rsa-sha512", "rsa-pss-sha256")),
 }
-"""The keys that each profile of `authenticity` uses beside `hash_algorithm`, and the algorithms that it knows."""
+"""The keys that each profile of `authenticity` uses besides `hash_algorithm`, and the algorithms that it knows."""
 
 
 class NotificationsSection(Section):
-    """`[notifications]`: how the gateway's notifications are received, and how one is proven.
+    """`[notifications]`: how the gateway's notifications are received, and how a notification is proven.
 
-    Without `authenticity` none is proven, and each is evidence that a person confirms. `on_unproven`: what is done
-    about one that nothing proves.
+    Without `authenticity` no notification is proven, and each is evidence that a person confirms. `on_unproven`: what
+    follows a notification that is not proven.
     """
 
     port: Annotated[int, Field(ge=0, le=65535)] = 8087
@@ -183,14 +183,15 @@ class NotificationsSection(Section):
 
 
 ReplyPath = Annotated[str, Field(max_length=200, pattern=r"^[^.\s]+(\.[^.\s]+)*$")]
-"""The name of a member of a reply, or a path to one: `error.message`."""
+"""The name of a member of a reply, or the path to a member: `error.message`."""
 ReplyPaths = Annotated[list[ReplyPath], Field(min_length=1)]
 
 
 class ReplySection(Section):
-    """`[reply]`: the names of a reply's fields; without a key, the names of config/operations/.
+    """`[reply]`: the names of a reply's fields. For a key that is absent, the names are those of config/operations/.
 
-    `amount_unit`: whether it repeats an amount as it was sent, in the currency's smallest unit, or another amount.
+    `amount_unit`: whether a reply repeats the amount as it was sent, in the currency's smallest unit, or another
+    amount.
     """
 
     order_id: ReplyPaths | None = None
@@ -203,9 +204,9 @@ class ReplySection(Section):
 
 
 class StatusEnquirySection(Section):
-    """`[status_enquiry]`: whether and how the gateway is asked for the outcome of orders. Without `profile`, it is not.
+    """`[status_enquiry]`: how the gateway is asked for the outcome of orders. Without `profile`, it is not asked.
 
-    `not_found` lists the status words by which it says that it does not know an order.
+    `not_found` lists the status words by which the gateway says that it does not know an order.
     """
 
     profile: Literal["paynet-v4"] | None = None
@@ -216,10 +217,10 @@ class StatusEnquirySection(Section):
 
 
 class PayinSection(Section):
-    """`[payin]`: the values that every collection carries, and how its control hash is computed.
+    """`[payin]`: the values that every collection contains, and how its control hash is computed.
 
-    Only `control_algorithm` has a default. `control_order` names what is hashed, and in which order. If `secret` is
-    among it, or `control_algorithm` is a keyed hash, an environment variable or a file holds the secret.
+    Only `control_algorithm` has a default. `control_order` lists the hashed parts in order. If `secret` is one of them,
+    or `control_algorithm` is a keyed hash, an environment variable or a file has the secret.
     """
 
     site_url: Address | None = None
@@ -259,7 +260,7 @@ class PayinSection(Section):
         return self.control_secret_env is not None or self.control_secret_file is not None
 
     def missing(self) -> list[str]:
-        """Return the keys without which nothing can be collected."""
+        """Return the missing keys without which nothing can be collected."""
         keys = ("site_url", "redirect_url", "amount", "control_order", "control_separator", "control_amount")
         absent = [f"payin.{key}" for key in keys if getattr(self, key) is None]
         if self.needs_secret and not self.has_secret:
@@ -279,7 +280,7 @@ def _purpose(value: object) -> object:
 
 
 class _TermsSection(Section):
-    """Values that the interface leaves to the operator in every operation, and limits that may be tightened."""
+    """Values that the interface leaves to the operator in every operation, and limits that the operator may tighten."""
 
     purpose: str | None = None
     min_amount: AmountText | None = None
@@ -296,7 +297,7 @@ class _TermsSection(Section):
 
 
 class PayoutTermsSection(_TermsSection):
-    """`[countries.XX.payout]`."""
+    """`[countries.XX.payout]`: the operator's terms for payouts to a country."""
 
     form: str | None = None
     bank_account_pattern: str | None = None
@@ -305,7 +306,7 @@ class PayoutTermsSection(_TermsSection):
 
 
 class PayinTermsSection(_TermsSection):
-    """`[countries.XX.payin]`: also the values that a sheet need not give row by row."""
+    """`[countries.XX.payin]`: the operator's terms for collections, with values that a sheet need not repeat by row."""
 
     address1: str | None = None
     city: str | None = None
@@ -314,14 +315,14 @@ class PayinTermsSection(_TermsSection):
 
 
 MIN_READ_TIMEOUT_S = 60
-"""Section 8 of the gateway's interface: mobile-money providers can take this long."""
+"""Mobile-money providers can take this long, by section 8 of the gateway's interface."""
 
 
 class GatewaySection(Section):
-    """`[gateway]`: who we are, where the gateway is, and how we speak with it.
+    """`[gateway]`: who we are, the address of the gateway, and how we communicate with it.
 
-    `private_key` may be a file, a key in a token (`pkcs11:...`, by `pkcs11_module`) or in AWS (`awskms:...`): then
-    `signing_concurrency` signatures are made at once.
+    `private_key` may be a file, a key in a token (`pkcs11:...`, by `pkcs11_module`), or a key in AWS (`awskms:...`).
+    With a key that is not a file, `signing_concurrency` signatures are made at once.
     """
 
     base_url: str | None = None
@@ -357,7 +358,7 @@ class GatewaySection(Section):
 
 
 class SubmissionSection(Section):
-    """`[submission]`: how fast, and when to stop."""
+    """`[submission]`: how fast requests are sent, and when a run stops."""
 
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
     rate_per_s: Annotated[float, Field(ge=0)] = 0
@@ -368,10 +369,11 @@ class SubmissionSection(Section):
 
 
 class JournalSection(Section):
-    """`[journal]`: where the journal is: a file of this machine, or a database that several hosts share.
+    """`[journal]`: the place of the journal, which is a file of this machine or a database that several hosts share.
 
     `url` is the address of a PostgreSQL database, without a password; `replication` says how it is copied. After
-    `intent_lives_s` an intent whose process is silent is given up: its row is in doubt. Half of it is the time to send.
+    `intent_lives_s` of silence, a process's intents are given up: their rows are in doubt. A request may leave in half
+    that time.
     """
 
     path: Annotated[Path, BeforeValidator(_path), AfterValidator(_file), AfterValidator(_from_base)] | None = None
@@ -428,11 +430,11 @@ def _cron(expression: str) -> str:
 
 _CRON_FIELDS = 5
 Cron = Annotated[str, AfterValidator(_cron)]
-"""The times at which something is done, as five fields of cron."""
+"""The times at which a job is done, as the five fields of cron."""
 
 
 class PickUpSection(Section):
-    """An entry of `[[timetable.pick_up]]`: the folder whose sheets are submitted, as by `run-folder`, and when."""
+    """An entry of `[[timetable.pick_up]]`: a folder whose sheets are submitted, as by `run-folder`, and the times."""
 
     folder: FilePath
     at: Cron
@@ -440,21 +442,21 @@ class PickUpSection(Section):
 
 
 def pick_up_name(folder: Path) -> str:
-    """Return the name of the job for a folder. Names of jobs have at most 40 bytes, and a folder's may be longer."""
+    """Return the name of the job for a folder, with the folder's digest, because such a name has at most 40 bytes."""
     return f"pick_up {hashlib.sha256(bytes(folder)).hexdigest()[:8]}"
 
 
 class BackupSection(Section):
-    """`[timetable.backup]`: the folder that the database is copied to, and when."""
+    """`[timetable.backup]`: the folder to which the database is copied, and the times."""
 
     folder: FilePath
     at: Cron
 
 
 class TimetableSection(Section):
-    """`[timetable]`: the work that cron would do on one host, done by workers once over all hosts.
+    """`[timetable]`: the work that cron would do on one host, which workers do once for all hosts.
 
-    `time_zone` is the zone of its times. Without an entry for something, no worker of this host does it.
+    `time_zone` is the time zone of the entries. Workers of this host do no work that has no entry.
     """
 
     time_zone: TimeZone | None = None
@@ -474,20 +476,20 @@ class TimetableSection(Section):
 
 
 class RetrySection(Section):
-    """`[retry]`: under which order id a released row is sent again."""
+    """`[retry]`: the order id under which a released row is sent again."""
 
     order_id: Literal["suffix", "same"] = "suffix"
 
 
 class LimitsSection(Section):
-    """`[limits]`: how large a sheet may be."""
+    """`[limits]`: the maximum size of a sheet."""
 
     max_rows: Annotated[int, Field(ge=1)] = 1_000_000
     max_sheet_mib: Annotated[int, Field(ge=1)] = 1024
 
 
 class SheetSection(Section):
-    """`[sheet]`: how sheets are written here. `column_profile` names a file of config/columns/."""
+    """`[sheet]`: how sheets are written in this office. `column_profile` names a file of config/columns/."""
 
     encoding: Encoding | None = None
     numbers: Numbers | None = None
@@ -498,7 +500,7 @@ class SheetSection(Section):
 
 
 class StatementSection(Section):
-    """`[statement]`: how the gateway writes its statements. `columns` maps its headings to ours."""
+    """`[statement]`: how the gateway writes its statements. `columns` maps the gateway's headings to ours."""
 
     columns: Mapping[str, Literal["order_id", "amount", "currency", "status", "answer", "time"]] = Field(
         default_factory=dict
@@ -509,9 +511,10 @@ FOLDER_PREFIX = "folder:"
 
 
 class EvidenceSection(Section):
-    """`[evidence]`: the proof that a statement is the gateway's. Without `statements` each is a person's word.
+    """`[evidence]`: the proof that a statement is the gateway's.
 
-    `signed`: a signature beside the file, by `statement_key`. `folder:PATH`: a folder that only a transfer writes.
+    Without `statements`, a person vouches for each statement. `signed`: a signature beside the file, by
+    `statement_key`. `folder:PATH`: a folder that only a transfer writes.
     """
 
     statements: Annotated[str, Field(pattern=rf"^(signed|{FOLDER_PREFIX}.+)$"), AfterValidator(_statements)] | None = (
@@ -527,25 +530,25 @@ class EvidenceSection(Section):
 
     @property
     def folder(self) -> Path | None:
-        """The folder that only the gateway's transfer writes, if one proves statements."""
+        """The folder that only the gateway's transfer writes, or None if no folder proves statements."""
         is_folder = self.statements is not None and self.statements.startswith(FOLDER_PREFIX)
         return Path(self.statements.removeprefix(FOLDER_PREFIX)) if self.statements and is_folder else None
 
 
 class RetentionSection(Section):
-    """`[retention]`: after `years`, `forget` means a payment if no date is named. Nobody is forgotten by itself."""
+    """`[retention]`: without a date, `forget` means payments older than `years`. Forgetting is never automatic."""
 
     years: Annotated[int, Field(ge=1, le=100)] | None = None
 
 
 Keys = str | list[str]
-"""A person's public key, or several; an empty list for somebody who has yet to make a passkey."""
+"""A person's public key, or several keys. The list is empty for somebody who has not made a passkey yet."""
 
 
 class ApprovalSection(Section):
-    """`[approval]`: which documents need approval, and by whom. A name maps to a public key, or to several.
+    """`[approval]`: which documents need approval, and by whom. A person's name maps to one or several public keys.
 
-    Without approvers nothing needs approval. A currency that `from_amount` does not list needs it from the first cent.
+    Without approvers no document needs approval. Any amount of a currency that `from_amount` does not list needs it.
     """
 
     needed: Annotated[int, Field(ge=1)] = 1
@@ -568,11 +571,11 @@ _ADDRESS = re.compile(r".*\.[0-9]+(:[0-9]+)?", re.ASCII)
 
 
 class ConsoleSection(Section):
-    """`[console]`: the web application, and who looks at its pages beside the makers and approvers of `[approval]`.
+    """`[console]`: the web application, and the people on its pages besides the makers and approvers of `[approval]`.
 
-    `origin` is the address of its pages, for which people's passkeys are made. Auditors read, administrators look after
-    the program; neither moves money. `sandbox_keys` is a folder with the key of each person, `NAME.pem`: where the
-    built-in gateway is used, choosing a name from a list is signing with it.
+    `origin` is the address of the pages, for which people make their passkeys. Auditors read, and administrators
+    maintain the program; neither can move money. `sandbox_keys` is a folder with the key of each person, `NAME.pem`.
+    With the built-in gateway, a person signs by choosing a name from a list.
     """
 
     origin: str | None = None
@@ -606,9 +609,9 @@ class ConsoleSection(Section):
 
 
 class ReportingSection(Section):
-    """`[reporting]`: the outputs of a run's reports: a log of JSON lines, a file for Prometheus (`.prom`), a hook.
+    """`[reporting]`: the outputs about a run: a log of JSON lines, a file for Prometheus (`.prom`), and a hook.
 
-    `hook` is a command without a shell; it gets the summary on its standard input.
+    `hook` is a command that is run without a shell. It gets the summary on its standard input.
     """
 
     log: FilePath | None = None
@@ -618,11 +621,11 @@ class ReportingSection(Section):
 
 
 def _mail_server(text: str) -> str:
-    """Return the address of a mail server with its scheme: smtp (STARTTLS) or smtps (TLS from the first byte)."""
+    """Return the address of a mail server with its scheme: smtp (STARTTLS), or smtps (TLS from the first byte)."""
     full = text if "://" in text else f"smtp://{text}"
     address = urlsplit(full)
     is_whole = address.scheme in {"smtp", "smtps"} and bool(address.hostname) and not address.path.strip("/")
-    is_plain = re.fullmatch(r"[!-~]+", full) is not None  # `urlsplit` leaves out ends of lines, and says nothing
+    is_plain = re.fullmatch(r"[!-~]+", full) is not None  # `urlsplit` silently removes line ends
     if not is_whole or not _has_port(address) or address.query or address.fragment or not is_plain:
         raise ValueError(
             say('this is not a mail server; write "smtp://mail.example.com:587" or "smtps://mail.example.com"')
@@ -657,7 +660,7 @@ _SENDER = re.compile(r'(?P<name>[^<>"]+?) *<(?P<address>[^<>]+)>')
 
 
 def name_and_address(sender: str) -> tuple[str, str]:
-    """Return the two parts of a sender: `Payouts <payouts@example.com>`, or an address alone."""
+    """Return the name and the address of a sender (`Payouts <payouts@example.com>`, or an address without a name)."""
     match = _SENDER.fullmatch(sender)
     return ("", sender) if match is None else (match["name"], match["address"])
 
@@ -675,7 +678,7 @@ def _sender(text: str) -> str:
 
 
 def webhook_address(text: str) -> str:
-    """Return the address of a webhook. Raises `ValueError` for one that is not safe or no address; it is not quoted."""
+    """Return the address of a webhook. Raises `ValueError`, without quoting it, if it is not safe or not an address."""
     address = urlsplit(text)
     if not re.fullmatch(r"[!-~]+", text) or not address.hostname or not _has_port(address) or address.fragment:
         raise ValueError(say('this is not the address of a webhook; write "https://hooks.example.com/payouts"'))
@@ -702,13 +705,13 @@ def _language(name: str) -> str:
 Mailbox = Annotated[str, AfterValidator(_mailbox)]
 OccasionKey = Literal["run_ended", "sheet_refused", "plan_waits", "in_doubt", "contradicted", "worker_died", "runs_out"]
 OCCASIONS: tuple[OccasionKey, ...] = get_args(OccasionKey)
-"""The occasions of notices: the keys of `[notices]` that list their recipients."""
+"""The occasions of notices, which are the keys of `[notices]` that list recipients."""
 
 
 class NoticesSection(Section):
-    """`[notices]`: the e-mail recipients of each occasion, and the webhook.
+    """`[notices]`: the e-mail recipients for each occasion, and the webhook.
 
-    A key named after an occasion lists the recipients. `personal_data` lists those of them who may get payees' data.
+    The key of an occasion lists the recipients. `personal_data` lists the recipients who may get payees' data.
     """
 
     smtp: Annotated[str, AfterValidator(_mail_server)] | None = None
@@ -780,7 +783,7 @@ class SandboxSection(Section):
 
 
 class CountrySection(Section):
-    """`[countries.XX]`."""
+    """`[countries.XX]`: the operator's terms for a country."""
 
     payout: PayoutTermsSection = PayoutTermsSection()
     payin: PayinTermsSection = PayinTermsSection()

@@ -1,4 +1,4 @@
-"""Names the directories of a user in which this program keeps files."""
+"""Finds the directories of a user in which this program keeps files."""
 
 from pathlib import Path
 
@@ -6,19 +6,19 @@ import platformdirs
 
 
 def state_directory() -> Path:
-    """Return the directory for files that must be kept after a run: XDG_STATE_HOME, or the platform's equivalent."""
+    """Return the directory for files that outlive a run: XDG_STATE_HOME, or the platform's equivalent."""
     return Path(platformdirs.user_state_dir("paygw-batch", appauthor=False))
 
 
 def default_configuration() -> Path:
-    """Return the configuration file that `init` writes and commands read if no other is named.
+    """Return the configuration file that `init` writes, and that commands read if no other file is named.
 
-    Never one in the current directory: anyone who can write there would decide where money goes.
+    It is never in the current directory, because anyone who can write there would decide where money goes.
     """
     return Path(platformdirs.user_config_dir("paygw-batch", appauthor=False)) / "paygw.toml"
 
 
 def own_configuration() -> Path | None:
-    """Return the configuration that this user's `init` wrote, if any."""
+    """Return the configuration file that this user's `init` wrote, or None."""
     path = default_configuration()
     return path if path.exists() else None
