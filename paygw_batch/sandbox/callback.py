@@ -1,7 +1,7 @@
 """Sends the sandbox's notifications to `server_callback_url`, on loopback only.
 
-They come as late, as often, as out of order and as forged as the behaviour file says. One that is not answered with 200
-is sent again, as a gateway would.
+The behaviour file says how late and how often they are sent, and whether they are out of order or forged. A
+notification that is not answered with 200 is sent again, as a gateway would do.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ from paygw_batch.sandbox.form import Order
 from paygw_batch.sandbox.reply import Callback
 
 TRIES = 200
-"""How often a notification is sent until it is answered with 200."""
+"""The maximum number of times that a notification is sent without an answer 200."""
 BETWEEN_TRIES_S = 0.3
 ANSWER_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class CallbackHash:
-    """How the sandbox proves its notifications by a field: `algorithm` is `sha256`, `sha1` or `hmac-sha256`.
+    """How a field proves a notification of the sandbox. `algorithm` is `sha256`, `sha1` or `hmac-sha256`.
 
-    `fields` are names in order, `{secret}` standing for the secret; the hash goes into the field `name`.
+    `fields` are names in order, with `{secret}` at the place of the secret. The field `name` contains the hash.
     """
 
     algorithm: str
@@ -56,9 +56,9 @@ class CallbackHash:
 
 @dataclass(frozen=True, slots=True)
 class CallbackHeader:
-    """How the sandbox proves its notifications by the header `name`: `proof` makes it from the body.
+    """How the header `name` proves a notification of the sandbox. `proof` computes the proof from the body.
 
-    `encoding` is `hex` or `base64`; `prefix` comes before the proof.
+    `encoding` is `hex` or `base64`; `prefix` is the text before the proof.
     """
 
     name: str
@@ -67,7 +67,7 @@ class CallbackHeader:
     proof: Callable[[bytes], bytes] = field(repr=False)
 
     def header(self, body: bytes, *, forged: bool) -> tuple[str, str]:
-        """Return the header of a notification; a forged one has the proof of another body."""
+        """Return the header of a notification. A forged notification has the proof of another body."""
         proof = self.proof(body + b"?" * forged)
         text = proof.hex() if self.encoding == "hex" else base64.b64encode(proof).decode()
         return self.name, f"{self.prefix}{text}"
@@ -78,7 +78,7 @@ CallbackProof = CallbackHash | CallbackHeader
 
 
 def by_key(algorithm: str, key: RSAPrivateKey) -> Callable[[bytes], bytes]:
-    """Return the proof by an RSA signature: `rsa-sha256`, `rsa-sha512` or `rsa-pss-sha256`."""
+    """Return a function that proves a body by an RSA signature: `rsa-sha256`, `rsa-sha512` or `rsa-pss-sha256`."""
     digest = SHA512() if algorithm == "rsa-sha512" else SHA256()
     padding = PSS(MGF1(digest), PSS.DIGEST_LENGTH) if algorithm == "rsa-pss-sha256" else PKCS1v15()
     return lambda body: key.sign(body, padding, digest)
@@ -90,11 +90,11 @@ class Callbacks:
     def __init__(self, record_path: Path, proof: CallbackProof | None) -> None:
         self._record_path = record_path
         self._proof = proof
-        self._chance = random.Random(0)  # noqa: S311 (delays, the same in every run)
+        self._chance = random.Random(0)  # noqa: S311 (for delays that are the same in every run)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def schedule(self, order: Order, callback: Callback, reference: str) -> None:
-        """Schedule the notifications of `callback` about `order`, if its address is on this machine."""
+        """Schedule the notifications of `callback` about `order`, if the order's address for them is on this host."""
         address = urlsplit(order.callback_url or "")
         if not _is_loopback(address):
             return
@@ -111,11 +111,11 @@ class Callbacks:
         request = _request(callback, self._fields(order, callback, reference), address, self._proof)
         for _ in range(TRIES):
             http_status = 0
-            with suppress(Exception):  # whatever ends a try, a listener that is killed included: there is the next
+            with suppress(Exception):  # a failed try, such as a killed listener, is followed by another
                 async with asyncio.timeout(ANSWER_LIMIT_S):
                     http_status = await _sent(address, request)
             self._write(order, callback, http_status)
-            if http_status == 200 or 400 <= http_status < 429:  # noqa: PLR2004 (heard, or refused for good)
+            if http_status == 200 or 400 <= http_status < 429:  # noqa: PLR2004 (accepted, or refused for good)
                 return
             await asyncio.sleep(BETWEEN_TRIES_S)
 
@@ -133,7 +133,7 @@ class Callbacks:
         return fields
 
     def _write(self, order: Order, callback: Callback, http_status: int) -> None:
-        """Append one line: the notification, and the answer's status, 0 if there was none."""
+        """Append one line with the notification and the status of the answer, or 0 if there was no answer."""
         line = io.StringIO(newline="")
         forged = "yes" if callback.forged else "no"
         csv.writer(line, lineterminator="\n").writerow((order.order_id, callback.status, forged, http_status))
@@ -165,7 +165,7 @@ def _request(callback: Callback, fields: Mapping[str, str], address: SplitResult
 
 
 async def _sent(address: SplitResult, request: bytes) -> int:
-    """Send a request in plain HTTP, which is for this machine alone, and return the status of its answer."""
+    """Send a request in plain HTTP, which is used only on this machine, and return the status of the answer."""
     reader, writer = await asyncio.open_connection(address.hostname, address.port or 80)
     try:
         writer.write(request)

@@ -1,7 +1,6 @@
-"""Compares a reconciliation file with the sandbox's record: the states that we noted with the orders that it took.
+"""Compares the states in a reconciliation file with the orders in the sandbox's record.
 
-`python -m paygw_batch.sandbox.compare RECORD RECONCILIATION.csv` prints the differences and exits with 1 if there are
-any.
+`python -m paygw_batch.sandbox.compare RECORD RECONCILIATION.csv` prints the differences; exit code 1: there are some.
 """
 
 import csv
@@ -26,16 +25,15 @@ _RELEASE = re.compile(r"(?<=.)-r[0-9]+\Z", re.DOTALL)
 
 
 def compare(record: Iterable[RecordLine], reconciliation: Iterable[Mapping[str, str]]) -> list[str]:
-    """Return the differences, in the order of the reconciliation's rows (its columns as text, by name).
+    """Return the differences, in the order of the reconciliation's rows (the columns of each as text, by name).
 
-    Each is a sentence behind the order id of its row, without a payee's data.
-
-    An order of the record belongs to the row with its id, or with its id before a release's suffix (`ID-r2`). Orders of
-    no row are left out: the record is kept over many batches. A row in doubt agrees with anything but a double payment.
+    Each difference is a sentence after the order id of its row, without a payee's data. An order of the record belongs
+    to the row with its id, or with its id without a release's suffix (`ID-r2`). Orders that belong to no row are
+    ignored, because the record is kept over many batches. A row in doubt agrees with anything except a double payment.
     """
     rows: dict[str, Mapping[str, str]] = {}
     for row in reconciliation:
-        order_id = row["client_orderid"]  # of rows that share one, all but one at most are invalid and give way
+        order_id = row["client_orderid"]  # of rows with the same id, at most one is valid
         if order_id and (order_id not in rows or rows[order_id]["state"] == "invalid"):
             rows[order_id] = row
     sent_as = {row["sent_orderid"]: order_id for order_id, row in rows.items() if row["sent_orderid"]}
@@ -80,7 +78,7 @@ def _unlike(row: Mapping[str, str], line: RecordLine) -> Iterable[str]:
 
 
 def read_reconciliation(path: Path) -> list[dict[str, str]]:
-    """Return the rows of the CSV reconciliation file at `path`. Raises `ConfigurationError` when it is none."""
+    """Return the rows of the CSV reconciliation file at `path`. Raises `ConfigurationError` if it is another file."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file, restval="", strict=True)
@@ -95,7 +93,7 @@ def read_reconciliation(path: Path) -> list[dict[str, str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the differences between the two files named; return 0 for none, 1 for some, 2 if they cannot be read."""
+    """Print the differences between two files. Return 0 if there are none, 1 for some, 2 if a file cannot be read."""
     if len(arguments) != 2:  # noqa: PLR2004 (the record and the reconciliation)
         sys.stderr.write("usage: python -m paygw_batch.sandbox.compare RECORD RECONCILIATION.csv\n")
         return 2

@@ -1,4 +1,4 @@
-"""Configures the built-in gateway from the settings: the requests it accepts, and the proof of its notifications."""
+"""Configures the built-in gateway from the settings: the requests that it accepts, how it proves notifications."""
 
 import hmac
 from collections.abc import Mapping, Sequence
@@ -19,17 +19,17 @@ from paygw_batch.sandbox.throw_away_key import sandbox_gateway_key
 from paygw_batch.settings.configuration import Settings
 
 RECORD_NAME = "sandbox-record.csv"
-"""The file, beside the journal, of the payouts that the built-in gateway accepted."""
+"""The name of the file, beside the journal, with the payouts that the built-in gateway accepted."""
 ENQUIRY_PROFILE = "paynet-v4"
-"""The status enquiry that the built-in gateway answers."""
+"""The profile of status enquiries that the built-in gateway answers."""
 
 
 def sandbox_config(
     settings: Settings, every_rules: Sequence[Rules], key: SigningKey, environ: Mapping[str, str]
 ) -> SandboxConfig:
-    """Return the built-in gateway that expects requests by these settings, and proves its notifications.
+    """Return the configuration of the built-in gateway, by which it expects requests and proves its notifications.
 
-    It serves the operations of `every_rules`.
+    The gateway serves the operations of `every_rules`.
     """
     gateway = settings.gateway
     return SandboxConfig(
@@ -45,8 +45,8 @@ def sandbox_config(
 
 
 def _callback_proof(settings: Settings, environ: Mapping[str, str]) -> CallbackProof | None:
-    """Return how the sandbox proves its notifications, as the configuration says. None: nothing proves them."""
-    if settings.notifications.authenticity == "header-rsa":  # by its own key: what is configured is the public half
+    """Return how the sandbox proves its notifications, or None if the configuration requires no proof."""
+    if settings.notifications.authenticity == "header-rsa":  # signed by its own key, whose public half is configured
         signed, name = signed_header(settings), settings.notifications.hash_algorithm or ""
         key = sandbox_gateway_key(settings.journal_path().parent)
         return CallbackHeader(signed.name, signed.encoding, signed.prefix, by_key(name, key))
@@ -75,6 +75,6 @@ def _served(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Ser
 
 
 def record_path(settings: Settings, operation: str) -> Path:
-    """Return the path of the built-in gateway's record of accepted orders: beside the journal, by operation."""
+    """Return the path of the built-in gateway's record of an operation's accepted orders, beside the journal."""
     name = RECORD_NAME if operation == PAYOUT else f"sandbox-record-{operation}.csv"
     return settings.journal_path().parent / name

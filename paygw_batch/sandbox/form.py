@@ -1,9 +1,9 @@
-"""Requests to the sandbox, and the check of their fields against the form of their country.
+"""Holds requests to the sandbox, and checks their fields against the form of their country.
 
-Reads a body as strict JSON, one flat object, numbers kept as the digits that were sent. Source: sections 2.1 to 2.4 of
-the gateway's interface, as the data under `config/` states them. The control hash and the way an amount is written are
-computed here in another way than by the code that makes requests, so that the one tests the other. Phones and names are
-taken in any form: the golden requests show how they are written.
+A body is read as strict JSON: one flat object, whose numbers keep the digits that were sent. Source: sections 2.1 to
+2.4 of the gateway's interface, as stated by the data under `config/`. The control hash and the written amount are
+computed here in another way than by the code that makes requests, so that one tests the other. Phones and names are
+accepted in any form, because the golden requests test how they are written.
 """
 
 import hashlib
@@ -24,9 +24,9 @@ from paygw_batch.language import say
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A complete HTTP request. `path` and `query` are as sent; `headers` has lower-case names, in the order sent.
+    """A complete HTTP request. `path` and `query` are as sent. `headers` has lower-case names, in the order sent.
 
-    Headers and body are left out of the representation: they hold a signature and a payee's data.
+    The repr leaves out headers and body, because they contain a signature and a payee's data.
     """
 
     http_version: str
@@ -37,15 +37,16 @@ class Request:
     body: bytes = field(repr=False)
 
     def header(self, name: str) -> tuple[str, ...]:
-        """Return every value of a header; `name` is in lower case."""
+        """Return all values of a header. `name` is in lower case."""
         return tuple(value for its_name, value in self.headers if its_name == name)
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not a payment. `message` names the field or header and the rule, never a payee's data.
+    """The reason why a request is not a payment.
 
-    `order_id` is the order the request spoke of, if that much could be read, so that the refusal can echo it.
+    `message` names the field or header and the rule, never a payee's data. `order_id` is the id of the order, if it
+    could be read, so that the refusal can repeat it.
     """
 
     http_status: int
@@ -56,10 +57,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An order to pay that was properly signed and satisfies its country's form.
+    """An order to pay that is properly signed and fits the form of its country.
 
-    `amount` keeps the digits that were sent; `payee` is the account number, or the receiver's phone in the receiver
-    form. `purpose` is None if the country sends none, `callback_url` where its form has none. The latter may hold a
+    `amount` has the digits that were sent. `payee` is the account number, or in the receiver form the receiver's phone.
+    `purpose` is None if the country sends none, and `callback_url` if the form has none. `callback_url` may contain a
     merchant's secret token.
     """
 
@@ -76,20 +77,20 @@ _PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 class Digits(str):
-    """A JSON number, as the very digits that were sent: a signature covers them, and money is never a float."""
+    """A JSON number with exactly the digits that were sent: a signature covers them, and money is never a float."""
 
     __slots__ = ()
 
 
 class _NotFlatJson(ValueError):
-    """The text is JSON to a lenient reader only."""
+    """Only a lenient reader would accept the text as flat JSON."""
 
 
 def parse_body(body: bytes) -> Mapping[str, str] | Refusal:
     """Return the fields of a body, text as `str` and numbers as `Digits`, or why it is not one flat JSON object.
 
-    Strict as RFC 8259 and section 2 of the gateway's interface ask: UTF-8 without a byte order mark, one object, no
-    name twice, no NaN or Infinity, nothing but text and numbers in it.
+    The check is as strict as RFC 8259 and section 2 of the gateway's interface: UTF-8 without a byte order mark, one
+    object, no name twice, no NaN or Infinity, and only texts and numbers as values.
     """
     try:
         parsed = json.loads(
@@ -114,13 +115,13 @@ def parse_body(body: bytes) -> Mapping[str, str] | Refusal:
 
 
 def order_id_of(fields: Mapping[str, object]) -> str | None:
-    """Return the order id that a body states, if it states one as text."""
+    """Return the order id in a body, if it is a text, or None."""
     value = fields.get("client_orderid")
     return value if type(value) is str and _is_unicode(value) else None
 
 
 def shown_name(name: str) -> str:
-    """Return a field's name for a message; a name no form would have may hold anything and is not repeated."""
+    """Return a field's name for a message. An unusual name may contain anything, and is not repeated."""
     return name if _PLAIN_NAME.fullmatch(name) else "A field"
 
 
@@ -136,7 +137,7 @@ def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _is_unicode(text: str) -> bool:
-    """Return whether `text` can be written as UTF-8: an escape such as backslash-uD800 alone cannot."""
+    """Return whether `text` can be written as UTF-8, which a lone escape such as backslash-uD800 cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -161,14 +162,14 @@ class ControlRule:
 
 @dataclass(frozen=True, slots=True)
 class Expects:
-    """The expectations for every body of an operation."""
+    """How the bodies of an operation must write the amount and the control."""
 
     amount_is_text: bool = False
     control: ControlRule | None = None
 
 
 def amount_form_problem(expects: Expects, value: str, *, is_number: bool) -> str:
-    """Return how the amount is written in another way than agreed, as the words after its name, or an empty text."""
+    """Return how the amount differs from the agreed form, as the words after its name, or an empty text."""
     if not expects.amount_is_text:
         return "" if is_number else "must be a number, not text"
     return "must be text with two decimals" if is_number or not _TWO_DECIMALS.fullmatch(value) else ""
@@ -198,7 +199,7 @@ def is_control(rule: ControlRule, fields: Mapping[str, str], *, minor_units: int
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 _PAYEE_KINDS = (FieldKind.WALLET, FieldKind.LOCAL_PHONE, FieldKind.INTERNATIONAL_PHONE, FieldKind.MASKED_PHONE)
-"""The fields that identify who is paid, or pays: the first that a body has."""
+"""The kinds of fields that identify who is paid, or who pays. The first one in a body counts."""
 
 
 class FormCheck:
@@ -212,7 +213,7 @@ class FormCheck:
             self._by_currency[rule.currency].append(rule)
 
     def check(self, fields: Mapping[str, str]) -> Order | Refusal:
-        """Return the order that `fields` state, or a refusal (HTTP 422) that names the first field that is wrong."""
+        """Return the order in `fields`, or a refusal (HTTP 422) that names the first wrong field."""
         order_id = order_id_of(fields)
         rule = self._rule_of(fields)
         if isinstance(rule, str):
@@ -248,17 +249,17 @@ class FormCheck:
             return "must be a SHA-256 hash in lower-case hex"
         if self._expects.control is None:
             return "cannot be checked: no control is agreed"
-        # Other defects of an amount have their own refusal.
+        # Other defects of an amount cause a refusal of their own.
         is_plain = parse_amount(fields["amount"], minor_units=4) is not None
         if is_plain and is_control(self._expects.control, fields, minor_units=rule.minor_units):
             return ""
         return "is not the hash over this order id, amount and currency"
 
     def _rule_of(self, fields: Mapping[str, str]) -> CountryRule | str:
-        """Return the rule of the country a body is about, or a sentence.
+        """Return the rule of the country that a body is about, or a sentence about why it is unknown.
 
-        A body of a payout names no country: it follows from the currency, and if countries share a currency, the
-        dialling code of its phone, or of its account if it has no phone.
+        The body of a payout names no country. The country follows from the currency. If countries share the currency,
+        it follows from the dialling code of the phone, or of the account if there is no phone.
         """
         if (named := self._by_code.get(fields.get("country", ""))) is not None:
             return named
@@ -275,7 +276,7 @@ class FormCheck:
 
 
 def _wrong_names(rule: CountryRule, form: Form, fields: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the first field that is missing or has no place in the form, and the sentence that says so."""
+    """Return the first field that is missing or does not belong to the form, with a sentence about it, or None."""
     names = [each.name for each in form.fields if each.name not in rule.omitted]
     for name in names:
         if name in rule.required and name not in fields:

@@ -1,7 +1,7 @@
-"""Keeps the sandbox's record: one line for every order that it received, in a CSV that a person can read.
+"""Keeps the sandbox's record: one line for every order that it received, in a CSV file that people can read.
 
-It has what a real gateway would know, and shows whether the client is right. It does not deduplicate: the gateway
-promises no idempotency, so an order that arrives twice is paid twice and is here twice.
+The record has what a real gateway would know, and shows whether the client works. Orders are not deduplicated: the
+gateway promises no idempotency, so an order that arrives twice is paid twice and recorded twice.
 """
 
 import csv
@@ -18,11 +18,11 @@ from paygw_batch.language import say
 
 @dataclass(frozen=True, slots=True)
 class RecordLine:
-    """One order that reached the sandbox, every value as text.
+    """One order that reached the sandbox, with every value as text.
 
-    `received_at` is UTC, ISO 8601 with `Z`; `amount` the digits that were sent; `account_number` the receiver's phone
-    in the receiver form; `answer` the status word or the fault it was answered with; `committed` is `yes` when the
-    money moves and `no` when it does not; `reference` the sandbox's own number of the payout.
+    `received_at` is UTC in ISO 8601, with `Z`. `amount` has the digits that were sent. `account_number` is the
+    receiver's phone in the receiver form. `answer` is the status word or the fault of the reply. `committed` is `yes`
+    if the money moves, otherwise `no`. `reference` is the sandbox's own number of the payout.
     """
 
     received_at: str
@@ -43,12 +43,13 @@ RECORD_COLUMNS = tuple(each.name for each in fields(RecordLine))
 class Record:
     """The record, open for appending. Several processes may append to one file.
 
-    A line is one `write` to a file opened with O_APPEND: it is whole, it is the kernel's before `append` returns, and
-    it is there after the process was killed. (After a power cut it may not be: it is not synced.)
+    A line is one `write` to a file that was opened with O_APPEND. So each line is whole, and the kernel has it before
+    `append` returns, even if the process is killed then. After a power cut a line may be lost, because the file is not
+    synced.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the record at `path`, made (mode 0600) if missing. Raises `ConfigurationError`."""
+        """Open the record at `path`, which is created (mode 0600) if missing. Raises `ConfigurationError`."""
         self._path = path
         self._broken = False
         try:
@@ -65,7 +66,7 @@ class Record:
             ) from None
 
     def append(self, line: RecordLine) -> None:
-        """Write one line. Raises `OutputError`, and from then on always: half a line may be in the file."""
+        """Write one line. Raises `OutputError`, and then raises it always, because half a line may be in the file."""
         if self._broken:
             raise OutputError(say("The sandbox's record could not be written earlier."))
         data = _csv_line(tuple(getattr(line, column) for column in RECORD_COLUMNS))
@@ -109,7 +110,7 @@ def read_record(path: Path) -> list[RecordLine]:
 
 
 def unguarded(text: str) -> str:
-    """Return a CSV value without the `'` that keeps a spreadsheet from taking it for a formula."""
+    """Return a CSV value without the `'` that stops a spreadsheet from reading it as a formula."""
     return text[1:] if text[:1] == "'" and _looks_like_formula(text[1:]) else text
 
 

@@ -1,4 +1,4 @@
-"""Chooses the sandbox's reply by the first rule of a TOML file that matches an order, and writes it as bytes."""
+"""Chooses the sandbox's reply to an order by the first matching rule of a TOML file, and writes the reply as bytes."""
 
 import json
 import re
@@ -25,22 +25,22 @@ from paygw_batch.sandbox.verifier import Verifier
 
 
 class Fault(StrEnum):
-    """How the sandbox misbehaves. All but DROP_BEFORE take the order first: the money moves, with any reply or none."""
+    """How the sandbox misbehaves. Every fault except DROP_BEFORE first accepts the order, so that the money moves."""
 
     SILENCE = "silence"
-    """No answer, ever; the connection stays open until the client or the sandbox ends."""
+    """There is never an answer. The connection stays open until the client or the sandbox ends."""
     GARBAGE = "garbage"
-    """An answer that is not JSON."""
+    """The answer is not JSON."""
     DROP_BEFORE = "drop_before"
-    """The connection is closed and the order is not taken. To the client it looks like DROP_AFTER."""
+    """The connection is closed before the order is accepted. The client cannot see a difference from DROP_AFTER."""
     DROP_AFTER = "drop_after"
-    """The connection is closed after the order was taken."""
+    """The connection is closed after the order was accepted."""
     HTTP_500 = "http_500"
-    """A bare HTTP 500."""
+    """The answer is a bare HTTP 500."""
     WRONG_ECHO = "wrong_echo"
-    """An answer that speaks of another order id."""
+    """The answer repeats another order id."""
     SLOW_DRIP = "slow_drip"
-    """The right answer, byte by byte, `drip_interval_s` apart."""
+    """The answer is right, but arrives byte by byte, `drip_interval_s` apart."""
 
 
 _HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
@@ -52,13 +52,13 @@ _FRAMING = frozenset({"content-length", "transfer-encoding"})
 
 
 class _Table(BaseModel):
-    """A table of the file: its keys, their values and defaults."""
+    """A table of the file, with its keys, their values and defaults."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Answer(_Table):
-    """The reply to an order. `commits` says whether the money moves; `delay_s` passes after that."""
+    """The reply to an order. `commits` says whether the money moves. The reply is sent `delay_s` later."""
 
     status: _Word = "approved"
     http_status: Annotated[int, Field(ge=200, le=599)] = 200
@@ -80,9 +80,9 @@ class Answer(_Table):
 
 
 class _Conditions(_Table):
-    """Which orders a table is for: those that fit every condition that is not None.
+    """The orders that a table is for: those that fulfil every condition that is not None.
 
-    `amount_whole` is the whole part of the amount, `order_id` a regular expression over the whole order id.
+    `amount_whole` is the whole part of the amount. `order_id` is a regular expression for the whole order id.
     """
 
     amount_whole: Annotated[int | None, Field(ge=0)] = None
@@ -98,9 +98,9 @@ class _Conditions(_Table):
 
 
 class Rule(_Conditions, Answer):
-    """An answer, and the orders it is for.
+    """An answer, and the orders that get it.
 
-    `every_nth` takes only each n-th order that fits the rest and that no earlier rule took.
+    `every_nth` selects each n-th order that fulfils the conditions and got no answer by an earlier rule.
     """
 
     every_nth: Annotated[int | None, Field(ge=1)] = None
@@ -118,10 +118,10 @@ class Rule(_Conditions, Answer):
 
 
 class Callback(_Conditions):
-    """A notification about the orders that fit.
+    """A notification about the orders that fulfil the conditions.
 
-    It leaves `delay_s` after the order was taken, and up to `jitter_s` later, `times` times. `amount` makes it speak of
-    another amount, `forged` gives it a wrong hash.
+    It is sent `times` times, each between `delay_s` and `delay_s` + `jitter_s` after the order was accepted. `amount`
+    replaces the order's amount in it, and `forged` gives it a wrong hash.
     """
 
     status: _Word
@@ -135,9 +135,9 @@ class Callback(_Conditions):
 
 
 class Enquiries(_Table):
-    """The answer to an enquiry: the word that the order got, or after `after_s` the word that `later` gives.
+    """The answer to an enquiry: the status word of the order's reply, or after `after_s` the word that `later` has.
 
-    `not_found` is the word for an order that was never taken.
+    `not_found` is the word for an order that was never accepted.
     """
 
     later: dict[str, str] = {}
@@ -163,14 +163,14 @@ _KEYS: Mapping[str, Collection[str]] = {
 
 
 class AnswerChoice:
-    """Chooses answers, and counts for `every_nth`. One thread only."""
+    """Chooses answers, and counts orders for `every_nth`. Use it in one thread only."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
         self._fitted = [0] * len(behaviour.rule)
 
     def choose(self, order: Order) -> Answer:
-        """Return the answer of the first rule that fits `order`, or the default."""
+        """Return the answer of the first rule for `order`, or the default."""
         for index, rule in enumerate(self._behaviour.rule):
             if not rule.fit(order):
                 continue
@@ -184,7 +184,7 @@ class AnswerChoice:
 
 
 def parse_behaviour(text: str, *, name: str) -> Behaviour:
-    """Return the behaviour that TOML `text` states; raise `ConfigurationError` that names the key in file `name`."""
+    """Return the behaviour in the TOML `text`. Raises `ConfigurationError` with the wrong key in the file `name`."""
     try:
         return Behaviour.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as problem:
@@ -205,7 +205,7 @@ def _sentences(problem: ValidationError) -> Iterator[str]:
 
 
 def load_behaviour(path: Path) -> Behaviour:
-    """Return the behaviour in the file at `path`; raise `ConfigurationError`."""
+    """Return the behaviour in the file at `path`. Raises `ConfigurationError` if it cannot be read or used."""
     try:
         text = read_regular(path, _MAX_BYTES).decode()
     except OSError as problem:
@@ -219,24 +219,24 @@ def load_behaviour(path: Path) -> Behaviour:
 
 
 def shipped_behaviour() -> Behaviour:
-    """Return the behaviour that the program ships: everything approved but amounts of 9001 to 9012."""
+    """Return the behaviour that the program ships: all orders are approved except for amounts of 9001 to 9012."""
     return load_behaviour(config_dir() / "sandbox-behaviour.toml")
 
 
 _JSON = {"Content-Type": "application/json"}
 _AMOUNT = "(the amount)"
-"""A placeholder for the amount until the JSON is written: a number with the very digits that were sent."""
+"""Replaced by the amount when the JSON is written, so that the number has exactly the digits that were sent."""
 CUSTOMER_PAGE = "https://sandbox.example/pay/"
-"""The address at which a customer would pay, if the sandbox had any; the sandbox's own number of the order follows."""
+"""The beginning of the address at which a customer would pay. The sandbox's number of the order follows."""
 _REFUSAL_HEADERS = {401: {"WWW-Authenticate": "OAuth"}, 405: {"Allow": "POST"}}
-"""The headers that RFC 9110 requires with these statuses."""
+"""The headers that RFC 9110 requires with these status codes."""
 
 GARBAGE = Response('{"status": "approv<html>', 200, _JSON)
 BARE_500 = Response("Internal Server Error", 500, {"Content-Type": "text/plain"})
 
 
 def refusal_reply(operation: Operation, refusal: Refusal, *, status: str = "error") -> Response:
-    """Return the reply to a refused request: `status` says so, and the message names the field."""
+    """Return the reply to a refused request, with `status` as the status word, and a message that names the field."""
     names = operation.reply
     members: dict[str, object] = {"status": status}
     _put(members, names.error_code, refusal.code)
@@ -248,9 +248,9 @@ def refusal_reply(operation: Operation, refusal: Refusal, *, status: str = "erro
 
 
 def answer_reply(operation: Operation, order: Order, answer: Answer, *, order_id: str, reference: str) -> Response:
-    """Return the reply to an order: the status word, and echoes of the order under `order_id`.
+    """Return the reply to an order: the status word, and values of the order, with `order_id` as its id.
 
-    The amount is echoed as a number with the digits that were sent.
+    The amount is repeated as a number with the digits that were sent.
     """
     names = operation.reply
     members: dict[str, object] = {"status": answer.status}
@@ -272,9 +272,9 @@ def answer_reply(operation: Operation, order: Order, answer: Answer, *, order_id
 
 
 def _put(members: dict[str, object], names: Sequence[str], value: str) -> None:
-    """Set `value` under the first of `names`: a path with dots, to a member of objects within each other.
+    """Set `value` under the first of `names`, which is a path with dots to a member of nested objects.
 
-    It is left out if the path leads through a member that is not an object.
+    The value is left out if the path leads through a member that is not an object.
     """
     *outer, last = names[0].split(".")
     for name in outer:
@@ -293,7 +293,7 @@ _FAULTS = frozenset(Fault)
 
 
 class EnquiryDesk:
-    """Answers status enquiries, signed like every other request, from the records of the orders that were taken."""
+    """Answers status enquiries from the records of accepted orders. Enquiries are signed like all other requests."""
 
     def __init__(
         self,
@@ -330,7 +330,7 @@ class EnquiryDesk:
         return answer_reply(self._operation, order, Answer(status=status), order_id=order_id, reference=line.reference)
 
     def _known(self) -> Mapping[str, RecordLine]:
-        """Return the latest line of every order, read again when a record has grown."""
+        """Return the latest line of every order. The records are read again when one has grown."""
         sizes = [path.stat().st_size for path in self._records]
         if sizes != self._sizes:
             self._lines = {line.client_orderid: line for path in self._records for line in read_record(path)}
@@ -338,7 +338,7 @@ class EnquiryDesk:
         return self._lines
 
     def _status(self, line: RecordLine) -> str | None:
-        """Return the status word of an order now; None for one that was never taken."""
+        """Return the current status word of an order, or None if the order was never accepted."""
         word = line.answer
         if word in _FAULTS:
             return "approved" if line.committed == "yes" else None

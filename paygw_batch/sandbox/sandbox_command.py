@@ -1,4 +1,4 @@
-"""`paygw-batch sandbox`: the built-in gateway on loopback."""
+"""The command `paygw-batch sandbox`, which runs the built-in gateway on loopback."""
 
 import os
 import shlex

@@ -1,6 +1,6 @@
-"""The sandbox as a server on a loopback port: an ASGI callable that verifies, chooses, records and answers.
+"""Serves the sandbox on a loopback port: an ASGI callable verifies each request, and records and answers the order.
 
-It is served in a thread during a run, or in the foreground for its own command.
+It is served in a thread during a run, or in the foreground by its own command.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """An operation that the sandbox serves. `rules` carry the operator's purposes; accepted orders are written down."""
+    """An operation that the sandbox serves. `rules` has the operator's purposes; `record_path` gets accepted orders."""
 
     operation: Operation
     rules: Rules
@@ -59,7 +59,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class SandboxConfig:
-    """All that the sandbox has to know. `profile` is a `signature_profile`; `served` has at least one operation."""
+    """The configuration of the sandbox. `profile` is a `signature_profile`; `served` has at least one operation."""
 
     endpoint_id: str
     consumer_key: str
@@ -68,26 +68,26 @@ class SandboxConfig:
     served: tuple[Served, ...]
     behaviour: Behaviour
     callback_proof: CallbackProof | None = None
-    """The proof of its notifications, if there is one."""
+    """The proof of the sandbox's notifications, or None."""
     enquiry: Operation | None = None
-    """The operation that enquires about orders, if there is one."""
+    """The operation that enquires about orders, or None."""
 
     @property
     def callback_record_path(self) -> Path:
-        """The file with the merchant's answer to each notification."""
+        """The file with the merchant's answers to notifications."""
         return self.served[0].record_path.with_name("sandbox-callbacks.csv")
 
 
 class SandboxApp:
-    """The ASGI callable. Its scope's `state` must hold `transport`, so that a connection can be dropped.
+    """The ASGI callable. The `state` of its scope must have `transport`, so that a connection can be dropped.
 
-    Raises `ConfigurationError` when `config` cannot be used. One event loop only.
+    The constructor raises `ConfigurationError` when `config` cannot be used. Use it in one event loop only.
     """
 
     def __init__(
         self, config: SandboxConfig, records: Mapping[str, Record], *, clock: Callable[[], float] = time.time
     ) -> None:
-        """`records` are open, by the name of the operation whose orders they hold."""
+        """`records` are open, and are found by the name of the operation whose orders they have."""
         try:
             profile = VerifiedProfile(config.profile)
         except ValueError:
@@ -123,7 +123,7 @@ class SandboxApp:
             self._enquiries = EnquiryDesk(enquirer, paths, config.behaviour.enquiry, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. A request that did not arrive whole is ignored."""
+        """Serve one request. A request that does not arrive whole is ignored."""
         try:
             reply = await self._serve(requests.Request(scope, receive))
             await reply(scope, receive, send)
@@ -152,7 +152,7 @@ class SandboxApp:
         answer = self._choice.choose(order)
         reference = secrets.token_hex(8)
         try:
-            # Before a byte of the answer leaves: an order that is not in the record was never accepted.
+            # The order is recorded before a byte of the answer is sent, because only recorded orders are accepted.
             record.append(self._line(order, answer, reference))
         except OutputError as problem:
             _log.error("%s", problem.message)
@@ -208,7 +208,7 @@ def _request(arriving: requests.Request, body: bytes) -> Request:
 
 
 async def _read_body(arriving: requests.Request) -> bytes:
-    """Return the body, cut short soon after the limit."""
+    """Return the body of a request, which is not read far beyond the limit."""
     body = b""
     async for piece in arriving.stream():
         body += piece
@@ -235,7 +235,7 @@ _LAST_WORDS_S = 0.1
 
 
 class _DroppableProtocol(HttpToolsProtocol):
-    """Hands every request its transport, in the scope's `state`, so that the application can drop the connection."""
+    """Adds the transport to the `state` in every request's scope, so that the application can drop the connection."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         self.app_state = {**self.app_state, "transport": transport}
@@ -244,10 +244,10 @@ class _DroppableProtocol(HttpToolsProtocol):
 
 @contextmanager
 def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
-    """Run the sandbox in a thread of this process while the context lasts, and yield its base URL.
+    """Run the sandbox in a thread of this process during the context, and yield its base URL.
 
-    It listens on loopback only, on a free port unless `port` names one. At the end every open connection is cut. Raises
-    `ConfigurationError` (a port in use, a record or key that cannot be used).
+    The sandbox listens on loopback only, on a free port unless `port` names one. At the end every open connection is
+    cut. Raises `ConfigurationError` if the port is in use, or a record or key cannot be used.
     """
     with ExitStack() as stack:
         records = {each.operation.name: stack.enter_context(Record(each.record_path)) for each in config.served}
@@ -270,7 +270,7 @@ def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
 
 
 def serve(config: SandboxConfig, port: int, *, ready: Callable[[str], None]) -> None:
-    """Run the sandbox until SIGINT or SIGTERM, and return. `ready` is called with the base URL once it answers."""
+    """Run the sandbox until SIGINT or SIGTERM. `ready` is called with the base URL once the sandbox answers."""
     stop = threading.Event()
 
     def leave(_signal: int, _frame: FrameType | None) -> None:
@@ -288,10 +288,10 @@ def serve(config: SandboxConfig, port: int, *, ready: Callable[[str], None]) -> 
 
 
 class _SandboxServer(LocalServer):
-    """Cuts the open connections when it stops: a silent or dripping answer would otherwise delay the stop."""
+    """Cuts open connections when it stops, because a silent or slow answer would delay the end."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End as soon as the open answers have seen the closed listener: the library always waits for a while."""
+        """Stop as soon as open answers have seen the closed listener. The library's own method waits for a while."""
         for listening in (*self.servers, *(sockets or ())):
             listening.close()
         for connection in list(self.server_state.connections):

@@ -1,4 +1,4 @@
-"""Creates the throw-away keys of the sandbox on first use: the merchant's, and the gateway's own."""
+"""Creates the throw-away keys of the sandbox on first use: the merchant's key, and the gateway's own."""
 
 from pathlib import Path
 
@@ -17,16 +17,16 @@ from paygw_batch.language import say
 
 KEY_NAME = "sandbox-merchant.pem"
 GATEWAY_KEY_NAME = "sandbox-gateway.pem"
-"""The key by which the sandbox signs its notifications, if `authenticity = "header-rsa"` is configured."""
+"""The file of the key that signs the sandbox's notifications, if `authenticity = "header-rsa"` is configured."""
 GATEWAY_PUBLIC_NAME = "sandbox-gateway-public.pem"
-"""Its public half, for `[notifications] public_key_file`."""
+"""The file of the public half of that key, for `[notifications] public_key_file`."""
 
 
 def sandbox_key(directory: Path) -> Path:
-    """Return the path of the sandbox's merchant key (RSA-2048, PKCS#8, mode 0600) in `directory`, made if missing.
+    """Return the path of the sandbox's merchant key (RSA-2048, PKCS#8, mode 0600) in `directory`, created if missing.
 
-    The key appears whole or not at all and is never replaced: two processes that make one at once use the same. Raises
-    `ConfigurationError`.
+    The file is written whole or not at all and is never replaced, so two processes that create a key at once use the
+    same key. Raises `ConfigurationError`.
     """
     path = directory / KEY_NAME
     _make(path, hint=say("Name a private_key in the configuration, or a journal in a folder that you can write to."))
@@ -34,7 +34,7 @@ def sandbox_key(directory: Path) -> Path:
 
 
 def sandbox_gateway_key(directory: Path) -> RSAPrivateKey:
-    """Return the sandbox's own key, made like the merchant's if missing, with its public half in a file beside it.
+    """Return the sandbox's own key, created like the merchant's if missing, with a file of its public half beside it.
 
     Raises `ConfigurationError`.
     """

@@ -1,6 +1,6 @@
-"""Verifies who sent a request, and that it is a payment or a collection. Every request passes here.
+"""Verifies who sent a request, and that it is a payment or a collection. Every request is verified here.
 
-Written from the interface and not from the client, on purpose: this checks the client's own signing code. Sources:
+The code follows the interface and not the client, on purpose, because it tests the client's signatures. Sources:
 sections 4 and 5 of the gateway's interface (POST, the path, the three headers), RFC 5849 and RFC 3986 (the header, the
 signature, nonces that may be used once), sections 2.1 to 2.4 (the form), section 5 (the control).
 """
@@ -24,7 +24,7 @@ from paygw_batch.language import say
 from paygw_batch.sandbox.form import Expects, FormCheck, Order, Refusal, Request, order_id_of, parse_body
 
 CLOCK_TOLERANCE_S = 300
-"""How far a timestamp may be from the sandbox's own clock, either way."""
+"""The maximum difference between a timestamp and the sandbox's own clock, before or after."""
 
 _SIGNATURE = "oauth_signature"
 _PARAMETERS = frozenset(
@@ -40,20 +40,20 @@ _PARAMETERS = frozenset(
 _PARAMETER = re.compile(r'([a-z_]+)="([A-Za-z0-9._~%-]+)"')
 _TIMESTAMP = re.compile(r"[1-9][0-9]{0,11}")
 _NONCE_CHARACTERS = 22
-"""A shorter text of the 66 unreserved characters cannot hold 128 random bits."""
+"""The minimum length of a nonce. A shorter text of the 66 unreserved characters cannot contain 128 random bits."""
 
 
 class VerifiedProfile(StrEnum):
-    """How the text that is signed is put together; the interface leaves it open."""
+    """How the signed text is composed, which the interface leaves open."""
 
     JSON_PARAMS = "json-params"
-    """The body's fields and the `oauth_` parameters together, as RFC 5849 does with a form."""
+    """The text has the body's fields and the `oauth_` parameters together, as RFC 5849 does with a form."""
     RAW_BODY = "raw-body"
-    """The `oauth_` parameters, then the body as one more part."""
+    """The text has the `oauth_` parameters, followed by the body as one more part."""
 
 
 def parse_authorization(header: str) -> Mapping[str, str] | Refusal:
-    """Return the six parameters of an `Authorization` header, decoded, or why there are not exactly these six."""
+    """Return the six parameters of an `Authorization` header, decoded, or a refusal if it has not exactly these."""
     scheme, _, rest = header.partition(" ")
     if scheme != "OAuth":
         return _refuse("authorization", "The Authorization header does not start with the scheme word OAuth.")
@@ -79,7 +79,8 @@ def base_string(
 ) -> bytes:
     """Return the text that must have been signed for a POST to `url`, which has no query.
 
-    `parameters` are the header's (its signature is left out), `fields` the body's as text, `body` its bytes.
+    `parameters` are those of the header (the signature is left out), `fields` are the body's fields as text, and `body`
+    has its bytes.
     """
     signed = [(quote(name, safe=""), quote(value, safe="")) for name, value in parameters.items() if name != _SIGNATURE]
     if profile is VerifiedProfile.JSON_PARAMS:
@@ -92,7 +93,7 @@ def base_string(
 
 
 class NonceMemory:
-    """The nonces of the last ten minutes at least; an older request is refused for its timestamp already."""
+    """The nonces of at least the last ten minutes. Older requests are refused for their timestamps."""
 
     def __init__(self) -> None:
         self._older: set[str] = set()
@@ -111,7 +112,7 @@ class NonceMemory:
 
 
 class Authenticator:
-    """Checks who sent a request. One merchant: one consumer key, one public key, one profile."""
+    """Checks that a request is from the merchant, who has one consumer key, one public key and one profile."""
 
     def __init__(self, *, consumer_key: str, public_key_pem: bytes, profile: VerifiedProfile) -> None:
         self._consumer_key = consumer_key
@@ -120,9 +121,9 @@ class Authenticator:
         self._nonces = NonceMemory()
 
     def check(self, request: Request, fields: Mapping[str, str], now_s: float) -> Refusal | None:
-        """Return why the request is not from the merchant, not of now or not new; None if it is.
+        """Return a refusal if the request is not from the merchant, has a wrong time or is not new; otherwise None.
 
-        Only a properly signed request uses up its nonce.
+        A nonce counts as used only after a properly signed request.
         """
         headers = request.header("authorization")
         if len(headers) != 1:
@@ -180,13 +181,13 @@ def _refuse(code: str, message: str) -> Refusal:
 
 
 MAX_BODY_BYTES = 65536
-"""A longer body is refused unread; the largest form fills a fraction of it."""
+"""The maximum length of a body. A longer one is refused without parsing; the largest form is much shorter."""
 
 _JSON_HEADERS = (("content-type", 415), ("accept", 406))
 
 
 class Verifier:
-    """Separates the requests of one operation from all others. Its authenticator keeps the nonces; one thread only."""
+    """Separates the requests of one operation from all others. Its authenticator keeps nonces, in one thread only."""
 
     def __init__(
         self,
@@ -198,7 +199,7 @@ class Verifier:
         clock: Callable[[], float],
         expects: Expects = Expects(),  # noqa: B008 (frozen)
     ) -> None:
-        """`clock` returns the seconds since 1970 that timestamps are compared with."""
+        """`clock` returns the seconds since 1970 with which timestamps are compared."""
         self.operation = operation
         self._path_stem = operation.path.format(endpoint_id="")
         self._path = operation.path.format(endpoint_id=endpoint_id)
@@ -207,16 +208,16 @@ class Verifier:
         self._clock = clock
 
     def is_asked(self, request: Request) -> bool:
-        """Whether the request's path is this operation's, with any endpoint in it."""
+        """Whether the request's path is that of this operation, with any endpoint."""
         return request.path.startswith(self._path_stem)
 
     def verify(self, request: Request) -> Order | Refusal:
-        """Return the order to pay, or a refusal (an HTTP status from 400 to 422): then nothing may be paid."""
+        """Return the order to pay, or a refusal (HTTP status 400 to 422), after which nothing may be paid."""
         fields = self.authenticated(request)
         return fields if isinstance(fields, Refusal) else self._form_check.check(fields)
 
     def authenticated(self, request: Request) -> Mapping[str, str] | Refusal:
-        """Return the fields of a request that is properly addressed and signed, with any values, or a refusal."""
+        """Return the fields of a request with the right address and signature, with any values, or a refusal."""
         refusal = self._check_head(request)
         if refusal is not None:
             return refusal
