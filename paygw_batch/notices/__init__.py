@@ -1,1 +1,1 @@
-"""Sends notices: by e-mail, and to a webhook. They know no journal and no settings."""
+"""Sends notices by e-mail and to a webhook."""

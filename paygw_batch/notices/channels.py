@@ -1,4 +1,4 @@
-"""Derives the channels of notices from `[notices]`."""
+"""Derives the channels of notices (e-mail, webhook) from the settings in `[notices]`."""
 
 import ssl
 from collections.abc import Mapping
@@ -23,14 +23,14 @@ _PORTS = {"smtp": 587, "smtps": 465}
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """The ways on which notices are sent; None: not configured."""
+    """The channels on which notices are sent. None: not configured."""
 
     mail: "MailServer | None" = None
     webhook: "Webhook | None" = None
 
 
 def channels_of(settings: Settings, environ: Mapping[str, str]) -> Channels:
-    """Return the configured channels. Raises `ConfigurationError` for each that cannot be used."""
+    """Return the configured channels. Raises `ConfigurationError` if one of them cannot be used."""
     section = settings.notices
     if not has_notices(settings):
         return Channels()
@@ -44,7 +44,7 @@ def _trust(section: NoticesSection, protocol: str | None) -> ssl.SSLContext:
 def _mail_server(section: NoticesSection, environ: Mapping[str, str]) -> "MailServer | None":
     if section.smtp is None:
         return None
-    from paygw_batch.notices.mail import MailServer  # noqa: PLC0415 (only if somebody is told by e-mail)
+    from paygw_batch.notices.mail import MailServer  # noqa: PLC0415 (only if somebody gets e-mail)
 
     address = urlsplit(section.smtp)
     password = ""

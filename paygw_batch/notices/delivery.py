@@ -1,6 +1,6 @@
-"""Sends the notices that are due, by e-mail and webhook, and finds those that only the journal knows of.
+"""Sends due notices by e-mail and webhook, and finds the notices that only the journal knows.
 
-Nothing here holds up a payout or changes an exit code.
+Sending notices never delays a payout or changes an exit code.
 """
 
 import time
@@ -30,33 +30,33 @@ if TYPE_CHECKING:
     from paygw_batch.notices.mail import Attachment
 
 AFTER_A_RUN_S = 20.0
-"""How long a finished command stays to send notices. The rest waits for the next command."""
+"""How long a finished command stays to send notices. The next command sends the rest."""
 BY_ITSELF_S = 300.0
-"""The time limit of `notices send`: less than the shortest pause between two tries of one notice."""
+"""The time limit of `notices send`, which is shorter than any pause between two tries of one notice."""
 _AT_ONCE = 500
 _DIED_LATELY = timedelta(days=30)
-"""Workers that died earlier cause no notice, because notices may have been set up since."""
+"""Workers that died earlier cause no notice, because notices may have been configured since."""
 _MAX_FILE_BYTES = 10 * 2**20
 _SERVER_IS_DOWN = frozenset(TroubleKind) - {TroubleKind.REFUSED}
-"""Problems that would also affect the next notice sent the same way."""
+"""The kinds of trouble that the next notice on the same channel would also have."""
 
 
 @dataclass(slots=True)
 class Delivered:
-    """The result of sending due notices; `fault` says why none can be sent."""
+    """The result of sending due notices. `fault` says why no notice can be sent."""
 
     sent: int = 0
     failed: int = 0
     fault: str = ""
     has_ended: bool = False
-    """Whether all were tried in time."""
+    """Whether all due notices were tried in time."""
 
 
 def send_due(settings: Settings, channels: Channels, *, within_s: float, again: bool = False) -> Delivered:
-    """Send due notices for at most `within_s`; with `again`, also those that wait for a later try.
+    """Send due notices for at most `within_s` seconds. With `again`, notices that wait for a later try are sent too.
 
-    A mail or name server can stall for ever, so the work is done in a thread that dies with the process. A notice cut
-    off this way is sent again later, with the same id.
+    A mail or name server can be silent for ever, so the work is done in a thread that ends with the process. A notice
+    that is cut off by this is sent again later, with the same id.
     """
     done = Delivered()
     if not has_notices(settings):
@@ -73,12 +73,12 @@ def send_due(settings: Settings, channels: Channels, *, within_s: float, again: 
 def begin(settings: Settings, environ: Mapping[str, str]) -> Callable[[Tell], None]:
     """Return a function that sends the due notices at the end of a command.
 
-    Raises `ConfigurationError` for unusable channels, before anything is done.
+    Raises `ConfigurationError` for unusable channels, before the command does anything.
     """
     channels = channels_of(settings, environ)
 
     def send_after(tell: Tell) -> None:
-        with suppress(KeyboardInterrupt):  # a signal ends the wait, and changes nothing else
+        with suppress(KeyboardInterrupt):  # a signal only ends the wait
             done = send_due(settings, channels, within_s=AFTER_A_RUN_S)
             if done.fault:
                 tell(say("The notices cannot be sent: {reason}", reason=done.fault))
@@ -90,17 +90,17 @@ def begin(settings: Settings, environ: Mapping[str, str]) -> Callable[[Tell], No
 
 @dataclass(slots=True)
 class _Delivery:
-    """One round of sending, in its thread."""
+    """One round of sending due notices, in a thread of its own."""
 
     settings: Settings
     channels: Channels
     done: Delivered
     until_s: float
     down: set[str] = field(default_factory=set)
-    """The channels not tried again in this round."""
+    """The channels that are not tried again in this round."""
 
     def run(self, *, again: bool) -> None:
-        """Send the due notices. No failure here ends the command."""
+        """Send the due notices. An error here never ends the command."""
         try:
             with speaking(self.settings.notices.language):
                 self._send(again=again)
@@ -108,12 +108,12 @@ class _Delivery:
             self.done.has_ended = True
         except PaygwError as error:
             self.done.fault = f"{error.message} {error.hint}".strip()
-        except Exception as error:  # noqa: BLE001 (its text could hold anything: only its kind is told)
+        except Exception as error:  # noqa: BLE001 (its text could contain anything, so only its kind is shown)
             self.done.fault = say("Unexpected error ({kind}).", kind=type(error).__name__)
 
     def _send(self, *, again: bool) -> None:
         with place_of(self.settings).outbox(write=True) as outbox:
-            if not outbox.may_send:  # a worker's login: the desk's hosts send
+            if not outbox.may_send:  # this is a worker's login, and the desk's hosts send
                 self.done.has_ended = True
                 return
             with journal_to_read(self.settings) as journal:
@@ -121,7 +121,7 @@ class _Delivery:
             if again:
                 outbox.hurry(utc_now())
             due = outbox.due(utc_now(), limit=_AT_ONCE)
-            with journal_to_read(self.settings) as journal:  # read once the runs that the notices are about are over
+            with journal_to_read(self.settings) as journal:  # opened after those runs have ended
                 for notice in due:
                     if time.monotonic() >= self.until_s:
                         return
@@ -148,7 +148,7 @@ class _Delivery:
 
 
 def deliver(settings: Settings, channels: Channels, notice: KeptNotice, content: Mapping[str, Any]) -> Trouble | None:
-    """Send one notice; return why it was not accepted, or None."""
+    """Send one notice. Return why it was not accepted, or None."""
     if notice.recipient == WEBHOOK:
         if channels.webhook is None:
             return Trouble(TroubleKind.NOT_CONFIGURED)
@@ -176,7 +176,7 @@ def deliver(settings: Settings, channels: Channels, notice: KeptNotice, content:
 def _attachment(settings: Settings, notice: KeptNotice, content: Mapping[str, Any]) -> "Attachment | None":
     """Return the marked rows of a refused sheet if the recipient may get payees' data, otherwise None.
 
-    With a database nothing is attached: other hosts write its lines, and must not make this one mail its files.
+    With a database nothing is attached, because other hosts write notices, and must not make this host mail its files.
     """
     if notice.occasion is not Occasion.SHEET_REFUSED or notice.recipient not in settings.notices.personal_data:
         return None
@@ -208,9 +208,9 @@ def run_figures(settings: Settings, journal: JournalReader, batch: str) -> Mappi
 
 
 def found_in_journal(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
-    """Yield the notices that only the journal knows of: old doubts, contradictions, dead workers.
+    """Yield the notices that only the journal knows: old doubts, contradictions, dead workers.
 
-    Looking late loses nothing: the journal keeps the events, and the outbox those already reported.
+    A late look misses nothing, because the journal keeps the events, and the outbox the reported ones.
     """
     yield from _doubts(settings, journal, outbox, now)
     yield from _contradictions(settings, journal, outbox)
@@ -218,7 +218,7 @@ def found_in_journal(settings: Settings, journal: JournalReader, outbox: Outbox,
 
 
 def _contradictions(settings: Settings, journal: JournalReader, outbox: Outbox) -> Iterator[NewNotice]:
-    """Yield a notice for each batch with messages that a person must check, once for each message."""
+    """Yield a notice for each batch with messages that a person must check. Each message is reported once."""
     if not (recipients := recipients_of(settings, Occasion.CONTRADICTED)):
         return
     messages, times = journal.messages(), defaultdict[str, list[str]](list)
@@ -240,7 +240,7 @@ def _contradictions(settings: Settings, journal: JournalReader, outbox: Outbox) 
 
 
 def _deaths(settings: Settings, now: datetime) -> Iterator[NewNotice]:
-    """Yield a notice for each worker that died recently, even if its rows are in doubt by now."""
+    """Yield a notice for each worker that died recently, even if its rows are already in doubt."""
     recipients, database = recipients_of(settings, Occasion.WORKER_DIED), database_of(settings)
     if not recipients or database is None:
         return
@@ -256,7 +256,7 @@ def _deaths(settings: Settings, now: datetime) -> Iterator[NewNotice]:
 
 
 def _doubts(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
-    """Yield a notice for each batch with rows in doubt for too long, once for each row."""
+    """Yield a notice for each batch with rows that are in doubt for too long. Each row is reported once."""
     recipients, hours = recipients_of(settings, Occasion.IN_DOUBT), settings.notices.in_doubt_h
     if not recipients:
         return
@@ -277,7 +277,7 @@ def _doubts(settings: Settings, journal: JournalReader, outbox: Outbox, now: dat
 
 
 def mail_trouble(channels: Channels) -> Trouble | None:
-    """Return why the mail server cannot be used, or None, within the time that a command gives it at its end."""
+    """Return why the mail server cannot be used, or None. It has as much time as at the end of a command."""
     if (server := channels.mail) is None:
         return None
     troubles: list[Trouble | None] = []
@@ -288,7 +288,7 @@ def mail_trouble(channels: Channels) -> Trouble | None:
 
 
 def listed_notices(settings: Settings) -> Sequence[KeptNotice]:
-    """Return the journal's newest notices, unsent ones first, without writing anything; none without a journal."""
+    """Return the journal's newest notices, unsent ones first, without writing to it; none without a journal."""
     with suppress(JournalMissing), place_of(settings).outbox(write=False) as outbox:
         return outbox.listed(limit=1_000)
     return ()

@@ -1,4 +1,4 @@
-"""Checks the mail server and the notices that wait. Nothing is sent."""
+"""Checks the mail server, and counts the notices that wait. No notice is sent."""
 
 from collections.abc import Iterator, Mapping
 
@@ -16,7 +16,7 @@ _NOTICES = mark("notices")
 
 
 def checks(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
-    """Sign in to the mail server, and count the notices in the outbox. Nothing is sent."""
+    """Sign in to the mail server, and count the notices in the outbox. No notice is sent."""
     if not has_notices(settings):
         return
     section = settings.notices

@@ -1,4 +1,4 @@
-"""Sends one e-mail at a time, over TLS alone: from the first byte, or after STARTTLS."""
+"""Sends one e-mail at a time, only over TLS: from the first byte, or after STARTTLS."""
 
 import smtplib
 import ssl
@@ -22,14 +22,14 @@ _FAILURES: tuple[tuple[type[Exception], TroubleKind], ...] = (
     (smtplib.SMTPResponseException, TroubleKind.REFUSED),
     (smtplib.SMTPException, TroubleKind.BROKEN),
     (OSError, TroubleKind.NOT_REACHED),
-    (ValueError, TroubleKind.BROKEN),  # of smtplib, for an answer that is none
+    (ValueError, TroubleKind.BROKEN),  # smtplib raises it for an answer that is not SMTP
 )
-"""The trouble that each exception means: the first line that fits counts."""
+"""The trouble that each exception means. The first matching line counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class MailServer:
-    """A mail server, and how it is spoken with. `has_tls`: from the first byte; else STARTTLS is asked for."""
+    """A mail server, and how it is used. `has_tls`: TLS from the first byte, otherwise STARTTLS is requested."""
 
     host: str
     port: int
@@ -38,14 +38,14 @@ class MailServer:
     user: str | None = None
     password: str = field(default="", repr=False)
     timeout_s: float = 10.0
-    """How long it may be silent."""
+    """How long the server may be silent."""
 
     def send(self, mail: EmailMessage) -> Trouble | None:
-        """Send a mail; return why the server did not take it, or None if it did."""
+        """Send a mail. Return why the server did not accept it, or None if it did."""
         return self._trouble_with(lambda client: client.send_message(mail))
 
     def probe(self) -> Trouble | None:
-        """Sign in, and send nothing; return why that failed, or None if it did not."""
+        """Sign in, and send nothing. Return why that failed, or None if it did not."""
         return self._trouble_with(smtplib.SMTP.noop)
 
     def _trouble_with(self, act: Callable[[smtplib.SMTP], object]) -> Trouble | None:
@@ -58,7 +58,7 @@ class MailServer:
 
     @contextmanager
     def _connected(self) -> Iterator[smtplib.SMTP]:
-        # Our own name is not looked up: that can take as long as a name server pleases.
+        # Our own name is not looked up, because that can take as long as a name server wants.
         name, timeout_s = "localhost", self.timeout_s
         client = (
             smtplib.SMTP_SSL(self.host, self.port, local_hostname=name, timeout=timeout_s, context=self.trust)
@@ -72,13 +72,13 @@ class MailServer:
             if self.user is not None:
                 self._sign_in(client, self.user)
             yield client
-            with suppress(smtplib.SMTPException, OSError):  # it has the mail by now
+            with suppress(smtplib.SMTPException, OSError):  # the server has accepted the mail by now
                 client.quit()
         finally:
             client.close()
 
     def _encrypt(self, client: smtplib.SMTP) -> None:
-        """Go on encrypted, or not at all: removing the offer of STARTTLS must not get anyone the mail."""
+        """Encrypt the connection, or raise an error: whoever removes the offer of STARTTLS must not get the mail."""
         try:
             code, _ = client.starttls(context=self.trust)
         except smtplib.SMTPNotSupportedError:
@@ -96,7 +96,7 @@ class MailServer:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A file that goes with a mail."""
+    """A file that is attached to a mail."""
 
     name: str
     content: bytes = field(repr=False)
@@ -112,12 +112,13 @@ def mail_of(
     html: str,
     attachment: Attachment | None = None,
 ) -> EmailMessage:
-    """Return the mail of a notice. Its Message-ID is made of the notice's id, so every try has the same."""
+    """Return the mail of a notice. Its Message-ID contains the notice's id, so it is the same in every try."""
     mail = EmailMessage(policy=SMTP)
     name, address = sender
     mail["From"] = Address(name, addr_spec=address)
     mail["To"] = Address(addr_spec=recipient)
-    # The library decodes what looks like an encoded word: a sheet's name could hide line ends and directions in one.
+    # The library decodes a text that looks like an encoded word, in which a sheet's name could hide line ends and
+    # directions.
     mail["Subject"] = " ".join(subject.split()).replace("=?", "= ?")
     mail["Date"] = at
     mail["Message-ID"] = f"<{notice}@{address.rpartition('@')[2]}>"
@@ -136,7 +137,7 @@ def mail_of(
 
 def _trouble(error: Exception) -> Trouble:
     if isinstance(error, smtplib.SMTPServerDisconnected) and isinstance(error.__context__, TimeoutError):
-        return Trouble(TroubleKind.NO_ANSWER)  # smtplib makes one of the other
+        return Trouble(TroubleKind.NO_ANSWER)  # smtplib turned a timeout into this error
     kind = next(kind for sort, kind in _FAILURES if isinstance(error, sort))
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         return Trouble(kind, max((code for code, _ in error.recipients.values()), default=0))

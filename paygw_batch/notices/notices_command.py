@@ -1,4 +1,4 @@
-"""`paygw-batch notices`: the notices that people got, and those waiting to be sent."""
+"""The command `paygw-batch notices`, which lists the notices in the journal and sends those that are due."""
 
 import os
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Posts notices to a webhook, signed according to Standard Webhooks (https://www.standardwebhooks.com)."""
+"""Posts notices to a webhook, signed by the rules of Standard Webhooks (https://www.standardwebhooks.com)."""
 
 import base64
 import binascii
@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 from paygw_batch.language import say
 from paygw_batch.notices.words import Trouble, TroubleKind
 
-SECRET_PREFIX = "whsec_"  # noqa: S105 (how one begins)
+SECRET_PREFIX = "whsec_"  # noqa: S105 (the beginning of a secret)
 _TAKEN = range(200, 300)
 _MIN_SECRET_BYTES, _MAX_SECRET_BYTES = 24, 64
 
 
 def secret_bytes(text: str) -> bytes:
-    """Return the key in a secret (`whsec_` and base64). Raises `ValueError`, which does not quote it."""
+    """Return the key in a secret (`whsec_` and base64). Raises `ValueError`, which does not quote the secret."""
     try:
         key = base64.b64decode(text.strip().removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):
@@ -36,7 +36,7 @@ def secret_bytes(text: str) -> bytes:
 
 
 def signature_of(key: bytes, notice: str, at_s: int, body: bytes) -> str:
-    """Return the value of `webhook-signature`: version 1, HMAC-SHA256 over id, time and body."""
+    """Return the value of the header `webhook-signature`: version 1, HMAC-SHA256 over id, time and body."""
     digest = hmac.digest(key, f"{notice}.{at_s}.".encode() + body, hashlib.sha256)
     return f"v1,{base64.b64encode(digest).decode()}"
 
@@ -49,10 +49,10 @@ class Webhook:
     trust: ssl.SSLContext = field(repr=False)
     key: bytes | None = field(default=None, repr=False)
     timeout_s: float = 10.0
-    """How long it may be silent."""
+    """How long the receiver may be silent."""
 
     def post(self, notice: str, body: bytes, at_s: int) -> Trouble | None:
-        """Post a notice; return why the receiver did not take it, or None if it did (2xx). Its answer is not read."""
+        """Post a notice. Return why the receiver did not accept it, or None if it did (2xx). Its answer is not read."""
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "paygw-batch",

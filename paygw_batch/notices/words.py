@@ -1,4 +1,4 @@
-"""Words a notice: the subject, text and page of an e-mail, and the body of a webhook."""
+"""Words a notice for people: the subject, text and page of an e-mail, and the body of a webhook."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from paygw_batch.show.page import our_templates
 
 
 class TroubleKind(StrEnum):
-    """The reasons."""
+    """The reasons why a notice was not sent."""
 
     NOT_REACHED = "not_reached"
     NO_ANSWER = "no_answer"
@@ -30,19 +30,19 @@ class TroubleKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A reason, with the code of the server's answer (0: it gave none)."""
+    """The reason why a notice was not sent, and the code of the server's answer (0 if there was none)."""
 
     kind: TroubleKind
     answer: int = 0
 
     @property
     def code(self) -> str:
-        """The text that the outbox keeps: `refused 550`. A server's own words never enter the journal."""
+        """The text that the outbox keeps, such as `refused 550`. A server's own words never enter the journal."""
         return f"{self.kind} {self.answer}" if self.answer else self.kind.value
 
     @classmethod
     def of_code(cls, code: str) -> Self:
-        """Return the trouble that a code names; `BROKEN` for an unknown one."""
+        """Return the trouble that a code names, or `BROKEN` for an unknown code."""
         kind, _, answer = code.partition(" ")
         is_known = kind in frozenset(TroubleKind)
         return cls(TroubleKind(kind) if is_known else TroubleKind.BROKEN, int(answer) if answer.isdecimal() else 0)
@@ -71,14 +71,14 @@ OCCASION_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class NoticeWords:
-    """A notice in words, as people read it on every channel. A line of `table` is a state, its rows and its sums."""
+    """A notice in words, as people read it on every channel. A line of `table` has a state, its rows and their sums."""
 
     title: str
     sentences: Sequence[str]
     table: Sequence[tuple[str, str, str]]
     link: str
     names_nobody: bool = True
-    """Whether it contains no payee's data."""
+    """Whether the notice contains no payee's data."""
 
 
 def trouble_words(code: str) -> str:
@@ -89,7 +89,7 @@ def trouble_words(code: str) -> str:
 
 
 def notice_words(notice: KeptNotice, content: Mapping[str, Any], *, has_file: bool = False) -> NoticeWords:
-    """Return a notice in the chosen language; `has_file`: the sheet with its errors marked is attached."""
+    """Return a notice in the chosen language. `has_file` says that the sheet with its errors marked is attached."""
     sentences = [*_sentences(notice.occasion, content)]
     if has_file:
         sentences.append(say("The rows with their mistakes are attached. They contain payees' data."))
@@ -107,7 +107,7 @@ def mail_text(words: NoticeWords) -> str:
 
 
 def mail_page(words: NoticeWords) -> str:
-    """Return the HTML of an e-mail; it loads nothing."""
+    """Return the HTML of an e-mail, which loads nothing."""
     return our_templates().get_template("notice.html").render(words=words)
 
 
