@@ -106,6 +106,14 @@ def decided_by(by: str, *, is_for_officers: bool = False) -> str:
     return name_in(by) if is_for_officers else by
 
 
+def agreed_by(by: str) -> tuple[str, str] | None:
+    """Return who prepared the order by which something was decided, and who approved it; None if one person did."""
+    if not _is_by_order(by):
+        return None
+    _, (_, _, maker, approvers) = code_of(by)
+    return maker, approvers
+
+
 def name_in(by: str) -> str:
     """Return the name of the person who decided, or who carried out an order; the login if there is no name."""
     person = str(code_of(by)[1][0]) if _is_by_order(by) else by

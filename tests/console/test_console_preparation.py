@@ -25,7 +25,7 @@ from tests.console.preparing import (
     without_approval,
 )
 from tests.support.patience import until
-from tests.support.people import APPROVER, AUDITOR, MAKER, House, Person, set_up
+from tests.support.people import APPROVER, AUDITOR, MAKER, House, Person, forms_of, set_up
 from tests.support.receivers import SECRET, webhook
 
 IN_ANOTHER_PROCESS = {
@@ -94,6 +94,14 @@ def test_the_story_of_a_sheet_with_defects(house: House, ada: Person, ben: Perso
     }
     assert re.search(r"<strong>Approved</strong><span>[^<]+&middot; <bdi>Ben Okello</bdi></span>", page), page
     assert house.program.json("verify")["exit_code"] == 0
+    (link,) = re.findall(r'<a href="([^"]+)">What was approved</a>', page)
+    for person, account in ((ben, "254712345001"), (house.person(AUDITOR), "...001")):
+        seen = person.get(link).text
+        assert code in seen, person.name
+        assert re.search(rf"Approved</dt><dd><bdi>{APPROVER}</bdi>, \d+ \w+ \d{{4}}", seen), person.name
+        assert "Amount was 1,250.00, is 1250.00" in seen or person.name == AUDITOR
+        assert account in seen, person.name
+        assert {action for action, _ in forms_of(seen)} <= {"/sign-out", "/language"}, person.name
     # What was started is not changed any more, and the same sheet again sends nothing.
     assert ada.post(f"{place}/mend", row="4", column="amount", text="1.00").status_code == 409
     again = uploaded(ada, sheet(2))

@@ -35,7 +35,7 @@ from tests.support.clocks import SetClock, clock_of
 from tests.support.clusters import ClusterProgram
 from tests.support.journal_rows import outcome_of
 from tests.support.patience import until
-from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, House, Person, set_up, trail_of
+from tests.support.people import APPROVER, AUDITOR, MAKER, ORIGIN, House, Person, forms_of, set_up, trail_of
 from tests.support.postgres_server import PostgresServer
 
 DAY = timedelta(hours=25)
@@ -201,6 +201,11 @@ def test_overview_asks_second_person_other_than_maker(house: House) -> None:
     assert state_of(ben, batch, 2) == "rejected"
     history = ben.get(f"/payouts/{batch}").text
     assert f"prepared by {MAKER}, approved by {APPROVER}" in history
+    (link,) = re.findall(r'<a href="([^"]+)">What was approved</a>', history)
+    seen = house.person(AUDITOR).get(link).text
+    assert "This was carried out." in seen
+    assert re.search(rf"Agreed</dt><dd><bdi>{APPROVER}</bdi>, \d+ \w+ \d{{4}}", seen)
+    assert {action for action, _ in forms_of(seen)} <= {"/sign-out", "/language"}
 
 
 def test_order_sent_back_loses_signature(house: House, ada: Person, ben: Person) -> None:

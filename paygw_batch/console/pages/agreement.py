@@ -74,12 +74,13 @@ class Stage(StrEnum):
 class AgreementProgress:
     """How far a document has come.
 
-    `problem` says why it is void, outdated or failed. `approvers` are the people whose approval counts now.
+    `problem` says why it is void, outdated or failed. `approvers` are the people whose approval counts now or, once the
+    document is carried out, counted then, each with the time of the approval.
     """
 
     stage: Stage
     problem: str = ""
-    approvers: Sequence[str] = ()
+    approvers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Agreement(ABC, Generic[Document]):
@@ -131,6 +132,10 @@ class Agreement(ABC, Generic[Document]):
     @abstractmethod
     def stage_by_itself(self, journal: JournalReader) -> Stage | None:
         """Return the stage, if it does not depend on signatures; otherwise None."""
+
+    @abstractmethod
+    def recorded_approvers(self, journal: JournalReader) -> Mapping[str, str]:
+        """Return who approved it, and when, as the journal recorded it when it was carried out."""
 
     @abstractmethod
     def changed(self, stage: Stage | None = None) -> PageOutdated:
@@ -216,9 +221,9 @@ class AgreementCard:
 
 def progress_of(journal: JournalReader, agreement: Agreement[Any]) -> AgreementProgress:
     document = agreement.document
-    approvers, void = ((), "") if document is None else _approvers(journal, agreement, document)
+    approvers, void = ({}, "") if document is None else _approvers(journal, agreement, document)
     if (stage := agreement.stage_by_itself(journal)) is not None:
-        return AgreementProgress(stage, "", approvers)
+        return AgreementProgress(stage, "", agreement.recorded_approvers(journal) if stage is Stage.DONE else approvers)
     if (outdated := agreement.outdated(journal)) is not None:
         return AgreementProgress(Stage.OUTDATED, outdated, approvers)
     if document is None:
@@ -236,13 +241,13 @@ def progress_of(journal: JournalReader, agreement: Agreement[Any]) -> AgreementP
 
 def _approvers(
     journal: JournalReader, agreement: Agreement[Any], document: SignedDocument
-) -> tuple[Sequence[str], str]:
-    """Return a document's valid approvers, and why its signature is no longer valid; empty if it is."""
+) -> tuple[Mapping[str, str], str]:
+    """Return a document's valid approvers with the times, and why its signature is no longer valid; empty if it is."""
     try:
         signatures = signatures_of(document, required_policy(agreement.visit.console.settings), utc_now())
     except ApprovalError as error:
-        return (), error.message if agreement.needed else ""
-    approvers = [person.name for person in signatures.valid]
+        return {}, error.message if agreement.needed else ""
+    approvers = {person.name: approval.approved_at for person, approval in signatures.valid.items()}
     try:
         require_not_withdrawn(document, journal.withdrawals())
     except DocumentWithdrawn as error:
@@ -308,6 +313,15 @@ def listed(
     return ListedAgreement(path, agreement.folder.number, name, agreement.what, agreement.maker, at, then, needs, rows)
 
 
+SIGNED_AS = "?as=signed"
+"""The end of a page's address that shows what was signed, even after it was carried out."""
+
+
+def is_left(visit: Visit, progress: AgreementProgress) -> bool:
+    """Whether a page gives way to the payout's: its document was carried out, and nobody asked for what was signed."""
+    return progress.stage is Stage.DONE and visit.query("as") != "signed"
+
+
 def shown_document(agreement: Agreement[Document], stage: Stage) -> Document | None:
     """Return the document as its page shows it; an unsigned one as the person at the page would sign it."""
     document = agreement.document or agreement.draft()
@@ -327,7 +341,7 @@ def agreement_card(agreement: Agreement[Any], document: SignedDocument, progress
         document=document,
         digest=document.digest(),
         can_approve=can_approve,
-        can_start=visit.may(agreement.starting_act),
+        can_start=progress.stage is not Stage.DONE and visit.may(agreement.starting_act),
         passkey=_passkey_form(visit, document, is_maker=asks_maker) if asks_maker or asks_approver else None,
         run=run_shown(agreement.run),
         running_since="" if running is None else running.since,

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import ClassVar, Self
@@ -19,6 +20,7 @@ from paygw_batch.approval.policy import person
 from paygw_batch.approval.signed_document import read_document, write_document
 from paygw_batch.clock import timestamp
 from paygw_batch.console.pages.agreement import (
+    SIGNED_AS,
     Agreement,
     ListedAgreement,
     Stage,
@@ -31,6 +33,7 @@ from paygw_batch.console.sheet_process import limit_this_process
 from paygw_batch.console.start_run import StartedRun, start_run
 from paygw_batch.console.visits import Console, PageOutdated, Visit
 from paygw_batch.core.lifecycle import Resolution
+from paygw_batch.core.shown_states import agreed_by
 from paygw_batch.errors import ApprovalError, JournalHeld, PaygwError, SheetError
 from paygw_batch.files import write_whole
 from paygw_batch.journal import JournalReader, make_directory
@@ -318,6 +321,13 @@ class OrderAgreement(Agreement[RowOrder]):
             return Stage.DONE
         return Stage.SENT_BACK if self.sent_back else None
 
+    def recorded_approvers(self, journal: JournalReader) -> Mapping[str, str]:
+        record, digest = journal.batch(self.batch), self.shown.digest()
+        history = [] if record is None else journal.history(record.number)
+        agreed = next((agreed_by(entry.by) for entry in history if entry.order == digest), None)
+        latest = max((approval.approved_at for approval in self.shown.approvals), default="")
+        return {} if agreed is None else {agreed[1]: latest}
+
     def outdated(self, journal: JournalReader) -> str | None:
         return order_problem(self.visit.console.settings, journal, self.shown) or None
 
@@ -409,6 +419,20 @@ def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
                 if folder.path.exists():  # otherwise it was carried out or taken back meanwhile
                     raise
     return shown
+
+
+def signed_order_pages(visit: Visit, batch: str) -> Mapping[str, str]:
+    """Return the addresses of the signed orders carried out for a payout from these pages, by digest."""
+    done = OrderFolder.newest_first(orders_directory(visit) / _DONE, lambda folder: folder.drafted.at)
+    orders = ((folder.number, *_done_order(folder.path)) for folder in done)
+    return {digest: f"/orders/{number}{SIGNED_AS}" for number, of_batch, digest in orders if of_batch == batch}
+
+
+@lru_cache(maxsize=10_000)
+def _done_order(path: Path) -> tuple[str, str]:
+    """Return the batch and the digest of a carried-out order, which never changes."""
+    order = OrderFolder(path).document
+    return order.batch, order.digest()
 
 
 def what_is_asked(order: RowOrder) -> str:

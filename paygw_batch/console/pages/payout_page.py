@@ -9,7 +9,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from paygw_batch.console.pages.orders import open_orders
+from paygw_batch.console.pages.orders import open_orders, signed_order_pages
+from paygw_batch.console.pages.plan_page import signed_plan_page
 from paygw_batch.console.rendering import STATES_SHOWN, day_in_zone, pages_after, state_word, when
 from paygw_batch.console.start_run import pause_run, run_shown, start_run, started_run
 from paygw_batch.console.visits import (
@@ -52,7 +53,7 @@ MAX_DEEDS = 50
 class Happened:
     """An event in the history of a payout or a row, in the words of the pages; `by` is empty if nobody did it.
 
-    `reply` is the gateway's raw answer.
+    `reply` is the gateway's raw answer, `page` the address of the signed order that asked for it.
     """
 
     at: str
@@ -62,6 +63,7 @@ class Happened:
     row: int | None = None
     attempt: int | None = None
     reply: str = ""
+    page: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +88,15 @@ class ShownRun:
 
 def payout(visit: Visit) -> Response:
     with payout_at(visit) as (journal, record):
-        followed = _followed(visit, journal, record, is_poll=False)
+        followed, entries = (
+            _followed(visit, journal, record, is_poll=False),
+            journal.history(record.number)[-MAX_DEEDS:],
+        )
         live = _live(visit, journal, followed)
-        history = [_deed(entry) for entry in journal.history(record.number)[-MAX_DEEDS:]]
-    return visit.page("payout.html", **live, history=history, orders=open_orders(visit, record.batch))
+        plan_page = signed_plan_page(visit, journal, record.batch)
+    orders, pages = open_orders(visit, record.batch), signed_order_pages(visit, record.batch)
+    history = [_deed(entry, pages.get(entry.order, "")) for entry in entries]
+    return visit.page("payout.html", **live, history=history, orders=orders, plan_page=plan_page)
 
 
 def progress(visit: Visit) -> Response:
@@ -272,7 +279,7 @@ def _bar(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
             start += width
 
 
-def _deed(entry: HistoryEntry) -> Happened:
+def _deed(entry: HistoryEntry, page: str = "") -> Happened:
     """Return a person's action in the words of the pages, without the record's login, plan and batch."""
     deed, at, by = deed_words(entry.kind), entry.at, name_in(entry.by)
     words = recorded(entry.said, is_for_officers=True)
@@ -281,7 +288,7 @@ def _deed(entry: HistoryEntry) -> Happened:
             deed, at, by, words = say(_SIGNED[code]), signed_at, name, ""
         case _:
             pass
-    return Happened(at, deed, words, by, entry.row, entry.attempt)
+    return Happened(at, deed, words, by, entry.row, entry.attempt, page=page)
 
 
 def _deed_told(entry: HistoryEntry) -> tuple[str, str, str, str]:

@@ -25,9 +25,11 @@ from paygw_batch.approval.plan_document import (
 from paygw_batch.approval.policy import required_policy
 from paygw_batch.console.check_payout import kind_meaning
 from paygw_batch.console.pages.agreement import (
+    SIGNED_AS,
     Agreement,
     Stage,
     agreement_card,
+    is_left,
     progress_of,
     shown_document,
 )
@@ -39,7 +41,7 @@ from paygw_batch.console.pages.preparing import (
     folder,
     reading_page,
 )
-from paygw_batch.console.payout_folder import CheckedSheet, PayoutFolder
+from paygw_batch.console.payout_folder import CheckedSheet, PayoutFolder, all_folders
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import day, page_links, when
 from paygw_batch.console.start_run import StartedRun, start_run
@@ -51,6 +53,7 @@ from paygw_batch.console.visits import (
 )
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.money import with_separators
+from paygw_batch.core.shown_states import code_of
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import mark, say
 from paygw_batch.opening.open_journal import journal_for_planning
@@ -136,6 +139,10 @@ class PlanAgreement(Agreement[PlanDocument]):
         policy, document = required_policy(self.visit.console.settings), self.document or self.draft()
         return policy.needed if document is not None and needs_approval(document.content, policy) else 0
 
+    def has_opened(self, journal: JournalReader) -> bool:
+        """Whether this very plan opened its payout, and not another one of the same sheet."""
+        return self.document is not None and bool(journal.batches(plan_sha256=self.document.digest()))
+
     def stage_by_itself(self, journal: JournalReader) -> Stage | None:
         """Return whether a payout has started, or has nothing to sign yet, as a stage."""
         if self.document is not None and any(record.batch == self.batch for record in journal.batches()):
@@ -144,6 +151,16 @@ class PlanAgreement(Agreement[PlanDocument]):
             return Stage.DRAFTING
         is_starting = self.document is not None and (run := self.run) is not None and run.is_alive
         return Stage.STARTING if is_starting else None
+
+    def recorded_approvers(self, journal: JournalReader) -> Mapping[str, str]:
+        record, found = journal.batch(self.batch), dict[str, str]()
+        for entry in [] if record is None else journal.history(record.number):
+            match code_of(entry.said):
+                case "approved", [name, at, _]:
+                    found[name] = at
+                case _:
+                    pass
+        return found
 
     def changed(self, stage: Stage | None = None) -> PageOutdated:
         if stage in {Stage.STARTING, Stage.DONE}:
@@ -186,6 +203,13 @@ class PlanAgreement(Agreement[PlanDocument]):
         return start_run(console.runs, self.batch, command, by=by, environ=self.visit.environ)
 
 
+def signed_plan_page(visit: Visit, journal: JournalReader, batch: str) -> str:
+    """Return the address of the signed plan that opened a payout; empty if these pages do not have it."""
+    folders = (folder for folder in all_folders(visit.console.directory) if folder.named_by_batch[0] == batch)
+    found = (PlanAgreement(visit, folder) for folder in folders)
+    return next((f"{plan.page}{SIGNED_AS}" for plan in found if plan.has_opened(journal)), "")
+
+
 @dataclass(frozen=True, slots=True)
 class ShownDifference:
     """A difference as the page shows it; a changed account as the old and the new one, in pieces."""
@@ -216,7 +240,8 @@ def payout_plan(visit: Visit) -> Response:
     with journal_for_planning(visit.console.settings) as journal:
         progress = progress_of(journal, agreement)
         document = shown_document(agreement, progress.stage)
-    if progress.stage is Stage.DONE:
+        is_over = is_left(visit, progress) or (progress.stage is Stage.DONE and not agreement.has_opened(journal))
+    if is_over:
         return visit.go_to(f"/payouts/{agreement.batch}")
     if agreement.checked is None or document is None or progress.stage is Stage.DRAFTING:
         return visit.go_to(agreement.path)

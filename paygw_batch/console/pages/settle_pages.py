@@ -16,6 +16,7 @@ from paygw_batch.clock import utc_now
 from paygw_batch.console.pages.agreement import (
     Stage,
     agreement_card,
+    is_left,
     progress_of,
     shown_document,
     signing_key,
@@ -238,7 +239,7 @@ def show_order(visit: Visit) -> Response:
     agreement, settings, after = OrderAgreement.required(visit), visit.console.settings, visit.query_number("after")
     with journal_for_planning(settings) as journal:
         progress = progress_of(journal, agreement)
-        if progress.stage is Stage.DONE:
+        if is_left(visit, progress):
             return visit.go_to(f"/payouts/{agreement.batch}")
         document = shown_document(agreement, progress.stage) or agreement.shown
         record = payout_record(journal, agreement.batch)
@@ -251,7 +252,7 @@ def show_order(visit: Visit) -> Response:
         order=document,
         record=record,
         # The payout's unsent rows, which the same run sends.
-        ready=ready,
+        ready=0 if progress.stage is Stage.DONE else ready,
         rows=shown,
         pages=pages_after(after, later[ROWS_A_PAGE - 1].row if len(later) > ROWS_A_PAGE else 0),
         act_name=choice_name,
