@@ -49,10 +49,15 @@ def check_kept_orders(journal: JournalReader) -> int:
     return count
 
 
+def kept_orders(journal: JournalReader, batch: str) -> Sequence[_Kept]:
+    """Return the signed orders that were carried out for a batch (empty: to forget people), oldest first."""
+    return [_order_of(text, batch) for text in journal.signed_orders(batch)]
+
+
 def is_kept(journal: JournalReader, order: Order) -> bool:
     """Return whether the journal keeps an order, with any approvals. If so, the order was carried out."""
     digest = order.digest()
-    return any(_order_of(text, order.batch).digest() == digest for text in journal.signed_orders(order.batch))
+    return any(other.digest() == digest for other in kept_orders(journal, order.batch))
 
 
 def _order_of(text: str, batch: str) -> _Kept:

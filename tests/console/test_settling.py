@@ -201,6 +201,7 @@ def test_overview_asks_second_person_other_than_maker(house: House) -> None:
     assert state_of(ben, batch, 2) == "rejected"
     history = ben.get(f"/payouts/{batch}").text
     assert f"prepared by {MAKER}, approved by {APPROVER}" in history
+    assert f"asked for by {MAKER}, approved by {APPROVER}: Ticket 7 &lt;b&gt;" in history
     (link,) = re.findall(r'<a href="([^"]+)">What was approved</a>', history)
     seen = house.person(AUDITOR).get(link).text
     assert "This was carried out." in seen
@@ -320,7 +321,7 @@ def chosen(person: Person, batch: str, *boxes: str, evidence: str = TICKET) -> S
     return str(answer.status_code), answer.headers.get("location", answer.text)
 
 
-def test_rejected_rows_are_listed_by_reason_and_chosen(house: House, ada: Person) -> None:
+def test_rejected_rows_are_listed_by_reason_and_chosen(house: House, ada: Person, ben: Person) -> None:
     batch = paid(house, "9001.00", "9001.50", "9002.00", "100.00", "9006.00")
     page = ada.get(f"/payouts/{batch}/retry").text
     closed, reached = (page.index(text) for text in ("The account is closed.", "The limit of the day is reached."))
@@ -343,6 +344,14 @@ def test_rejected_rows_are_listed_by_reason_and_chosen(house: House, ada: Person
     assert "Try 3 rejected rows again" in page
     assert "27\u202f004.50" in page
     assert "Some of these rows are in an open order." in ada.get(f"/payouts/{batch}/retry").text
+    assert [act(ada, order, "sign"), act(ben, order, "agree"), act(ben, order, "carry-out")] == [303] * 3
+    run = started_run(house.console.runs, batch)
+    assert run is not None
+    until(lambda: not run.is_alive, "the run does not end")
+    page = ada.get(f"/payouts/{batch}").text
+    ((rows, said),) = re.findall(r"<strong>To be tried again</strong> \((.*?)\)<span>(.*?)</span>", page)
+    assert rows == "3 rows"
+    assert f"asked for by {MAKER}, approved by {APPROVER}: Ticket 7 &lt;b&gt;" in said
 
 
 def test_rejected_rows_are_paged_and_absence_is_told(house: House, ada: Person) -> None:

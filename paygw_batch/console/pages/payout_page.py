@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,14 @@ from paygw_batch.console.visits import (
     required_ending,
 )
 from paygw_batch.core.lifecycle import State
-from paygw_batch.core.shown_states import INVALID, code_of, deed_words, name_in, recorded
+from paygw_batch.core.shown_states import INVALID, agreed_by, code_of, deed_words, name_in, recorded
 from paygw_batch.errors import UsageError
 from paygw_batch.files import write_whole
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, make_directory
 from paygw_batch.language import language, mark, mark_all, say, say_count
 from paygw_batch.opening.given_sheet import minor_units_of
+from paygw_batch.settle.kept_documents import kept_orders
+from paygw_batch.settle.row_order import RowOrder
 from paygw_batch.settle.settle_rows import SettleChoice, settle_choices
 from paygw_batch.show.batch_status import (
     FollowedBatch,
@@ -53,7 +55,8 @@ MAX_DEEDS = 50
 class Happened:
     """An event in the history of a payout or a row, in the words of the pages; `by` is empty if nobody did it.
 
-    `reply` is the gateway's raw answer, `page` the address of the signed order that asked for it.
+    `reply` is the gateway's raw answer, `order` the digest of the signed order that asked for it, `page` the address of
+    that. `rows` counts those that an order did the same to; of several, `row` is None.
     """
 
     at: str
@@ -63,7 +66,9 @@ class Happened:
     row: int | None = None
     attempt: int | None = None
     reply: str = ""
+    order: str = ""
     page: str = ""
+    rows: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +93,11 @@ class ShownRun:
 
 def payout(visit: Visit) -> Response:
     with payout_at(visit) as (journal, record):
-        followed, entries = (
-            _followed(visit, journal, record, is_poll=False),
-            journal.history(record.number)[-MAX_DEEDS:],
-        )
-        live = _live(visit, journal, followed)
+        followed = _followed(visit, journal, record, is_poll=False)
+        live, deeds = _live(visit, journal, followed), _deeds(journal, record)
         plan_page = signed_plan_page(visit, journal, record.batch)
     orders, pages = open_orders(visit, record.batch), signed_order_pages(visit, record.batch)
-    history = [_deed(entry, pages.get(entry.order, "")) for entry in entries]
+    history = [replace(deed, page=pages.get(deed.order, "")) for deed in deeds[-MAX_DEEDS:]]
     return visit.page("payout.html", **live, history=history, orders=orders, plan_page=plan_page)
 
 
@@ -279,16 +281,36 @@ def _bar(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
             start += width
 
 
-def _deed(entry: HistoryEntry, page: str = "") -> Happened:
+def _deeds(journal: JournalReader, record: BatchRecord) -> Sequence[Happened]:
+    """Return the actions of people on a payout, oldest first; what an order did to several rows is one of them."""
+    reasons = dict[tuple[str, int | None], str]()
+    for order in kept_orders(journal, record.batch):
+        digest, rows = order.digest(), order.content.rows if isinstance(order, RowOrder) else []
+        reasons |= {(digest, row.row): row.said for row in rows}
+    alike: dict[Any, list[Happened]] = {}
+    for number, entry in enumerate(journal.history(record.number)):
+        deed = _deed(entry, reasons.get((entry.order, entry.row)))
+        alike.setdefault((entry.order, deed.what, deed.said) if entry.order else number, []).append(deed)
+    return [
+        first if not others else replace(first, row=None, rows=1 + len(others)) for first, *others in alike.values()
+    ]
+
+
+def _deed(entry: HistoryEntry, reason: str | None = None) -> Happened:
     """Return a person's action in the words of the pages, without the record's login, plan and batch."""
     deed, at, by = deed_words(entry.kind), entry.at, name_in(entry.by)
-    words = recorded(entry.said, is_for_officers=True)
+    words = reason or recorded(entry.said, is_for_officers=True)
+    if (agreed := agreed_by(entry.by)) is not None:
+        asked, approved = agreed
+        words = say(
+            "asked for by {asked}, approved by {approved}: {words}", asked=asked, approved=approved, words=words
+        )
     match code_of(entry.said):
         case "prepared" | "approved" as code, [name, signed_at, *_]:
             deed, at, by, words = say(_SIGNED[code]), signed_at, name, ""
         case _:
             pass
-    return Happened(at, deed, words, by, entry.row, entry.attempt, page=page)
+    return Happened(at, deed, words, by, entry.row, entry.attempt, order=entry.order)
 
 
 def _deed_told(entry: HistoryEntry) -> tuple[str, str, str, str]:
