@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -42,9 +42,18 @@ class StartedRun:
 
 
 def start_run(
-    directory: Path, batch: str, command: Sequence[str], *, by: str, environ: Mapping[str, str]
+    directory: Path,
+    batch: str,
+    command: Sequence[str],
+    *,
+    by: str,
+    environ: Mapping[str, str],
+    ended: Callable[[int], None] = lambda _exit_code: None,
 ) -> StartedRun:
-    """Start a command for a batch in a new session; if one is already alive, return that one."""
+    """Start a command for a batch in a new session; if one is already alive, return that one.
+
+    `ended` is called with the exit code, if this process lives so long.
+    """
     with _lock:
         # A second click finds the run of the first. Otherwise a second process would wait for the journal, and send the
         # rows that are left after somebody has paused the first one.
@@ -68,7 +77,7 @@ def start_run(
         started = StartedRun(batch, process.pid, _ticks(process.pid) or "", by, timestamp(utc_now()))
         write_whole(directory / f"{batch}.json", json.dumps(asdict(started)).encode())
         # Somebody has to collect its exit status: until then the system keeps its number.
-        threading.Thread(target=process.wait, daemon=True).start()
+        threading.Thread(target=lambda: ended(process.wait()), daemon=True).start()
         return started
 
 

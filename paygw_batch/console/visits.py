@@ -53,6 +53,8 @@ _MAX_ROW_DIGITS = 10
 """No row number is longer."""
 _SECRETS = frozenset({"token"})
 _AT_ONCE = 1024 * 1024
+NOTED_BEFORE = "noted before: "
+"""The beginning of the reason in the audit trail for an act that an entry before has as done."""
 
 
 def row_number(text: str) -> int | None:
@@ -177,6 +179,8 @@ class Visit:
     """A detached signature of the upload, in its own field."""
     form_page: str = "/"
     """The page with the form, if this answers one."""
+    was_noted: bool = False
+    """Whether the audit trail has the act by now, which is noted before it is done."""
     refusal: Refusal | None = None
     """Why the form was refused: its page is shown again, with the answers filled in."""
 
@@ -330,6 +334,7 @@ class WebRoute:
                     visit = await _with_form(visit, is_signed_in=self.act is not None)
                 if refused is None and self.is_noted:
                     await run_in_threadpool(visit.note, self.audit_action, visit.thing, AuditResult.DONE)
+                    visit = replace(visit, was_noted=True)
                 return await run_in_threadpool(self.handler, visit) if refused is None else refused
             except PaygwError as error:
                 return await run_in_threadpool(self._answer_refused, visit, error, page_with_form)
@@ -387,7 +392,8 @@ class WebRoute:
         return answer if answer.status_code == _REFUSED else error_page(visit, error)
 
     def _note_refusal(self, visit: Visit, error: Exception) -> None:
-        visit.note(self.audit_action, visit.thing, AuditResult.REFUSED, said=type(error).__name__)
+        said = f"{NOTED_BEFORE if visit.was_noted else ''}{type(error).__name__}"
+        visit.note(self.audit_action, visit.thing, AuditResult.REFUSED, said=said)
 
     def _refused(self, visit: Visit) -> Response | None:
         """Return the refusal of a request before its body is read, or None."""

@@ -8,9 +8,9 @@ import pytest
 from paygw_batch.console.console_app import console_app
 from paygw_batch.console.pages.people_page import HEALTH
 from paygw_batch.console.start_run import started_run
-from tests.console.preparing import EIGHT_DEFECTS, sheet, uploaded
+from tests.console.preparing import EIGHT_DEFECTS, digest, sheet, signed, uploaded
 from tests.support.patience import until
-from tests.support.people import ADMINISTRATOR, AUDITOR, ORIGIN, House, Person
+from tests.support.people import ADMINISTRATOR, APPROVER, AUDITOR, ORIGIN, House, Person
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 
@@ -30,7 +30,7 @@ def test_trail_names_sheet_row_and_column_without_hash(house: House, ada: Person
     page = house.person(AUDITOR).get("/people").text
     assert trail_shown(page)[1:6] == [
         ("correct cell", "november.csv, row 9", "refused: not found"),
-        ("correct cell", "november.csv, row 9", "done"),  # each act is noted before it is done
+        ("correct cell", "november.csv, row 9", "refused: not found"),  # each act is noted before it is done
         ("leave out", "november.csv, row 5", "done"),
         ("correct cell", "november.csv, row 4, Amount", "done"),
         ("upload", "november.csv", "done"),
@@ -38,6 +38,24 @@ def test_trail_names_sheet_row_and_column_without_hash(house: House, ada: Person
     assert place.rpartition("/")[2] not in page
     ada.post(f"{place}/remove")
     assert trail_shown(ada.get("/people").text)[2][1] == "a sheet that was removed, row 9"
+
+
+def test_trail_shows_refused_start_as_refused(house: House, ada: Person, ben: Person) -> None:
+    place = uploaded(ada, sheet(2), "november.csv")
+    signed(ada, place)
+    ben.post(f"{place}/approve", digest=digest(ben, place))
+    house.console = replace(house.console, program=("/bin/sh", "-c", "exit 8", "paygw-batch"))
+    house.app = console_app(house.console)
+    ben = house.person(APPROVER)
+    assert ben.post(f"{place}/start", digest=digest(ben, place)).status_code == 303
+    refused = "refused: what was signed does not count, or is no longer true"
+    until(lambda: trail_shown(ben.get("/people").text)[:2] == [("start", "november.csv", refused)] * 2)
+    ben.ask("POST", "/orders/0123456789abcdef/agree", data={"csrf": ben.token()}, headers={"origin": ORIGIN})
+    assert trail_shown(ben.get("/people").text)[0] == (
+        "agree to order",
+        "an order that was removed",
+        "refused: the page was out of date",
+    )
 
 
 def test_the_last_backup_is_told(house: House, ada: Person) -> None:

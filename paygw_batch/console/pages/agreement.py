@@ -35,9 +35,9 @@ from paygw_batch.console.passkey_access import SignedInKey, signature_in
 from paygw_batch.console.payout_folder import NamedFolder
 from paygw_batch.console.permissions import Act, Member
 from paygw_batch.console.start_run import StartedRun, last_summary, pause_run, run_shown, started_run
-from paygw_batch.console.visits import Console, PageOutdated, Visit, made_once
-from paygw_batch.errors import ApprovalError, ConfigurationError, DocumentWithdrawn
-from paygw_batch.journal import JournalReader
+from paygw_batch.console.visits import NOTED_BEFORE, Console, PageOutdated, Visit, made_once
+from paygw_batch.errors import ApprovalError, ConfigurationError, DocumentWithdrawn, PaygwError
+from paygw_batch.journal import AuditResult, JournalReader
 from paygw_batch.language import say
 from paygw_batch.opening.open_journal import journal_for_planning
 from paygw_batch.settle.kept_documents import withdrawn_at_a_page, withdrawn_with
@@ -95,6 +95,8 @@ class Agreement(ABC, Generic[Document]):
     approve_path: ClassVar[str]
     """The last part of the addresses of two of its forms; the others have the same names for every kind."""
     start_path: ClassVar[str]
+    start_noted: ClassVar[str]
+    """The name of its start in the audit trail."""
     gone: ClassVar[str]
     """The sentences for a missing document, for one that only {name} may change, and for one for someone else."""
     only_maker: ClassVar[str]
@@ -148,6 +150,13 @@ class Agreement(ABC, Generic[Document]):
     @abstractmethod
     def start(self) -> StartedRun | None:
         """Have the document carried out, by a run or (None) at once."""
+
+    def note_end(self, exit_code: int) -> None:
+        """Record in the audit trail that the start was refused, if its run ended so."""
+        if exit_code in _REFUSED:
+            with suppress(PaygwError):
+                said = f"{NOTED_BEFORE}exit {exit_code}"
+                self.visit.note(self.start_noted, self.visit.thing, AuditResult.REFUSED, said=said)
 
     def outdated(self, journal: JournalReader) -> str | None:  # noqa: ARG002 (for kinds that can be)
         """Return why it can never be carried out; None if it can."""

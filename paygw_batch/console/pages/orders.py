@@ -271,7 +271,7 @@ class OrderAgreement(Agreement[RowOrder]):
     folder: OrderFolder
 
     own_act, approving_act, starting_act = Act.ORDER, Act.AGREE, Act.SETTLE
-    approve_path, start_path = "agree", "carry-out"
+    approve_path, start_path, start_noted = "agree", "carry-out", "carry order out"
     gone = mark("There is no such order. It may have been withdrawn.")
     only_maker = mark("Only {name}, who drafted this, can change it.")
     other_person = mark("You asked for this, so another person must agree.")
@@ -356,7 +356,7 @@ class OrderAgreement(Agreement[RowOrder]):
         if order is not None and order.is_release:
             command = [*console.program, "--json", "carry-out", str(self.folder.order_file)]
             command += ["--wait", "--force", "--out", str(runs / f"{self.batch}.reconciliation.csv"), "--by", by]
-            return start_run(runs, self.batch, command, by=by, environ=visit.environ)
+            return start_run(runs, self.batch, command, by=by, environ=visit.environ, ended=self.note_end)
         if order is not None:
             with run_journal(console.settings, "console", lambda _sentence: None) as journal:
                 folders = _statement_folders(visit, order)
@@ -369,12 +369,16 @@ def _statement_folders(visit: Visit, order: RowOrder) -> Sequence[Path]:
     """Return the folders of uploads that may be the statement cited by an order, to be read again."""
     if not order.claims_the_gateways_word:
         return []
-    uploads = statement_folders(visit.console.directory / "statements", order.content.batch)
+    uploads = statement_folders(statements_directory(visit), order.content.batch)
     return [folder.file.parent for folder in uploads]
 
 
 def orders_directory(visit: Visit) -> Path:
     return visit.console.directory / "orders"
+
+
+def statements_directory(visit: Visit) -> Path:
+    return visit.console.directory / "statements"
 
 
 def drafted_order(visit: Visit, draft: RowOrder) -> OrderFolder:

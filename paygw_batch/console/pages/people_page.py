@@ -1,18 +1,25 @@
 """People, keys, health, the audit trail, and the workers of all hosts: read-only."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from starlette.responses import Response
 
+from paygw_batch.console.pages.orders import (
+    StatementFolder,
+    order_folder_of,
+    orders_directory,
+    statements_directory,
+    what_is_asked,
+)
 from paygw_batch.console.payout_folder import PayoutFolder
 from paygw_batch.console.permissions import Member
 from paygw_batch.console.rendering import page_links
 from paygw_batch.console.start_run import last_summary, start_run, started_run
-from paygw_batch.console.visits import PageNotFound, Visit, called_in, parts_of
+from paygw_batch.console.visits import NOTED_BEFORE, PageNotFound, Visit, called_in, parts_of
 from paygw_batch.errors import PaygwError
 from paygw_batch.journal import (
     NO_ENTRY,
@@ -84,6 +91,8 @@ def _job_words(name: str, settings: Settings) -> str:
 
 
 ENTRIES_A_PAGE = 50
+LATER = 50
+"""The number of newer entries in which a refusal is looked for."""
 _CHECKS: Mapping[str, str] = {
     "doctor": mark("Configuration, key, clock, journal and connection"),
     "verify": mark("The whole journal, replayed"),
@@ -100,9 +109,15 @@ _WHY: Mapping[str, str] = {
     "FieldRefused": mark("something could not be used as typed"),
     "UsageError": mark("something could not be used as typed"),
     "SheetError": mark("the sheet could not be used that way"),
+    "ApprovalError": mark("what was signed does not count, or is no longer true"),
+    "DocumentWithdrawn": mark("it was withdrawn"),
+    "JournalHeld": mark("a payout was running"),
+    "exit 3": mark("the sheet could not be used that way"),
+    "exit 7": mark("the journal could not be used"),
+    "exit 8": mark("what was signed does not count, or is no longer true"),
     "BodyRefused": mark("the file was too large or took too long"),
 }
-"""The kinds of refusals in the audit trail, in words."""
+"""The kinds of refusals in the audit trail, and exit codes of runs, in words."""
 _OTHER_REASON = mark("it could not be done")
 
 
@@ -129,14 +144,14 @@ def people_and_health(visit: Visit) -> Response:
     for key, owner in console.access.keys.items():
         keys[owner].append(key.fingerprint)
     before = visit.query_number("before") or NO_ENTRY
-    head, acts, trouble = None, list[tuple[AuditEntry, str, str]](), ""
+    head, acts, trouble = None, list[tuple[AuditEntry, str, str, str]](), ""
     try:
         with journal_to_read(settings) as journal:
             head, about = journal.head(), _about(visit, journal)
-            acts = [
-                (entry, about(entry.thing), _why_refused(entry))
-                for entry in journal.acts(before=before, limit=ENTRIES_A_PAGE)
-            ]
+            # An entry is refused by a later one, which may be on the page before.
+            entries = journal.acts(before=min(before + LATER, NO_ENTRY), limit=ENTRIES_A_PAGE + LATER)
+            told = [entry for entry in _told(entries) if entry[0].number < before][:ENTRIES_A_PAGE]
+            acts = [(entry, about(entry.thing), result, why) for entry, result, why in told]
     except PaygwError as error:
         trouble = error.message
     is_file = database_of(settings) is None
@@ -188,8 +203,18 @@ def _own_check(visit: Visit, name: str) -> OwnCheck:
     return OwnCheck(name, about, False, run.at, run.by, summary.get("exit_code") == 0, message, findings)
 
 
-def _why_refused(entry: AuditEntry) -> str:
-    return say(_WHY.get(entry.said, _OTHER_REASON)) if entry.result == AuditResult.REFUSED else ""
+def _told(newest_first: Iterable[AuditEntry]) -> Iterator[tuple[AuditEntry, str, str]]:
+    """Yield entries with their result, and why it was refused; an act that was refused after its entry is not done."""
+    refused = dict[tuple[str, ...], str]()
+    for entry in newest_first:
+        act = (entry.who, entry.act, entry.thing)
+        if entry.result != AuditResult.REFUSED:
+            why = refused.pop(act, "")
+        else:
+            why = say(_WHY.get(entry.said.removeprefix(NOTED_BEFORE), _OTHER_REASON))
+            if entry.said.startswith(NOTED_BEFORE):
+                refused[act] = why
+        yield entry, AuditResult.REFUSED if why else entry.result, why
 
 
 def _about(visit: Visit, journal: JournalReader) -> Callable[[str], str]:
@@ -204,6 +229,16 @@ def _about(visit: Visit, journal: JournalReader) -> Callable[[str], str]:
         if (batch := named.get("batch")) is not None:
             record = journal.batch(batch)
             yield say("a payout that doesn't exist") if record is None else called(batch, record.sheet_name)
+        if (number := named.get("order")) is not None:
+            order = order_folder_of(orders_directory(visit), number)
+            if order is None:
+                yield say("an order that was removed")
+            else:
+                yield called(order.document.batch, order.document.content.sheet)
+                yield what_is_asked(order.document)
+        if (number := named.get("statement")) is not None:
+            statement = StatementFolder.named(statements_directory(visit), number)
+            yield say("a statement that was removed") if statement is None else statement.uploaded.name
         if (row := named.get("row")) is not None:
             yield say("row {row}", row=row)
         if (column := named.get("column")) is not None:

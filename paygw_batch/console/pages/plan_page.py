@@ -94,7 +94,7 @@ class PlanAgreement(Agreement[PlanDocument]):
     folder: PayoutFolder
 
     own_act, approving_act, starting_act = Act.MEND, Act.APPROVE, Act.START
-    approve_path, start_path = "approve", "start"
+    approve_path, start_path, start_noted = "approve", "start", "start"
     gone, only_maker = NO_SUCH_SHEET, ONLY_MAKER
     other_person = mark("You prepared this payout, so another person must approve it.")
     next_steps: ClassVar[Mapping[Stage, str]] = {
@@ -200,7 +200,7 @@ class PlanAgreement(Agreement[PlanDocument]):
             command += ["--expect-total", f"{currency}={amount}"]
         by, out = self.visit.member.name, payout.path / f"{payout.sheet.stem}.reconciliation.csv"
         command += ["--out", str(out), "--by", by, *uploaded.reading.words]
-        return start_run(console.runs, self.batch, command, by=by, environ=self.visit.environ)
+        return start_run(console.runs, self.batch, command, by=by, environ=self.visit.environ, ended=self.note_end)
 
 
 def signed_plan_page(visit: Visit, journal: JournalReader, batch: str) -> str:

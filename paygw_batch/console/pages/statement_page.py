@@ -24,6 +24,7 @@ from paygw_batch.console.pages.orders import (
     orders_directory,
     read_in_process,
     statement_folders,
+    statements_directory,
 )
 from paygw_batch.console.payout_folder import is_folder_name, new_folder_name, plain_file_name
 from paygw_batch.console.permissions import Act
@@ -94,7 +95,7 @@ def download_questions(visit: Visit) -> Response:
 def statement_form(visit: Visit) -> Response:
     with payout_at(visit) as (journal, record):
         followed = followed_batch(visit.console.settings, journal, record)
-    folders = statement_folders(_directory(visit), record.batch)[:MAX_LISTED]
+    folders = statement_folders(statements_directory(visit), record.batch)[:MAX_LISTED]
     return visit.page(
         "statement.html",
         record=record,
@@ -134,12 +135,12 @@ def _read_once(visit: Visit, content: Path, uploaded: UploadedStatement) -> str:
     number = visit.form.get("upload", "")
     number = number if is_folder_name(number) else new_folder_name()
     with made_once(number):
-        before = StatementFolder.named(_directory(visit), number)
+        before = StatementFolder.named(statements_directory(visit), number)
         if before is not None:
             if not before.has_file(uploaded, content):
                 raise PageOutdated(say("Another file has been uploaded since this page was opened. Reload the page."))
             return number
-        folder = new_statement_folder(_directory(visit), content, uploaded, number)
+        folder = new_statement_folder(statements_directory(visit), content, uploaded, number)
         if visit.signature is not None:
             folder.keep_signature(visit.signature.file.read(_MAX_SIGNATURE_BYTES))
         try:
@@ -229,7 +230,7 @@ def _require_code(visit: Visit, matched: Matched) -> None:
 
 def remove_statement(visit: Visit) -> Response:
     """Remove an uploaded statement. Rows that it settled stay settled."""
-    folder = StatementFolder.named(_directory(visit), visit.path("statement"))
+    folder = StatementFolder.named(statements_directory(visit), visit.path("statement"))
     with journal_for_planning(visit.console.settings) as journal:
         batch = payout_record(journal, visit.form.get("batch", "") if folder is None else folder.uploaded.batch)
         if folder is not None and folder.lines_file.exists():
@@ -241,12 +242,8 @@ def remove_statement(visit: Visit) -> Response:
     return visit.go_to(f"/payouts/{batch.batch}/statement")
 
 
-def _directory(visit: Visit) -> Path:
-    return visit.console.directory / "statements"
-
-
 def _required(visit: Visit) -> StatementFolder:
-    folder = StatementFolder.named(_directory(visit), visit.path("statement"))
+    folder = StatementFolder.named(statements_directory(visit), visit.path("statement"))
     if folder is None or not folder.lines_file.exists():
         raise visit.gone(say("There is no such statement. It may have been removed."))
     return folder
