@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import openpyxl
@@ -17,6 +18,7 @@ from tests.console.preparing import (
     HEADING,
     digest,
     finished,
+    folder_of,
     row,
     sheet,
     signed,
@@ -39,6 +41,17 @@ IN_ANOTHER_PROCESS = {
 def _here(request: pytest.FixtureRequest) -> None:
     if request.node.name not in IN_ANOTHER_PROCESS:
         request.getfixturevalue("checks_here")
+
+
+def require_approved_shown(house: House, link: str, code: str) -> None:
+    """Fail unless the approver and the auditor see what was signed, and can do nothing there."""
+    for person, account in ((house.person(APPROVER), "254712345001"), (house.person(AUDITOR), "...001")):
+        seen = person.get(link).text
+        assert code in seen, person.name
+        assert re.search(rf"Approved</dt><dd><bdi>{APPROVER}</bdi>, \d+ \w+ \d{{4}}", seen), person.name
+        assert "Amount was 1,250.00, is 1250.00" in seen or person.name == AUDITOR
+        assert account in seen, person.name
+        assert {action for action, _ in forms_of(seen)} <= {"/sign-out", "/language"}, person.name
 
 
 def test_the_story_of_a_sheet_with_defects(house: House, ada: Person, ben: Person) -> None:
@@ -71,7 +84,10 @@ def test_the_story_of_a_sheet_with_defects(house: House, ada: Person, ben: Perso
     assert "11 of 12 rows can be paid; 1 is left out" in page
     assert to_pay(page) == "11"
 
+    payout = folder_of(house, place)
+    payout.note(replace(payout.uploaded, at="2026-01-02T08:00:00.000Z"))
     plan = ada.get(f"{place}/plan").text
+    assert "2 Jan 2026" not in plan  # the plan was prepared later than the sheet was uploaded
     assert "<b>Row 4</b> <bdi>Jane 3</bdi>" in plan
     assert "Amount was 1,250.00, is 1250.00" in plan
     assert '<th scope="row" class="number" data-label="Row">9</th>' in plan.partition("Left out")[2]
@@ -95,13 +111,7 @@ def test_the_story_of_a_sheet_with_defects(house: House, ada: Person, ben: Perso
     assert re.search(r"<strong>Approved</strong><span>[^<]+&middot; <bdi>Ben Okello</bdi></span>", page), page
     assert house.program.json("verify")["exit_code"] == 0
     (link,) = re.findall(r'<a href="([^"]+)">What was approved</a>', page)
-    for person, account in ((ben, "254712345001"), (house.person(AUDITOR), "...001")):
-        seen = person.get(link).text
-        assert code in seen, person.name
-        assert re.search(rf"Approved</dt><dd><bdi>{APPROVER}</bdi>, \d+ \w+ \d{{4}}", seen), person.name
-        assert "Amount was 1,250.00, is 1250.00" in seen or person.name == AUDITOR
-        assert account in seen, person.name
-        assert {action for action, _ in forms_of(seen)} <= {"/sign-out", "/language"}, person.name
+    require_approved_shown(house, link, code)
     # What was started is not changed any more, and the same sheet again sends nothing.
     assert ada.post(f"{place}/mend", row="4", column="amount", text="1.00").status_code == 409
     again = uploaded(ada, sheet(2))
