@@ -116,7 +116,8 @@ class SheetQuestion(SheetError):
     """The sheet can be read in more than one way; nothing was sent.
 
     `asks` names the question, and `question` is its text. `choices` are the possible answers, the likeliest first; if
-    it is empty, any text may be the answer. `samples` are texts of the sheet, read as the first choice says.
+    it is empty, any text may be the answer. `samples` are texts of the sheet, read as the first choice says; for
+    worksheets, the number of rows of each choice.
     """
 
     def __init__(

@@ -78,7 +78,7 @@ def _answer(screen: Screen, question: SheetQuestion, operation: str) -> str | No
     if question.asks is Asked.REFERENCE:
         return screen.ask(question.question, suggested_reference(operation, utc_now()))
     if question.asks is Asked.WORKSHEET:
-        return screen.choose(question.question, question.choices)
+        return screen.choose(question.question, question.choices, question.samples)
     yes, *no = question.choices
     return yes if screen.confirm(question.question) else next(iter(no), None)
 

@@ -24,7 +24,7 @@ def test_workbook_with_several_pay_sheets_needs_option(program: Program, months:
     for command in ("validate", "submit"):
         result = program.run(command, months)
         assert result.exit_code == 3
-        assert "'October', 'November'" in result.stderr
+        assert "'October' (2 rows), 'November' (3 rows)" in result.stderr
         assert "--worksheet October" in result.stderr
     assert not program.record()
 

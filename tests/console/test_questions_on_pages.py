@@ -53,7 +53,9 @@ def test_two_worksheets_are_two_buttons(house: House) -> None:
     book.save(kept)
     ada, path, page = with_questions(house, "pay.xlsx", kept.getvalue())
     assert re.findall(r'<input type="hidden" name="worksheet" value="(\w+)">', page) == ["October", "November"]
+    assert re.findall(r"<bdi>(October|November)</bdi> \((.*?)\)", page) == [("October", "1 row"), ("November", "1 row")]
     read = answered(ada, path, page, worksheet="November")
+    assert "The worksheet &#39;October&#39; is not read, and not paid here: 1 row. &#39;November&#39; is read." in read
     assert "Every row can be paid" in read
     assert "November" in ada.get(f"{path}/plan").text
 

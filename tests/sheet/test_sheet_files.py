@@ -355,9 +355,11 @@ def test_uncalculated_formula_row_is_not_blank(sheet: MakeSheet) -> None:
 
 def test_several_payee_worksheets_are_refused_until_named(sheet: MakeSheet) -> None:
     content = workbook(HEADINGS, CELLS, more={"Second": [HEADINGS, CELLS, CELLS], "Notes": [["hello"]]})
-    with pytest.raises(SheetError, match="Several worksheets look like a sheet of payees: 'Sheet', 'Second'"):
+    with pytest.raises(SheetError, match=r"look like a sheet of payees: 'Sheet' \(1 row\), 'Second' \(2 rows\)"):
         sheet(content, "pay.xlsx")
-    assert sheet(content, "pay.xlsx", sheet_name="Second").frame.height == 2
+    read = sheet(content, "pay.xlsx", sheet_name="Second")
+    assert read.frame.height == 2
+    assert read.notes == ("The worksheet 'Sheet' is not read, and not paid here: 1 row. 'Second' is read.",)
     with pytest.raises(SheetError, match="no worksheet called 'Third'"):
         sheet(content, "pay.xlsx", sheet_name="Third")
     with pytest.raises(SheetError, match="no known header"):
@@ -369,7 +371,7 @@ def test_hidden_rows_and_worksheets_are_told(sheet: MakeSheet) -> None:
     book["Old"].sheet_state = "hidden"
     book["Sheet"].row_dimensions[3].hidden = True
     read = sheet(saved(book), "pay.xlsx")
-    assert read.notes == ("The worksheet 'Old' is hidden, and is not read.",)
+    assert read.notes == ("The worksheet 'Old' is hidden, and is not read: 1 row. 'Sheet' is read.",)
     assert codes(read.warnings) == [(3, "row.hidden")]
     book["Sheet"].delete_rows(1, 5)
     with pytest.raises(SheetError, match="Only hidden worksheets look"):

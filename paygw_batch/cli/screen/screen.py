@@ -237,12 +237,12 @@ class Screen:
         """Ask a person for a text. Return None if nobody can be asked, or if the person leaves."""
         return self._prompted(question, default=suggested)
 
-    def choose(self, question: str, choices: Sequence[str]) -> str | None:
-        """Ask a person to choose by name or number. Return None as `ask` does."""
+    def choose(self, question: str, choices: Sequence[str], words: Sequence[str]) -> str | None:
+        """Ask a person to choose by name or number. Return None as `ask` does. The `words` are about each choice."""
         if not self.asks():
             return None
-        for place, choice in enumerate(choices, start=1):
-            self.say(f"  {place}  {choice}")
+        for place, (choice, about) in enumerate(zip(choices, words, strict=True), start=1):
+            self.say(f"  {place}  {choice} ({about})")
         numbers = {str(number): choice for number, choice in enumerate(choices, start=1) if str(number) not in choices}
         kind = click.Choice([*numbers, *choices], case_sensitive=True)
         answer = self._prompted(question, type=kind, show_choices=False)

@@ -12,7 +12,7 @@ import polars as pl
 from paygw_batch.core.generator_marks import OUR_WORKSHEETS
 from paygw_batch.countries.data import config_dir, read_countries, read_numbers
 from paygw_batch.errors import Asked, SheetError, SheetQuestion
-from paygw_batch.language import mark, say
+from paygw_batch.language import mark, say, say_count
 from paygw_batch.sheet.amounts import is_own_currency
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS, as_defects
 from paygw_batch.sheet.read.frame import TYPED_SENTENCE, Table
@@ -118,10 +118,12 @@ def read_workbook(data: bytes, options: ReadOptions) -> Table:
     A formula without a value, and a number with more digits than a spreadsheet keeps, are defects of known columns
     (`COLUMN.formula`, `COLUMN.digits`). Anything that a person could not see is a warning: a hidden row or column
     (`row.hidden`, `column.hidden`), a row that is struck through (`row.struck`), a value that the spreadsheet shows
-    differently or not at all (`COLUMN.shown_otherwise`). Hidden worksheets become notes. Raises `SheetError`.
+    differently or not at all (`COLUMN.shown_otherwise`). Other worksheets that look like it become notes. Raises
+    `SheetError`.
     """
     workbook = Workbook(data, file=options.file, max_bytes=options.max_sheet_bytes)
-    part, notes, is_one_of_several = _chosen(workbook, options)
+    part, fitting = _chosen(workbook, options)
+    notes = tuple(_notes(workbook, part, fitting))
 
     def used(header: Row) -> Mapping[int, str]:
         names = match_headings(cells_of(header), options, row=header.number).names
@@ -136,17 +138,17 @@ def read_workbook(data: bytes, options: ReadOptions) -> Table:
     return Table(
         content.below(headings.names),
         headings,
-        tuple(notes),
+        notes,
         _defects(content),
         warnings_in(content),
-        part.name if is_one_of_several else None,
+        part.name if len(fitting) > 1 else None,
     )
 
 
 def place_of(data: bytes, options: ReadOptions) -> Place:
     """Return the place of the sheet that `read_workbook` reads, and the names of its columns with headings."""
     workbook = Workbook(data, file=options.file, max_bytes=options.max_sheet_bytes)
-    part, _, _ = _chosen(workbook, options)
+    part, _ = _chosen(workbook, options)
     content, _ = header_of(workbook, part, partial(is_header, options=options))
     if content.header is None:
         raise _no_header(workbook, part, content, options)
@@ -154,21 +156,20 @@ def place_of(data: bytes, options: ReadOptions) -> Place:
     return Place(part.name, headings.names)
 
 
-def _chosen(workbook: Workbook, options: ReadOptions) -> tuple[WorksheetPart, list[str], bool]:
-    """Return the worksheet to read, notes about the others, and whether another could have been meant."""
+def _chosen(workbook: Workbook, options: ReadOptions) -> tuple[WorksheetPart, Mapping[WorksheetPart, Content]]:
+    """Return the worksheet to read, and all that look like a sheet of payees, down to their headers."""
     file = options.file
     parts = workbook.worksheets()
     if not parts:
         raise SheetError(say("{file} has no worksheet.", file=file))
-    fitting = [part for part in parts if _read_header(workbook, part, options).header is not None]
+    fitting = {part: content for part in parts if (content := _read_header(workbook, part, options)).header is not None}
     if options.sheet_name is not None:
-        chosen = _named(parts, options.sheet_name, file)
-        notes = [say("The worksheet {name!r} is hidden in the spreadsheet; it is read, as asked.", name=chosen.name)]
-        return chosen, notes if chosen.hidden else [], len(fitting) > 1
+        return _named(parts, options.sheet_name, file), fitting
     visible = [part for part in fitting if not part.hidden]
     if len(visible) > 1 or (fitting and not visible):
-        choices = [part.name for part in visible or fitting]
-        names = ", ".join(map(repr, choices))
+        asked = {part: fitting[part] for part in visible or fitting}
+        choices, rows = [part.name for part in asked], _rows_of(workbook, asked)
+        names = ", ".join(f"{name!r} ({count})" for name, count in zip(choices, rows, strict=True))
         raise SheetQuestion(
             Asked.WORKSHEET,
             say("{file}: Several worksheets look like a sheet of payees: {names}.", file=file, names=names)
@@ -177,11 +178,29 @@ def _chosen(workbook: Workbook, options: ReadOptions) -> tuple[WorksheetPart, li
             hint=say("Name the right one: --worksheet {name}.", name=shlex.quote(choices[0])),
             question=say("Which worksheet is meant?"),
             choices=choices,
+            samples=rows,
         )
-    notes = [
-        say("The worksheet {name!r} is hidden, and is not read.", name=part.name) for part in fitting if part.hidden
-    ]
-    return visible[0] if visible else _nearest(workbook, parts, options), notes, len(fitting) > 1
+    return visible[0] if visible else _nearest(workbook, parts, options), fitting
+
+
+def _notes(workbook: Workbook, chosen: WorksheetPart, fitting: Mapping[WorksheetPart, Content]) -> Iterator[str]:
+    """Yield notes about a worksheet that was hidden, and about those that look like it and are not read."""
+    if chosen.hidden:
+        yield say("The worksheet {name!r} is hidden in the spreadsheet; it is read, as asked.", name=chosen.name)
+    others = {part: content for part, content in fitting.items() if part != chosen}
+    for part, rows in zip(others, _rows_of(workbook, others), strict=True):
+        names = {"name": part.name, "rows": rows, "chosen": chosen.name}
+        yield (
+            say("The worksheet {name!r} is hidden, and is not read: {rows}. {chosen!r} is read.", **names)
+            if part.hidden
+            else say("The worksheet {name!r} is not read, and not paid here: {rows}. {chosen!r} is read.", **names)
+        )
+
+
+def _rows_of(workbook: Workbook, fitting: Mapping[WorksheetPart, Content]) -> Sequence[str]:
+    """Return how many rows each worksheet has below its header, in words."""
+    counts = [workbook.height(part) - len(content.above) - 1 for part, content in fitting.items()]
+    return [say_count(count, "{count:,} row", "{count:,} rows") for count in counts]
 
 
 def _nearest(workbook: Workbook, parts: Sequence[WorksheetPart], options: ReadOptions) -> WorksheetPart:

@@ -11,6 +11,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -160,6 +161,20 @@ class Workbook:
             yield from reader.finished
             reader.finished.clear()
         yield from reader.finished
+
+    def height(self, part: WorksheetPart) -> int:
+        """Return the number of rows of a worksheet that are not empty; a damaged one ends at the damage."""
+        filled = [False]
+
+        def start(name: str, _attributes: Mapping[str, str]) -> None:
+            if name == "row":
+                filled.append(False)
+            elif name in {"v", "t", "f"}:
+                filled[-1] = True
+
+        with suppress(SheetError):
+            self._read(part.path, Handlers(start))
+        return sum(filled)
 
     def _refuse_two_of_a_kind(self) -> None:
         """Refuse a file with two parts where a workbook has one, because other programs may read the other part."""
