@@ -125,8 +125,12 @@ def spreadsheet_signs() -> tuple[str, str]:
 
 
 def grouped(text: str) -> str:
-    """Return a number written as `1,234.50` with the thousands sign of this context, or else of the language."""
-    return text.replace(_ENGLISH_GROUPS, _thousands_sign.get() or gettext(THOUSANDS))
+    """Return a number written as `1,234.50` with the decimal sign of the language and the thousands sign of this context.
+
+    Without a sign of this context, the thousands sign is that of the language.
+    """
+    thousands, decimals = _thousands_sign.get() or gettext(THOUSANDS), spreadsheet_signs()[0]
+    return text.translate({ord(_ENGLISH_GROUPS): thousands, ord("."): decimals})
 
 
 def _filled(text: str, values: Mapping[str, object]) -> str:

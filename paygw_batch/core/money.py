@@ -39,8 +39,8 @@ def from_minor(minor: int, *, minor_units: int) -> str:
 def with_separators(amount: str) -> str:
     """Return an amount as people read it: `1234.50` as `1,234.50`. Text that is no plain number is returned unchanged.
 
-    The language decides how thousands are separated. The decimal separator is a point in every language, as it is
-    typed.
+    The language decides how thousands are separated and how decimals are marked. Files that a program reads have
+    neither.
     """
     return grouped(f"{Decimal(amount):,f}") if _NUMBER.fullmatch(amount) else amount
 

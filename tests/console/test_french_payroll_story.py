@@ -113,6 +113,7 @@ def test_export_without_ids_is_paid_in_french(new_desk: NewDesk, address: str, t
     ben.look()
     other.press(ben.page.get_by_role("link", name="Salaires novembre").first)
     ben.page.get_by_role("button", name="Approuver").first.wait_for()
+    expect(ben.page.get_by_role("heading", name="Code de ce paiement")).to_be_visible()
     ben.look()
     other.press(ben.page.get_by_role("button", name="Approuver").first)
     start = ben.page.get_by_role("button", name="Lancer le paiement")

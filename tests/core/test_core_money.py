@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paygw_batch.core.money import from_minor, parse_amount, to_minor, with_two_decimals
+from paygw_batch.core.money import from_minor, parse_amount, to_minor, with_separators, with_two_decimals
 from paygw_batch.errors import InternalError
+from paygw_batch.language import speaking
 
 MINOR = st.integers(0, 10**17)
 UNITS = st.sampled_from([0, 2, 3])
@@ -75,3 +76,11 @@ def test_amount_has_two_decimals_or_fails() -> None:
     assert [with_two_decimals(text) for text in ("7", "7.5", "7.25")] == ["7.00", "7.50", "7.25"]
     with pytest.raises(InternalError, match=r"^an amount has more than two decimals where two are to be written"):
         with_two_decimals("7.255")
+
+
+@pytest.mark.parametrize(
+    ("language", "shown"), [("en", ["1,234.50", "12", "0.05"]), ("fr", ["1\u202f234,50", "12", "0,05"])]
+)
+def test_amount_is_shown_as_its_reader_writes(language: str, shown: list[str]) -> None:
+    with speaking(language):
+        assert [with_separators(amount) for amount in ("1234.50", "12", "0.05")] == shown
