@@ -93,6 +93,7 @@ ROUTES = (
         "download reconciliation",
     ),
     WebRoute("/payouts/{batch}/advices", payout_page.download_advices, Act.DOWNLOAD, "remittance advices"),
+    WebRoute("/payouts/{batch}/rows/{row:int}/advice", payout_page.row_advice, Act.DOWNLOAD, "remittance advice"),
     WebRoute("/payouts/{batch}/rows/{row:int}/settle", settle_pages.settle_form, Act.SETTLE, "open settling"),
     WebRoute(
         "/payouts/{batch}/rows/{row:int}/settle", settle_pages.settle_row, Act.SETTLE, "settle row", "POST", form=""
@@ -121,7 +122,7 @@ ROUTES = (
     WebRoute("/orders/{order}/take-back", _ORDER.take_back, Act.ORDER, "take order back", "POST"),
     WebRoute("/orders/{order}/carry-out", _ORDER.start, Act.SETTLE, "carry order out", "POST"),
     WebRoute("/payees", overview_page.find_payee, Act.LOOK, "search payees"),
-    WebRoute("/payees/advice", overview_page.remittance_advice, Act.DOWNLOAD, "remittance advice"),
+    WebRoute("/payees/advice", overview_page.payee_advice, Act.DOWNLOAD, "remittance advice"),
     WebRoute("/people", people_page.people_and_health, Act.ADMINISTER, "open people and health"),
     WebRoute("/workers", people_page.workers_of_all_hosts, Act.ADMINISTER, "open workers"),
     WebRoute("/people/check", people_page.check_program, Act.CHECK, "check program", "POST"),

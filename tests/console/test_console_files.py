@@ -41,6 +41,11 @@ def test_person_is_found_and_gets_own_advice(tmp_path: Path) -> None:
     assert person.get("/payees/advice?text=nobody").status_code == 409
     advices = person.get(f"/payouts/{batch}/advices").text
     assert [advices.count(text) for text in ("<section", "254712345001", "Halima Abdi</bdi>")] == [2, 1, 1]
+    place = f"/payouts/{batch}/rows/3/advice"
+    assert f'href="{place}"' in person.get(f"/payouts/{batch}/rows/3").text
+    own = person.get(place).text
+    assert ("Halima Abdi" in own, "Jane" in own) == (True, False)
+    assert person.get(f"/payouts/{batch}/rows/4/advice").status_code == 404
     assert house.person(AUDITOR).get(f"/payouts/{batch}/advices").status_code == 403
     assert "No payment matches" in person.get("/payees?text=nobody").text
     masked = house.person(AUDITOR).get("/payees?text=halima").text

@@ -36,6 +36,7 @@ RULES = {
     "GET /payees/advice": "maker, approver",
     "GET /payouts/{batch}": "maker, approver, auditor",
     "GET /payouts/{batch}/advices": "maker, approver",
+    "GET /payouts/{batch}/rows/{row:int}/advice": "maker, approver",
     "GET /payouts/{batch}/progress": "maker, approver, auditor",
     "GET /payouts/{batch}/questions.{ending}": "maker, approver",
     "GET /payouts/{batch}/retry": "maker",

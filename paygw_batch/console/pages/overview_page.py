@@ -10,10 +10,11 @@ from starlette.responses import Response
 from paygw_batch.clock import utc_now
 from paygw_batch.console.pages.agreement import ListedAgreement, Stage, listed, progress_of
 from paygw_batch.console.pages.orders import open_orders
+from paygw_batch.console.pages.payout_page import remittance_advice
 from paygw_batch.console.pages.plan_page import PlanAgreement
 from paygw_batch.console.payout_folder import UploadedSheet, all_folders, uploads_by_batch
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import STATES_SHOWN, day_in_zone, day_of, page_links
+from paygw_batch.console.rendering import STATES_SHOWN, day_of, page_links
 from paygw_batch.console.visits import Visit
 from paygw_batch.core.shown_states import shown_state
 from paygw_batch.errors import UsageError
@@ -29,7 +30,7 @@ from paygw_batch.show.batch_status import (
     to_be_paid,
     totals_of,
 )
-from paygw_batch.show.remittance import paid_out, payee_of, remittance_page
+from paygw_batch.show.remittance import paid_out, payee_of
 
 _SHORTEST = 2
 SHOWN_PAYMENTS = 100
@@ -50,7 +51,7 @@ def find_payee(visit: Visit) -> Response:
     )
 
 
-def remittance_advice(visit: Visit) -> Response:
+def payee_advice(visit: Visit) -> Response:
     """Return the remittance advice for the only person that a text matches. It never has other people's payments."""
     typed = visit.query("text").strip()
     paid = _paid_to_one(_payments(visit, typed))
@@ -59,9 +60,7 @@ def remittance_advice(visit: Visit) -> Response:
             say("The text matches no one who was paid, or several people."),
             hint=say("Write the number or the order id."),
         )
-    page = remittance_page([paid], day_in_zone)
-    headers = {"content-disposition": 'attachment; filename="remittance-advice.html"'}
-    return Response(page, media_type="text/html; charset=utf-8", headers=headers)
+    return remittance_advice([paid])
 
 
 def _payments(visit: Visit, typed: str) -> Sequence[FoundPayment]:

@@ -27,7 +27,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.shown_states import INVALID, agreed_by, code_of, deed_words, name_in, recorded
 from paygw_batch.errors import UsageError
 from paygw_batch.files import write_whole
-from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, make_directory
+from paygw_batch.journal import BatchRecord, FoundPayment, HistoryEntry, JournalReader, make_directory
 from paygw_batch.language import language, mark, mark_all, say, say_count
 from paygw_batch.opening.given_sheet import minor_units_of
 from paygw_batch.settle.kept_documents import kept_orders
@@ -41,7 +41,7 @@ from paygw_batch.show.batch_status import (
     followed_rows,
 )
 from paygw_batch.show.next_step import HELD_FOR_OFFICERS, NextStep, RowStep
-from paygw_batch.show.remittance import advices_of_batch
+from paygw_batch.show.remittance import advices_of_batch, paid_out, remittance_page
 from paygw_batch.show.report_page import Reader
 from paygw_batch.submit.results import write_results
 
@@ -390,6 +390,22 @@ def download_reconciliation(visit: Visit) -> Response:
         return f"{Path(record.sheet_name).stem}.reconciliation.{ending}"
 
     return file_to_take_away(visit, ending, write)
+
+
+def row_advice(visit: Visit) -> Response:
+    """Return the remittance advice about one row. Raises `PageNotFound` unless it is a paid payout."""
+    with payout_at(visit) as (journal, record):
+        paid = paid_out(list(journal.payments(record.number, [int(visit.path("row"))]).values()))
+    if not paid or not paid[0].fields:  # without fields the person was forgotten
+        raise PageNotFound(say("This row is not paid, or the person was forgotten."))
+    return remittance_advice([paid])
+
+
+def remittance_advice(people: Sequence[Sequence[FoundPayment]]) -> Response:
+    """Return the page with the payments to each person as a file."""
+    headers = {"content-disposition": 'attachment; filename="remittance-advice.html"'}
+    page = remittance_page(people, day_in_zone)
+    return Response(page, media_type=FILE_TYPES["html"], headers=headers)
 
 
 def download_advices(visit: Visit) -> Response:
