@@ -412,16 +412,6 @@ class PhoneColumn:
         return sorted(prefix + length for prefix in prefixes for length in n.national_lengths)
 
     @property
-    def sent_digits(self) -> str:
-        """The digits with which each number starts in the form in which it is sent."""
-        return self._sent_prefix.removeprefix("+")
-
-    @property
-    def sent_lengths(self) -> list[int]:
-        """The possible lengths of a valid number, in digits, in the form in which it is sent."""
-        return [len(self.sent_digits) + length for length in self.numbers.national_lengths]
-
-    @property
     def example(self) -> str:
         """A valid number in the form in which it is sent."""
         return f"{self._sent_prefix}{self.numbers.example}"

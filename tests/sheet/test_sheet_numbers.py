@@ -33,9 +33,9 @@ def test_kenyan_number_is_recognised_in_every_spelling(rules: Rules, written: st
 @pytest.mark.parametrize(
     ("written", "code", "sentence"),
     [
-        ("0712345", "phone.format", "0712345 has 7 digits; a Kenyan mobile number has 12 and starts with 254."),
+        ("0712345", "phone.format", "0712345 has 7 digits; a Kenyan mobile number has 10, as in 0712 123 456."),
         ("254412345678", "phone.format", "254412345678 is not a Kenyan mobile number; one is, for example, +2547"),
-        ("+2540712345678", "phone.format", "has 13 digits"),
+        ("+2540712345678", "phone.format", "has 13 digits; a Kenyan mobile number has 12 and starts with 254."),
         ("2.54712E+11", "phone.exponent", "the spreadsheet has cut this number"),
         ("2.5471234568E+11", "phone.exponent", "the spreadsheet has cut this number"),
         ("+255621234567", "phone.country", "is a number of Tanzania, but the country of this row is KE"),
@@ -100,7 +100,7 @@ def test_the_receiver_form_wants_the_local_number(rules: Rules, written: str) ->
 
 def test_wrong_local_number_is_explained_by_local_form(rules: Rules) -> None:
     defects = validate(of_rows({**TANZANIAN, "receiver_phone": "06212345"}), rules).defects
-    assert defects["message"][0] == "06212345 has 8 digits; a Tanzanian mobile number has 10 and starts with 0."
+    assert defects["message"][0] == "06212345 has 8 digits; a Tanzanian mobile number has 10, as in 0621 234 567."
 
 
 def test_bank_account_is_taken_where_operator_allows(rules: Rules) -> None:

@@ -370,7 +370,7 @@ def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool
     parts = {"value": shown(name), "what": pl.lit(_number_of(rule))}
     count = digits.str.count_matches("[0-9]")
     significant = digits.str.replace(r"^(?:\+|00)", "").str.len_chars()
-    counted = {"count": count, "expected": pl.lit(_expected(column)), **parts}
+    counted = {"count": count, "expected": _expected(column), **parts}
     one_digit = worded("{value} has one digit; {what} has {expected}.", **counted)
     several = worded("{value} has {count} digits; {what} has {expected}.", **counted)
     is_of_other_length = digits.str.contains(r"^\+?[0-9]+$") & ~significant.is_in(column.lengths)
@@ -414,12 +414,21 @@ def _number_of(rule: CountryRule) -> str:
     return say(template, demonym=say(rule.demonym))
 
 
-def _expected(column: PhoneColumn) -> str:
-    """Return the lengths and first digits of a valid number, for a sentence."""
-    lengths = say(" or ").join(str(length) for length in column.sent_lengths)
-    if not column.sent_digits:
-        return lengths
-    return say("{lengths} and starts with {start}", lengths=lengths, start=column.sent_digits)
+def _expected(column: PhoneColumn) -> pl.Expr:
+    """Return the digits of a valid number, for a sentence: as it is written in its country, unless this one is not."""
+    numbers = column.numbers
+    local = [len(numbers.trunk_prefix) + length for length in numbers.national_lengths]
+    abroad = [len(numbers.dialling_code) + length for length in numbers.national_lengths]
+    written = f"{numbers.trunk_prefix}{numbers.example}"
+    example = f"{written[:-6]} {written[-6:-3]} {written[-3:]}"
+    one = {"lengths": say(" or ").join(map(str, local)), "example": example}
+    other = {"lengths": say(" or ").join(map(str, abroad)), "start": numbers.dialling_code}
+    is_abroad = pl.col(bare(column.name)).str.contains(rf"^(?:\+|00|{numbers.dialling_code})")
+    return (
+        pl.when(is_abroad)
+        .then(pl.lit(say("{lengths} and starts with {start}", **other)))
+        .otherwise(pl.lit(say("{lengths}, as in {example}", **one)))
+    )
 
 
 def _example(column: PhoneColumn, parts: Mapping[str, pl.Expr]) -> pl.Expr:
