@@ -125,9 +125,9 @@ def spreadsheet_signs() -> tuple[str, str]:
 
 
 def grouped(text: str) -> str:
-    """Return a number written as `1,234.50` with the decimal sign of the language and the thousands sign of this context.
+    """Return a number written as `1,234.50` with the signs of the language.
 
-    Without a sign of this context, the thousands sign is that of the language.
+    Thousands have the sign of this context, if there is one.
     """
     thousands, decimals = _thousands_sign.get() or gettext(THOUSANDS), spreadsheet_signs()[0]
     return text.translate({ord(_ENGLISH_GROUPS): thousands, ord("."): decimals})
