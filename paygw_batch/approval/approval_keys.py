@@ -321,8 +321,8 @@ def _refuse_shared_keys(people: Sequence[Person]) -> None:
             if other is not person:
                 raise ConfigurationError(
                     say(
-                        "[approval] lists one key under two names, {name} and {other} (fingerprint "
-                        "{fingerprint}): they would be one person.",
+                        "[approval] lists the same key (fingerprint {fingerprint}) under two names, {name} and "
+                        "{other}.",
                         name=other.name,
                         other=person.name,
                         fingerprint=key.fingerprint,

@@ -129,7 +129,7 @@ class ForgetOrder(Order):
         return sum(batch.rows for batch in self.content.batches)
 
     def changes(self, _actual: ForgetContent) -> Sequence[str]:
-        return [say("other payments would be forgotten now")]
+        return [say("it would now forget other payments")]
 
 
 def unsigned_forget_order(

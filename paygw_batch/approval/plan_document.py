@@ -360,7 +360,7 @@ def _what_differs(planned: Content, actual: Content) -> str:
         return say("it pays {planned}, but {actual} would be paid now", planned=_sums(planned), actual=_sums(actual))
     if planned.rows != actual.rows:
         return say("it pays {rows} rows, but {actual} would be paid now", rows=planned.rows, actual=actual.rows)
-    return say("a row, a payee or the way to submit it has changed since")
+    return say("a row, a payee or an option has changed since the plan was made")
 
 
 def _sums(content: Content) -> str:

@@ -63,7 +63,7 @@ def known_maker(key: PublicKey, policy: ApprovalPolicy, nothing_made: str) -> Pe
     """Return the person who prepares with `key`. Raises `ApprovalError` if the policy has no such person."""
     maker = policy.people.maker_with(key)
     if maker is None:
-        raise ApprovalError(say("This key does not belong to a listed maker."), hint=nothing_made)
+        raise ApprovalError(say("The configuration does not list this key under makers."), hint=nothing_made)
     return maker
 
 

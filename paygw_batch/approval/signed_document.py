@@ -35,7 +35,7 @@ from paygw_batch.journal import Withdrawal
 from paygw_batch.language import mark, say, say_count
 
 _APPROVE_IT = mark("`paygw-batch approve {placeholder} --key KEY` approves it.")
-_UNKNOWN_MAKER = mark("The {noun} was made with a key that does not belong to a listed maker.")
+_UNKNOWN_MAKER = mark("The {noun} was signed with a key that the configuration does not list under makers.")
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 CLOCK_SKEW = timedelta(minutes=5)
 """The maximum time by which an approver's clock may be ahead of this machine's."""
@@ -191,7 +191,9 @@ def approval_text(document: SignedDocument, key: PublicKey, policy: ApprovalPoli
         )
     if policy.people.approver_with(key) is None:
         raise ApprovalError(
-            say("This key does not belong to a listed approver."), hint=say("Nothing was approved."), for_terminal=False
+            say("The configuration does not list this key under approvers."),
+            hint=say("Nothing was approved."),
+            for_terminal=False,
         )
     approved_at = timestamp(now)
     return ApprovalText(key, approved_at, document.approval_text(key, approved_at))
@@ -263,15 +265,14 @@ def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: da
         )
     if len(signatures.valid) < policy.needed:
         valid = len(signatures.valid)
-        count = say_count(
-            policy.needed, "{count} is needed, {valid} valid", "{count} are needed, {valid} valid", valid=valid
-        )
         reasons = say("; {wrong}", wrong="; ".join(signatures.wrong)) if signatures.wrong else ""
         raise ApprovalError(
-            say(
-                "The {noun} does not have enough approvals: {count}{reasons}.",
+            say_count(
+                policy.needed,
+                "The {noun} needs {count} valid approval and has {valid}{reasons}.",
+                "The {noun} needs {count} valid approvals and has {valid}{reasons}.",
                 noun=say(document.noun),
-                count=count,
+                valid=valid,
                 reasons=reasons,
             ),
             hint=f"{say(document.nothing_done)} {say(_APPROVE_IT, placeholder=document.placeholder)}",
@@ -331,7 +332,7 @@ def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
     if maker is None:
         raise ApprovalError(
             say(_UNKNOWN_MAKER, noun=say(document.noun)),
-            hint=f"{say(document.nothing_done)} {say('An unknown maker could also be the approver.')}",
+            hint=f"{say(document.nothing_done)} {say('Its maker and its approver could be one person.')}",
         )
     return maker
 
@@ -398,7 +399,7 @@ def read_document(path: Path, *kinds: type[Document], data: bytes | None = None)
             if not _is_time(moment):
                 raise ValueError(moment)  # noqa: TRY301 (handled like any unreadable document)
     except (ValueError, KeyError):
-        raise ApprovalError(say("{name} does not read as a {noun}.", name=path.name, noun=noun), hint=hint) from None
+        raise ApprovalError(say("{name} is not a valid {noun}.", name=path.name, noun=noun), hint=hint) from None
     return document
 
 
@@ -427,11 +428,11 @@ def check_reachable(policy: ApprovalPolicy) -> None:
     others = max((len(policy.people.approvers_for(maker)) for maker in policy.people.makers), default=0)
     if others < policy.needed:
         raise ConfigurationError(
-            say(
-                "[approval] needs {needed} approvals, and no maker has more than {others} other people who may "
-                "approve: nothing could ever be approved.",
+            say_count(
+                others,
+                "[approval] needed is {needed}, but at most {count} other person may approve a maker's plan.",
+                "[approval] needed is {needed}, but at most {count} other people may approve a maker's plan.",
                 needed=policy.needed,
-                others=others,
             ),
             hint=say("Each person counts once, however many keys they hold, and no one can approve their own plan."),
         )

@@ -448,8 +448,7 @@ def _keys_of(settings: Settings, members: tuple[Member, ...]) -> Mapping[PublicK
         if owners.setdefault(key, member) != member:
             raise ConfigurationError(
                 say(
-                    "One key is listed under two names, {name} and {other} (fingerprint "
-                    "{fingerprint}): they would be one person.",
+                    "The same key (fingerprint {fingerprint}) is listed under two names, {name} and {other}.",
                     name=owners[key].name,
                     other=member.name,
                     fingerprint=key.fingerprint,

@@ -83,7 +83,7 @@ def _check(order: _Kept, batch: str, journal_id: str, done: Sequence[tuple[str, 
     if recorded != deeds:
         raise JournalCorrupt(
             say(
-                "The signed order {order} of batch {batch} does not match its facts: {done} of {asked} are there.",
+                "The signed order {order} of batch {batch} differs from the journal: {done} of {asked} decisions fit.",
                 done=len(recorded & deeds),
                 asked=len(deeds),
                 **names,
@@ -201,11 +201,11 @@ def check_kept_withdrawals(journal: JournalReader) -> int:
         try:
             signed = WithdrawalDocument.model_validate_json(entry.document)
         except ValueError:
-            raise JournalCorrupt(say("A withdrawal cannot be read.")) from None
+            raise JournalCorrupt(say("A withdrawal in the journal cannot be read.")) from None
         key = read_own_spelling(signed.key)
         is_signed = key.has_signed(signed.signed_text(), signed.signature) if key is not None else not signed.key
         if not is_signed or (signed.sha256, signed.by, signed.journal) != (entry.sha256, entry.by, journal_id):
-            raise JournalCorrupt(say("The withdrawal of {sha256} is not what was signed.", sha256=entry.sha256[:16]))
+            raise JournalCorrupt(say("The withdrawal of {sha256} was changed after signing.", sha256=entry.sha256[:16]))
     return len(withdrawals)
 
 

@@ -200,7 +200,7 @@ class RowOrder(Order):
         if statement is None or statement.sha256 != self.content.statement_sha256:
             raise ApprovalError(
                 say(
-                    "The order gives the gateway's word, but its statement {statement} is not there to prove it.",
+                    "The order relies on the statement {statement}, which is missing or was changed.",
                     statement=self.content.statement or say("(none is named)"),
                 ),
                 hint=say("Nothing was settled. `paygw-batch carry-out ORDER --statement FILE` names the file."),
@@ -213,11 +213,11 @@ class RowOrder(Order):
             if proven is None or replace(proven, words=row.words) != row.decision.settlement:
                 raise ApprovalError(
                     say(
-                        "The order says that row {row} rests on the gateway's word, but the statement does not prove "
-                        "it.",
+                        "The order says that the gateway's statement settles row {row}, but the statement does not "
+                        "prove this.",
                         row=row.row,
                     ),
-                    hint=say("Nothing was settled. A new order gives it as a person's word, or as the statement does."),
+                    hint=say("Nothing was settled. Make a new order, on a person's word or from the statement."),
                 )
 
     def carried_out(self, by: str) -> CarriedOut | None:

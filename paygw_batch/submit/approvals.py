@@ -72,7 +72,7 @@ def require_about(document: PlanDocument, planned: Plan) -> None:
     """Raise `ApprovalError` unless a plan is for this sheet's batch."""
     if document.content.batch != planned.validated.batch:
         raise ApprovalError(
-            say("The plan does not match this sheet: its content is different."),
+            say("The plan is for another sheet, or this sheet has changed since."),
             hint=say("Nothing was sent. Make a new plan of this sheet, and have it approved."),
         )
 
@@ -109,7 +109,7 @@ def require_approval(submission: Submission, planned: Plan, journal: JournalRead
     document = _best_plan(submission, content, policy, now, dead)
     if document is None:
         raise ApprovalError(
-            say("This needs approval, but there is no plan at {file}.", file=submission.plan),
+            say("This sheet needs an approved plan, but there is none at {file}.", file=submission.plan),
             hint=say(
                 "Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` makes one; another person approves."
             ),

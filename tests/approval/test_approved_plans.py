@@ -64,9 +64,9 @@ def test_approved_plan_keeps_answers_of_its_maker() -> None:
 
 
 def test_unapproved_plan_opens_nothing() -> None:
-    with pytest.raises(ApprovalError, match="The plan does not have enough approvals: 1 is needed, 0 valid"):
+    with pytest.raises(ApprovalError, match="The plan needs 1 valid approval and has 0"):
         check(plan())
-    with pytest.raises(ApprovalError, match="2 are needed, 1 valid"):
+    with pytest.raises(ApprovalError, match="needs 2 valid approvals and has 1"):
         check(approve(plan(), CLEO, policy(2), NOW), needed=2)
 
 
@@ -82,11 +82,11 @@ def test_unapproved_plan_opens_nothing() -> None:
             "it pays KES 3,001.00, but KES 3,001.00, UGX 5,000 would be paid now",
         ),
         ({"rows": 3, "batch": "x"}, "it pays 2 rows, but 3 would be paid now"),
-        ({"instructions_sha256": "d" * 64}, "a row, a payee or the way to submit it has changed since"),
-        ({"sheet": "other.csv"}, "a row, a payee or the way to submit it has changed since"),
-        ({"operation": "payin"}, "a row, a payee or the way to submit it has changed since"),
-        ({"amended": 1}, "a row, a payee or the way to submit it has changed since"),
-        ({"invalid": 1}, "a row, a payee or the way to submit it has changed since"),
+        ({"instructions_sha256": "d" * 64}, "a row, a payee or an option has changed since the plan was made"),
+        ({"sheet": "other.csv"}, "a row, a payee or an option has changed since the plan was made"),
+        ({"operation": "payin"}, "a row, a payee or an option has changed since the plan was made"),
+        ({"amended": 1}, "a row, a payee or an option has changed since the plan was made"),
+        ({"invalid": 1}, "a row, a payee or an option has changed since the plan was made"),
     ],
 )
 def test_plan_matches_only_named_content(changes: dict[str, object], sentence: str) -> None:
@@ -194,5 +194,5 @@ def test_a_plan_is_read_back_from_its_file(tmp_path: Path) -> None:
     write_document(document, tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json") == document
     (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(ApprovalError, match=r"plan\.json does not read as a plan"):
+    with pytest.raises(ApprovalError, match=r"plan\.json is not a valid plan"):
         read_plan(tmp_path / "plan.json")

@@ -390,9 +390,9 @@ def test_passkey_signature_under_other_name_does_not_count() -> None:
 
 
 def test_a_stranger_neither_makes_nor_approves() -> None:
-    with pytest.raises(ApprovalError, match="does not belong to a listed maker"):
+    with pytest.raises(ApprovalError, match="does not list under makers"):
         made(plan().model_copy(update={"maker": STRANGER.public.text}), STRANGER)
-    with pytest.raises(ApprovalError, match="does not belong to a listed approver"):
+    with pytest.raises(ApprovalError, match="does not list this key under approvers"):
         approval_text(made(plan()), STRANGER.public, policy(), NOW)
 
 

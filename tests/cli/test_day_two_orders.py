@@ -165,7 +165,7 @@ def test_the_maker_does_not_approve_the_own_order(doubtful: Program) -> None:
     ordered(doubtful)
     assert doubtful.run("approve", order_of(doubtful), "--key", pem(doubtful, "ada")).exit_code == 8
     refused = carry_out(doubtful)
-    assert (refused["exit_code"], "1 is needed, 0 valid" in str(refused["message"])) == (8, True)
+    assert (refused["exit_code"], "needs 1 valid approval and has 0" in str(refused["message"])) == (8, True)
     assert states(doubtful) == AS_BEFORE
 
 

@@ -63,7 +63,7 @@ def test_maker_cannot_approve_own_plan_with_second_key(program: Program, keys: d
     prepared(program)
     code, told = approve(program, "ada2")
     assert (code, "ada made this plan, so another person must approve it" in told) == (8, True)
-    assert "0 valid" in refused(program)
+    assert "has 0" in refused(program)
 
 
 def test_maker_cannot_approve_under_look_alike_name(program: Program, keys: dict[str, str]) -> None:
@@ -87,7 +87,7 @@ def test_respelled_key_counts_as_same_key(program: Program, keys: dict[str, str]
     again = quoted(spell(keys["ada"]))
     configure(program, {"ada": quoted(keys["ada"])}, {"eve": again, "cleo": quoted(keys["cleo"])})
     told = refusal(program)
-    assert "one key under two names, ada and eve" in told
+    assert "under two names, ada and eve" in told
 
 
 def test_approval_by_respelled_maker_key_does_not_count(program: Program, keys: dict[str, str]) -> None:
@@ -97,7 +97,7 @@ def test_approval_by_respelled_maker_key_does_not_count(program: Program, keys: 
     approvals = json.loads(plan_of(program).read_text())["approvals"]
     for public in (keys["ada"], other_spelling(keys["ada"]), other_spelling(keys["cleo"])):
         edited(program, {"approvals": [{**approvals[0], "key": public}]})
-        assert "0 valid" in refused(program)
+        assert "has 0" in refused(program)
 
 
 # A person counts once
@@ -112,7 +112,7 @@ def test_a_person_with_two_keys_counts_once(program: Program, keys: dict[str, st
     again = program.json("approve", plan_of(program), "--key", program.home / "ada2.pem")
     assert (first["approvals"], again["approvals"]) == (1, 1)
     assert "Approved by ada. The plan has 1 of 2 approvals" in str(again["message"])
-    assert "2 are needed, 1 valid" in refused(program)
+    assert "needs 2 valid approvals and has 1" in refused(program)
     assert approve(program, "cleo")[0] == 0
     assert program.json("submit", sheet)["states"] == {"paid": 3}
 
@@ -126,7 +126,7 @@ def test_edited_file_with_two_approvals_counts_person_once(program: Program, key
         assert approve(program, name)[0] == 0
         approvals += json.loads(plan_of(program).read_text())["approvals"]
     edited(program, {"approvals": approvals})
-    assert "2 are needed, 1 valid" in refused(program)
+    assert "needs 2 valid approvals and has 1" in refused(program)
 
 
 def test_each_key_of_a_person_makes_and_approves(program: Program, keys: dict[str, str]) -> None:
@@ -154,15 +154,15 @@ def test_maker_may_approve_plan_of_another_maker(program: Program, keys: dict[st
 
 def test_key_under_two_names_is_refused(program: Program, keys: dict[str, str]) -> None:
     configure(program, {"ada": quoted(keys["ada"])}, {"ben": quoted(keys["ben"]), "eve": quoted(keys["ben"])})
-    assert "one key under two names, ben and eve" in refusal(program)
+    assert "under two names, ben and eve" in refusal(program)
 
 
 def test_unmeetable_approval_policy_is_refused(program: Program, keys: dict[str, str]) -> None:
     ada = quoted(keys["ada"])
     configure(program, {"ada": ada}, {"ada": quoted(keys["ada"], keys["ada2"])})
-    assert "nothing could ever be approved" in refusal(program)
+    assert "at most 0 other people may approve" in refusal(program)
     configure(program, {"ada": ada}, {"cleo": quoted(keys["cleo"], keys["ben"])}, needed=2)
-    assert "needs 2 approvals, and no maker has more than 1 other" in refusal(program)
+    assert "needed is 2, but at most 1 other person may approve" in refusal(program)
 
 
 def test_invisible_name_is_refused(program: Program, keys: dict[str, str]) -> None:

@@ -59,7 +59,7 @@ def made(program: Program, path: Path, kind: type[SignedDocument]) -> None:
 def test_plan_signed_by_passkeys_is_sent(console: Program) -> None:
     sheet = prepared(console)
     made(console, plan_of(console), PlanDocument)
-    assert "1 is needed, 0 valid" in refused(console)
+    assert "needs 1 valid approval and has 0" in refused(console)
     approved(console, plan_of(console), PlanDocument)
     shown = " ".join(console.run("approve", plan_of(console)).stdout.split())
     assert "Prepared by ada at " in shown
@@ -83,7 +83,7 @@ def test_passkey_approval_depends_on_configuration_of_run(console: Program, old:
     prepared(console)
     approved(console, plan_of(console), PlanDocument)
     console.config.write_text(console.config.read_text().replace(old, new))
-    assert "1 is needed, 0 valid" in refused(console)
+    assert "needs 1 valid approval and has 0" in refused(console)
 
 
 def test_maker_passkey_cannot_approve_own_file_key_plan(console: Program) -> None:

@@ -43,7 +43,7 @@ def cluster(tmp_path: Path, program: Program, postgres_server: PostgresServer) -
 def test_unapproved_plan_in_database_is_not_sent(cluster: Listening) -> None:
     cluster.config.write_text(cluster.config.read_text() + policy(cluster.home))
     sheet = prepared(cluster)
-    assert "1 is needed, 0 valid" in refused(cluster)
+    assert "needs 1 valid approval and has 0" in refused(cluster)
     approved = cluster.json("approve", plan_of(cluster), "--key", cluster.home / "ben.pem")
     assert approved["exit_code"] == 0
     assert cluster.json("submit", sheet)["states"] == {"paid": 3}
@@ -131,7 +131,7 @@ def test_plan_is_approved_by_code_on_other_host(cluster: Listening) -> None:
     assert "1 of 2" not in looked["message"]
     by_ben = elsewhere.json("approve", code, "--key", cluster.home / "ben.pem")
     assert "1 of 2 approvals" in by_ben["message"]
-    assert "2 are needed, 1 valid" in refused(cluster)
+    assert "needs 2 valid approvals and has 1" in refused(cluster)
     spaced = " ".join(code[start : start + 4] for start in range(0, 16, 4))
     assert "2 of 2 approvals" in elsewhere.json("approve", spaced, "--key", cluster.home / "cleo.pem")["message"]
     # The file has no approval: the database's plan counts. It opens one batch, once.

@@ -219,8 +219,8 @@ def test_order_in_force_names_deciders_and_valid_approvals(make: Make, ordered: 
 @BOTH
 def test_order_needs_as_many_people_as_policy(make: Make, ordered: Ordered) -> None:
     journal = make()
-    assert "does not have enough approvals: 1 is needed, 0 valid" in why_not(ordered(journal), journal)
-    with pytest.raises(ApprovalError, match="2 are needed, 1 valid"):
+    assert "needs 1 valid approval and has 0" in why_not(ordered(journal), journal)
+    with pytest.raises(ApprovalError, match="needs 2 valid approvals and has 1"):
         in_force(approved(ordered(journal)), journal, needed=2)
 
 
@@ -410,17 +410,17 @@ def test_kept_order_with_other_deeds_is_found() -> None:
     journal = doubtful()
     order = approved(to_settle(journal, 2, 3))
     settled_by(journal, order, rows=[2])
-    named = f"The signed order {order.digest()[:16]} of batch b1 does not match its facts: "
-    assert corrupt(journal) == f"{named}1 of 2 are there."
+    named = f"The signed order {order.digest()[:16]} of batch b1 differs from the journal: "
+    assert corrupt(journal) == f"{named}1 of 2 decisions fit."
     journal = doubtful()
     settled_by(journal, approved(to_settle(journal, 2)), rows=[2, 3])
-    assert corrupt(journal).endswith("1 of 1 are there.")
+    assert corrupt(journal).endswith("1 of 1 decisions fit.")
     journal = doubtful()
     settled_by(journal, order, is_named=False)
-    assert corrupt(journal) == f"{named}0 of 2 are there."
+    assert corrupt(journal) == f"{named}0 of 2 decisions fit."
     journal = doubtful()
     settled_by(journal, approved(to_settle(journal, 2)), rows=[3])
-    assert corrupt(journal).endswith("0 of 1 are there.")
+    assert corrupt(journal).endswith("0 of 1 decisions fit.")
     journal = rejected()
     released_by(journal, approved(to_release(journal, 2)), rows=[3])
-    assert corrupt(journal).endswith("0 of 1 are there.")
+    assert corrupt(journal).endswith("0 of 1 decisions fit.")

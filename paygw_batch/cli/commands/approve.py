@@ -254,7 +254,7 @@ def _viewed(
     with journal_to_read(given_sheet.settings, screen.say, must_be_known=True) as journal:
         require_not_withdrawn(plan, journal.withdrawals())
         viewed = own_view(plan, request, journal)
-    screen.say(say("Shown as you find it in {sheet} and in your journal.", sheet=given_sheet.path))
+    screen.say(say("This is your own view, from {sheet} and your journal.", sheet=given_sheet.path))
     return viewed
 
 
@@ -276,7 +276,7 @@ def _count(document: SignedDocument, policy: ApprovalPolicy) -> str:
 def withdraw_command(invocation: Invocation, *, document: Path, key: Path) -> None:
     """Withdraw DOCUMENT, a plan or an order: no copy of it is valid after that.
 
-    Its maker may, and anyone who may approve, unless it was used already. A withdrawal is signed, like an approval.
+    Its maker or any approver can withdraw it, unless it was used already. A withdrawal is signed, like an approval.
     """
     screen, settings = Screen(invocation), settings_of(invocation)
     guard_of(invocation, settings).check(inputs={say("the plan"): document, say("a key"): key})
@@ -321,8 +321,8 @@ def carry_out_command(
 ) -> None:
     """Carry out ORDER, which another person approved: settle rows, send rows again, or forget people.
 
-    An order is carried out once. If it gives the gateway's word, the statement that it names is read, and its proof is
-    checked again. Rows to be sent again are sent together with others that are ready, as by `resume`.
+    An order is carried out once. If it relies on a statement from the gateway, the program reads that statement and
+    checks its proof again. Rows to be sent again are sent together with others that are ready, as by `resume`.
     """
     screen, who, settings = Screen(invocation), person(by), settings_of(invocation)
     require_csv(results.out, for_excel=results.for_excel)
@@ -366,7 +366,7 @@ def _refuse(order: RowOrder | ForgetOrder, options: Mapping[str, object]) -> Non
     """Raise `UsageError` if one of these options, which do not fit the order, has a value."""
     if wrong := [name for name, value in options.items() if value]:
         raise UsageError(
-            say("Not for this {noun}: {options}.", options=", ".join(wrong), noun=say(order.noun)),
+            say("These options are not for this {noun}: {options}.", options=", ".join(wrong), noun=say(order.noun)),
             hint=say(order.nothing_done),
         )
 
