@@ -67,15 +67,15 @@ _OF_ANSWER: Mapping[str, OutcomeKind] = {"paid": OutcomeKind.PAID, "rejected": O
 _MAY_BE_SENT = frozenset({State.READY, State.REJECTED}) | _UNSETTLED
 """The states from which a run may send a row, at once or after a person's decision."""
 _EARLIER_TOO = mark(
-    "It means an attempt before the latest one: the payee may be paid twice. Stop, and ask the gateway."
+    "The line is about an attempt before the latest one: the payee may be paid twice. Stop, and ask the gateway."
 )
 _TWO_OPERATIONS = mark(
     "{order_id} is both a payout and a collection of the same amount. Settle the right row by itself."
 )
-_NOT_LISTED = mark("The meaning of the status {status!r} is not configured.")
+_NOT_LISTED = mark("The configuration does not say what the gateway's status {status!r} means.")
 _EARLIER_REJECTED = mark(
-    "{order_id} is an earlier attempt, rejected in the journal; the statement says otherwise. The payee may be paid "
-    "twice: stop, and ask the gateway."
+    "{order_id} is an earlier attempt: the journal has it as rejected, but the statement does not. The payee may be "
+    "paid twice: stop, and ask the gateway."
 )
 
 
@@ -132,23 +132,26 @@ def other_attempt_sentence(
             "{order_id} was sent again after this file was first read, so the line cannot be about the latest attempt.",
             order_id=line.order_id,
         )
-    latest = say("the latest attempt was sent at {intended_at}", intended_at=left_at)
-    order = {"order_id": line.order_id, "left": latest}
+    order = {"order_id": line.order_id, "intended_at": left_at}
     match meant_attempt(time.times, left_at):
         case Meant.EARLIER:
             return say(
-                "{order_id} at {shown}: that is before {left}, so the line cannot be about it.",
+                "{order_id}: {shown} is before the latest attempt ({intended_at}), so the line is about "
+                "an earlier one.",
                 shown=time.shown,
                 **order,
             )
         case Meant.NONE:
-            return say("No attempt of {order_id} was sent at {sent_at}: {left}.", sent_at=line.sent_at, **order)
-        case Meant.UNSTATED if not is_only_attempt:
-            unstated = say("{shown} does not say", shown=time.shown) if time.shown else say("the line does not say")
             return say(
-                "{order_id} was sent more than once, and {said} which attempt is meant ({left}). Give the time: "
-                "in a column time, in the column sent_at of the question list, or for the whole file.",
-                said=unstated,
+                "No attempt of {order_id} was sent at {sent_at}: the latest was sent at {intended_at}.",
+                sent_at=line.sent_at,
+                **order,
+            )
+        case Meant.UNSTATED if not is_only_attempt:
+            return say(
+                "{order_id} was sent more than once, the last time at {intended_at}, and the line does not say which "
+                "attempt it is about. Give an exact time: in a column time, in the column sent_at of the question "
+                "list, or for the whole file.",
                 **order,
             )
         case Meant.LATEST | Meant.UNSTATED:
@@ -200,7 +203,8 @@ def other_order_sentence(order_id: str, clash: Clash | None, *, is_contrary: boo
         )
     if clash is None:
         sentence = say(
-            "The journal has no order {order_id}, a later attempt of {first} by its name: it may be an older copy.",
+            "The journal has no order {order_id}, which looks like a later attempt of {first}: the journal may be "
+            "an older copy.",
             order_id=order_id,
             first=first_order_id(order_id),
         )
@@ -323,10 +327,10 @@ class StatementReader:
         readings: list[_Reading] = []
         for line in statement.lines:
             if not line.order_id:
-                readings.append(_differs(line, say("The line names no order.")))
+                readings.append(_differs(line, say("The line has no order id.")))
             elif times[line.order_id] > 1:
                 named = {"order_id": line.order_id, "times": times[line.order_id]}
-                sentence = say("The statement names {order_id} {times} times: which line is right?", **named)
+                sentence = say("The statement has {times} lines for {order_id}: which one is right?", **named)
                 readings.append(_differs(line, sentence))
             elif line.order_id in shared and len(self._fitting(line)) > 1:
                 readings.append(_differs(line, say(_TWO_OPERATIONS, order_id=line.order_id)))
@@ -552,7 +556,9 @@ class StatementReader:
         if line.answer == "" or (is_no and line.order_id not in self._contrary_ids):
             return _Nothing.AGREES
         if is_no or not any(candidate.sent_order_id for candidate in self._journal.orders(line.order_id)):
-            sentence = say("Row {row} was never sent from here; the statement says otherwise.", row=clash.sheet_row)
+            sentence = say(
+                "According to the journal, row {row} was never sent; the statement says otherwise.", row=clash.sheet_row
+            )
             return _differs(line, f"{sentence} {say(DO_NOT_SEND)}")
         return _differs(line, say(_EARLIER_REJECTED, order_id=line.order_id))
 

@@ -182,7 +182,7 @@ _WHY_NOT = {
     State.IN_DOUBT: _IN_DOUBT,
     State.ACCEPTED: mark("Row {row} is accepted by the gateway, which may still pay it."),
     State.PAID: mark("Row {row} is paid."),
-    State.RETURNED: mark("Row {row} was paid and came back: pay it under a new order id, in a new sheet."),
+    State.RETURNED: mark("Row {row} was paid and the money came back: pay it under a new order id, in a new sheet."),
     State.REPLACED: mark("Row {row} was replaced by an amended row of a later sheet."),
 }
 

@@ -62,16 +62,18 @@ class StatementProof(StrEnum):
 _SENTENCES = {
     StatementProof.SIGNED: mark("The gateway's signature proves the statement."),
     StatementProof.FOLDER: mark("The transfer's folder proves the statement."),
-    StatementProof.UNASKED: mark("The statement is a person's word: no proof of statements is configured."),
-    StatementProof.NO_SIGNATURE: mark("The statement is a person's word: there is no signature beside it."),
-    StatementProof.ELSEWHERE: mark("The statement is a person's word: the transfer's folder does not hold this file."),
+    StatementProof.UNASKED: mark("The statement counts only as a person's word: no proof of statements is configured."),
+    StatementProof.NO_SIGNATURE: mark("The statement counts only as a person's word: there is no signature beside it."),
+    StatementProof.ELSEWHERE: mark(
+        "The statement counts only as a person's word: the transfer's folder does not hold this file."
+    ),
     StatementProof.OTHER_FILE: mark(
-        "The statement is a person's word: its file in the transfer's folder is a link, has a second name, does "
-        "not belong to the folder's owner, or can be changed by others."
+        "The statement counts only as a person's word: its file in the transfer's folder is a link, has a second "
+        "name, does not belong to the folder's owner, or can be changed by others."
     ),
     StatementProof.OPEN_FOLDER: mark(
-        "The statement is a person's word: the transfer's folder, or one above it, is a link or can be changed by "
-        "others."
+        "The statement counts only as a person's word: the transfer's folder, or one above it, is a link or can be "
+        "changed by others."
     ),
 }
 

@@ -160,7 +160,7 @@ def test_old_declined_line_settles_no_later_attempt(program: Program) -> None:
     (difference,) = program.json(
         "resolve", "statement", batch, statement(program, "PAY-1,1500.50,KES,declined"), "--yes", "--matching-only"
     )["differences"]
-    assert "was sent more than once, and the line does not say which attempt is meant" in difference["message"]
+    assert "the line does not say which attempt it is about" in difference["message"]
     assert "for the whole file" in difference["message"]
     pay_what_can_be_paid(program, batch)
     assert times_committed(program) == 1
@@ -180,7 +180,7 @@ def test_line_older_than_attempt_settles_nothing(program: Program, option: tuple
     line = "PAY-1,1500.50,KES,declined" + ("" if option else ",2026-11-01T10:00:00+03:00")
     file = statement(program, line, heading=HEADING if option else f"{HEADING},time")
     summary = program.json("resolve", "statement", batch, file, "--yes", *option)
-    assert "before the latest attempt was sent at 20" in summary["differences"][0]["message"]
+    assert "is before the latest attempt (20" in summary["differences"][0]["message"]
     assert (summary["exit_code"], states(program, batch)) == (3, {"in_doubt": 1})
 
 
@@ -206,7 +206,7 @@ def test_day_without_hour_leaves_attempt_open(program: Program) -> None:
         program, f"PAY-1,1500.50,KES,declined,{now_as_text(program, batch)[:10]}", heading=f"{HEADING},time"
     )
     (difference,) = program.json("resolve", "statement", batch, file, "--yes")["differences"]
-    assert "does not say which attempt is meant" in difference["message"]
+    assert "does not say which attempt it is about" in difference["message"]
     assert states(program, batch) == {"in_doubt": 1}
 
 
@@ -247,7 +247,7 @@ def test_older_paid_line_still_holds_row(program: Program, times: str) -> None:
     program.json("resolve", "row", batch, "2", "--as", "not-received", "--evidence", "Ticket 1")
     pay_what_can_be_paid(program, batch)
     assert times_committed(program) == 1
-    assert "Held: by statement" in read_csv(program.home / "payroll.reconciliation.csv")[0]["message"]
+    assert "Held: the statement" in read_csv(program.home / "payroll.reconciliation.csv")[0]["message"]
     (told,) = program.json("status", batch)["needs_person"]
     assert told["held"]
     assert program.run("verify").exit_code in {0, 5}

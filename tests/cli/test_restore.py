@@ -162,7 +162,7 @@ def test_restore_on_other_host_pays_no_row_twice(office: Office) -> None:
     statement(program)
     office.words["statement.csv"] = str(program.home / "statement.csv")
     said = office.carry_out(hold)
-    assert "Row 4 was never sent from here" in said
+    assert "row 4 was never sent" in said
     assert "The journal has no order BONUS-1" in said
     assert "The journal has no order BEFORE-2-r2" in said
     assert program.json("resume", office.words["BATCH"])["states"] == {"paid": 3, "ready": 2}

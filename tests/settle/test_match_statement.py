@@ -25,6 +25,7 @@ WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "decl
 NOW = datetime(2026, 11, 22, 9, tzinfo=UTC)
 SHA = "0123456789abcdef" * 4
 EVIDENCE = "Statement day.csv (SHA-256 0123456789abcdef), line 2: "
+VAGUE = "ORD-2 was sent more than once, the last time at 2026-11-21"
 ASK = "The payee may have the money: do not send it again, and ask the gateway."
 
 
@@ -227,9 +228,9 @@ def test_accepted_row_cannot_be_not_received() -> None:
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        ({"status": "limbo"}, "The meaning of the status 'limbo' is not configured."),
+        ({"status": "limbo"}, "The configuration does not say what the gateway's status 'limbo' means."),
         ({"answer": "lost"}, "The answer 'lost' is not one of paid, rejected, not-received."),
-        ({"status": ""}, "The meaning of the status '' is not configured."),
+        ({"status": ""}, "The configuration does not say what the gateway's status '' means."),
     ],
 )
 def test_unexplained_word_settles_nothing(said: Mapping[str, Any], sentence: str) -> None:
@@ -259,7 +260,7 @@ def test_twice_named_order_is_not_settled() -> None:
     journal = sent(OutcomeKind.UNKNOWN)
     found = match(journal, line(), line(number=3, status="declined"))
     assert [one.sentence for one in found.differences] == [
-        "The statement names ORD-2 2 times: which line is right?"
+        "The statement has 2 lines for ORD-2: which one is right?"
     ] * 2
     assert ([one.line for one in found.differences], found.settlements) == ([2, 3], [])
 
@@ -267,8 +268,8 @@ def test_twice_named_order_is_not_settled() -> None:
 def test_each_line_without_order_is_difference() -> None:
     found = match(sent(OutcomeKind.UNKNOWN), line(""), line("", number=3))
     assert [(one.line, one.order_id, one.sentence) for one in found.differences] == [
-        (2, "", "The line names no order."),
-        (3, "", "The line names no order."),
+        (2, "", "The line has no order id."),
+        (3, "", "The line has no order id."),
     ]
 
 
@@ -286,11 +287,11 @@ def test_each_line_without_order_is_difference() -> None:
         ),
         (
             {"time": "2026-11-21T08:00:59Z"},
-            "ORD-2 at 2026-11-21T08:00:59Z: that is before the latest attempt was sent at 2026-11-21T08:01:00.000Z, so",
+            "ORD-2: 2026-11-21T08:00:59Z is before the latest attempt (2026-11-21T08:01:00.000Z), so",
         ),
         (
             {"sent_at": "2026-11-21T08:02:00Z"},
-            "No attempt of ORD-2 was sent at 2026-11-21T08:02:00Z: the latest attempt was sent at 2026-11-21",
+            "No attempt of ORD-2 was sent at 2026-11-21T08:02:00Z: the latest was sent at 2026-11-21",
         ),
     ],
 )
@@ -317,17 +318,13 @@ def test_explicit_line_settles_latest_of_several_attempts(when: Mapping[str, Any
 
 
 @pytest.mark.parametrize(
-    ("when", "as_of", "said"),
-    [
-        ({}, "", "the line does not say which attempt is meant"),
-        ({"time": "2026-11-21"}, "", "2026-11-21 does not say which attempt is meant"),
-        ({}, "2026-11-21", "its time does not say which attempt is meant"),
-    ],
+    ("when", "as_of"),
+    [({}, ""), ({"time": "2026-11-21"}, ""), ({}, "2026-11-21")],
 )
 @pytest.mark.parametrize("word", ["approved", "declined", "processing"])
-def test_vague_line_settles_no_attempt_of_several(when: Mapping[str, Any], as_of: str, said: str, word: str) -> None:
+def test_vague_line_settles_no_attempt_of_several(when: Mapping[str, Any], as_of: str, word: str) -> None:
     sentence = told(sent_twice(), line(status=word, **when), as_of=as_of)
-    assert sentence.startswith(f"ORD-2 was sent more than once, and {said} (the latest attempt was sent at 2026-11-21")
+    assert sentence.startswith(VAGUE)
 
 
 def test_line_is_no_newer_than_first_carrying_out() -> None:
@@ -336,19 +333,16 @@ def test_line_is_no_newer_than_first_carrying_out() -> None:
     journal.settle([], note=CarriedOut("b1", "day.csv", SHA, "amina", at(7)))
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
     assert told(journal, line(status="declined")).startswith(
-        "ORD-2 at 2026-11-21T08:07:00.000Z at the latest (the file was applied then): that is before the latest"
+        "ORD-2: 2026-11-21T08:07:00.000Z at the latest (the file was applied then) is before the latest"
     )
     wrong = told(journal, line(time="2026-11-21T08:30:00Z"))
-    assert wrong.startswith("ORD-2 at 2026-11-21T08:30:00Z: that is before the latest")
+    assert wrong.startswith("ORD-2: 2026-11-21T08:30:00Z is before the latest")
 
 
 def test_later_carried_out_file_leaves_attempt_open() -> None:
     journal = sent_twice()
     journal.settle([], note=CarriedOut("b1", "day.csv", SHA, "amina", at(20)))
-    assert told(journal, line(status="declined")).startswith(
-        "ORD-2 was sent more than once, and 2026-11-21T08:20:00.000Z at the latest (the file was applied then) "
-        "does not say which attempt is meant"
-    )
+    assert told(journal, line(status="declined")).startswith(VAGUE)
 
 
 def test_only_same_file_counts_as_carried_out() -> None:
@@ -423,7 +417,7 @@ def test_slow_clock_moves_attempt_time_later() -> None:
     journal = sent(OutcomeKind.UNKNOWN, minute=30)
     journal.settle([], note=ClockSeen(at(30), "2026-11-21T09:30:00.000Z", -3600))
     wrong = told(journal, line(time="2026-11-21T09:29:00Z"))
-    assert "before the latest attempt was sent at 2026-11-21T09:30:00.000Z" in wrong
+    assert "before the latest attempt (2026-11-21T09:30:00.000Z)" in wrong
     assert basis_of(journal, line(time="2026-11-21T09:30:00Z"), StatementProof.SIGNED) is Basis.GATEWAY
 
 
@@ -453,8 +447,8 @@ def in_state(state: State) -> SqliteJournal:
 
 
 PAID_BEFORE = (
-    "Row 2 is paid in the journal, and paid in the statement. It means an attempt before the latest one: the payee may "
-    "be paid twice. Stop, and ask the gateway."
+    "Row 2 is paid in the journal, and paid in the statement. The line is about an attempt before the latest one: "
+    "the payee may be paid twice. Stop, and ask the gateway."
 )
 
 
@@ -529,11 +523,13 @@ def test_earlier_rejected_attempt_agrees_unless_paid() -> None:
         found = match(journal, line(**said))
         assert (found.agreeing, found.differences) == (1, []), said
     assert told(journal, line()) == (
-        "ORD-2 is an earlier attempt, rejected in the journal; the statement says otherwise. The payee may be paid "
-        "twice: stop, and ask the gateway."
+        "ORD-2 is an earlier attempt: the journal has it as rejected, but the statement does not. The payee may be "
+        "paid twice: stop, and ask the gateway."
     )
     assert [one.order_id for one in match(journal, line()).contrary] == ["ORD-2"]
-    assert told(journal, line(status="limbo")).startswith("The meaning of the status 'limbo' is not configured")
+    assert told(journal, line(status="limbo")).startswith(
+        "The configuration does not say what the gateway's status 'limbo' means"
+    )
     assert settled(journal, line("ORD-2-r2")).resolution is Resolution.PAID
 
 
@@ -543,7 +539,7 @@ def test_any_gateway_word_holds_unsent_row(word: str) -> None:
     open_sheet(journal, new=1)
     found = match(journal, line(status=word))
     assert [one.sentence for one in found.differences] == [
-        f"Row 2 was never sent from here; the statement says otherwise. {ASK}"
+        f"According to the journal, row 2 was never sent; the statement says otherwise. {ASK}"
     ]
     assert [one.order_id for one in found.contrary] == ["ORD-2"]
 
@@ -583,9 +579,11 @@ def test_unknown_order_is_difference_and_unknown_attempt_held() -> None:
     )
     assert match(journal, line("NOBODY")).contrary == []
     later = match(journal, line("ORD-2-r2"))
-    assert [one.sentence for one in later.differences] == [
-        f"The journal has no order ORD-2-r2, a later attempt of ORD-2 by its name: it may be an older copy. {ASK}"
-    ]
+    (difference,) = later.differences
+    assert difference.sentence == (
+        "The journal has no order ORD-2-r2, which looks like a later attempt of ORD-2: the journal may be an older "
+        f"copy. {ASK}"
+    )
     assert [one.order_id for one in later.contrary] == ["ORD-2-r2"]
     assert match(sent(OutcomeKind.PAID), line("ORD-2-r2")).contrary == []
 

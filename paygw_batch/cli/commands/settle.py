@@ -140,7 +140,7 @@ def _asked_sentence(summary: Summary, done: Refreshed) -> Summary:
     heard = ", ".join(counted_finding(count, finding) for finding, count in findings.items())
     message = say_count(done.asked, "{count:,} enquiries: {findings}.", findings=heard or say("nothing new"))
     if done.stop_reason:
-        message += " " + say("It ended early: {reason}", reason=done.stop_reason)
+        message += " " + say("The enquiries ended early: {reason}", reason=done.stop_reason)
     return replace(
         summary,
         message=f"{message} {summary.message}".strip(),
@@ -282,9 +282,9 @@ def _by_statement(
         if matched.contrary:
             sentence = say_count(
                 held,
-                "Held by {who}: {count:,} order that could be sent from here, but that the gateway already has, "
-                "according to the statement. No run sends a held row: `paygw-batch status` says what to do about each.",
-                "Held by {who}: {count:,} orders that could be sent from here, but that the gateway already has, "
+                "Held by {who}: {count:,} order that could still be sent, but that the gateway already has, according "
+                "to the statement. No run sends a held row: `paygw-batch status` says what to do about each.",
+                "Held by {who}: {count:,} orders that could still be sent, but that the gateway already has, "
                 "according to the statement. No run sends a held row: `paygw-batch status` says what to do about each.",
                 who=asked.by,
             )
@@ -339,7 +339,7 @@ def preview_statement(
 
 def _refused(summary: Summary, said: str) -> Summary:
     hint = say(
-        "Nothing was settled. Clear them up with the gateway, or settle the lines that match with --matching-only."
+        "Nothing was settled. Ask the gateway about these lines, or settle the lines that match with --matching-only."
     )
     return replace(summary, exit_code=ExitCode.DEFECTS, message=f"{said} {hint}")
 
@@ -480,14 +480,14 @@ def release(invocation: Invocation, *, batch: str, rows: tuple[int, ...], eviden
     screen.finish(_written(settings, screen, draft, maker, out))
 
 
-@order_command.command("forget", short_help="Forget people, and keep the books.")
+@order_command.command("forget", short_help="Forget people, and keep the totals.")
 @before_option
 @person_option
 @_out_option
 @_key_option
 @click.pass_obj
 def forget(invocation: Invocation, *, before: str | None, person: str | None, out: Path, key: Path) -> None:
-    """Order that people are forgotten. The order names payments, and nobody.
+    """Order that people are forgotten. The order names payments, not people.
 
     Without --before and --person, [retention] years in the configuration says the date.
     """
