@@ -133,7 +133,7 @@ def _answer(page: Page, payout: str, file: Path) -> None:
     page.goto(f"{payout}/statement")
     file.write_text(answers, encoding="utf-8")
     page.get_by_label("The list with answers").set_input_files(file)
-    page.get_by_label("How did you get it?").fill("Mail of the support, ticket 4711")
+    page.get_by_label("How did you get the statement?").fill("Mail of the support, ticket 4711")
     page.get_by_role("button", name="Upload and compare").click()
     page.get_by_role("heading", name="What the statement says").wait_for()
 

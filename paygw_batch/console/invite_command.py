@@ -49,7 +49,7 @@ def invite_command(invocation: Invocation, *, name: str) -> None:
         Summary(
             ExitCode.DONE,
             say(
-                "{link} is for {invited} alone, once, within {hours} hours. Give it to the person directly.",
+                "{link} works once, within {hours} hours, and only for {invited}. Give it to the person directly.",
                 link=link,
                 invited=member.name,
                 hours=INVITATION_H,

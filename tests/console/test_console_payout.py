@@ -52,7 +52,7 @@ def test_start_page_lists_needed_decisions_first(house: House) -> None:
     batch = paid(house.program, ["100.00", "9001.00", "9006.00"])
     page = house.person(MAKER).get("/").text
     needing, _, payouts = page.partition("<h2>Payouts</h2>")
-    assert "1 in doubt: ask the gateway what happened to them. 1 rejected: decide whether to try again." in needing
+    assert "1 in doubt: ask the gateway what happened to it. 1 rejected: decide whether to try again." in needing
     assert f'href="/payouts/{batch}"' in needing
     assert f'href="/payouts/{batch}"' in payouts
     assert "Nothing needs your attention." in house.person(AUDITOR).get("/").text
@@ -62,7 +62,7 @@ def test_payout_shows_counts_sums_and_rows_by_state(house: House) -> None:
     batch = paid(house.program, ["100.00", "9001.00", "9006.00", "9002.00", "250.50"])
     person = house.person(APPROVER)
     page = person.get(f"/payouts/{batch}").text
-    assert "Finished: 1 row needs you" in page
+    assert "Finished: 1 row needs your decision" in page
     for state, count in (("Paid", 2), ("Rejected", 1), ("In doubt", 1), ("With the gateway", 1)):
         assert f"<strong>{count}</strong> {state}" in page
     assert "350.50" in page

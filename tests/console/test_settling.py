@@ -183,7 +183,7 @@ def test_overview_asks_second_person_other_than_maker(house: House) -> None:
     def needing(person: Person) -> str:
         return person.get("/").text.partition("<h2>Being settled or tried again</h2>")[0]
 
-    assert "You have not signed it yet: Settle 1 row." in needing(ada)
+    assert "You have not signed this order yet: Settle 1 row." in needing(ada)
     assert order not in needing(ben)
     assert act(ben, order, "sign") == 403
     assert act(ada, order, "sign", digest="0" * 64) == 409
@@ -431,7 +431,7 @@ def test_paid_statement_is_applied_once_by_single_person(house: House, ada: Pers
     for count, what in (
         (1, "It was paid"),
         (2, "do not match"),
-        (1, "agree with what is known"),
+        (1, "agree with the journal"),
         (1, "not decided yet"),
     ):
         assert f"<b>{count}</b>{what}" in page

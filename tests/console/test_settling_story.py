@@ -144,7 +144,7 @@ def test_story_12_statement_with_contrary_line_settles_others(company: Company, 
         writer.writeheader()
         writer.writerows([first | {"answer": "paid"}, second | {"answer": "rejected"}, contrary])
     ada.page.get_by_label("The list with answers, or a statement from the gateway").set_input_files(answers)
-    ada.page.get_by_label("How did you get it?").fill(TICKET)
+    ada.page.get_by_label("How did you get the statement?").fill(TICKET)
     ada.page.get_by_role("button", name="Upload and compare").click()
     expect(ada.page.get_by_role("heading", name="1 line does not match")).to_be_visible()
     look(ada)

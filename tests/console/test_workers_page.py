@@ -34,11 +34,11 @@ def test_unset_limits_show_configured_values() -> None:
 
 
 def test_a_stop_is_told_with_its_reason() -> None:
-    stop = GateStop(GateStopKind.REQUESTED, 0, "An operator stopped it.")
+    stop = GateStop(GateStopKind.REQUESTED, 0, "A person stopped the run.")
     page = people_page.shown_work(
         SharedWork([], [], replace(GATE, stop=stop, stopped_at=timestamp(NOW))), [], Settings.model_validate({}), NOW
     )
-    assert "An operator stopped it." in page["stop_reason"]
+    assert "A person stopped the run." in page["stop_reason"]
     assert page["work"].gate.stopped_at == timestamp(NOW)
 
 

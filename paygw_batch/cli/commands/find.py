@@ -143,7 +143,7 @@ _AS_KEPT = (
 
 def _message(typed: str, states: Counter[str], *, has_more: bool, advice: Path | None) -> str:
     if not states:
-        return say("No payment in this journal matches {typed!r}. Rows with defects were never payments.", typed=typed)
+        return say("No payment in this journal matches {typed!r}. Rows with defects are not searched.", typed=typed)
     if has_more:
         sentence = say_count(
             states.total(),

@@ -558,7 +558,7 @@ def required_key(console: Console, member: Member) -> ApprovalKey:
     key = sandbox_key(console.settings, member.name)
     if key is None:
         raise ConfigurationError(
-            say("There is no key to sign with for {name}.", name=member.name),
+            say("{name} has no key to sign with.", name=member.name),
             hint=say("In the sandbox the administrator makes one; with a real gateway people sign with a passkey."),
             for_terminal=False,
         )

@@ -190,7 +190,7 @@ def _encoding(visit: Visit, result: Check, uploaded: UploadedSheet) -> str | Non
     encoding = visit.form.get("encoding", uploaded.encoding or "") or None
     offered = result.choices if isinstance(result, UnreadableSheet) and result.asks == Asked.ENCODING.value else ()
     if encoding not in {uploaded.encoding, *offered}:
-        raise PageNotFound(say("There is no such encoding."))
+        raise PageNotFound(say("This text encoding is not on the page. Reload the page and choose again."))
     return encoding
 
 
@@ -199,7 +199,7 @@ def _spelling(visit: Visit, uploaded: UploadedSheet) -> Mapping[str, Any]:
     known = {"numbers": get_args(Numbers), "names": get_args(Names)}
     answers = {name: visit.form.get(name, getattr(uploaded, name) or "") or None for name in known}
     if any(answer not in {None, *known[name]} for name, answer in answers.items()):
-        raise PageNotFound(say("The question has no such answer."))
+        raise PageNotFound(say("This answer is not on the page. Reload the page and choose again."))
     return answers
 
 

@@ -282,13 +282,13 @@ class OrderAgreement(Agreement[RowOrder]):
         Stage.VOID: mark("Sign it again"),
         **dict.fromkeys((Stage.APPROVED, Stage.FAILED), mark("Agreed: it can be carried out")),
         Stage.STARTING: mark("Starting"),
-        Stage.OUTDATED: mark("A row has changed since then: withdraw it"),
+        Stage.OUTDATED: mark("A row has changed: withdraw the order"),
     }
     asks: ClassVar[Mapping[Stage, str]] = {
-        Stage.TO_SIGN: mark("You have not signed it yet: {what}."),
+        Stage.TO_SIGN: mark("You have not signed this order yet: {what}."),
         Stage.TO_APPROVE: mark("{by} asks you to agree: {what}."),
         **dict.fromkeys((Stage.APPROVED, Stage.FAILED), mark("Agreed: it can be carried out. {what}.")),
-        Stage.OUTDATED: mark("A row has changed since you signed. Withdraw it: {what}."),
+        Stage.OUTDATED: mark("A row has changed since you signed. Withdraw the order: {what}."),
     }
 
     def __init__(self, visit: Visit, folder: OrderFolder) -> None:

@@ -219,8 +219,12 @@ def _needing(visit: Visit, lines: Sequence[ListedPayout]) -> Iterator[NeededAct]
 
 def _sentences(counts: Mapping[str, int]) -> Iterator[str]:
     if count := counts.get("in_doubt"):
-        yield say_count(count, "{count:,} in doubt: ask the gateway what happened to them.")
+        yield say_count(
+            count,
+            "{count:,} in doubt: ask the gateway what happened to it.",
+            "{count:,} in doubt: ask the gateway what happened to them.",
+        )
     if count := counts.get("rejected"):
         yield say_count(count, "{count:,} rejected: decide whether to try again.")
     if count := counts.get("returned"):
-        yield say_count(count, "{count:,} came back: find out why.")
+        yield say_count(count, "{count:,} returned: find out why the money came back.")

@@ -354,7 +354,7 @@ _STEPS: Mapping[RowStep, tuple[str, ...]] = {
     ),
     RowStep.RETRY: mark_all(
         "Nothing was paid",
-        "The gateway's answer is final. If it can succeed now, try it again; if not, correct the sheet.",
+        "The gateway's answer is final. If the row can succeed now, try it again; if not, correct the sheet.",
     ),
     RowStep.SEND: mark_all("Not sent yet", "The next run sends it."),
     RowStep.PAY_ANEW: mark_all(
@@ -370,7 +370,9 @@ def _shown_step(step: NextStep) -> ShownStep:
     heading, *sentences = (say(text, order=row.sent_orderid or row.client_orderid) for text in _STEPS[step.step])
     is_urgent = step.step not in {RowStep.WAIT_FOR_RUN, RowStep.SEND}
     if step.step is RowStep.SEND and marked is not None:
-        sentences.append(say("It may repeat attempt {attempt}. Make sure first.", attempt=marked))
+        sentences.append(
+            say("The row may repeat attempt {attempt}. First make sure that it was not paid.", attempt=marked)
+        )
         is_urgent = True
     return ShownStep(heading, sentences, is_urgent)
 

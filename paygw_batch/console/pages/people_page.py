@@ -106,19 +106,19 @@ _WHY: Mapping[str, str] = {
     "ActRefused": mark("not allowed"),
     "PageOutdated": mark("the page was out of date"),
     "PageNotFound": mark("not found"),
-    "FieldRefused": mark("something could not be used as typed"),
-    "UsageError": mark("something could not be used as typed"),
-    "SheetError": mark("the sheet could not be used that way"),
+    "FieldRefused": mark("a field was not filled in correctly"),
+    "UsageError": mark("a field was not filled in correctly"),
+    "SheetError": mark("the sheet could not be used"),
     "ApprovalError": mark("what was signed does not count, or is no longer true"),
     "DocumentWithdrawn": mark("it was withdrawn"),
     "JournalHeld": mark("a payout was running"),
-    "exit 3": mark("the sheet could not be used that way"),
+    "exit 3": mark("the sheet could not be used"),
     "exit 7": mark("the journal could not be used"),
     "exit 8": mark("what was signed does not count, or is no longer true"),
     "BodyRefused": mark("the file was too large or took too long"),
 }
 """The kinds of refusals in the audit trail, and exit codes of runs, in words."""
-_OTHER_REASON = mark("it could not be done")
+_OTHER_REASON = mark("the action failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def _own_check(visit: Visit, name: str) -> OwnCheck:
         return OwnCheck(name, about, is_running=True, at=run.at, by=run.by)
     summary = last_summary(directory, name)
     if summary is None:
-        return OwnCheck(name, about, at=run.at, by=run.by, message=say("It ended without a result."))
+        return OwnCheck(name, about, at=run.at, by=run.by, message=say("The check ended without a result."))
     checks = summary.get("checks")
     failed = [check for check in (checks if isinstance(checks, list) else []) if check["state"] != "ok"]
     findings = [(str(check["check"]), str(check["found"])) for check in failed]

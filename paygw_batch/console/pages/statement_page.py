@@ -123,7 +123,7 @@ def upload_statement(visit: Visit) -> Response:
         name=plain_file_name(upload.filename),
         by=visit.member.name,
         at=timestamp(console.now()),
-        words=required_line(words, say("How you got it")) if words else "",
+        words=required_line(words, say("How you got the statement")) if words else "",
         as_of=as_of,
     )
     with kept_upload(visit, upload) as content:
