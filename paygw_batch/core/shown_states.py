@@ -23,7 +23,7 @@ _TEMPLATES: Mapping[tuple[str, int], str] = MappingProxyType(
     {
         (_DUPLICATE, 1): mark("possible duplicate of attempt {attempt}"),
         (_DUPLICATE, 2): mark("{message} [possible duplicate of attempt {attempt}]"),
-        ("interrupted", 0): mark("The run ended before it recorded an answer; a request may have left."),
+        ("interrupted", 0): mark("The run ended before it recorded an answer; the request may have been sent."),
         ("unknown", 0): mark("No one knows what happened to the request: it may have been paid."),
         ("unknown", 1): mark("No one knows what happened to the request ({cause}): it may have been paid."),
         ("not_sent", 0): mark("Nothing was sent."),

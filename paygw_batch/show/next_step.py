@@ -100,19 +100,23 @@ def long_accepted_until(now: datetime) -> str:
 def held_sentence(hold: Hold) -> str:
     if hold.source is EvidenceSource.WITNESS:
         return say(
-            "Held: its order left by a commit that the journal lost (evidence {number}), and no run sends it.",
+            "Held: its order was sent, but the journal lost the record of it (evidence {number}), and no run sends it.",
             number=hold.number,
         )
     about = {"source": say(hold.source.value), "time": hold.taken_at, "number": hold.number}
     if hold.said == OutcomeKind.PAID:
-        return say("Held: by {source} of {time} it is paid (evidence {number}), and no run sends it.", **about)
+        return say(
+            "Held: the {source} of {time} says that it is paid (evidence {number}), and no run sends it.", **about
+        )
     if hold.said == OutcomeKind.REJECTED:
         return say(
-            "Held: by {source} of {time} it was rejected, and nothing had been sent from here (evidence {number}); "
-            "no run sends it.",
+            "Held: the {source} of {time} says that it was rejected, although it had not been sent (evidence "
+            "{number}); no run sends it.",
             **about,
         )
-    return say("Held: by {source} of {time} it is with the gateway (evidence {number}), and no run sends it.", **about)
+    return say(
+        "Held: the {source} of {time} says that the gateway has it (evidence {number}), and no run sends it.", **about
+    )
 
 
 def in_command_words(step: NextStep) -> str:
@@ -120,7 +124,7 @@ def in_command_words(step: NextStep) -> str:
     again = (
         ""
         if marked is None
-        else say(" It is a possible duplicate of attempt {attempt}: make sure first.", attempt=marked)
+        else say(" It may repeat attempt {attempt}: first make sure that it was not paid.", attempt=marked)
     )
     return say(
         _COMMAND_WORDS[step.step],
@@ -139,11 +143,11 @@ def in_command_words(step: NextStep) -> str:
 _COMMAND_WORDS: Mapping[RowStep, str] = {
     RowStep.RESOLVE_HELD: mark(
         "{held}Do not {verb} it by other means. Ask the gateway what happened to order {sent_orderid}; {resolve} "
-        "paid, rejected (`retry` may then send it again), or, if they never had it, not-received{later}."
+        "paid, rejected (`retry` may then send it again), or, if the gateway never had it, not-received{later}."
     ),
     RowStep.RESOLVE_DOUBT: mark(
         "Do not {verb} it by other means. Ask the gateway what happened to order {sent_orderid}, sent at "
-        "{intended_at}; {resolve} paid, rejected, or, if they never had it, not-received{later}."
+        "{intended_at}; {resolve} paid, rejected, or, if the gateway never had it, not-received{later}."
     ),
     RowStep.RESOLVE_ACCEPTED: mark(
         "The gateway accepted it at {intended_at} and has not said more since. Ask about order {sent_orderid}; "
@@ -181,12 +185,14 @@ def batch_steps(
     if contradictions:
         yield say_count(
             contradictions,
-            "The journal holds {count} contradicting messages: `paygw-batch status` shows them, and which "
-            "rows they hold.",
+            "The journal has {count} contradicting message: `paygw-batch status` shows it, and which rows it holds.",
+            "The journal has {count} contradicting messages: `paygw-batch status` shows them, and which rows they "
+            "hold.",
         )
     if waiting:
         yield say_count(
             waiting,
+            "{count:,} message from the gateway needs a person: `paygw-batch status {batch}` shows it.",
             "{count:,} messages from the gateway need a person: `paygw-batch status {batch}` shows them.",
             batch=batch,
         )
@@ -225,9 +231,9 @@ def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first
         case State.REJECTED:
             return StateStep(
                 say(
-                    "The final answer is no. If they can succeed now, the first command gives all of them another "
-                    "attempt, "
-                    "and the second one of them. If the sheet was wrong, correct their rows in it; then the third."
+                    "The gateway's answer is final. If they can succeed now, run the first command to send all of "
+                    "them again, or the second to send one. If the sheet was wrong, correct their rows in it, and run "
+                    "the third."
                 ),
                 (
                     f"paygw-batch retry {batch.batch}",
@@ -243,18 +249,18 @@ def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first
                 )
             )
         case State.READY:
-            return StateStep(say("They were not sent yet. This sends them."), (f"paygw-batch resume {batch.batch}",))
+            return StateStep(say("Not sent yet. This command sends them."), (f"paygw-batch resume {batch.batch}",))
         case _ if state == INVALID:
             option = "" if operation.command == "submit" else f"--{operation.command} "
             return StateStep(
                 say(
-                    "They have defects, and nothing was sent for them. This writes them to a file, to correct and "
-                    "submit."
+                    "They have defects, and nothing was sent for them. This command writes them to a file: correct it "
+                    "and submit it."
                 ),
                 (f"paygw-batch validate {option}{sheet} --rejects mended.xlsx",),
             )
         case _:
-            return StateStep(say("Evidence contradicts sending them. A person must say what happened to each."))
+            return StateStep(say("The gateway may already have them. A person must say what happened to each."))
 
 
 def next_steps(

@@ -155,7 +155,7 @@ class OutputGuard:
         journal = settings.journal_path()
         yield ProtectedFile(say("the journal or one of its files"), journal, has_neighbours=True)
         journals = settings.known_journals_directory()
-        yield ProtectedFile(say("the record of what left"), journals, is_directory=True)
+        yield ProtectedFile(say("this computer's record of the payments it sent"), journals, is_directory=True)
         words = say("a file of the program's own directory")
         yield ProtectedFile(words, state_directory(), is_directory=True, but_for=results)
         yield ProtectedFile(say("the sandbox's key"), journal.with_name("sandbox-merchant.pem"))

@@ -157,7 +157,7 @@ def test_row_of_running_batch_is_not_resolved(program: Program) -> None:
         result = program.run("resolve", "row", sheet, "2", "--as", "rejected", "--evidence", EVIDENCE)
     process.communicate()
     assert result.exit_code == 7
-    assert "nother run holds this journal" in result.stderr
+    assert "nother run is using this journal" in result.stderr
     assert states(program) == {"paid": 30}
 
 
@@ -201,7 +201,7 @@ def test_repeated_statement_changes_nothing(doubtful: Program) -> None:
         ("TAKEN-1;9007;KES;declined", "names TAKEN-1 2 times"),
         ("GOOD-1;1500.50;KES;declined", "Row 2 is paid in the journal, and rejected in the statement"),
         ("NO-1;9001;KES;approved", "The payee may have the money"),
-        (";9007;KES;approved", "names no order"),
+        (";9007;KES;approved", "has no order id"),
     ],
 )
 def test_mismatched_statement_line_is_listed_changing_nothing(doubtful: Program, line: str, why: str) -> None:
@@ -270,7 +270,7 @@ def test_ready_row_called_paid_is_held_until_resolved(cleared: Program, answer: 
     assert summary["exit_code"] == (5 if option else 3)
     line = resumed(cleared)["LOST-1"]
     assert (line["state"], line["attempts"]) == ("ready", "1")
-    assert "Held: by statement of" in line["message"]
+    assert "Held: the statement of" in line["message"]
     shown = cleared.json("status", cleared.home / "payroll.csv")
     (told,) = [row for row in shown["needs_person"] if row["held"]]
     assert told["row"] == 5

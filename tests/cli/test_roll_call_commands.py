@@ -44,7 +44,7 @@ def test_older_database_copy_needs_accepted_loss(restored: ClusterProgram) -> No
     again = restored.run("submit", sheet)
     assert again.exit_code == 5, again.output
     (written,) = restored.home.glob("payroll.reconciliation.csv")
-    assert written.read_text().count("left by a commit that the journal lost") == 3
+    assert written.read_text().count("was sent, but the journal lost the record of it") == 3
     assert len(restored.record()) == sent, "no order that left is paid again"
     assert restored.json("verify")["exit_code"] in {0, 5}
 

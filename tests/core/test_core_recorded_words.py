@@ -28,7 +28,7 @@ SENTENCES: dict[str, list[Fact]] = {
     "Personne ne sait ce qu'est devenue la demande\u00a0: elle a peut-être été payée.": [Concluded(Outcome(UNKNOWN))],
     "Rien n'a été envoyé (connect.refused).": [Concluded(Outcome(NOT_SENT, cause="connect.refused"))],
     "Rien n'a été envoyé.": [Concluded(Outcome(NOT_SENT))],
-    "L'exécution s'est terminée avant d'enregistrer une réponse\u00a0; une demande est peut-être partie.": [
+    "L'exécution s'est terminée avant d'enregistrer une réponse\u00a0; la demande a peut-être été envoyée.": [
         Interrupted()
     ],
     "Réglée comme payée par Ada (login ada)\u00a0: ticket 7": [
