@@ -54,7 +54,7 @@ def workers_command(invocation: Invocation, *, batch: str | None) -> None:
     if jobs:
         screen.table(say("Timetable"), _JOB_HEADINGS, [_job_line(job, settings) for job in jobs])
     living = sum(worker.is_alive for worker in workers)
-    message = say_count(living, "{count:,} worker is alive.", "{count:,} workers are alive.")
+    message = say_count(living, "{count:,} worker is running.", "{count:,} workers are running.")
     screen.finish(
         Summary(
             ExitCode.DONE,
@@ -88,7 +88,7 @@ def _stopped(settings: Settings, batch: str) -> str:
                 say("No worker is sending batch {batch}.", batch=record.batch),
                 hint=say("`paygw-batch workers` shows who sends what."),
             )
-        journal.stop_run(run, say("An operator stopped it."))
+        journal.stop_run(run, say("A person stopped the run."))
     return say("Batch {batch}: no worker starts another row. Waiting for rows in flight.", batch=record.batch)
 
 

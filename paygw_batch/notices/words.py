@@ -211,7 +211,7 @@ def _of_refused_sheet(content: Mapping[str, Any]) -> Iterator[str]:
         yield say_count(content["defects"], "{count:,} row has defects.", "{count:,} rows have defects.")
     if content["answer"]:
         yield say("The reasons are in the file {file}.", file=content["answer"])
-    yield say("Correct the sheet and hand it in again. A row that was paid before is not paid again.")
+    yield say("Correct the sheet and submit it again. A row that was paid before is not paid again.")
 
 
 def _of_plan(content: Mapping[str, Any]) -> Iterator[str]:

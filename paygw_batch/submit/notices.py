@@ -123,4 +123,4 @@ def _told_apart(tell: Tell) -> Iterator[None]:
     try:
         yield
     except PaygwError as error:
-        tell(say("A notice could not be written, so no one is told: {reason}", reason=error.message))
+        tell(say("A notice could not be written, so it was not sent: {reason}", reason=error.message))

@@ -243,7 +243,7 @@ class UsedReference:
                 f"{opening} {rest}",
                 hint=say("Nothing was sent. For another payment run, use another reference."),
                 option="--reference",
-                question=say("Send the rows of it that are still to be sent?") if is_unfinished else "",
+                question=say("Send the rows of this payment run that are not sent yet?") if is_unfinished else "",
             )
         people = _people(new, missing, self.reference)
         names = tuple(line["name"] or line["account"] for line in new.iter_rows(named=True))
@@ -253,12 +253,12 @@ class UsedReference:
             _digest([self.reference, *new["order_id"], *missing["order_id"]]),
             opening + " " + say_count(new.height, "{count:,} row is new.", "{count:,} rows are new."),
             hint=say(
-                "Nothing was sent. If these people are new and were not paid under another account, say so: {options}. "
-                "For another payment run, use another reference.",
+                "Nothing was sent. If these people are new and were not paid under another account, run the command "
+                "again with {options}. For another payment run, use another reference.",
                 options=options,
             ),
             option="--new-payee",
-            question=say("Are these people new, and to be paid as well?"),
+            question=say("Are these people new, and should they be paid as well?"),
             names=names,
             people=people,
         )
@@ -337,8 +337,8 @@ def paid_twice(paid: pl.DataFrame, leaving: Collection[int]) -> OpenQuestion | N
     is_pasted = count * 2 > paid.height
     message = say_count(
         count,
-        "{count:,} of {of_rows:,} row pays somebody whom another row pays.",
-        "{count:,} of {of_rows:,} rows pay somebody whom another row pays.",
+        "{count:,} of {of_rows:,} rows pays somebody whom another row also pays.",
+        "{count:,} of {of_rows:,} rows pay somebody whom another row also pays.",
         of_rows=paid.height,
     )
     return OpenQuestion(
@@ -346,8 +346,8 @@ def paid_twice(paid: pl.DataFrame, leaving: Collection[int]) -> OpenQuestion | N
         _digest(f"{row} {rows}" for _, (row, rows, _, _) in people),
         f"{message} {say('Was the list pasted twice?')}" if is_pasted else message,
         hint=say(
-            "Nothing was sent. Delete the rows that are too many. If all of them are meant to be paid, run the command "
-            "again with --repeats-meant."
+            "Nothing was sent. Delete the repeated rows. If all of them are meant to be paid, run the command again "
+            "with --repeats-meant."
         ),
         option="--repeats-meant",
         question=say("Are all of these rows meant to be paid?"),

@@ -202,10 +202,12 @@ def comparison(document: PlanDocument, *, is_for_officers: bool = False) -> str:
         if is_for_officers
         else say("{found:,} of {people:,} people are in {sheet} ({at}, batch {batch}).", **figures, batch=batch)
     )
-    sentences = [say("No earlier batch has half of these people.")] if finding.found * 2 < finding.people else []
+    sentences = [say("No earlier batch paid even half of these people.")] if finding.found * 2 < finding.people else []
     sentences.append(most)
     if (others := finding.paid_before - finding.found) > 0:
-        sentences.append(say_count(others, "{count:,} more was paid in others.", "{count:,} more were paid in others."))
+        sentences.append(
+            say_count(others, "{count:,} more was paid in other batches.", "{count:,} more were paid in other batches.")
+        )
     sentences.append(say("Each person is compared with the last similar batch that paid them."))
     if not differences(document):
         sentences.append(say("Nothing differs."))

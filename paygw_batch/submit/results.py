@@ -71,8 +71,8 @@ def handed_over(task: SendJob) -> Summary:
         return summary
     message = say_count(
         ready,
-        "{count:,} row is handed over to the workers: `paygw-batch status {batch}` shows its progress.",
-        "{count:,} rows are handed over to the workers: `paygw-batch status {batch}` shows their progress.",
+        "The workers will send {count:,} row: `paygw-batch status {batch}` shows its progress.",
+        "The workers will send {count:,} rows: `paygw-batch status {batch}` shows their progress.",
         batch=task.batch.batch,
     )
     return replace(summary, exit_code=ExitCode.DONE, message=message)

@@ -79,14 +79,14 @@ class _Following:
             if self._drained.is_set() and self.goes_on:
                 return RunEnd(self._count(), None, interrupted=True, is_under_way=True)
             if self._drained.is_set() and not is_stopped:
-                self._run.stop(say("An operator stopped it."))
+                self._run.stop(say("A person stopped the run."))
                 is_stopped = True
             now, started_s = self._run.look(), time.monotonic()
             sent = self._count()
             if now.is_over:
                 return RunEnd(sent, None if is_stopped else now.stop_reason, interrupted=is_stopped)
             if not self._run.has_workers():
-                return RunEnd(sent, say("No worker is alive."), interrupted=is_stopped, is_under_way=True)
+                return RunEnd(sent, say("No worker is running."), interrupted=is_stopped, is_under_way=True)
             await self._wait(max(LOOK_EVERY_S, (time.monotonic() - started_s) / _LOOK_SHARE), is_stopped=is_stopped)
 
     async def _wait(self, wait_s: float, *, is_stopped: bool) -> None:
@@ -165,7 +165,7 @@ def send(
         run = _handed_over(task, waits=waits, begin=begin)
         if run is not None and waits:
             if not run.has_workers():
-                progress.note(say("No worker is alive: the rows wait for one (`paygw-batch work`)."))
+                progress.note(say("No worker is running: start one with `paygw-batch work`."))
             return RunEnd(0, None, interrupted=False)
         if run is not None:
 
@@ -285,9 +285,7 @@ def send_rows(
         # finds the rows in doubt, and a person then needs the note, or a statement of the gateway.
         for order_id, kind in end.unrecorded:
             state = state_words(kind.value)
-            progress.note(
-                say("Not in the journal: the outcome of {order_id} is {outcome}.", order_id=order_id, outcome=state)
-            )
+            progress.note(say("Not in the journal: order {order_id} is {outcome}.", order_id=order_id, outcome=state))
         raise end.failure
     return end
 

@@ -149,7 +149,7 @@ def _sort_file(
         state.waiting.append(name)
     elif arriving:
         state.left[name] = say(
-            "{name} is not picked up while {unfinished} is there: its transfer has not finished.",
+            "The transfer of {name} has not finished: {unfinished} is still there. A later run reads it.",
             name=name,
             unfinished=arriving[0],
         )
@@ -167,12 +167,12 @@ def _stray_error(stray: str, sheet: str) -> PaygwError:
     if not _is_plan(stray):
         names["note"] = f"{sheet}{NOTE_ENDING}"
         return SheetError(
-            say("{stray} looks like the cover note of {sheet}, but that must be called {note}.", **names),
+            say("{stray} looks like the cover note of {sheet}, but this note must be called {note}.", **names),
             hint=say("Nothing was sent. Rename the note or remove it, and drop both again."),
         )
     names["note"] = f"{sheet.rpartition('.')[0]}{PLAN_ENDING}"
     return ApprovalError(
-        say("{stray} looks like the plan of {sheet}, but that must be called {note}.", **names),
+        say("{stray} looks like the plan of {sheet}, but this plan must be called {note}.", **names),
         hint=say("Nothing was sent. Rename the plan or remove it, and drop both again."),
     )
 
@@ -191,10 +191,10 @@ def _not_taken(name: str, entry: FolderEntry, *, is_stray: bool) -> str:
         kind = say("a plan") if _is_plan(name) else say("a cover note")
         return say("{name} is {kind}, but no sheet here belongs to it.", name=name, kind=kind)
     if entry.is_file:
-        return say("{name} is one of this program's reports, not a sheet. It was not picked up.", name=name)
+        return say("{name} is one of this program's reports, not a sheet, so it was left alone.", name=name)
     if entry.is_folder:
-        return say("{name} is a folder. Nothing in it was picked up.", name=name)
-    return say("{name} is a link or a device, not a file. It was not picked up.", name=name)
+        return say("{name} is a folder. The files in it were left alone.", name=name)
+    return say("{name} is a link or a device, not a file, so it was left alone.", name=name)
 
 
 def _is_ignored(name: str) -> bool:

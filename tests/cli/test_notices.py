@@ -297,7 +297,7 @@ def test_a_notice_without_a_journal_stops_nothing(
     monkeypatch.setenv("PAYGW_HOOK", SECRET)
     monkeypatch.setattr(PrivateKey, "custody", Custody(KeyKind.FILE, "here", expires=utc_now().date()))
     checked = program.run("doctor")
-    assert "A notice could not be written, so no one is told: There is no journal" in " ".join(checked.stderr.split())
+    assert "A notice could not be written, so it was not sent: There is no journal" in " ".join(checked.stderr.split())
     assert not program.journal.exists()
     program.json("submit", program.sheet(kenyan_rows(1)))
     assert [json.loads(body)["type"] for _, body in posts.got] == ["run_ended", "runs_out"]

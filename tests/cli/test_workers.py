@@ -44,7 +44,7 @@ def test_two_workers_pay_batch_followed_by_opener(hosts: Hosts) -> None:
     assert [one["is_alive"] for one in listed] == [True, True]
     assert sum(one["rows"] for one in listed) == ROWS
     shown = hosts.office.run("workers").output
-    assert "2 workers are alive" in shown
+    assert "2 workers are running" in shown
     assert all(str(process.pid) in shown for process in workers)
     for process in workers:
         process.send_signal(signal.SIGTERM)
@@ -57,8 +57,8 @@ def test_batch_is_handed_over_once(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     told = hosts.office.run("submit", sheet, "--detach")
     assert (told.exit_code, hosts.record()) == (0, Counter())
-    assert "No worker is alive" in told.stderr
-    assert "60 rows are handed over" in told.stdout
+    assert "No worker is running" in told.stderr
+    assert "The workers will send 60 rows" in told.stdout
     assert hosts.office.run("submit", sheet, "--detach").exit_code == 0
     assert hosts.ask("SELECT count(*) FROM paygw.run") == [(1,)]
     assert "sent 60 rows" in ended(hosts.host("one").start("work", "--once"), 0)

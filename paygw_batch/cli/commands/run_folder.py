@@ -224,14 +224,14 @@ def _folder_summary(sheets: list[tuple[str, Summary]], left: Mapping[str, str]) 
         }
         for name, summary in sheets
     ]
-    message = say_count(len(sheets), "{count} sheet was picked up.", "{count} sheets were picked up.")
+    message = say_count(len(sheets), "{count} sheet was processed.", "{count} sheets were processed.")
     if not sheets:
         message = say("No sheet is ready yet: files are left alone until they stop changing (--settle-s).")
     if left:
         message += " " + say_count(
             len(left),
-            "{count} file was left in the folder: it belongs to no sheet, or cannot be picked up.",
-            "{count} files were left in the folder: they belong to no sheet, or cannot be picked up.",
+            "{count} file was left in the folder: it belongs to no sheet, or cannot be read as one.",
+            "{count} files were left in the folder: they belong to no sheet, or cannot be read as one.",
         )
     codes = {summary.exit_code for _, summary in sheets} | {ExitCode.SOME_REJECTED if left else ExitCode.DONE}
     if ExitCode.PERSON_NEEDED in codes:  # a refused sheet (3) must never hide a row in doubt (5)

@@ -256,7 +256,7 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         "payee.twice": CodeMeaning(
             "payee on several rows",
             "A sheet without order ids pays somebody on several rows.",
-            "Delete the rows that are too many. If all are meant, run the command again with --repeats-meant.",
+            "Delete the repeated rows. If all are meant, run the command again with --repeats-meant.",
         ),
         "reference.used": CodeMeaning(
             "payment run opened before",

@@ -143,7 +143,7 @@ def _question(sheet: Sheet, asks: Asked, cells: pl.DataFrame, answer: str) -> Sh
     return SheetQuestion(
         asks,
         say(
-            "{columns}: {cells} cells are written in a way of their own.",
+            "{columns}: say how {cells} cells are to be read.",
             columns=say(" and ").join(sheet.headers[name] for name in cells["column"].unique(maintain_order=True)),
             cells=cells.height,
         ),

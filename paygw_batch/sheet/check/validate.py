@@ -220,8 +220,8 @@ def refused_as_a_whole(validated: Validated) -> str:
     if not (validated.defects_found.rows == 0).any():
         return ""
     return say(
-        "A warning about the whole sheet counts as a defect, because the check is strict: nothing was sent. Mend what "
-        "it names, or check the sheet less strictly."
+        "A warning about the whole sheet counts as a defect, because the check is strict: nothing was sent. Correct "
+        "what the warning names, or check the sheet less strictly."
     )
 
 
