@@ -144,7 +144,7 @@ class ReferenceLookAlike(SheetError):
 
 
 class OpenSheetQuestion(SheetError):
-    """The sheet leaves a question that only a person can answer, and no one has; nothing was sent.
+    """A person must first answer a question about the sheet; nothing was sent.
 
     `code` names the question: `sheet.repeats_a_batch`, `payee.twice` or `reference.used`.
     """
@@ -172,7 +172,7 @@ class OutputError(PaygwError):
 
     exit_code = 2
     for_terminal = True
-    default_hint = "Nothing was half written. Choose another path or free some disk space, then run again."
+    default_hint = "No file was left incomplete. Choose another path or free some disk space, then run again."
 
 
 class JournalError(PaygwError):
@@ -197,14 +197,14 @@ class HolderKind(StrEnum):
 
 
 class JournalHeld(JournalError):
-    """Another run holds this journal."""
+    """Another run is using this journal."""
 
     default_hint = default_page_hint = "Wait until it finishes, then run again."
     holder: HolderKind = HolderKind.RUN
 
 
 class RowsMoved(JournalError):
-    """A row was moved by another process at the same moment; nothing was written."""
+    """Another process changed a row at the same moment; nothing was written."""
 
     default_hint = "Run the same command again."
 
@@ -241,7 +241,7 @@ class JournalWentBack(JournalError):
 
 
 class LeftDamaged(JournalError):
-    """The record of what left from this machine is damaged: the rows that it sent last are not known."""
+    """This computer's record of the payments it sent is damaged: the rows that it sent last are not known."""
 
     default_hint = (
         "Nothing was sent. Put the newest files back. Only if they are lost, and you know that the journal is the "
@@ -251,7 +251,7 @@ class LeftDamaged(JournalError):
 
 
 class RollCallOpen(JournalError):
-    """The database is not the same as before, and not every host has checked that its rows are there."""
+    """The database was restored or replaced, and not every host has checked that its rows are there."""
 
     default_hint = (
         "Run `paygw-batch journal roll-call` on each of these hosts. One that is gone for good is retired by "

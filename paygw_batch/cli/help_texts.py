@@ -357,7 +357,7 @@ _EXAMPLES: Mapping[str, Mapping[str, str]] = {
         mark("Ask once about the open rows of every batch:"): "--wait",
     },
     "listen": {mark("Listen on a port of your choice:"): "--port 8461"},
-    "notices": {mark("See what people were told, and what waits:"): ""},
+    "notices": {mark("See which notices were sent, and which are waiting:"): ""},
     "notices send": {
         mark("Send what is due, every five minutes from cron:"): "",
         mark("After the mail server is fixed, retry at once:"): "--again",

@@ -57,7 +57,7 @@ COMMAND_GROUPS = {
         "run-folder": mark("Submit the sheets of a drop folder."),
         "refresh": mark("Ask the gateway what happened to rows."),
         "listen": mark("Receive the gateway's notifications."),
-        "notices": mark("List what people are told, or send it."),
+        "notices": mark("List the notices to people, or send them."),
     },
     mark("Several hosts"): {
         "work": mark("Send rows together with other hosts."),
@@ -68,7 +68,7 @@ COMMAND_GROUPS = {
         "journal": mark("Create, move or adopt a journal; list its hosts."),
         "verify": mark("Replay and check the whole journal."),
         "backup": mark("Copy the journal, even during a run."),
-        "forget": mark("Forget people, and keep the books."),
+        "forget": mark("Forget people, and keep the totals."),
     },
     mark("Setting up"): {
         "config": mark("Show every setting and where it comes from."),

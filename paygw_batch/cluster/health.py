@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _RIGHTS = {
     "owner": mark("owner: can do everything, including creating the tables"),
     "desk": mark("desk: can open batches, send, settle, release and set limits"),
-    "worker": mark("worker: can send rows that were handed over, but decide nothing"),
+    "worker": mark("worker: can send rows of started batches, but decide nothing"),
     "reader": mark("reader: can look, but write nothing"),
     "none": mark("none of the program's roles: permissions were granted by hand"),
 }
@@ -32,7 +32,7 @@ def _replication(copies: "DatabaseCopies", configured: str | None) -> Iterator[H
         if copies.waits_for
         else say("the server waits for no standby")
     )
-    standbys = say_count(copies.standbys, "{count} standby follows now", "{count} standbys follow now")
+    standbys = say_count(copies.standbys, "{count} standby connected", "{count} standbys connected")
     sentence = f"{configured}; {waits} (synchronous_commit = {copies.synchronous_commit}); {standbys}"
     fits = {
         "synchronous": bool(copies.waits_for) and copies.standbys > 0,

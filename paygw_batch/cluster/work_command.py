@@ -277,7 +277,7 @@ def _record(journal: "WorkerJournal", number: int) -> BatchRecord:
 )
 @click.pass_obj
 def work_command(invocation: Invocation, *, batch: str | None, once: bool, seconds: float | None) -> None:
-    """Send the rows that `submit`, `resume` and `retry` hand over, together with the workers of other hosts.
+    """Send the rows that `submit`, `resume` and `retry` leave to the workers, together with other hosts.
 
     It waits for more rows until interrupted. Then it finishes its rows in flight and ends with exit code 0.
 

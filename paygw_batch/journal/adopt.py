@@ -131,7 +131,7 @@ class Adoption:
         if not loss.is_whole:
             raise LeftDamaged(
                 say(
-                    "Not all that left from this machine since this copy was made is known: {folder}.",
+                    "It is not known which payments this computer sent after this copy was made: {folder}.",
                     folder=known.folder(journal_id),
                 )
             )

@@ -75,7 +75,7 @@ from paygw_batch.language import mark, say
 
 _MEND = mark(
     "Put the newest journal file back: sending without it could pay rows twice. Only if it is lost for good, "
-    "`paygw-batch journal adopt` goes on with this one: the rows that left since then come in doubt."
+    "`paygw-batch journal adopt` goes on with this one: the rows that were sent since then are put in doubt."
 )
 
 

@@ -251,7 +251,7 @@ def unwritable(path: Path | str, reason: str) -> str:
 
 def noting_failed(error: OSError) -> str:
     """Return a reason, for a person, why a line could not be written."""
-    return say("the record of what left: {reason}", reason=say(str(error.strerror)))
+    return say("this computer's record of the payments it sent: {reason}", reason=say(str(error.strerror)))
 
 
 class _End(NamedTuple):
@@ -301,7 +301,7 @@ def _end_of(path: Path) -> _End | None:
 
 
 def _damaged(path: Path) -> LeftDamaged:
-    return LeftDamaged(say("The record of what left from this machine is damaged: {path}.", path=path))
+    return LeftDamaged(say("This computer's record of the payments it sent is damaged: {path}.", path=path))
 
 
 def _written(line: LeftLine) -> bytes:

@@ -91,7 +91,7 @@ KINDS: Mapping[str, FactKind] = {kind.value: kind for kind in FactKind}
 def check_said(number: int, digest: bytes | None, salt: bytes | None, *said: str | None) -> None:
     """Raise `JournalCorrupt` unless the personal data beside a fact, if there is any, matches its digest."""
     if salt is not None and said_digest(salt, Said(*said)) != digest:
-        raise JournalCorrupt(say("What fact {number} says of people was changed.", number=number))
+        raise JournalCorrupt(say("The personal data in fact {number} of the journal was changed.", number=number))
 
 
 def check_moves(tables: Tables) -> None:
@@ -110,7 +110,7 @@ def check_heard(tables: Tables, forgotten: Sequence[BatchForgotten]) -> None:
     before = max((fact.before for fact in forgotten), default="")
     orders = [0, *(number for fact in forgotten for number in fact.orders)]
     if lost := tables.run("unsaid", before=before, orders=orders):
-        raise JournalCorrupt(say("What fact {number} says of people was removed.", number=lost[0][0]))
+        raise JournalCorrupt(say("The personal data in fact {number} of the journal was removed.", number=lost[0][0]))
     if wrong := tables.run("misjudged"):
         raise JournalCorrupt(say("Fact {number} does not say what it did to its row.", number=wrong[0][0]))
 

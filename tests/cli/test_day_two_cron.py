@@ -131,7 +131,7 @@ def test_a_second_start_is_refused_and_claims_nothing(program: Program, folder: 
     with stopped(process):
         result = program.run("run-folder", folder)
     assert result.exit_code == 7
-    assert "nother run holds this journal: process" in result.stderr
+    assert "nother run is using this journal: process" in result.stderr
     assert second.exists()
     process.communicate()
     assert process.returncode == 0
@@ -290,6 +290,6 @@ def test_waiting_run_names_holder_of_journal(program: Program) -> None:
     first.communicate()
     second.communicate()
     assert said.startswith("Waiting: ")
-    assert f"nother run holds this journal: process {first.pid}" in said
+    assert f"nother run is using this journal: process {first.pid}" in said
     assert (first.returncode, second.returncode) == (0, 0)
     assert len(program.record()) == 40

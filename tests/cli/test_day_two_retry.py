@@ -109,4 +109,4 @@ def test_batch_held_by_other_run_is_not_retried(forgiving: Program) -> None:
         result = forgiving.run("retry", sheet)
     process.communicate()
     assert result.exit_code == 7
-    assert "nother run holds this journal" in result.stderr
+    assert "nother run is using this journal" in result.stderr

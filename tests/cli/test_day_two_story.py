@@ -160,7 +160,7 @@ def twice(office: Office) -> None:
     timer = program.start("--json", "run-folder", folder)
     wait_for_first_payment(program, timer, "DROP")
     with stopped(timer):
-        assert "nother run holds this journal" in office.do("run-folder", folder, expect=7)["message"]
+        assert "nother run is using this journal" in office.do("run-folder", folder, expect=7)["message"]
     output, _ = timer.communicate()
     assert json.loads(output)["states"] == {"paid": 40}
     assert office.do("run-folder", folder, expect=0)["sheets"] == []

@@ -79,7 +79,7 @@ def test_worker_needs_only_rights_of_worker_role(hosts: Hosts, postgres_server: 
     one.config.write_text(one.config.read_text().replace(hosts.database, postgres_server.url(name, f"{name}_one")))
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
-    assert "worker: can send rows that were handed over" in one.run("doctor").output
+    assert "worker: can send rows of started batches" in one.run("doctor").output
     for decided in (["submit", one.sheet(kenyan_rows(1))], ["limits", "--rate", "1"], ["resume"]):
         refused = one.run(*decided)
         assert (refused.exit_code, "is not allowed to do this" in refused.stderr) == (7, True), refused.output

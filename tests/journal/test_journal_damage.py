@@ -106,11 +106,13 @@ FOUND: dict[str, dict[str, str]] = {
     "Fact 2 does not fit the state of instruction 1.": {
         "a contradiction that was none": "INSERT INTO contradiction VALUES (2, 'ready')"
     },
-    "What fact 7 says of people was changed.": {
+    "The personal data in fact 7 of the journal was changed.": {
         "what a fact says": "UPDATE said SET text = 'no such account' WHERE text IS NOT NULL",
         "a salt": "UPDATE said SET salt = zeroblob(16) WHERE text IS NOT NULL",
     },
-    "What fact 7 says of people was removed.": {"what a fact says gone": "DELETE FROM said WHERE text IS NOT NULL"},
+    "The personal data in fact 7 of the journal was removed.": {
+        "what a fact says gone": "DELETE FROM said WHERE text IS NOT NULL"
+    },
     "The state machine of the journal was altered.": {
         "the state machine": "UPDATE move SET after = 'ready' WHERE before = 'in_flight' AND kind = 'unknown'",
         "a move that there is not": "INSERT INTO move VALUES ('paid', 'not_sent', 'ready', 0, 0, 0, 0)",

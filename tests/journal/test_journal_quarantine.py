@@ -131,7 +131,7 @@ def test_verify_finds_changed_carried_out_statement(place: Path) -> None:
     journal.close()
     tampered(journal_path(place), "UPDATE said SET text = replace(text, 'answers', 'another')").close()
     changed = open_at(place)
-    with pytest.raises(JournalCorrupt, match="What fact 2 says of people was changed"):
+    with pytest.raises(JournalCorrupt, match="The personal data in fact 2 of the journal was changed"):
         changed.verify()
     changed.close()
 

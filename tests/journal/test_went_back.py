@@ -243,7 +243,7 @@ def test_unwritable_note_ends_all_writing(place: Path) -> None:
             raise OSError(5, "Input/output error")
 
         journal._left.note = fail  # type: ignore[method-assign,assignment]  # stands for a disk that fails
-        with pytest.raises(JournalUnwritable, match="record of what left: Input/output error"):
+        with pytest.raises(JournalUnwritable, match="record of the payments it sent: Input/output error"):
             journal.append([intent(first)])
         with pytest.raises(JournalUnwritable):
             journal.append([intent(second)])

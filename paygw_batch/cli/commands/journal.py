@@ -267,7 +267,7 @@ def adopt(invocation: Invocation, *, by: str | None, beside: str | None, yes: bo
     """Adopt the configured journal as the newest copy, if your state directory has never seen it.
 
     Also for a journal whose gateway has a new host name, and for an older copy if the newest is lost for good: exactly
-    the rows that left from here since it was made come in doubt. The journal is replayed and shown first.
+    the rows that this computer sent since it was made are put in doubt. The journal is replayed and shown first.
     """
     screen, settings = _of_merchant(invocation)
     who = person(by)
@@ -319,10 +319,11 @@ def _lost(screen: Screen, rows: AcceptedRows) -> str:
 @click.option("--yes", is_flag=True, help="Don't ask: the newest data of the database is lost for good.")
 @click.pass_obj
 def call_roll(invocation: Invocation, *, accept_loss: bool, by: str | None, yes: bool) -> None:
-    """Compare what left from this host with the database, and list the hosts that have not done so.
+    """Compare this host's record of the payments it sent with the database, and list the hosts that have not done so.
 
-    For a journal in PostgreSQL that was restored, or whose standby took over. Each host keeps what left from it.
-    Nothing is sent until every host of the last 30 days has compared, by this command or any other that writes.
+    For a journal in PostgreSQL that was restored, or whose standby took over. Each host keeps a record of the payments
+    it sent. Nothing is sent until every host of the last 30 days has compared its record, by this command or any other
+    that writes.
 
     --accept-loss is for a host whose last commits are missing in the database: exactly the rows that it sent in them
     are put in doubt, or held; the others do not change. A host that is gone is retired: `journal retire HOST`.

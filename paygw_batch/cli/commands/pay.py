@@ -111,7 +111,7 @@ sheet_options = made_into(
     choices_options,
     click.option("--plan", type=NamedFile(), help="The approved plan. Default: SHEET.plan.json."),
     click.option("--first", type=WholeNumber(1), help="Send at most N rows, then stop (exit code 6)."),
-    click.option("--detach", is_flag=True, help="Hand the batch over to the workers and return at once."),
+    click.option("--detach", is_flag=True, help="Let the workers send the batch, and return at once."),
     click.option("--urgent", is_flag=True, help="Let workers send this batch before others."),
     click.option("--dry-run", is_flag=True, help="Show what would be sent; send and write nothing."),
     click.option("--concurrency", type=WholeNumber(1, 1024), help="Maximum number of requests in flight."),
@@ -191,7 +191,7 @@ def _sent_by(settings: Settings, choices: Choices, *, detach: bool) -> SentBy:
     if choices.first is not None:
         raise UsageError(
             say("--first and --detach cannot be combined: the command itself sends the first rows."),
-            hint=say("Send the first rows without --detach, then hand over the others."),
+            hint=say("Send the first rows without --detach, then the others with it."),
         )
     return SentBy.WORKERS_LATER
 

@@ -267,8 +267,8 @@ class RollCall:
                 raise
             raise JournalWentBack(
                 say(
-                    "This machine's record of what left ({folder}) has less than when it last answered: it is an "
-                    "older copy, or a part of it is gone.",
+                    "This computer's record of the payments it sent ({folder}) has fewer entries than when it last "
+                    "answered: it is an older copy, or a part of it is gone.",
                     folder=self._folder,
                 ),
                 hint=say(
@@ -284,7 +284,8 @@ class RollCall:
                 place=self._server.place,
             ),
             hint=say(
-                "Nothing was sent. To use it again, remove its record of what left: the folder {folder}.",
+                "Nothing was sent. To use this host again, remove its record of the payments it sent: the folder "
+                "{folder}.",
                 folder=self._folder,
             ),
         )

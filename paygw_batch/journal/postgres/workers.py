@@ -105,7 +105,7 @@ def desk_taken(connection: Connection[Row]) -> JournalHeld:
     holder = _holder_of(lines[0])
     refusal = JournalHeld(
         say(
-            "Another run holds this journal: process {pid} on {host}, since {since}: {command}.",
+            "Another run is using this journal: process {pid} on {host}, since {since}: {command}.",
             pid=holder.pid,
             host=holder.host,
             since=holder.since,

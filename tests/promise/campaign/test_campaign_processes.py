@@ -125,7 +125,7 @@ def test_paused_run_excludes_second_run_and_continues(machine: Machine, slow_gat
     run.until_stopped()
     assert machine.run("submit", sheet) == 7
     assert machine.run("resume") == 7
-    assert "nother run holds this journal" in machine.said()
+    assert "nother run is using this journal" in machine.said()
     run.send(signal.SIGCONT)
     assert run.done() in {4, 5, 6}
     machine.run("submit", sheet)

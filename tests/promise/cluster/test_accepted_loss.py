@@ -508,7 +508,7 @@ def test_full_disk_stops_intents(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) 
 
     with closing(lossy.north()) as journal:
         monkeypatch.setattr("paygw_batch.journal.left._put", full)
-        with pytest.raises(JournalUnwritable, match="record of what left"):
+        with pytest.raises(JournalUnwritable, match="record of the payments it sent"):
             journal.append([intent(all_due(journal, 1)[0])])
 
 
