@@ -210,7 +210,7 @@ def tree(path: Path) -> ast.Module:
 
 
 @each_file
-def test_imports_follow_allowed_rooms(path: Path) -> None:
+def test_packages_import_only_allowed_packages(path: Path) -> None:
     for parts in own_imports(path, types_too=False):  # a type of an extra may be named: nothing is loaded for it
         if parts[0] != room(path):
             assert parts[0] in ALLOWED[room(path)], f"{room(path)} must not import {'.'.join(parts)}"
@@ -225,20 +225,20 @@ RULES = {
 
 
 @each_file
-def test_rules_know_no_settings(path: Path) -> None:
+def test_rule_modules_import_no_settings(path: Path) -> None:
     if str(path.relative_to(PACKAGE)) in RULES:
         assert not {parts[0] for parts in own_imports(path)} & {"settings", "opening", "show"}
 
 
 @each_file
-def test_sandbox_judges_requests_by_its_own_reading(path: Path) -> None:
+def test_sandbox_imports_no_client_parsing_code(path: Path) -> None:
     """It is a second implementation; only what starts it knows the settings and the first one."""
     if room(path) == "sandbox" and path.stem not in {"sandbox_command", "configured"}:
         assert {parts[0] for parts in own_imports(path)} <= {"sandbox", "countries", "web_server", *BASE}
 
 
 @each_file
-def test_no_import_climbs_within_a_room(path: Path) -> None:
+def test_modules_import_only_lower_layers_of_package(path: Path) -> None:
     own = path.relative_to(PACKAGE).with_suffix("").parts
     if own[0] not in FLOORS or own[1:] == ("__init__",):
         return
@@ -250,7 +250,7 @@ def test_no_import_climbs_within_a_room(path: Path) -> None:
 
 
 @each_file
-def test_each_heavy_library_stays_in_its_room(path: Path) -> None:
+def test_each_heavy_library_is_imported_only_where_allowed(path: Path) -> None:
     place = path.relative_to(PACKAGE)
     for name in imported(path):
         rooms = ROOMS_OF_LIBRARIES.get(name.split(".")[0])
@@ -263,7 +263,7 @@ DOORS_OF_THE_JOURNAL = {"place", "file_place", "known_journals", "adopt", "sqlit
 
 
 @each_file
-def test_the_journal_is_entered_by_its_own_doors(path: Path) -> None:
+def test_journal_is_imported_only_through_public_modules(path: Path) -> None:
     """A store can be put beside another, as long as nobody else knows of one; `cluster` is a part of its store."""
     if room(path) in {"journal", "cluster"}:
         return
@@ -287,12 +287,12 @@ def test_journal_facts_are_pure_and_import_no_store() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "core").glob("*.py")), ids=lambda path: path.name)
-def test_the_core_is_pure(path: Path) -> None:
+def test_core_imports_only_pure_modules(path: Path) -> None:
     assert {name.split(".")[0] for name in imported(path)} <= PURE
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "core").glob("*.py")), ids=lambda path: path.name)
-def test_the_core_has_no_async(path: Path) -> None:
+def test_core_contains_no_async_code(path: Path) -> None:
     nodes = ast.walk(tree(path))
     assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await) for node in nodes)
 
@@ -305,11 +305,11 @@ def test_functions_have_at_most_sixty_lines(path: Path) -> None:
             assert lines <= 60, f"{node.name} is {lines} lines long"
 
 
-def test_every_package_room_has_import_rules() -> None:
+def test_every_package_has_import_rules() -> None:
     assert {room(path) for path in FILES} == set(ALLOWED)
 
 
-def test_every_importable_room_exists() -> None:
+def test_every_package_in_import_rules_exists() -> None:
     assert set(chain.from_iterable(ALLOWED.values())) <= set(ALLOWED)
 
 
@@ -326,7 +326,7 @@ def test_no_test_imports_a_test() -> None:
     assert broken == set()
 
 
-def test_names_of_tests_follow_the_rule() -> None:
+def test_names_of_tests_have_at_most_eight_words() -> None:
     words = {
         node.name: node.name.split("_")[1:]
         for path in TESTS

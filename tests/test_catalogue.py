@@ -26,7 +26,7 @@ def test_language_files_match_source(catalogue: tuple[str, Any]) -> None:
     assert (FOLDER / f"{name}.mo").read_bytes() == TOOL["as_mo"](fresh), "run `python tooling/catalogue.py`"
 
 
-def test_a_sentence_without_a_translation_is_found(catalogue: tuple[str, Any]) -> None:
+def test_untranslated_sentence_is_detected(catalogue: tuple[str, Any]) -> None:
     _, fresh = catalogue
     fresh.add("A sentence that nobody has translated.", "")
     fresh.add("{count:,} rows", "{count} lignes")

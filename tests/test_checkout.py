@@ -30,7 +30,7 @@ LEFT = {
 }
 READERS = (
     "tests/pins/test_pins.py::test_outputs_match_pins[samples]",
-    *("tests/test_documents.py::test_links_lead_somewhere", "tests/test_house_documents.py"),
+    *("tests/test_documents.py::test_links_in_documents_have_existing_targets", "tests/test_house_documents.py"),
     *("tests/test_man_pages.py", "tests/test_site.py", "tests/test_systemd_units.py"),
 )
 """The tests that list files of the checkout."""

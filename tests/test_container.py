@@ -69,7 +69,7 @@ def test_image_and_pods_do_not_run_as_root() -> None:
         assert ids == (str(uid), str(gid))
 
 
-def test_the_entrypoint_is_the_program() -> None:
+def test_container_entrypoint_runs_program() -> None:
     assert [json.loads(line) for line in instructions("ENTRYPOINT")] == [["paygw-batch"]]
 
 
@@ -94,7 +94,7 @@ def test_image_build_gets_only_needed_checkout_files(tmp_path: Path) -> None:
     assert f'sbom="{sbom[-1]}"' in DOCKERFILE
 
 
-def test_hadolint_finds_nothing() -> None:
+def test_dockerfile_passes_hadolint() -> None:
     if (program := shutil.which("hadolint")) is None:
         pytest.skip("hadolint is not here: https://github.com/hadolint/hadolint")
     done = subprocess.run([program, ROOT / "Dockerfile"], capture_output=True, text=True, check=False)

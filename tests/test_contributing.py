@@ -135,7 +135,7 @@ def test_all_recipes_work_together(tree: Tree) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "without", "uses"), USES, ids=lambda value: getattr(value, "__name__", ""))
-def test_recipe_passes_its_own_tests(tree: Tree, name: str, without: str, uses: Callable[[Tree], None]) -> None:
+def test_every_recipe_passes_its_tests(tree: Tree, name: str, without: str, uses: Callable[[Tree], None]) -> None:
     play(tree, name, re.compile(without or "$^"))
     tree.paygw("journal", "new")
     uses(tree)

@@ -42,13 +42,13 @@ def checkout(tmp_path: Path) -> Path:
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
-def test_the_readme_counts_the_currencies() -> None:
+def test_readme_states_number_of_currencies() -> None:
     (said,) = re.findall(r"(\w+) African currencies", README)
     assert said == NUMBERS[len(minor_units_by_currency())]
 
 
 @pytest.mark.long
-def test_the_readmes_commands_run_as_they_stand(checkout: Path) -> None:
+def test_readme_commands_run_unchanged(checkout: Path) -> None:
     environ = {"HOME": str(checkout), "XDG_STATE_HOME": str(checkout / "state"), "PATH": "/usr/bin:/bin"}
     ran = 0
     for line in shell_lines(README):
@@ -87,7 +87,7 @@ def test_demo_shows_readme_picture_and_writes_only_state(checkout: Path) -> None
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_in_documents_have_existing_targets(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", document.read_text()):
         if not target.startswith("http"):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
@@ -173,7 +173,7 @@ BY_NAME = re.compile(
         ("pip uninstall paygw-batch", False),
     ],
 )
-def test_an_installation_by_name_is_found(command: str, is_by_name: bool) -> None:
+def test_search_detects_installation_by_registry_name(command: str, is_by_name: bool) -> None:
     assert bool(BY_NAME.search(command)) is is_by_name
 
 

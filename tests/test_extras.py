@@ -30,7 +30,7 @@ class Installed:
         (None, "pip install 'paygw_batch-0.1.0-py3-none-any.whl[aws]'"),
     ],
 )
-def test_an_extra_comes_from_where_this_copy_came(
+def test_install_command_uses_origin_of_installed_copy(
     origin: object, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(IMAGE, raising=False)
@@ -38,7 +38,7 @@ def test_an_extra_comes_from_where_this_copy_came(
     assert install_command("aws") == command
 
 
-def test_an_image_is_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extra_in_image_needs_image_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(IMAGE, "1")
     assert install_command("aws") == "docker build -t paygw-batch ."
 

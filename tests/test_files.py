@@ -45,7 +45,7 @@ def test_failed_output_file_is_explained_and_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_maker_makes_for_the_owner_alone(tmp_path: Path) -> None:
+def test_created_files_are_private_to_owner(tmp_path: Path) -> None:
     umask = os.umask(0)
     try:
         create_once(tmp_path / "new" / "once", b"")

@@ -64,7 +64,7 @@ def test_modules_in_guides_exist(document: Path) -> None:
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_a_stranger_finds_the_file_in_the_page(question: str) -> None:
+def test_architecture_page_names_file_for_each_question(question: str) -> None:
     table = section(ARCHITECTURE.read_text(encoding="utf-8"), "Where is ...")
     answer = next(line.split("|")[2] for line in table.splitlines() if line.startswith(f"| {question} |"))
     wanted, text = QUESTIONS[question]
@@ -73,7 +73,7 @@ def test_a_stranger_finds_the_file_in_the_page(question: str) -> None:
     assert text in (ROOT / wanted).read_text(encoding="utf-8")
 
 
-def test_the_tree_in_the_page_is_the_tree() -> None:
+def test_architecture_tree_matches_package() -> None:
     text = ARCHITECTURE.read_text(encoding="utf-8")
     tree = next(
         block for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL) if block.startswith("paygw_batch/")
@@ -96,20 +96,20 @@ def test_payout_walk_has_at_most_twelve_steps() -> None:
     assert len(numbers) <= 12
 
 
-def test_the_picture_shows_the_imports_of_today() -> None:
+def test_architecture_picture_matches_imports() -> None:
     tool = runpy.run_path(str(ROOT / "tooling/architecture_picture.py"))
     text = ARCHITECTURE.read_text(encoding="utf-8")
     hint = "run `python tooling/architecture_picture.py --write`"
     assert text == tool["page_with"](text, tool["picture"]()), hint
 
 
-def test_the_readme_leads_to_the_guides() -> None:
+def test_readme_links_to_guides() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for page in ("CONTRIBUTING.md", "docs/architecture.md", "docs/glossary.md"):
         assert f"({page})" in readme
 
 
-def test_the_guide_says_how_to_add_each_thing() -> None:
+def test_contributing_guide_covers_each_addition() -> None:
     text = CONTRIBUTING.read_text(encoding="utf-8")
     for heading in ("A defect or a warning", "A command", "A store for the journal"):  # others are recipes
         assert re.search(r"^1\. ", section(text, heading), re.MULTILINE), heading

@@ -38,7 +38,7 @@ def test_lock_has_every_extra_and_build_backend() -> None:
     assert {*wanted, *backends} <= {name for name, _ in pinned("requirements.lock")}
 
 
-def test_the_bill_of_materials_is_the_lock() -> None:
+def test_bill_of_materials_matches_lock() -> None:
     bill = runpy.run_path(str(ROOT / "tooling/sbom.py"))["bill"]()
     assert bill["metadata"]["component"]["version"] == PROJECT["project"]["version"]
     assert {(one["name"], one["version"]) for one in bill["components"]} == pinned("requirements.lock")

@@ -26,5 +26,5 @@ def test_python_build_is_read_from_configure_options(
     assert python_build() == build
 
 
-def test_the_processor_has_a_name() -> None:
+def test_processor_name_is_found() -> None:
     assert processor()

@@ -28,5 +28,5 @@ def test_every_command_has_man_page_with_exit_codes() -> None:
 
 
 @pytest.mark.parametrize("start", [".TH evil", "'so /etc/passwd", "\\fBbold"])
-def test_a_text_is_never_a_command_of_roff(start: str) -> None:
+def test_man_page_text_is_escaped_for_roff(start: str) -> None:
     assert not SCRIPT._roff(f"first\n{start}").split("\n")[1].startswith((".", "'", "\\f"))

@@ -26,13 +26,13 @@ def pods() -> list[dict[str, Any]]:
     return [workers["spec"]["template"]["spec"], refresh["spec"]["jobTemplate"]["spec"]["template"]["spec"]]
 
 
-def test_compose_file_fits_schema() -> None:
+def test_compose_file_matches_schema() -> None:
     compose = yaml.safe_load((DOCS / "compose.yaml").read_text())
     jsonschema.validate(compose, json.loads(COMPOSE_SCHEMA.read_text()))
     assert {"worker-1", "worker-2"} <= set(compose["services"])
 
 
-def test_manifests_fit_kubernetes_schema() -> None:
+def test_manifests_match_kubernetes_schema() -> None:
     for manifest in manifests():
         kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
 
@@ -48,5 +48,5 @@ def test_pods_outlast_longest_request_and_run_known_commands() -> None:
         assert {mount["name"] for mount in container["volumeMounts"]} <= named
 
 
-def test_two_runs_of_the_same_job_never_overlap() -> None:
+def test_manifests_prevent_overlapping_job_runs() -> None:
     assert manifests()[1]["spec"]["concurrencyPolicy"] == "Forbid"

@@ -110,14 +110,14 @@ def dumps_after(code: str, tmp_path: Path) -> str:
 
 
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_CORE)[1] == 0, reason="dumps are forbidden here already")
-def test_api_leaves_no_core_dump_unless_allowed(tmp_path: Path) -> None:
+def test_api_disables_core_dumps_unless_allowed(tmp_path: Path) -> None:
     use = "from paygw_batch.api import Payouts\nPayouts(config)\n"
     assert dumps_after(use, tmp_path) == "0 0"
     allowed = use.replace("(config)", "(config, allow_core_dumps=True)")
     assert dumps_after(allowed, tmp_path) == ("4096 1" if sys.platform == "linux" else "4096 0")
 
 
-def test_a_signing_process_leaves_no_core_dump(tmp_path: Path) -> None:
+def test_signing_process_disables_core_dumps(tmp_path: Path) -> None:
     async def limits() -> list[tuple[int, int]]:
         async with SigningProcesses(throw_away_key(tmp_path)) as at_work:
             return [resource.prlimit(process.pid, resource.RLIMIT_CORE) for process in at_work.processes]
@@ -171,7 +171,7 @@ def test_program_finding_package_by_path_pays_long_run(tmp_path: Path, by: str) 
 
 
 @pytest.mark.long
-def test_long_run_tells_fallback_to_signing_threads_once(tmp_path: Path) -> None:
+def test_fallback_to_signing_threads_is_reported_once(tmp_path: Path) -> None:
     before = "signers.python_command = lambda program: [sys.executable, '-I', '-c', 'import no_such_module']"
     conclusion, sent, *notes = paid_by_a_program(tmp_path, before)
     assert (conclusion, sent) == ("done", str(LONG_RUN_PAYOUTS))
@@ -194,6 +194,6 @@ def test_executable_other_than_python_signs_in_threads(
     assert len(told) == 1
 
 
-def test_a_frozen_program_is_never_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_program_is_never_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     assert python_command("pass") is None

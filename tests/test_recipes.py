@@ -74,7 +74,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
     return made
 
 
-def test_airflow_hands_over_and_then_sends_a_share(steps: list[Step], paygw: Callable[..., list[str]]) -> None:
+def test_airflow_recipe_hands_over_and_sends_share(steps: list[Step], paygw: Callable[..., list[str]]) -> None:
     paygw(0)
     hand_over, share = steps
     assert hand_over.then is share
@@ -87,7 +87,7 @@ def test_airflow_hands_over_and_then_sends_a_share(steps: list[Step], paygw: Cal
 @pytest.mark.parametrize(
     ("code", "error"), [(6, RuntimeError), (130, RuntimeError), (5, Failed), (4, Failed), (7, Failed)]
 )
-def test_airflow_tries_again_only_while_rows_are_left(
+def test_airflow_recipe_retries_only_unsent_rows(
     steps: list[Step], paygw: Callable[..., list[str]], code: int, error: type[Exception]
 ) -> None:
     paygw(code)
@@ -96,9 +96,7 @@ def test_airflow_tries_again_only_while_rows_are_left(
 
 
 @pytest.mark.parametrize(("code", "is_final"), [(6, False), (130, False), (5, True), (4, True)])
-def test_temporal_tries_again_only_while_rows_are_left(
-    paygw: Callable[..., list[str]], code: int, is_final: bool
-) -> None:
+def test_temporal_recipe_retries_only_unsent_rows(paygw: Callable[..., list[str]], code: int, is_final: bool) -> None:
     share = run_path(str(RECIPES / "temporal_share.py"))["share"]
     paygw(0)
     asyncio.run(ActivityEnvironment().run(share, "3f09c1d2"))

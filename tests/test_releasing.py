@@ -48,7 +48,7 @@ def build(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         ("github-issue-config", "ISSUE_TEMPLATE", "config.yml"),
     ],
 )
-def test_forge_files_fit_schemas(schema: str, folder: str, names: str) -> None:
+def test_forge_files_match_schemas(schema: str, folder: str, names: str) -> None:
     files = [str(path) for path in versioned_files(f".github/{folder}", names)]
     assert files
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *files]
@@ -83,7 +83,7 @@ def test_every_action_is_pinned_to_a_commit() -> None:
     assert [line for line in lines if not PINNED.search(line)] == []
 
 
-def test_workflow_job_has_either_code_or_rights() -> None:
+def test_workflow_job_running_code_has_no_write_rights() -> None:
     for name, job in jobs():
         runs_code = any("run" in step for step in job["steps"])
         rights = job.get("permissions", {"contents": "read"})
@@ -107,7 +107,7 @@ def test_every_version_of_python_is_checked() -> None:
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a release is made of a commit")
-def test_packages_are_same_when_built_again(tmp_path: Path) -> None:
+def test_rebuilt_packages_are_identical(tmp_path: Path) -> None:
     done = build(tmp_path)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in tmp_path.rglob("*.*")} == {
@@ -117,13 +117,13 @@ def test_packages_are_same_when_built_again(tmp_path: Path) -> None:
     }
 
 
-def test_a_tag_of_another_version_builds_nothing(tmp_path: Path) -> None:
+def test_tag_of_different_version_builds_nothing(tmp_path: Path) -> None:
     done = build(tmp_path / "dist", "v99.0.0")
     assert (done.returncode, (tmp_path / "dist").exists()) == (2, False)
     assert f"The tag is v99.0.0, and pyproject.toml says {PROJECT['version']}." in done.stderr
 
 
-def test_the_metadata_is_complete_and_its_classifiers_exist() -> None:
+def test_package_metadata_is_complete_with_known_classifiers() -> None:
     assert PROJECT["authors"]
     assert PROJECT["keywords"]
     assert "Development Status :: 4 - Beta" in PROJECT["classifiers"]
@@ -137,7 +137,7 @@ def test_forge_address_is_placeholder_only_in_pyproject() -> None:
     assert named <= {"pyproject.toml"}
 
 
-def test_the_changelog_speaks_of_this_version() -> None:
+def test_changelog_mentions_current_version() -> None:
     version = re.escape(PROJECT["version"])
     first = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
     assert re.fullmatch(rf"{version} - (unreleased|\d{{4}}-\d\d-\d\d)", first)

@@ -75,7 +75,7 @@ def test_site_keeps_diagrams_as_text_and_bars_unescaped(site: Path) -> None:
     assert not [page for page, shown in found.items() if 'class="mermaid"' in shown or r"\|" in shown]
 
 
-def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+def test_site_loads_no_external_resources(site: Path) -> None:
     loads = re.compile(
         r"""<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=["']?(?:https?:)?//|url\(["']?(?:https?:)?//"""
     )
@@ -85,7 +85,7 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_word_is_found_without_a_network(site: Path) -> None:
+def test_site_search_works_offline(site: Path) -> None:
     """The search of the site needs a server, and no other one."""
     if (program := chromium()) is None:
         pytest.skip(HOW_TO_GET_IT)
@@ -113,6 +113,6 @@ def test_a_word_is_found_without_a_network(site: Path) -> None:
     assert all(one.startswith(address) for one in asked), asked
 
 
-def test_the_first_page_leads_to_every_page() -> None:
+def test_first_page_links_to_every_page() -> None:
     named = set(re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / "index.md").read_text(encoding="utf-8")))
     assert named == {page.name for page in versioned_files("docs", "*.md") if page.parent == DOCS} - {"index.md"}

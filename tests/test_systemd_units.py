@@ -63,7 +63,7 @@ def test_console_unit_can_read_proc_locks() -> None:
 
 
 @pytest.mark.parametrize("unit", SERVICES, ids=lambda path: path.name)
-def test_all_else_is_closed(unit: Path) -> None:
+def test_systemd_units_forbid_everything_else(unit: Path) -> None:
     found = keys(unit)
     assert all(found.get(name) == ["yes"] for name in NEEDED), NEEDED - {n for n in NEEDED if found.get(n) == ["yes"]}
     assert found["ProtectSystem"] == ["strict"]
@@ -79,7 +79,7 @@ def test_units_permit_code_made_by_libraries(unit: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine")
 @pytest.mark.parametrize("unit", SERVICES, ids=lambda path: path.name)
-def test_the_exposure_is_low(unit: Path) -> None:
+def test_systemd_units_have_low_exposure(unit: Path) -> None:
     command = ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(unit)]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", said.stdout)

@@ -66,7 +66,7 @@ def test_paid_frame_has_outcome_of_every_row(payouts: Payouts, program: Program)
     assert sent_once(program, 30)
 
 
-def test_outcome_names_row_without_payee(payouts: Payouts) -> None:
+def test_outcome_repr_hides_gateway_answer(payouts: Payouts) -> None:
     with payouts.submit(people(1), name=NAME) as run:
         (one,) = run
     assert (one.row, one.client_orderid, one.order_id) == (2, "PAY-1", "PAY-1")
@@ -74,7 +74,7 @@ def test_outcome_names_row_without_payee(payouts: Payouts) -> None:
     assert "approved" not in repr(one)
 
 
-def test_the_same_frame_again_sends_nothing(payouts: Payouts, program: Program) -> None:
+def test_resubmitted_frame_sends_nothing(payouts: Payouts, program: Program) -> None:
     for known in (0, 5):
         with payouts.submit(people(5), name=NAME) as run:
             assert len(list(run)) == 5 - known
@@ -83,7 +83,7 @@ def test_the_same_frame_again_sends_nothing(payouts: Payouts, program: Program) 
     assert sent_once(program, 5)
 
 
-def test_file_and_frame_of_same_rows_share_batch(payouts: Payouts, program: Program) -> None:
+def test_file_and_frame_with_same_rows_share_batch(payouts: Payouts, program: Program) -> None:
     first = program.json("submit", program.sheet(kenyan_rows(4)))
     with payouts.submit(people(4), name="payroll.csv") as run:
         assert list(run) == []
@@ -92,7 +92,7 @@ def test_file_and_frame_of_same_rows_share_batch(payouts: Payouts, program: Prog
         assert finished(run.wait()).batch == first["batch"]
 
 
-def test_reconcile_batches_and_command_tell_the_same(payouts: Payouts, program: Program) -> None:
+def test_api_and_command_report_same_batch_states(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(3), name=NAME) as run:
         result = finished(run.wait())
     assert result.states == {"paid": 3}
@@ -107,7 +107,7 @@ def test_reconcile_batches_and_command_tell_the_same(payouts: Payouts, program: 
 # What is refused.
 
 
-def test_frame_with_defects_is_refused_whole(payouts: Payouts, program: Program) -> None:
+def test_frame_with_defects_pays_no_row(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(3, amount="twelve"), name=NAME) as run:
         assert list(run) == []
     assert isinstance(run.result, Refused)
@@ -116,7 +116,7 @@ def test_frame_with_defects_is_refused_whole(payouts: Payouts, program: Program)
     assert payouts.batches() == []
 
 
-def test_frame_repeating_batch_is_refused_unless_meant(payouts: Payouts, program: Program) -> None:
+def test_frame_repeating_paid_batch_needs_confirmation(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(3), name=NAME) as run:
         finished(run.wait())
     again = people(3).with_columns(client_orderid=pl.concat_str(pl.lit("NEW-"), "client_orderid"))
@@ -159,7 +159,7 @@ def test_frame_needs_file_like_name(payouts: Payouts, name: str | None) -> None:
         payouts.submit(people(1), name=name)
 
 
-def test_an_incomplete_configuration_is_refused_before_anything(program: Program) -> None:
+def test_incomplete_configuration_is_refused_without_creating_journal(program: Program) -> None:
     program.config.write_text(sandbox_toml().replace("signature_profile", "# signature_profile"))
     payouts = Payouts(program.config, environ=program.environ)
     with pytest.raises(ConfigurationError, match="signature_profile"), payouts.submit(people(1), name=NAME):
@@ -168,7 +168,7 @@ def test_an_incomplete_configuration_is_refused_before_anything(program: Program
 
 
 @pytest.mark.usefixtures("held_up")
-def test_two_runs_cannot_hold_same_journal(payouts: Payouts, program: Program) -> None:
+def test_second_run_on_same_journal_is_refused(payouts: Payouts, program: Program) -> None:
     with payouts.submit(people(400), name=NAME) as run:
         with pytest.raises(JournalHeld), payouts.submit(people(41), name="other"):
             pytest.fail("entered")
@@ -177,7 +177,7 @@ def test_two_runs_cannot_hold_same_journal(payouts: Payouts, program: Program) -
     assert sent_once(program, 400)
 
 
-def test_a_result_before_the_end_is_refused(payouts: Payouts) -> None:
+def test_reading_result_before_run_ends_is_refused(payouts: Payouts) -> None:
     run = payouts.submit(people(1), name=NAME)
     with pytest.raises(UsageError, match="not ended"):
         _ = run.result
@@ -186,7 +186,7 @@ def test_a_result_before_the_end_is_refused(payouts: Payouts) -> None:
 # Rows that need a person.
 
 
-def test_a_row_in_doubt_is_told_as_such(payouts: Payouts) -> None:
+def test_row_without_answer_needs_person(payouts: Payouts) -> None:
     frame = pl.concat([people(1), people(2, amount="9007")[1:]])
     with payouts.submit(frame, name=NAME) as run:
         kinds = {one.row: one.kind for one in run}
@@ -268,7 +268,7 @@ def test_stop_can_be_called_from_another_thread(payouts: Payouts) -> None:
     assert result.states.get("paid", 0) == taken == result.sent
 
 
-def test_no_signal_handler_is_taken(payouts: Payouts) -> None:
+def test_api_installs_no_signal_handlers(payouts: Payouts) -> None:
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with payouts.submit(people(20), name=NAME) as run:
         for _ in run:
@@ -442,15 +442,15 @@ def loaded_by(module: str) -> set[str]:
     return {name for name in done.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names}
 
 
-def test_importing_the_package_alone_loads_nothing_heavy() -> None:
+def test_importing_package_loads_no_submodules() -> None:
     assert loaded_by("paygw_batch") == {"paygw_batch"}
 
 
-def test_the_api_loads_nothing_of_the_commands() -> None:
+def test_importing_api_loads_no_command_modules() -> None:
     assert not any(name.startswith("paygw_batch.cli") for name in loaded_by("paygw_batch.api"))
 
 
-def test_named_plan_without_policy_pays_no_frame(program: Program) -> None:
+def test_plan_option_without_approval_policy_is_refused(program: Program) -> None:
     payouts = Payouts(program.config, environ={})
     for _ in range(2):
         with pytest.raises(ApprovalError), payouts.submit(people(2), name=NAME, plan="nope.json"):
@@ -463,7 +463,7 @@ def test_named_plan_without_policy_pays_no_frame(program: Program) -> None:
         pass
 
 
-def test_an_empty_path_is_no_path(program: Program) -> None:
+def test_empty_path_is_refused(program: Program) -> None:
     payouts = Payouts(program.config, environ={})
     with pytest.raises(UsageError):
         Payouts("")

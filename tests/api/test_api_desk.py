@@ -41,7 +41,7 @@ def paid(payouts: Payouts, rows: int, **amount: str) -> Finished:
         return finished(run.wait())
 
 
-def test_a_sheet_is_validated_and_nothing_is_written(payouts: Payouts, program: Program) -> None:
+def test_validate_reports_defects_and_creates_no_journal(payouts: Payouts, program: Program) -> None:
     bad = people(3).with_columns(amount=pl.Series(["1", "1e3", "2"]))
     found = payouts.validate(bad, name=NAME)
     assert (found.rows, found.payable, found.totals) == (3, 2, {"KES": "3.00"})
@@ -106,7 +106,7 @@ def test_frame_with_duplicate_columns_is_refused(payouts: Payouts) -> None:
         payouts.validate(Twice(people(1)), name=NAME)
 
 
-def test_run_tells_batch_and_progress(payouts: Payouts) -> None:
+def test_run_reports_batch_and_progress(payouts: Payouts) -> None:
     with payouts.submit(people(5), name=NAME) as run:
         assert (run.batch, run.total) == (payouts.batches()[0].batch, 5)
         outcomes = list(run)
@@ -175,13 +175,13 @@ def test_waiting_row_hides_payee_in_repr(payouts: Payouts) -> None:
     assert waiting.to_dict()["payee"] == "Jane Wanjiku"
 
 
-def test_refresh_needs_to_be_configured(payouts: Payouts) -> None:
+def test_refresh_without_configuration_names_missing_setting(payouts: Payouts) -> None:
     batch = paid(payouts, 1).batch
     with pytest.raises(ConfigurationError, match="status_enquiry"):
         payouts.refresh(batch)
 
 
-def test_a_plan_is_made_approved_and_paid(program: Program) -> None:
+def test_approved_plan_is_paid_through_api(program: Program) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home))
     payouts, plan = Payouts(program.config, environ=program.environ), program.home / "plan.json"
     keys = {name: program.home / f"{name}.pem" for name in ("ada", "cleo", "stranger")}
@@ -207,7 +207,7 @@ def test_run_with_wait_waits_for_journal(payouts: Payouts) -> None:
         assert finished(first.wait()).states == {"paid": 2}
 
 
-def test_every_result_is_json(payouts: Payouts) -> None:
+def test_every_result_converts_to_json(payouts: Payouts) -> None:
     done = paid(payouts, 2)
     results: Sequence[Finished | Refused | BatchState] = [done, payouts.status(done.batch)]
     for result in results:

@@ -17,7 +17,7 @@ PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
-def test_programs_of_page_run_unchanged(number: int, tmp_path: Path) -> None:
+def test_example_programs_on_api_page_run(number: int, tmp_path: Path) -> None:
     copy_versioned(tmp_path, "config", "samples")
     (tmp_path / "program.py").write_text(PROGRAMS[number])
     environ = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
@@ -29,12 +29,12 @@ def test_programs_of_page_run_unchanged(number: int, tmp_path: Path) -> None:
     assert shown in done.stdout
 
 
-def test_there_are_programs_on_the_page() -> None:
+def test_api_page_contains_two_example_programs() -> None:
     assert len(PROGRAMS) == 2
 
 
 @pytest.mark.long
-def test_the_programs_of_the_page_are_typed(tmp_path: Path) -> None:
+def test_example_programs_on_api_page_are_typed(tmp_path: Path) -> None:
     for number, text in enumerate(PROGRAMS):
         (tmp_path / f"program_{number}.py").write_text(text)
     config = ROOT / "pyproject.toml"
@@ -43,9 +43,9 @@ def test_the_programs_of_the_page_are_typed(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_page_lists_conclusions_in_order() -> None:
+def test_api_page_lists_every_conclusion_in_order() -> None:
     assert re.findall(r"^\| `([A-Z_]+)` \|", PAGE, flags=re.MULTILINE) == [one.name for one in Conclusion]
 
 
-def test_everything_public_is_there() -> None:
+def test_every_exported_name_exists() -> None:
     assert all(hasattr(api, name) for name in api.__all__)

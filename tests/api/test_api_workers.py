@@ -26,7 +26,7 @@ def people() -> pl.DataFrame:
     return pl.DataFrame([line.split(",") for line in kenyan_rows(ROWS)], schema=HEADING.split(","), orient="row")
 
 
-def test_workers_send_and_every_row_has_its_outcome(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_on_workers_returns_every_outcome(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background_run, "OUTCOMES_WAITING", 10)
     worker = hosts.host("one").start("work")
     hosts.wait_for_workers(worker)
@@ -43,7 +43,7 @@ def test_workers_send_and_every_row_has_its_outcome(hosts: Hosts, monkeypatch: p
     kill(worker)
 
 
-def test_left_run_stops_workers(hosts: Hosts) -> None:
+def test_leaving_run_context_stops_workers(hosts: Hosts) -> None:
     worker = hosts.host("one").start("work")
     hosts.wait_for_workers(worker)
     payouts = Payouts(hosts.office.config, environ=hosts.office.environ)

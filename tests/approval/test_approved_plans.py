@@ -89,7 +89,7 @@ def test_unapproved_plan_opens_nothing() -> None:
         ({"invalid": 1}, "a row, a payee or an option has changed since the plan was made"),
     ],
 )
-def test_plan_matches_only_named_content(changes: dict[str, object], sentence: str) -> None:
+def test_plan_with_different_content_is_refused(changes: dict[str, object], sentence: str) -> None:
     document = approve(plan(), CLEO, policy(), NOW)
     assert refused(document, document.content.model_copy(update=changes)) == (f"The plan does not match: {sentence}.")
 
@@ -163,7 +163,7 @@ def content_of(made: Plan) -> Content:
     return content_and_people(made.validated, made.sent_before, amended=amended, minor_units=MINOR_UNITS, **own)[0]
 
 
-def test_a_plan_names_the_payments_of_its_sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_names_payments_of_sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = content(tmp_path / "one", *ROWS)
     assert (found.endpoint, found.journal, found.operation, found.sheet) == (PLACE, "a" * 32, "payout", "payroll.csv")
     assert (found.rows, found.invalid, found.amended, found.totals) == (2, 2, 0, {"KES": "3000.50"})
@@ -173,14 +173,14 @@ def test_a_plan_names_the_payments_of_its_sheet(tmp_path: Path, monkeypatch: pyt
     assert content(tmp_path / "one", *ROWS) == found
 
 
-def test_changed_account_digit_is_other_payment(tmp_path: Path) -> None:
+def test_changed_account_digit_changes_payment_hash(tmp_path: Path) -> None:
     one, other = content(tmp_path / "one", *ROWS[:2]), content(tmp_path / "two", ROWS[0], "B 2000 009")
     assert one.instructions_sha256 != other.instructions_sha256
     assert one.totals == other.totals == {"KES": "3000.50"}
     assert payments_sha256(one) != payments_sha256(other)
 
 
-def test_amended_payments_are_counted(tmp_path: Path) -> None:
+def test_plan_counts_amended_payments(tmp_path: Path) -> None:
     journal = in_memory_journal()
     declined = ScriptedGateway(lambda _order_id, _times: reply("declined"))
     submit(planned(sheet(tmp_path, "A 1000 001"), journal), journal, declined)
@@ -189,7 +189,7 @@ def test_amended_payments_are_counted(tmp_path: Path) -> None:
     assert (found.rows, found.amended, found.totals) == (2, 1, {"KES": "905.00"})
 
 
-def test_a_plan_is_read_back_from_its_file(tmp_path: Path) -> None:
+def test_plan_is_unchanged_after_writing_and_reading(tmp_path: Path) -> None:
     document = approve(plan(), CLEO, policy(), NOW)
     write_document(document, tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json") == document

@@ -88,7 +88,7 @@ def the_other_library_accepts(key: PublicKey, signature: PasskeySignature, data:
 
 
 @KINDS
-def test_passkey_signature_counts_in_both_libraries(name: str) -> None:
+def test_both_libraries_accept_passkey_signature(name: str) -> None:
     signature = passkey(name).sign(TEXT)
     assert has_asserted(passkey(name).public, signature, TEXT, CONSOLE)
     assert the_other_library_accepts(passkey(name).public, signature, TEXT, CONSOLE)
@@ -96,7 +96,7 @@ def test_passkey_signature_counts_in_both_libraries(name: str) -> None:
 
 @KINDS
 @pytest.mark.parametrize("part", ["client_data", "authenticator_data", "signature"])
-def test_no_bit_of_an_assertion_can_be_flipped(name: str, part: str) -> None:
+def test_assertion_with_flipped_bit_is_refused(name: str, part: str) -> None:
     signature = passkey(name).sign(TEXT)
     for other in flipped(from_base64url(getattr(signature, part)) or b""):
         changed = signature.model_copy(update={part: to_base64url(other)})
@@ -113,7 +113,7 @@ def test_flipped_bit_of_text_or_key_is_refused(name: str) -> None:
         assert key in {None, passkey(name).public} or not has_asserted(key, signature, TEXT, CONSOLE)
 
 
-def test_no_character_of_the_origin_can_differ() -> None:
+def test_assertion_for_different_origin_is_refused() -> None:
     signature = passkey("p256").sign(TEXT)
     for other in flipped(CONSOLE.origin.encode()):
         party = RelyingParty(other.decode("latin-1"))
@@ -121,7 +121,7 @@ def test_no_character_of_the_origin_can_differ() -> None:
 
 
 @pytest.mark.parametrize("part", ["client_data", "authenticator_data", "signature"])
-def test_assertion_has_single_spelling(part: str) -> None:
+def test_respelled_assertion_is_refused(part: str) -> None:
     signature = passkey("p256").sign(TEXT)
     text = getattr(signature, part)
     others = [text + "=", text + "==", text + "A", text[:-1], text + "\n", " " + text, text + "\u00e4", ""]
@@ -189,7 +189,7 @@ REFUSED: dict[str, Callable[[], PasskeySignature]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_unrequested_genuine_signature_does_not_count(what: str) -> None:
+def test_passkey_signature_with_wrong_properties_is_refused(what: str) -> None:
     assert not has_asserted(passkey("p256").public, REFUSED[what](), TEXT, CONSOLE)
 
 
@@ -209,7 +209,7 @@ def test_permitted_browser_additions_are_accepted(what: str) -> None:
     assert the_other_library_accepts(passkey("p256").public, ACCEPTED[what](), TEXT, CONSOLE)
 
 
-def test_other_library_agrees_except_on_added_checks() -> None:
+def test_webauthn_library_accepts_only_listed_refused_signatures() -> None:
     """We are the stricter ones. What it does not look at: frames, JSON read in two ways, sizes, spare extensions."""
     key = passkey("p256").public
     ours_alone = {what for what in REFUSED if the_other_library_accepts(key, REFUSED[what](), TEXT, CONSOLE)}
@@ -245,7 +245,7 @@ WEAK: dict[str, ec.EllipticCurvePublicKey | rsa.RSAPublicKey] = {
 
 
 @pytest.mark.parametrize("what", WEAK)
-def test_a_weak_key_is_no_persons(what: str) -> None:
+def test_weak_key_is_refused_as_person_key(what: str) -> None:
     der = WEAK[what].public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     line = base64.b64encode(der).decode()
     assert read_public_key(line) is None
@@ -253,13 +253,13 @@ def test_a_weak_key_is_no_persons(what: str) -> None:
         people_of({"ada": private(1).public.text}, {"ben": line})
 
 
-def test_rsa_passkey_signs_no_plain_text() -> None:
+def test_rsa_passkey_signature_over_plain_text_is_refused() -> None:
     plain = base64.b64encode(passkey("rsa").raw_signature(TEXT)).decode()
     assert passkey("rsa").public.verifies(base64.b64decode(plain), TEXT)
     assert not passkey("rsa").public.has_signed(TEXT, plain)
 
 
-def test_passkey_signature_is_no_plain_text_signature() -> None:
+def test_passkey_signature_is_refused_as_plain_signature() -> None:
     """Such a key in a token signs text as it is. What a passkey signs begins with a digest, and no text does."""
     asserted = from_base64url(passkey("p256").sign(TEXT).signature)
     assert asserted is not None
@@ -312,7 +312,7 @@ DOCUMENTS = pytest.mark.parametrize("kind", [plan, order])
 
 @DOCUMENTS
 @pytest.mark.parametrize("approver", [BEN, CLEO])
-def test_passkey_document_holds_when_read_from_file(kind: Any, approver: SoftwarePasskey) -> None:
+def test_document_signed_by_passkey_is_valid_after_reading(kind: Any, approver: SoftwarePasskey) -> None:
     document = approved(made(kind()), approver)
     assert holds(type(document).model_validate_json(document.model_dump_json()))
     assert not holds(made(kind()))
@@ -355,7 +355,7 @@ def signed_by(document: SignedDocument, approver: SoftwarePasskey, signature: Pa
 
 @DOCUMENTS
 @pytest.mark.parametrize("part", ["endpoint", "journal", "batch"])
-def test_approval_is_bound_to_endpoint_journal_batch(kind: Any, part: str) -> None:
+def test_approval_counts_only_for_its_endpoint_and_batch(kind: Any, part: str) -> None:
     document = approved(made(kind()), CLEO)
     other = made(kind(**{part: "d" * 32}))
     assert not holds(other.model_copy(update={"approvals": document.approvals}))
@@ -363,14 +363,14 @@ def test_approval_is_bound_to_endpoint_journal_batch(kind: Any, part: str) -> No
     assert not holds(moved)
 
 
-def test_code_comes_from_payout_or_order() -> None:
+def test_document_code_is_derived_from_content() -> None:
     assert made(plan()).code.replace(" ", "") == payout_code(plan())
     assert made(order()).code.replace(" ", "") == order().digest()[:16]
     assert plan().code != plan(endpoint="gateway.example/2").code
     assert [len(part) for part in plan().code.split(" ")] == [4, 4, 4, 4]
 
 
-def test_an_approval_counts_for_no_other_act() -> None:
+def test_approval_signature_is_invalid_for_other_acts() -> None:
     """Also where all else is the same: the first line of what is signed says the act."""
     at = "2026-11-22T08:00:00.000Z"
     document = made(plan())
@@ -389,7 +389,7 @@ def test_passkey_signature_under_other_name_does_not_count() -> None:
         assert not holds(signed_by(document, CLEO, other.sign(text)))
 
 
-def test_a_stranger_neither_makes_nor_approves() -> None:
+def test_unlisted_person_can_neither_make_nor_approve() -> None:
     with pytest.raises(ApprovalError, match="does not list under makers"):
         made(plan().model_copy(update={"maker": STRANGER.public.text}), STRANGER)
     with pytest.raises(ApprovalError, match="does not list this key under approvers"):
@@ -417,7 +417,7 @@ def test_passkey_needs_configured_console_address() -> None:
     assert problem == "that of cleo is by passkey, but the configuration does not give the address of the pages"
 
 
-def test_an_approval_is_begun_and_ended_within_minutes() -> None:
+def test_approval_started_too_long_ago_is_refused() -> None:
     document = made(plan())
     late, early = timedelta(minutes=11), timedelta(minutes=6)
     with pytest.raises(ApprovalError, match=r"was started at 2026-11-22T07:49:00\.000Z, too long ago"):

@@ -54,12 +54,12 @@ def test_combined_and_composed_letters_are_equal() -> None:
 
 
 @pytest.mark.parametrize("other", ["Ada Obl", "Ada", "Ada Obi 2", "AdaObi"])
-def test_other_names_are_other_names(other: str) -> None:
+def test_different_names_stay_different(other: str) -> None:
     assert plain_name(other) != plain_name("Ada Obi")
 
 
 @given(st.text(max_size=12))
-def test_a_plain_name_is_its_own_plain_name(name: str) -> None:
+def test_normalising_plain_name_twice_changes_nothing(name: str) -> None:
     assert plain_name(plain_name(name)) == plain_name(name)
 
 
@@ -78,7 +78,7 @@ def test_key_spellings_read_as_same_key(text: str) -> None:
     assert read_public_key(text) == ADA
 
 
-def test_unused_padding_bits_make_no_other_key() -> None:
+def test_unused_padding_bits_do_not_change_key() -> None:
     bare = ADA.text.rstrip("=")
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     place = alphabet.index(bare[-1])
@@ -87,7 +87,7 @@ def test_unused_padding_bits_make_no_other_key() -> None:
     assert [read_own_spelling(text) for text in (*others, ADA.text)] == [None, None, None, ADA]
 
 
-def test_readable_encoding_gives_key_of_same_bytes() -> None:
+def test_alternative_encoding_yields_same_key_or_none() -> None:
     der = base64.b64decode(ADA.text)
     long_lengths = der[:1] + b"\x81" + der[1:]
     null_parameters = bytes.fromhex("302c300706032b65700500032100") + ADA.material[-32:]
@@ -100,7 +100,7 @@ def test_invalid_text_is_no_key(text: str) -> None:
     assert read_public_key(text) is None
 
 
-def test_person_has_keys_of_all_name_spellings() -> None:
+def test_keys_under_spellings_of_name_belong_together() -> None:
     people = people_of({"Ada": ADA.text, "BEN": BEN.text}, {"ada ": [SECOND.text, ADA.text], "ben": BEN.text})
     ada, ben = people.listed
     assert (ada.name, ada.keys) == ("Ada", frozenset({ADA, SECOND}))

@@ -51,7 +51,7 @@ def holds(document: SignedDocument, *, needed: int = 1, now: datetime = NOW) -> 
 
 
 @KINDS
-def test_document_approved_by_other_person_holds(made: Callable[[], SignedDocument]) -> None:
+def test_document_approved_by_second_person_is_valid(made: Callable[[], SignedDocument]) -> None:
     document = approve(made(), CLEO, policy(), NOW)
     assert holds(document)
     assert not holds(made())
@@ -70,7 +70,7 @@ def other_texts(text: str) -> list[str]:
 
 @KINDS
 @pytest.mark.parametrize("part", ["signature", "key", "approved_at"])
-def test_no_byte_of_an_approval_can_be_changed(made: Callable[[], SignedDocument], part: str) -> None:
+def test_approval_with_changed_byte_is_refused(made: Callable[[], SignedDocument], part: str) -> None:
     document = approve(made(), CLEO, policy(), NOW)
     (approval,) = document.approvals
     for other in other_texts(getattr(approval, part)):
@@ -80,14 +80,14 @@ def test_no_byte_of_an_approval_can_be_changed(made: Callable[[], SignedDocument
 
 @KINDS
 @pytest.mark.parametrize("part", ["signature", "maker", "made_at", "document"])
-def test_no_signed_byte_of_maker_can_change(made: Callable[[], SignedDocument], part: str) -> None:
+def test_document_with_changed_maker_signature_is_refused(made: Callable[[], SignedDocument], part: str) -> None:
     document = approve(made(), CLEO, policy(), NOW)
     for other in other_texts(getattr(document, part)):
         assert not holds(document.model_copy(update={part: other})), (part, other)
 
 
 @KINDS
-def test_no_part_of_the_content_can_be_changed(made: Callable[[], SignedDocument]) -> None:
+def test_plan_with_changed_content_is_refused(made: Callable[[], SignedDocument]) -> None:
     document = approve(made(), CLEO, policy(), NOW)
     kept: dict[str, Any] = document.content.model_dump()
     for name, value in kept.items():
@@ -102,7 +102,7 @@ def test_no_part_of_the_content_can_be_changed(made: Callable[[], SignedDocument
             assert not holds(document.model_copy(update={"content": content})), (name, other)
 
 
-def test_no_part_of_ordered_row_can_change() -> None:
+def test_order_with_changed_row_is_refused() -> None:
     document = approve(order(), CLEO, policy(), NOW)
     (row,) = document.content.rows
     changes = {"row": 3, "attempt": 2, "state": State.ACCEPTED, "hold": 1, "duplicate_of": 1, "act": RowAct.PAID}
@@ -114,7 +114,7 @@ def test_no_part_of_ordered_row_can_change() -> None:
         assert not holds(document.model_copy(update={"content": content})), name
 
 
-def test_findings_cannot_be_left_out() -> None:
+def test_plan_without_its_findings_is_refused() -> None:
     assert not holds(approve(plan(), CLEO, policy(), NOW).model_copy(update={"findings": []}))
 
 
@@ -139,7 +139,7 @@ def test_signature_under_other_name_does_not_count(made: Callable[[], SignedDocu
         assert not holds(document.model_copy(update={"approvals": [forged]}))
 
 
-def test_approval_counts_only_for_own_kind() -> None:
+def test_approval_of_plan_is_invalid_for_order() -> None:
     """Also where the two would say the same otherwise: the first line of what is signed names the kind."""
     of_plan = approve(plan(), CLEO, policy(), NOW)
     assert not holds(order().model_copy(update={"approvals": of_plan.approvals}))
@@ -150,14 +150,14 @@ def test_approval_counts_only_for_own_kind() -> None:
     assert len(firsts | {order().signed_text().split(b"\n")[0], same.signed_text().split(b"\n")[0]}) == 4
 
 
-def test_the_makers_signature_is_no_approval() -> None:
+def test_maker_signature_does_not_count_as_approval() -> None:
     document = plan()
     own = Approval(key=CLEO.public.text, approved_at=document.made_at, signature=CLEO.sign(document.signed_text()))
     assert not holds(document.model_copy(update={"approvals": [own]}))
 
 
 @KINDS
-def test_approval_holds_from_now_until_expiry(made: Callable[[], SignedDocument]) -> None:
+def test_approval_is_valid_until_expiry(made: Callable[[], SignedDocument]) -> None:
     document = approve(made(), CLEO, policy(), NOW)
     hours = timedelta(hours=1)
     assert holds(document, now=NOW - timedelta(minutes=4))
@@ -166,14 +166,14 @@ def test_approval_holds_from_now_until_expiry(made: Callable[[], SignedDocument]
     assert not holds(document, now=NOW + 72 * hours)
 
 
-def test_as_many_people_as_are_needed() -> None:
+def test_document_needs_required_number_of_approvers() -> None:
     document = approve(approve(plan(), CLEO, policy(2), NOW), CLEO, policy(2), NOW)
     assert len(document.approvals) == 1
     assert not holds(document, needed=2)
     assert holds(approve(document, BEN, policy(2), NOW), needed=2)
 
 
-def test_a_stranger_neither_makes_nor_approves() -> None:
+def test_unlisted_person_can_neither_make_nor_approve() -> None:
     with pytest.raises(ApprovalError, match="does not list this key under approvers"):
         approve(plan(), STRANGER, policy(), NOW)
     foreign = signed(unsigned_plan(plan().content, [], STRANGER.public, NOW), STRANGER)
@@ -184,7 +184,7 @@ def test_a_stranger_neither_makes_nor_approves() -> None:
         approve(by_an_approver, BEN, policy(), NOW)
 
 
-def test_maker_only_key_approves_nothing() -> None:
+def test_key_listed_only_for_maker_cannot_approve() -> None:
     people = people_of({"ada": ADA.public.text, "ben": BEN.public.text}, {"ben": SECOND.public.text})
     of_makers = ApprovalPolicy(1, {}, 72, people)
     document = plan()
@@ -197,7 +197,7 @@ def test_maker_only_key_approves_nothing() -> None:
     assert len(signatures_of(approve(own, SECOND, of_makers, NOW), of_makers, NOW).valid) == 1
 
 
-def test_required_approvals_must_be_reachable() -> None:
+def test_more_required_approvals_than_approvers_are_refused() -> None:
     check_reachable(policy(2))
     with pytest.raises(ConfigurationError, match="needed is 3, but at most 2 other people"):
         check_reachable(policy(3))
@@ -228,7 +228,7 @@ ORDER_TEXT = (
 
 
 @pytest.mark.parametrize(("made", "text"), [(plan, PLAN_TEXT), (order, ORDER_TEXT)])
-def test_signed_text_is_exactly_fixed(made: Callable[[], SignedDocument], text: str) -> None:
+def test_signed_text_matches_expected_bytes(made: Callable[[], SignedDocument], text: str) -> None:
     """Documents that were signed by an earlier version must verify: another text needs another name of its kind."""
     document = made()
     assert document.signed_text().decode() == text % ADA.public.text
@@ -243,7 +243,7 @@ def test_non_ascii_letter_is_signed_as_escape() -> None:
 
 
 @KINDS
-def test_maker_and_approvers_are_told_with_times(made: Callable[[], SignedDocument]) -> None:
+def test_document_lists_maker_and_approvers_with_times(made: Callable[[], SignedDocument]) -> None:
     document = approve(approve(made(), CLEO, policy(), NOW), BEN, policy(), NOW + timedelta(hours=1))
     found = signatures_of(document, policy(), NOW + timedelta(hours=1))
     assert (found.maker.name, document.made_at, list(found.wrong)) == ("ada", "2026-11-21T08:00:00.000Z", [])

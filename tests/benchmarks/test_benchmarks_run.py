@@ -24,7 +24,9 @@ LONG = {"several", "console", "commands", "latency", "resumed", "keys"}
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("section", [long(name) if name in LONG else name for name in SECTIONS])
-def test_every_section_comes_to_its_figures(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_benchmark_section_writes_its_figures(
+    section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     document = tmp_path / "performance.md"
     document.write_text(f"Before.\n{BEGIN}\nOld figures.\n{END}\nAfter.\n", encoding="utf-8")
     words = ["--only", section, "--scale", "0.001", "--repetitions", "1", "--bare", "--directory", str(tmp_path)]
@@ -43,7 +45,7 @@ def test_every_section_comes_to_its_figures(section: str, tmp_path: Path, monkey
     assert "\n### " in written
 
 
-def test_a_ratio_is_taken_repetition_by_repetition() -> None:
+def test_ratio_divides_figures_by_repetition() -> None:
     one, other = Figure("one", "/s", (10.0, 40.0, 90.0)), Figure("other", "/s", (10.0, 20.0, 30.0))
     assert Ratio.of("ratio", one, other, goal=1.5).samples == (1.0, 2.0, 3.0)
 
@@ -51,11 +53,11 @@ def test_a_ratio_is_taken_repetition_by_repetition() -> None:
 @pytest.mark.parametrize(
     ("goal", "at_most", "verdict"), [(2.0, False, "yes"), (4.0, False, "no, by 50%"), (1, True, "no, by 100%")]
 )
-def test_ratio_tells_verdict_and_shortfall(goal: float, at_most: bool, verdict: str) -> None:
+def test_ratio_line_ends_with_verdict(goal: float, at_most: bool, verdict: str) -> None:
     assert Ratio("ratio", (1.0, 2.0, 3.0), goal, at_most).line().endswith(f"| {verdict} |")
 
 
-def test_contenders_take_turns() -> None:
+def test_contenders_run_alternately() -> None:
     turns: list[str] = []
 
     def contender(name: str, value: float) -> Sample:
@@ -72,7 +74,7 @@ def test_a_table_shows_median_spread_and_processor_time() -> None:
     assert "| payouts | 2,000 /s | 1,000 to 3,000 | 260 us |" in table("Title", [figure], [])
 
 
-def test_a_picture_follows_its_table() -> None:
+def test_picture_is_placed_after_its_table() -> None:
     figure = Figure("ours", "/s", (1500.5, 1.0, 9000.0))
     text = table("Payouts", [figure], [], picture=["![Payouts](pictures/payouts.svg)", ""])
     assert f"{figure.line()}\n\n![Payouts](pictures/payouts.svg)" in text
@@ -82,12 +84,12 @@ def test_a_picture_follows_its_table() -> None:
     ("samples", "at_most", "verdict"),
     [((4.0,), True, "goal"), ((5.0,), True, "reach"), ((10.0,), True, "no, by 100%"), ((1.0,), False, "no, by 80%")],
 )
-def test_goal_tells_reached_mark(samples: tuple[float, ...], at_most: bool, verdict: str) -> None:
+def test_goals_table_shows_whether_goal_is_reached(samples: tuple[float, ...], at_most: bool, verdict: str) -> None:
     goal = Goal("ratio", "us", samples, 5, 4, at_most=at_most)
     assert f"| 5 | 4 | {verdict} |" in goals_table([goal], 1.0)
 
 
-def test_time_is_scaled_to_other_machine_without_verdict() -> None:
+def test_only_times_are_scaled_to_other_machine() -> None:
     time, ratio = Goal("time", "us", (300.0,), 150, 120, at_most=True), Goal("ratio", "", (0.5,), 0.55, 0.6)
     *_, first, second = goals_table([time, ratio], 2.0).rstrip().splitlines()
     assert first == "| time | 300 us | 300 to 300 | 150 | 120 | no, by 100% | 150 us |"
@@ -104,11 +106,11 @@ def test_sheet_of_each_kind_has_stated_defects(kind: str, tmp_path: Path) -> Non
     assert not found.warnings.height
 
 
-def test_parquet_is_only_kind_without_text(tmp_path: Path) -> None:
+def test_every_benchmark_sheet_except_parquet_is_csv(tmp_path: Path) -> None:
     assert [kind for kind in KINDS if sheet_of_kind(tmp_path, kind, 10).suffix != ".csv"] == [PARQUET]
 
 
-def test_slow_flushes_wait_and_disk_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulated_slow_disk_delays_each_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr("benchmarks.slow_disk.time.sleep", waits.append)
     before = apsw.vfs_names()
@@ -120,7 +122,7 @@ def test_slow_flushes_wait_and_disk_is_restored(tmp_path: Path, monkeypatch: pyt
     assert apsw.vfs_names() == before
 
 
-def test_thinned_curve_keeps_highest_points() -> None:
+def test_thinned_curve_keeps_its_highest_points() -> None:
     curve = [(float(at), float(at == 7)) for at in range(100)]
     kept = thinned(curve, most=10)
     assert len(kept) == 10

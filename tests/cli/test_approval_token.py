@@ -36,7 +36,7 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Token:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_token_key_signature_holds_for_own_text_only(token: Token, name: str) -> None:
+def test_token_key_signature_is_valid_only_for_text(token: Token, name: str) -> None:
     key = key_in(token, name)
     signature = key.sign(b"a text")
     assert key.public.has_signed(b"a text", signature)

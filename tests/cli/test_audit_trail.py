@@ -33,7 +33,7 @@ def test_without_a_console_the_trail_is_empty(program: Program) -> None:
     assert "trail" not in told["message"]
 
 
-def test_verify_checks_the_trail_and_tells_its_end(noted: Program) -> None:
+def test_verify_reports_last_audit_trail_entry(noted: Program) -> None:
     told = noted.json("verify")
     newest = newest_entries(settings_in(noted), limit=1)[0]
     assert (told["exit_code"], told["checked"]["audit_entries"]) == (0, 2)

@@ -184,7 +184,7 @@ def test_unexpected_error_shows_place_without_personal_data(program: Program, mo
     assert "2547" not in result.output
 
 
-def test_every_kind_of_defect_is_told_at_once(program: Program) -> None:
+def test_validate_reports_all_defects_at_once(program: Program) -> None:
     summary = program.json("validate", SAMPLES / "every-defect.csv")
     assert summary["exit_code"] == 3
     assert summary["states"] == {"invalid": 68, "ready": 13}
@@ -203,7 +203,7 @@ def test_every_kind_of_defect_is_told_at_once(program: Program) -> None:
         (("resolve", "row", "b", "2", "--as", "lost"), "Invalid value for '--as'"),
     ],
 )
-def test_usage_error_is_told_as_json(program: Program, words: tuple[str, ...], said: str) -> None:
+def test_usage_error_is_reported_as_json(program: Program, words: tuple[str, ...], said: str) -> None:
     result = program.run("--json", *words)
     summary = json.loads(result.stdout)
     assert (result.exit_code, summary["exit_code"]) == (2, 2)
@@ -258,7 +258,7 @@ def key(program: Program) -> Path:
     return program.home / "ada.pem"
 
 
-def test_no_pipe_keeps_a_command_waiting(program: Program, odd: Path, key: Path) -> None:
+def test_commands_refuse_pipe_instead_of_waiting(program: Program, odd: Path, key: Path) -> None:
     sheet, pipe = program.sheet(kenyan_rows(1)), odd / "pipe.json"
     batch = program.json("submit", sheet)["batch"]
     assert program.run("approve", pipe, "--key", key).exit_code == 8
@@ -309,7 +309,7 @@ def test_every_path_parameter_refuses_empty_value(empty: str) -> None:
         ("reconcile", "", "--out", "x.csv"),
     ],
 )
-def test_empty_word_names_no_file_or_batch(program: Program, arguments: tuple[str, ...]) -> None:
+def test_empty_argument_is_usage_error(program: Program, arguments: tuple[str, ...]) -> None:
     assert program.json("submit", program.sheet(kenyan_rows(1)))["exit_code"] == 0
     other = program.sheet(kenyan_rows(1, prefix="OTHER", amount="20"), "other.csv")
     assert program.run(*(word.format(sheet=other) for word in arguments)).exit_code == 2
@@ -317,7 +317,7 @@ def test_empty_word_names_no_file_or_batch(program: Program, arguments: tuple[st
 
 
 @pytest.mark.parametrize("name", ["PAYGW_CONFIG", "PAYGW_JOURNAL", "PAYGW_PRIVATE_KEY", "PAYGW_CA_BUNDLE"])
-def test_an_empty_variable_is_no_path(program: Program, name: str) -> None:
+def test_empty_path_variable_is_refused(program: Program, name: str) -> None:
     sheet = program.sheet(kenyan_rows(1))
     assert program.run("submit", sheet, config=name != "PAYGW_CONFIG", **{name: ""}).exit_code == 2
     assert program.record() == []

@@ -42,7 +42,7 @@ def changed(program: Program, **values: str) -> None:
 
 
 @pytest.mark.long
-def test_collection_process_of_all_countries_is_verified(program: Program) -> None:
+def test_collection_for_every_country_is_verified(program: Program) -> None:
     out = program.home / "out.csv"
     process = program.start("collect", str(MIXED), "--out", str(out))
     try:
@@ -76,12 +76,12 @@ def test_each_country_sample_is_collected_with_customer_page(program: Program, c
 @pytest.mark.share(3)
 @pytest.mark.parametrize("amount", ["number", "two-decimals"])
 @pytest.mark.parametrize("control_amount", ["as-sent", "two-decimals", "minor-units"])
-def test_every_amount_format_passes_sandbox_control(program: Program, amount: str, control_amount: str) -> None:
+def test_sandbox_accepts_control_in_every_amount_format(program: Program, amount: str, control_amount: str) -> None:
     changed(program, amount=f'"{amount}"', control_amount=f'"{control_amount}"', control_separator='""')
     assert program.json("collect", MIXED, "--out", program.home / "out.csv")["states"] == {"paid": 100}
 
 
-def test_secret_takes_ordered_place_in_control(program: Program) -> None:
+def test_configured_order_places_secret_in_control(program: Program) -> None:
     changed(
         program,
         control_order='["secret", "currency", "client_orderid", "amount"]',
@@ -94,7 +94,7 @@ def test_secret_takes_ordered_place_in_control(program: Program) -> None:
     assert b"between us" not in b"".join(path.read_bytes() for path in program.home.rglob("*") if path.is_file())
 
 
-def test_secret_may_be_hash_key(program: Program) -> None:
+def test_control_secret_can_be_hmac_key(program: Program) -> None:
     changed(program, control_algorithm='"hmac-sha256"', control_secret_env='"PAYGW_CONTROL_SECRET"')
     sheet = program.sheet(customers(2), "c.csv", COLLECTED)
     refused = program.run("collect", sheet)
@@ -181,7 +181,7 @@ def test_collect_refuses_plain_payout_sheet(program: Program) -> None:
     assert (result.exit_code, "columns of a sheet for `submit` (account_number)" in result.stderr) == (3, True)
 
 
-def test_sheet_run_both_ways_is_ambiguous_by_path(program: Program) -> None:
+def test_sheet_paid_and_collected_is_ambiguous_by_path(program: Program) -> None:
     """A sheet that has the columns of both: each command makes a batch of its own of it."""
     sheet = program.sheet([READ_BOTH_WAYS], "both.csv", BOTH_WAYS)
     batches = [program.json(command, sheet)["batch"] for command in ("submit", "collect")]
@@ -193,7 +193,7 @@ def test_sheet_run_both_ways_is_ambiguous_by_path(program: Program) -> None:
     assert [len(program.record()), len(collected(program))] == [1, 1]
 
 
-def test_order_id_may_serve_payout_and_collection(program: Program) -> None:
+def test_payout_and_collection_may_share_order_id(program: Program) -> None:
     payout = program.json("submit", program.sheet(kenyan_rows(3, prefix="ID")))
     collection = program.json("collect", program.sheet(customers(3, prefix="ID"), "c.csv", COLLECTED))
     assert payout["batch"] != collection["batch"]
@@ -229,14 +229,14 @@ def test_statement_line_matching_both_operations_settles_neither(program: Progra
     assert program.json("status", batches[1])["states"] == {"accepted": 1}
 
 
-def test_statement_line_settles_only_operation_of_same_amount(program: Program) -> None:
+def test_statement_line_settles_only_operation_with_same_amount(program: Program) -> None:
     payout, collection = both_accepted(program, amount="9002.50")
     assert settled(program, payout, "ID-1,9002.50,KES,declined")["resolved"] == 0
     assert settled(program, collection, "ID-1,9002.50,KES,declined")["states"] == {"rejected": 1}
     assert program.json("status", payout)["states"] == {"accepted": 1}
 
 
-def test_order_id_is_not_collected_with_other_content(program: Program) -> None:
+def test_used_order_id_with_changed_content_is_refused(program: Program) -> None:
     program.json("collect", program.sheet(customers(1), "c.csv", COLLECTED))
     result = program.json("collect", program.sheet(customers(1, amount="99"), "c2.csv", COLLECTED))
     assert result["exit_code"] == 3
@@ -294,7 +294,7 @@ def test_journal_records_payin_operation_of_collection(program: Program) -> None
         assert journal.execute("SELECT operation FROM batch").fetchall() == [("payin",)]
 
 
-def test_status_tells_payouts_from_collections(program: Program) -> None:
+def test_status_distinguishes_payouts_from_collections(program: Program) -> None:
     collect, submit = program.sheet(customers(1), heading=COLLECTED, name="in.csv"), program.sheet(kenyan_rows(1))
     program.json("collect", collect)
     program.json("submit", submit)
@@ -304,7 +304,7 @@ def test_status_tells_payouts_from_collections(program: Program) -> None:
     assert {"payin", "payout"} <= set(program.run("status").stdout.split())
 
 
-def test_collection_messages_speak_of_collecting(program: Program) -> None:
+def test_collection_messages_say_collect_instead_of_pay(program: Program) -> None:
     sheet = program.sheet([*customers(1, amount="9010"), *customers(1, amount="x", prefix="BAD")], "c.csv", COLLECTED)
     refused = program.json("collect", sheet)["message"]
     assert "--collect --rejects " in refused
@@ -314,7 +314,7 @@ def test_collection_messages_speak_of_collecting(program: Program) -> None:
     assert row["next"].startswith("Do not collect it by other means.")
 
 
-def test_customer_page_belongs_to_latest_attempt(program: Program) -> None:
+def test_reconciliation_shows_customer_page_of_latest_attempt(program: Program) -> None:
     behaviour = program.home / "once.toml"
     behaviour.write_text('[default]\nstatus = "declined"\n')
     fast = program.config.read_text()

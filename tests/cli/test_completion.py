@@ -42,7 +42,7 @@ def test_an_unknown_shell_is_a_usage_error(program: Program) -> None:
     assert program.run("completion", "csh").exit_code == 2
 
 
-def test_bash_reads_the_script(program: Program) -> None:
+def test_bash_accepts_completion_script(program: Program) -> None:
     script = program.run("completion", "bash").stdout
     done = subprocess.run(["/bin/bash", "--norc", "-n"], input=script, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -74,13 +74,13 @@ def test_countries_are_completed_in_any_case(program: Program) -> None:
     assert completed(program, "init", "--country", "Z") == ["plain,ZA", "plain,ZM"]
 
 
-def test_a_broken_configuration_completes_nothing_and_says_nothing(program: Program, tmp_path: Path) -> None:
+def test_broken_configuration_completes_nothing_without_message(program: Program, tmp_path: Path) -> None:
     program.config.write_text("not toml at all")
     assert completed(program, "--config", str(tmp_path / "paygw.toml"), "status", "") == ["file,"]
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("sumbit", "submit"), ("verfy", "verify"), ("run_folder", "run-folder")])
-def test_a_mistyped_command_is_told_the_nearest(program: Program, typed: str, meant: str) -> None:
+def test_mistyped_command_suggests_nearest(program: Program, typed: str, meant: str) -> None:
     result = program.run(typed)
     assert result.exit_code == 2
     assert f"Did you mean '{meant}'?" in result.stderr

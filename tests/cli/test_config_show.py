@@ -12,7 +12,7 @@ def shown(program: Program, *before: str, **environ: str) -> dict[str, tuple[str
     return {one["key"]: (one["value"], one["from"]) for one in summary["settings"]}
 
 
-def test_each_value_has_its_origin(program: Program) -> None:
+def test_config_show_names_origin_of_each_value(program: Program) -> None:
     found = shown(program, PAYGW_RATE_PER_S="7", PAYGW_RETRY_ORDER_ID="same")
     assert found["gateway.endpoint_id"] == ("1000", "file")
     assert found["submission.rate_per_s"] == ("7.0", "environment: PAYGW_RATE_PER_S")
@@ -24,7 +24,7 @@ def test_each_value_has_its_origin(program: Program) -> None:
     assert found["journal.path"] == (str(program.journal), "file")
 
 
-def test_the_environment_beats_the_file(program: Program) -> None:
+def test_environment_overrides_configuration_file(program: Program) -> None:
     assert shown(program, PAYGW_CONCURRENCY="3")["submission.concurrency"] == ("3", "environment: PAYGW_CONCURRENCY")
 
 
@@ -34,14 +34,14 @@ def test_journal_path_comes_from_option_or_environment(program: Program) -> None
     assert shown(program, PAYGW_JOURNAL=other)["journal.path"] == (other, "environment: PAYGW_JOURNAL")
 
 
-def test_every_setting_of_a_section_is_there(program: Program) -> None:
+def test_config_show_lists_every_setting_of_section(program: Program) -> None:
     found = shown(program)
     for section, model in (("gateway", GatewaySection), ("submission", SubmissionSection)):
         assert {f"{section}.{key}" for key in model.model_fields} <= found.keys()
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_no_secret_is_shown(program: Program, *, as_json: bool) -> None:
+def test_config_show_hides_secrets(program: Program, *, as_json: bool) -> None:
     secret = program.home / "passphrase"
     secret.write_text("s3cret")
     text = program.config.read_text().replace(
@@ -58,7 +58,7 @@ def test_no_secret_is_shown(program: Program, *, as_json: bool) -> None:
         assert hidden not in result.output
 
 
-def test_without_a_file_everything_is_default(program: Program) -> None:
+def test_config_show_without_file_shows_defaults(program: Program) -> None:
     result = program.run("config", "show", config=False)
     assert (result.exit_code, "There is no configuration file." in result.stdout) == (0, True)
     assert " file" not in result.stdout.partition("There is no")[0]

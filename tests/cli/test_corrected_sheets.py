@@ -90,7 +90,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("rows", SAME.values(), ids=SAME)
-def test_same_payments_again_send_nothing(paid: Program, rows: list[str]) -> None:
+def test_repeated_payments_send_nothing(paid: Program, rows: list[str]) -> None:
     summary = paid.json("submit", sheet(paid, rows, "again.csv"), *RUN)
     assert (summary["exit_code"], summary["sent_this_run"], summary["known"]) == (0, 0, 6)
     quiet = paid.run("-q", "submit", sheet(paid, rows, "again.csv"), *RUN)
@@ -134,7 +134,7 @@ def test_corrected_account_of_staff_number_is_conflict(program: Program, heading
     assert len(program.record()) == 3
 
 
-def test_staff_number_comes_back_in_reconciliation(program: Program) -> None:
+def test_reconciliation_contains_staff_number(program: Program) -> None:
     path = sheet(program, [f"00001,{ROWS[0]}"], heading=f"Staff Number,{HEADING}")
     summary = program.json("submit", path, *RUN)
     assert "00001" in Path(summary["reconciliation"]).read_text()
@@ -172,7 +172,7 @@ def test_payee_with_several_payments_is_never_amended(program: Program, amounts:
 
 
 @pytest.mark.parametrize("rows", [ROWS[:4], [f"{line},May" for line in ROWS]], ids=["fewer", "other month"])
-def test_used_reference_for_other_file_is_refused(paid: Program, rows: list[str]) -> None:
+def test_reference_used_for_different_file_is_refused(paid: Program, rows: list[str]) -> None:
     heading = HEADING if rows == ROWS[:4] else f"{HEADING},month"
     summary = paid.json("submit", sheet(paid, rows, "november.csv", heading), *RUN)
     assert (summary["exit_code"], summary["code"], summary["sent_this_run"]) == (3, "reference.used", 0)
@@ -185,7 +185,7 @@ def test_rejected_payee_is_amended(program: Program) -> None:
     assert program.json("submit", corrected, *RUN, "--amend")["sent_this_run"] == 1
 
 
-def test_payee_on_two_worksheets_is_not_called_paid(program: Program) -> None:
+def test_payee_repeated_on_second_worksheet_stops_submission(program: Program) -> None:
     path = workbook(program.home / "pay.xlsx", HEADING, May=ROWS[:3], June=[ROWS[0], *ROWS[3:]])
     first = program.json("submit", path, "--worksheet", "May", *RUN)
     assert (first["exit_code"], first["sent_this_run"]) == (0, 3)
@@ -274,7 +274,7 @@ def test_plan_counts_only_unsent_rows(careful: Program) -> None:
     assert approve_and_submit(careful, longer)["sent_this_run"] == 2
 
 
-def test_from_amount_counts_only_unsent_rows(careful: Program) -> None:
+def test_approval_threshold_counts_only_unsent_rows(careful: Program) -> None:
     heading = f"client_orderid,{HEADING}"
     path = sheet(careful, with_ids(ROWS[:4]), heading=heading)
     plan(careful, path)
@@ -317,7 +317,7 @@ def test_approver_sees_answered_questions_first(careful: Program, rows: list[str
     assert approve_and_submit(careful, corrected, *RUN)["sent_this_run"] == 1
 
 
-def test_answers_are_compared_again(careful: Program) -> None:
+def test_plan_with_forged_answers_is_refused(careful: Program) -> None:
     """A plan whose maker signs an answer that no question asks for, or hides one, opens nothing."""
     path = sheet(careful, ROWS)
     plan(careful, path, *RUN)

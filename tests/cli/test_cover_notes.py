@@ -26,7 +26,7 @@ def answer(folder: Path) -> str:
     return found.read_text()
 
 
-def test_note_names_worksheet_and_moves_with_sheet(program: Program, folder: Path) -> None:
+def test_cover_note_chooses_worksheet_and_moves_with_sheet(program: Program, folder: Path) -> None:
     book = workbook(folder / "pay.xlsx", October=kenyan_rows(2, prefix="OCT"), November=kenyan_rows(3, prefix="NOV"))
     noted(book, 'worksheet = "November"\nexpect_rows = 3\n[expect_total]\nKES = "4501.50"\n')
     summary = program.json("run-folder", folder)
@@ -109,7 +109,7 @@ def test_sheet_waits_for_unfinished_note(program: Program, folder: Path) -> None
     assert program.json("run-folder", folder, "--settle-s", "0")["states"] == {"paid": 1}
 
 
-def test_an_unreadable_sheet_is_answered_with_a_text(program: Program, folder: Path) -> None:
+def test_unreadable_sheet_is_answered_with_text_file(program: Program, folder: Path) -> None:
     torn = folder / "torn.csv"
     torn.write_text('country,amount\n"KE,1\n')
     noted(torn, None)
@@ -147,7 +147,7 @@ def test_sheet_with_defects_is_answered_with_rejects(program: Program, folder: P
     assert read_csv(rejects)[0]["client_orderid"] == "BAD-1"
 
 
-def test_claimed_sheet_keeps_note_left_by_crash(program: Program, folder: Path) -> None:
+def test_sheet_claimed_before_crash_keeps_its_note(program: Program, folder: Path) -> None:
     """The crash fell after the sheet was claimed and before the note was taken away."""
     assert program.json("run-folder", folder)["sheets"] == []
     (working,) = folder.glob("working-*")
@@ -161,12 +161,12 @@ def test_claimed_sheet_keeps_note_left_by_crash(program: Program, folder: Path) 
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"# totals follow\n", b"[expect_total]\n"])
-def test_an_empty_note_is_a_fault(content: bytes) -> None:
+def test_empty_cover_note_is_refused(content: bytes) -> None:
     with pytest.raises(SheetError):
         parse_cover_note(content, "a.toml")
 
 
-def test_a_note_is_text() -> None:
+def test_cover_note_must_be_text() -> None:
     with pytest.raises(SheetError, match="not TOML"):
         parse_cover_note(b"\xff", "a.toml")
 
@@ -202,7 +202,7 @@ def test_note_has_key_for_every_submission_choice() -> None:
     assert told - set(NOT_FOR_A_NOTE) <= set(CoverNote.model_fields)
 
 
-def test_a_note_leaves_rows_with_defects_out(program: Program, folder: Path) -> None:
+def test_cover_note_leaves_out_rows_with_defects(program: Program, folder: Path) -> None:
     bad = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
     noted(program.sheet([*kenyan_rows(2), bad], "drop/pay.csv"), 'skip_invalid = true\nby = "Ms Njeri"\n')
     summary = program.json("run-folder", folder)
@@ -216,7 +216,7 @@ def test_note_overrides_skip_invalid_of_command(program: Program, folder: Path) 
     assert program.record() == []
 
 
-def test_note_declares_repeats_meant(program: Program, folder: Path) -> None:
+def test_cover_note_confirms_repeated_payments(program: Program, folder: Path) -> None:
     assert program.json("submit", program.sheet(kenyan_rows(6)))["exit_code"] == 0
     again = kenyan_rows(6, prefix="AGAIN")
     noted(program.sheet(again, "drop/refused.csv"), None)
@@ -225,7 +225,7 @@ def test_note_declares_repeats_meant(program: Program, folder: Path) -> None:
     assert program.json("run-folder", folder)["states"] == {"paid": 6}
 
 
-def test_a_note_makes_warnings_defects(program: Program, folder: Path) -> None:
+def test_cover_note_turns_warnings_into_defects(program: Program, folder: Path) -> None:
     twice = [kenyan_rows(1)[0], kenyan_rows(1, prefix="TWIN")[0]]
     noted(program.sheet(twice, "drop/pay.csv"), "strict = true\n")
     assert program.json("run-folder", folder)["exit_code"] == 3

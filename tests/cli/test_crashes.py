@@ -161,7 +161,7 @@ def test_journal_restored_from_older_copy_is_refused(program: Program) -> None:
     assert len(program.record()) == 4
 
 
-def test_a_deleted_journal_is_missed(program: Program) -> None:
+def test_deleted_journal_stops_submission(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     program.json("submit", sheet)
     for path in program.home.glob("journal.sqlite3*"):
@@ -170,7 +170,7 @@ def test_a_deleted_journal_is_missed(program: Program) -> None:
     assert len(program.record()) == 2
 
 
-def test_a_sheet_edited_between_runs_is_found(program: Program) -> None:
+def test_sheet_edited_between_runs_is_detected(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     program.json("submit", sheet)
     Path(sheet).write_text(sheet.read_text().replace("1500.50", "2500.50", 1))

@@ -19,7 +19,7 @@ def test_approved_plan_is_paid_and_names_both_people(careful: Program) -> None:
     assert careful.json("verify")["exit_code"] == 0
 
 
-def test_unplanned_or_unapproved_sheet_is_not_sent(careful: Program) -> None:
+def test_sheet_without_approved_plan_is_not_sent(careful: Program) -> None:
     careful.sheet(kenyan_rows(3))
     assert "there is none at" in refused(careful)
     prepared(careful)
@@ -54,7 +54,7 @@ def test_unapproved_or_changed_collection_is_not_sent(careful: Program) -> None:
     assert (result.exit_code, careful.json("status")["batches"]) == (8, [])
 
 
-def test_an_approval_of_payouts_is_none_of_collections(careful: Program) -> None:
+def test_payout_approval_does_not_count_for_collection(careful: Program) -> None:
     """A sheet that can be read both ways: what was approved as a payout is not collected."""
     sheet = careful.sheet([READ_BOTH_WAYS], "payroll.csv", BOTH_WAYS)
     careful.json("plan", sheet, "--out", plan_of(careful), "--key", careful.home / "ada.pem")
@@ -127,14 +127,14 @@ def test_plan_edited_after_signing_is_refused(careful: Program) -> None:
     assert "changed after its maker signed it" in refused(careful)
 
 
-def test_replaced_maker_of_plan_is_found(careful: Program) -> None:
+def test_plan_with_replaced_maker_is_refused(careful: Program) -> None:
     prepared(careful, "ben")
     ben = json.loads(plan_of(careful).read_text())["approvals"][0]["key"]
     edited(careful, {"maker": ben})
     assert "changed after its maker signed it" in refused(careful)
 
 
-def test_approval_copied_from_other_plan_is_found(careful: Program) -> None:
+def test_approval_copied_from_other_plan_is_refused(careful: Program) -> None:
     prepared(careful, "cleo")
     approvals = json.loads(plan_of(careful).read_text())["approvals"]
     prepared(careful, rows=2)
@@ -142,7 +142,7 @@ def test_approval_copied_from_other_plan_is_found(careful: Program) -> None:
     assert "that of cleo is for different content, or was changed" in refused(careful)
 
 
-def test_an_approval_cannot_be_made_younger(careful: Program) -> None:
+def test_approval_time_cannot_be_altered(careful: Program) -> None:
     prepared(careful, "cleo")
     approvals = json.loads(plan_of(careful).read_text())["approvals"]
     edited(careful, {"approvals": [{**approvals[0], "approved_at": "2030-01-01T00:00:00.000Z"}]})
@@ -195,7 +195,7 @@ def test_approve_without_a_key_only_shows_the_plan(careful: Program) -> None:
     assert plan_of(careful).read_bytes() == before
 
 
-def test_plan_tells_differences_from_last_run(careful: Program) -> None:
+def test_plan_shows_differences_from_last_run(careful: Program) -> None:
     gone = "KE,PAY-9,100,KES,Achieng Gone,254712345099,+254712345099"
     careful.json("submit", careful.sheet([*kenyan_rows(3, amount="100"), gone], name="before.csv"))
     rows = [
@@ -289,7 +289,7 @@ def test_a_policy_without_usable_keys_is_refused(program: Program, toml: str, wh
     assert program.record() == []
 
 
-def test_doctor_looks_at_the_approvers_keys(careful: Program) -> None:
+def test_doctor_checks_approver_keys(careful: Program) -> None:
     checks = {one["check"]: one for one in careful.json("doctor")["checks"]}
     assert checks["approval"]["state"] == "ok"
     text = careful.config.read_text()
@@ -300,7 +300,7 @@ def test_doctor_looks_at_the_approvers_keys(careful: Program) -> None:
     assert "needed is 9" in checks["approval"]["found"]
 
 
-def test_doctor_says_approval_is_not_required(program: Program) -> None:
+def test_doctor_reports_unrequired_approval(program: Program) -> None:
     checks = {one["check"]: one for one in program.json("doctor")["checks"]}
     assert checks["approval"]["found"] == "not required"
 

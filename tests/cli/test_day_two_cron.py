@@ -53,7 +53,7 @@ def test_settled_sheet_is_paid_and_moved_with_reports(program: Program, folder: 
     assert [line["state"] for line in read_csv(reconciliation)] == ["paid"] * 3
 
 
-def test_an_empty_folder_is_no_failure(program: Program, folder: Path) -> None:
+def test_empty_folder_exits_successfully(program: Program, folder: Path) -> None:
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["sheets"]) == (0, [])
 
@@ -72,14 +72,14 @@ def test_missing_folder_is_usage_error(program: Program) -> None:
         ("payroll.refused.txt", 4),
     ],
 )
-def test_other_file_in_folder_is_left_alone(program: Program, folder: Path, name: str, code: int) -> None:
+def test_unrelated_file_in_folder_is_ignored(program: Program, folder: Path, name: str, code: int) -> None:
     path = dropped(program, kenyan_rows(1), name)
     summary = program.json("run-folder", folder)
     assert (summary["sheets"], summary["exit_code"]) == ([], code)
     assert path.exists()
 
 
-def test_young_sheet_is_left_alone(program: Program, folder: Path) -> None:
+def test_recently_changed_sheet_is_not_processed(program: Program, folder: Path) -> None:
     young = dropped(program, kenyan_rows(1), age_s=5)
     assert program.json("run-folder", folder)["sheets"] == []
     assert young.exists()
@@ -164,7 +164,7 @@ def test_interrupted_sheet_continues_before_other_sheets(program: Program, folde
         assert len(gateway.orders()) == 41
 
 
-def test_a_claimed_sheet_continues_with_no_other_journal(program: Program, folder: Path) -> None:
+def test_claimed_sheet_continues_only_with_its_journal(program: Program, folder: Path) -> None:
     slow(program, 0.2)
     dropped(program, kenyan_rows(60))
     process = program.start("run-folder", folder)
@@ -210,7 +210,7 @@ def log_lines(program: Program) -> list[dict[str, object]]:
     return [json.loads(line) for line in (program.home / "run.log").read_text().splitlines()]
 
 
-def test_a_run_is_logged_measured_and_told(program: Program) -> None:
+def test_run_writes_log_and_metrics_and_calls_hook(program: Program) -> None:
     house(program)
     rows = [*kenyan_rows(2), *kenyan_rows(1, amount="9001", prefix="NO")]
     summary = program.json("submit", program.sheet(rows), PAYGW_KEY_PASSPHRASE="a secret")
@@ -236,7 +236,7 @@ def test_failed_run_reaches_hook_and_log(program: Program) -> None:
     assert log_lines(program)[-1]["exit_code"] == 3
 
 
-def test_reports_of_run_hold_no_payee_data(program: Program) -> None:
+def test_run_reports_contain_no_payee_data(program: Program) -> None:
     house(program)
     rows = [*kenyan_rows(2), *kenyan_rows(1, amount="9007", prefix="LOST"), *kenyan_rows(1, prefix="TWIN")]
     program.json("submit", program.sheet(rows))

@@ -80,7 +80,7 @@ AS_BEFORE = {"in_doubt": 2, "accepted": 1, "paid": 1}
 
 
 @pytest.mark.parametrize(("row", "word"), [(2, "not-received"), (2, "rejected"), (4, "rejected")])
-def test_resolve_row_alone_cannot_allow_second_payment(doubtful: Program, row: int, word: str) -> None:
+def test_single_person_cannot_allow_second_payment(doubtful: Program, row: int, word: str) -> None:
     result = doubtful.run(
         "resolve", "row", doubtful.home / "payroll.csv", str(row), "--as", word, "--evidence", EVIDENCE
     )
@@ -161,7 +161,7 @@ def test_a_statement_is_settled_by_an_order(doubtful: Program) -> None:
     assert carry_out(doubtful)["states"] == {"rejected": 1, "accepted": 1, "paid": 2}
 
 
-def test_the_maker_does_not_approve_the_own_order(doubtful: Program) -> None:
+def test_maker_cannot_approve_own_order(doubtful: Program) -> None:
     ordered(doubtful)
     assert doubtful.run("approve", order_of(doubtful), "--key", pem(doubtful, "ada")).exit_code == 8
     refused = carry_out(doubtful)
@@ -211,7 +211,7 @@ def test_an_order_does_not_settle_the_next_attempt(doubtful: Program) -> None:
     assert states(doubtful) == AS_BEFORE
 
 
-def test_outdated_row_stops_whole_order(doubtful: Program) -> None:
+def test_order_with_outdated_row_changes_nothing(doubtful: Program) -> None:
     rows = ("2", "3", "--as", "not-received", "--evidence", EVIDENCE)
     settle(doubtful, *rows)
     doubtful.json("approve", order_of(doubtful), "--key", pem(doubtful, "cleo"))
@@ -247,7 +247,7 @@ def test_order_for_other_journal_is_refused(doubtful: Program) -> None:
     assert "The order is for the journal " in str(refused["message"])
 
 
-def test_quarantine_stops_making_and_carrying_out_order(doubtful: Program) -> None:
+def test_order_is_refused_during_quarantine(doubtful: Program) -> None:
     ordered(doubtful, "cleo")
     text = doubtful.config.read_text()
     doubtful.config.write_text(text.replace("quarantine_h = 0", "quarantine_h = 24"))
@@ -315,7 +315,7 @@ def test_settling_rows_writes_no_reconciliation(doubtful: Program, wrong: tuple[
     assert states(doubtful) == AS_BEFORE
 
 
-def test_an_order_names_its_batch_itself(doubtful: Program) -> None:
+def test_order_is_carried_out_without_naming_batch(doubtful: Program) -> None:
     ordered(doubtful, "cleo")
     doubtful.json("submit", doubtful.sheet(kenyan_rows(1, prefix="NEW", amount="5"), name="other.csv"))
     wrong = carry_out(doubtful, "--batch", doubtful.home / "other.csv")

@@ -73,7 +73,7 @@ def test_maker_cannot_approve_under_look_alike_name(program: Program, keys: dict
     assert approve(program, "ada2")[0] == 8
 
 
-def test_earlier_approval_with_second_key_of_maker_fails(program: Program, keys: dict[str, str]) -> None:
+def test_earlier_approval_by_second_maker_key_is_invalid(program: Program, keys: dict[str, str]) -> None:
     """Made where the second key was another person's, and submitted where it is the maker's."""
     ada, second, cleo = quoted(keys["ada"]), quoted(keys["ada2"]), quoted(keys["cleo"])
     configure(program, {"ada": ada}, {"eve": second, "cleo": cleo})
@@ -117,7 +117,7 @@ def test_a_person_with_two_keys_counts_once(program: Program, keys: dict[str, st
     assert program.json("submit", sheet)["states"] == {"paid": 3}
 
 
-def test_edited_file_with_two_approvals_counts_person_once(program: Program, keys: dict[str, str]) -> None:
+def test_person_approving_with_two_keys_counts_once(program: Program, keys: dict[str, str]) -> None:
     makers, both = {"ben": quoted(keys["ben"])}, quoted(keys["ada"], keys["ada2"])
     configure(program, makers, {"ada": both, "cleo": quoted(keys["cleo"])}, needed=2)
     program.json("plan", program.sheet(kenyan_rows(3)), "--out", plan_of(program), "--key", program.home / "ben.pem")
@@ -210,7 +210,7 @@ def test_used_plan_is_refused_with_time_of_use(program: Program, keys: dict[str,
     assert len(program.record()) == 3
 
 
-def test_approved_plan_again_continues_same_batch(program: Program, keys: dict[str, str]) -> None:
+def test_resubmitted_approved_plan_continues_same_batch(program: Program, keys: dict[str, str]) -> None:
     configure(program, {"ada": quoted(keys["ada"])}, {"cleo": quoted(keys["cleo"])})
     sheet = prepared(program, "cleo")
     program.json("submit", sheet)

@@ -52,7 +52,7 @@ def statement(program: Program, *lines: str, heading: str = "Order ID;Amount;Cur
 # What a person is told
 
 
-def test_status_says_next_step_for_each_row(doubtful: Program) -> None:
+def test_status_gives_next_step_for_each_row(doubtful: Program) -> None:
     result = doubtful.run("status", doubtful.home / "payroll.csv")
     assert "do not pay them by other means" in result.stdout
     assert result.stdout.index("order TAKEN-1") < result.stdout.index("Row 6, rejected (9001)")
@@ -60,7 +60,7 @@ def test_status_says_next_step_for_each_row(doubtful: Program) -> None:
     assert "resolve statement 051ffdb5ed07da9c" in result.stdout
 
 
-def test_the_question_list_names_orders_and_no_people(doubtful: Program) -> None:
+def test_question_list_names_orders_but_no_people(doubtful: Program) -> None:
     out = doubtful.home / "questions.csv"
     summary = doubtful.json("status", doubtful.home / "payroll.csv", "--in-doubt", "--out", out)
     assert summary["exit_code"] == 5
@@ -72,7 +72,7 @@ def test_the_question_list_names_orders_and_no_people(doubtful: Program) -> None
     assert "254712" not in out.read_text()
 
 
-def test_the_answered_question_list_settles_the_rows(doubtful: Program) -> None:
+def test_answered_question_list_settles_rows(doubtful: Program) -> None:
     without_quarantine(doubtful)
     out = doubtful.home / "questions.csv"
     doubtful.json("status", doubtful.home / "payroll.csv", "--in-doubt", "--out", out)
@@ -106,7 +106,7 @@ def test_accepted_row_can_be_settled_as_paid(doubtful: Program) -> None:
     assert states(doubtful) == {"in_doubt": 3, "paid": 2, "rejected": 1}
 
 
-def test_not_received_in_quarantine_tells_earliest_time(doubtful: Program) -> None:
+def test_not_received_in_quarantine_names_earliest_time(doubtful: Program) -> None:
     result = doubtful.run(
         "resolve", "row", doubtful.home / "payroll.csv", "5", "--as", "not-received", "--evidence", EVIDENCE
     )
@@ -216,14 +216,14 @@ def test_mismatched_statement_line_is_listed_changing_nothing(doubtful: Program,
     assert states(doubtful) == before
 
 
-def test_matching_only_settles_rows_despite_other_lines(doubtful: Program) -> None:
+def test_matching_only_settles_matching_rows(doubtful: Program) -> None:
     file = statement(doubtful, "TAKEN-1;9007;KES;approved", "NOBODY-1;9007;KES;approved")
     summary = resolve(doubtful, "statement", file, "--yes", "--matching-only")
     assert (summary["resolved"], summary["exit_code"]) == (1, 5)
     assert states(doubtful)["paid"] == 2
 
 
-def test_orders_of_other_batches_are_only_counted(doubtful: Program) -> None:
+def test_statement_counts_orders_of_other_batches(doubtful: Program) -> None:
     other = doubtful.sheet(kenyan_rows(1, amount="9007", prefix="OTHER"), name="other.csv")
     doubtful.json("submit", other, "--repeats-meant")
     file = statement(doubtful, "TAKEN-1;9007;KES;approved", "OTHER-1;9007;KES;approved")
@@ -232,7 +232,7 @@ def test_orders_of_other_batches_are_only_counted(doubtful: Program) -> None:
     assert doubtful.json("status", doubtful.home / "other.csv")["states"] == {"in_doubt": 1}
 
 
-def test_earlier_attempt_called_paid_shows_double_payment(doubtful: Program) -> None:
+def test_paid_line_for_earlier_attempt_reveals_double_payment(doubtful: Program) -> None:
     doubtful.json("retry", doubtful.home / "payroll.csv")
     file = statement(doubtful, "NO-1;9001;KES;approved")
     differences = resolve(doubtful, "statement", file)["differences"]
@@ -260,7 +260,7 @@ def resumed(program: Program) -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("answer", ["approved", "processing"])
 @pytest.mark.parametrize("option", [(), ("--matching-only",)])
-def test_ready_row_called_paid_is_held_until_resolved(cleared: Program, answer: str, option: tuple[str, ...]) -> None:
+def test_statement_line_holds_ready_row_until_resolved(cleared: Program, answer: str, option: tuple[str, ...]) -> None:
     file = statement(cleared, f"LOST-1;9008;KES;{answer}", "TAKEN-1;9007;KES;approved")
     preview = resolve(cleared, "statement", file)
     assert (preview["would_hold"], preview["held"]) == (["LOST-1"], 0)
@@ -285,7 +285,7 @@ def test_ready_row_called_paid_is_held_until_resolved(cleared: Program, answer: 
 
 
 @pytest.mark.parametrize(("word", "state"), [("paid", "paid"), ("rejected", "rejected")])
-def test_held_row_takes_state_of_settlement(cleared: Program, word: str, state: str) -> None:
+def test_settling_held_row_sets_its_state(cleared: Program, word: str, state: str) -> None:
     resolve(cleared, "statement", statement(cleared, "LOST-1;9008;KES;approved"), "--yes")
     resolve(cleared, "row", "5", "--as", word, "--evidence", EVIDENCE)
     assert resumed(cleared)["LOST-1"]["state"] == state
@@ -297,14 +297,14 @@ def test_ready_row_without_hold_is_not_resolved(cleared: Program) -> None:
     assert "Row 5 is not sent yet" in result.stderr
 
 
-def test_rejected_row_called_paid_is_held_after_release(doubtful: Program) -> None:
+def test_paid_line_holds_rejected_row_after_release(doubtful: Program) -> None:
     assert resolve(doubtful, "statement", statement(doubtful, "NO-1;9001;KES;approved"), "--yes")["held"] == 1
     doubtful.json("retry", doubtful.home / "payroll.csv", "--row", "6")
     line = resumed(doubtful)["NO-1"]
     assert (line["state"], line["attempts"], line["sent_orderid"]) == ("ready", "1", "NO-1")
 
 
-def test_row_of_other_batch_called_paid_is_held(cleared: Program) -> None:
+def test_paid_line_holds_row_of_other_batch(cleared: Program) -> None:
     other = cleared.sheet(kenyan_rows(1, amount="33", prefix="OTHER"), name="other.csv")
     cleared.json("submit", other)
     file = statement(cleared, "LOST-1;9008;KES;approved", "LOST-1;9008;KES;approved")
@@ -313,12 +313,12 @@ def test_row_of_other_batch_called_paid_is_held(cleared: Program) -> None:
     assert resumed(cleared)["LOST-1"]["attempts"] == "1"
 
 
-def test_a_statement_with_other_money_holds_nothing(cleared: Program) -> None:
+def test_statement_line_with_different_amount_holds_nothing(cleared: Program) -> None:
     summary = resolve(cleared, "statement", statement(cleared, "LOST-1;9009;KES;approved"), "--yes")
     assert (summary["held"], summary["exit_code"]) == (0, 3)
 
 
-def test_earlier_attempt_called_declined_agrees(doubtful: Program) -> None:
+def test_declined_line_for_rejected_earlier_attempt_agrees(doubtful: Program) -> None:
     doubtful.json("retry", doubtful.home / "payroll.csv")
     summary = resolve(doubtful, "statement", statement(doubtful, "NO-1;9001;KES;declined"))
     assert (summary["differences"], summary["agreeing"]) == ([], 1)

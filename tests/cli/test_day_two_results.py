@@ -95,7 +95,7 @@ def test_first_worksheet_shows_main_columns_and_numeric_amounts(mixed: Program) 
         assert abs(line["Sent (UTC)"] - sent) < timedelta(milliseconds=2)
 
 
-def test_the_foot_has_the_totals_of_each_currency(program: Program) -> None:
+def test_worksheet_foot_shows_totals_by_currency(program: Program) -> None:
     ugandan = "UG,UG-1,{amount},UGX,Amina Okello,256712345678,+256712345678"
     rows = [*kenyan_rows(2, amount="1000000.5"), *kenyan_rows(1, amount="9001", prefix="NO")]
     program.json("submit", program.sheet([*rows, ugandan.format(amount="50000")]))
@@ -130,7 +130,7 @@ def test_first_worksheet_prints_landscape_with_heading_rows(mixed: Program) -> N
 
 
 @pytest.mark.parametrize("name", ["pay & roll &P.csv", f"{'x' * 240}.csv"])
-def test_any_sheet_name_fits_print_header(program: Program, name: str) -> None:
+def test_print_header_accepts_any_sheet_name(program: Program, name: str) -> None:
     sheet = program.sheet(kenyan_rows(1), name)
     program.json("submit", sheet, "--out", program.home / "first.csv")
     out = program.home / "out.xlsx"
@@ -150,7 +150,7 @@ def test_workbook_colours_states_and_freezes_header(mixed: Program) -> None:
     assert len(set(coloured.values())) == len(coloured)
 
 
-def test_the_workbooks_totals_are_the_books(mixed: Program) -> None:
+def test_workbook_totals_match_payout_totals(mixed: Program) -> None:
     out, _ = reconciled(mixed)
     lines = list(openpyxl.load_workbook(out)["Totals"].iter_rows(values_only=True))
     assert lines[1] == ("KES", "all", "to be paid", 7, 33012.0)
@@ -194,7 +194,7 @@ def test_inexact_amount_is_text_and_noted_below(program: Program) -> None:
     assert "1 amount is written as text" in str(lines[-1]["Payee"])
 
 
-def test_amount_of_invalid_row_stays_sender_text(program: Program) -> None:
+def test_amount_of_invalid_row_is_kept_as_sent(program: Program) -> None:
     rows = [*kenyan_rows(1), *kenyan_rows(1, amount='"1,500.50"', prefix="BAD")]
     program.json("submit", program.sheet(rows), "--skip-invalid")
     out, _ = reconciled(program)
@@ -203,7 +203,7 @@ def test_amount_of_invalid_row_stays_sender_text(program: Program) -> None:
     assert not any("as text" in str(line["Payee"]) for line in lines)
 
 
-def test_large_own_workbook_is_replaced(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_workbook_written_earlier_is_replaced(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """The names by which it is known are among the first texts, however many rows come before them."""
     reconciled(mixed)
     monkeypatch.setattr(formats, "_MAX_STRINGS_BYTES", 1_000)
@@ -238,7 +238,7 @@ def page_of(path: Path) -> _Page:
     return page
 
 
-def test_the_page_stands_alone(mixed: Program) -> None:
+def test_report_page_loads_no_other_file(mixed: Program) -> None:
     _, path = reconciled(mixed)
     page = page_of(path)
     assert page.loads == []
@@ -255,7 +255,7 @@ def test_page_lists_doubtful_then_rejected_rows_first(mixed: Program) -> None:
     assert text.index("LOST-1") < text.index("NO-1") < text.index("Totals by country and state")
 
 
-def test_the_page_draws_outcomes_over_time_and_latency(mixed: Program) -> None:
+def test_report_page_charts_outcomes_and_latency(mixed: Program) -> None:
     _, path = reconciled(mixed)
     content = path.read_text()
     charts = re.findall(r"<svg.*?</svg>", content, flags=re.DOTALL)

@@ -55,7 +55,7 @@ def test_retry_sends_rejected_rows_with_next_order_id(forgiving: Program) -> Non
     assert [line["attempts"] for line in lines] == ["1", "1", "2", "2", "1"]
 
 
-def test_retry_of_single_row_leaves_second_row_rejected(forgiving: Program) -> None:
+def test_retry_of_one_row_keeps_other_row_rejected(forgiving: Program) -> None:
     batch = mixed_sheet(forgiving)
     assert forgiving.json("retry", batch, "--row", "5")["released"] == 1
     assert states(forgiving) == ["paid", "paid", "rejected", "paid", "in_doubt"]
@@ -82,7 +82,7 @@ def test_retry_of_unrejected_row_releases_nothing(forgiving: Program, row: str, 
     assert forgiving.json("status", batch)["states"] == {"in_doubt": 1, "paid": 2, "rejected": 2}
 
 
-def test_retry_says_nothing_to_retry(program: Program) -> None:
+def test_retry_without_rejected_rows_sends_nothing(program: Program) -> None:
     batch = program.json("submit", program.sheet(kenyan_rows(2)))["batch"]
     summary = program.json("retry", batch)
     assert (summary["released"], summary["sent_this_run"], summary["exit_code"]) == (0, 0, 0)
@@ -100,7 +100,7 @@ def test_retry_records_person_in_journal(program: Program) -> None:
     assert released["said"] == "next attempt as PAY-1-r2"
 
 
-def test_batch_held_by_other_run_is_not_retried(forgiving: Program) -> None:
+def test_batch_of_running_command_is_not_retried(forgiving: Program) -> None:
     (forgiving.home / "forgiving.toml").write_text("[default]\ndelay_s = 0.2\n")
     sheet = forgiving.sheet(kenyan_rows(40))
     process = forgiving.start("submit", sheet)

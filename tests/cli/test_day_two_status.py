@@ -31,11 +31,11 @@ def three_batches(kept: Kept) -> Program:
         ("person", ["declined.csv", "small.csv", "large.csv"]),
     ],
 )
-def test_all_batches_in_the_order_asked_for(three_batches: Program, order: str, sheets: list[str]) -> None:
+def test_status_lists_batches_in_requested_order(three_batches: Program, order: str, sheets: list[str]) -> None:
     assert [batch["sheet"] for batch in three_batches.json("status", "--sort", order)["batches"]] == sheets
 
 
-def test_batch_list_tells_age_totals_and_open_rows(three_batches: Program) -> None:
+def test_batch_list_shows_age_totals_and_open_rows(three_batches: Program) -> None:
     summary = three_batches.json("status")
     assert summary["states"] == {"paid": 7, "rejected": 2}
     assert summary["totals"] == {"KES": {"paid": "10503.50", "rejected": "18002.00"}}

@@ -78,7 +78,7 @@ def test_second_note_refuses_sheet(program: Program, folder: Path) -> None:
     assert {"payroll.csv", "payroll.csv.toml", "payroll.toml"} <= set(names(folder / "refused"))
 
 
-def test_note_for_file_of_same_stem_refuses_nothing(program: Program, folder: Path) -> None:
+def test_note_for_similarly_named_file_refuses_no_sheet(program: Program, folder: Path) -> None:
     payroll(program)
     put(folder, "payroll.xls", "old")
     put(folder, "payroll.xls.toml")
@@ -88,7 +88,7 @@ def test_note_for_file_of_same_stem_refuses_nothing(program: Program, folder: Pa
 
 
 @pytest.mark.parametrize("name", ["november.csv.toml", "november.toml", "november.plan.json"])
-def test_note_or_plan_without_sheet_is_named(program: Program, folder: Path, name: str) -> None:
+def test_note_or_plan_without_sheet_is_reported(program: Program, folder: Path, name: str) -> None:
     path = put(folder, name)
     payroll(program)
     summary = program.json("run-folder", folder)
@@ -98,7 +98,7 @@ def test_note_or_plan_without_sheet_is_named(program: Program, folder: Path, nam
     assert name in program.run("-q", "run-folder", folder).stdout
 
 
-def test_a_note_may_come_before_its_sheet(program: Program, folder: Path) -> None:
+def test_cover_note_may_arrive_before_its_sheet(program: Program, folder: Path) -> None:
     (folder / "payroll.csv.toml").write_text(WRONG)  # now
     (folder / "payroll.csv.part").write_text("country,")
     summary = program.json("run-folder", folder)
@@ -119,7 +119,7 @@ def test_sheet_waits_for_misspelt_note(program: Program, folder: Path) -> None:
     assert sheet.exists()
 
 
-def test_note_after_refused_sheet_is_named(program: Program, folder: Path) -> None:
+def test_note_arriving_after_refused_sheet_is_reported(program: Program, folder: Path) -> None:
     payroll(program)
     put(folder, "payroll.toml")
     assert program.json("run-folder", folder)["exit_code"] == 3
@@ -205,7 +205,7 @@ def test_sheet_with_future_time_waits_until_settled(program: Program, folder: Pa
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
-def test_non_file_entry_is_named_and_left(program: Program, folder: Path, kind: str) -> None:
+def test_folder_entry_other_than_file_is_reported(program: Program, folder: Path, kind: str) -> None:
     path = folder / "payroll.csv"
     match kind:
         case "folder":
@@ -221,7 +221,7 @@ def test_non_file_entry_is_named_and_left(program: Program, folder: Path, kind: 
     assert os.path.lexists(path)
 
 
-def test_sheet_beside_dead_transfer_is_named(program: Program, folder: Path) -> None:
+def test_sheet_beside_aborted_transfer_is_reported(program: Program, folder: Path) -> None:
     sheet = payroll(program)
     put(folder, "payroll.csv.filepart", "country")
     summary = program.json("run-folder", folder)
@@ -230,13 +230,13 @@ def test_sheet_beside_dead_transfer_is_named(program: Program, folder: Path) -> 
     assert program.record() == []
 
 
-def test_mended_rejects_are_taken_as_a_sheet(program: Program, folder: Path) -> None:
+def test_mended_rejects_file_is_paid_as_sheet(program: Program, folder: Path) -> None:
     put(folder, "payroll.rejects.csv", payroll(program).read_text())
     (folder / "payroll.csv").unlink()
     assert program.json("run-folder", folder)["states"] == {"paid": 3}
 
 
-def test_waiting_unfinished_and_refused_files_are_gauges(program: Program, folder: Path) -> None:
+def test_metrics_count_waiting_unfinished_and_refused_files(program: Program, folder: Path) -> None:
     program.config.write_text(f'{sandbox_toml()}\n[reporting]\nmetrics = "paygw.prom"\n')
     put(folder, "payroll.xls", "x")
     put(folder, "november.toml")
@@ -253,7 +253,7 @@ def test_waiting_unfinished_and_refused_files_are_gauges(program: Program, folde
     assert [gauges(program)[f'paygw_folder_files{{state="{state}"}}'] for state in states] == [0, 1, 0]
 
 
-def test_sorted_files_tells_similar_names_apart() -> None:
+def test_sorted_files_distinguishes_similar_names() -> None:
     settled = FolderEntry(is_file=True, is_folder=False, is_settled=True)
     young = FolderEntry(is_file=True, is_folder=False, is_settled=False)
     found = sorted_files(
@@ -289,7 +289,7 @@ def untouched(program: Program, folder: Path, *arguments: str | Path) -> str:
     return result.stderr
 
 
-def test_an_empty_folder_name_pays_nothing(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_folder_name_is_refused(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     payroll(program)
     monkeypatch.chdir(folder)
     for empty in ("", " "):
@@ -298,7 +298,7 @@ def test_an_empty_folder_name_pays_nothing(program: Program, folder: Path, monke
     assert [path.name for path in folder.iterdir()] == ["payroll.csv"]
 
 
-def test_root_folder_is_no_drop_folder(program: Program) -> None:
+def test_root_folder_is_refused_as_drop_folder(program: Program) -> None:
     assert program.run("run-folder", "/").exit_code == 2
 
 
@@ -342,7 +342,7 @@ def test_folder_with_program_files_needs_adoption(program: Program, folder: Path
     assert all(path.exists() for path in own)
 
 
-def test_world_writable_marker_adopts_nothing(program: Program, folder: Path) -> None:
+def test_world_writable_adoption_marker_is_ignored(program: Program, folder: Path) -> None:
     put(folder, "paygw.toml", sandbox_toml())
     marker = put(folder, ".paygw-adopted", "")
     marker.chmod(0o666)
@@ -390,9 +390,7 @@ def test_foreign_subfolder_is_never_written(program: Program, folder: Path, plac
 # Another host
 
 
-def test_sheet_finished_by_another_host_is_done(
-    program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sheet_finished_twice_is_reported_done(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     payroll(program)
     finish = Claimed.finish
 

@@ -58,7 +58,7 @@ def test_signal_before_first_row_exits_130_sending_nothing(
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_without_json_standard_output_stays_empty(program: Program, number: signal.Signals) -> None:
+def test_interrupted_run_without_json_prints_nothing(program: Program, number: signal.Signals) -> None:
     sheet = program.sheet(kenyan_rows(3))
     done = struck(program, "polars", number, "--config", str(program.config), "submit", str(sheet))
     assert (done.returncode, done.stdout) == (130, "")
@@ -88,7 +88,7 @@ def test_signal_after_summary_changes_nothing(program: Program, number: signal.S
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_lost_signal_still_ends_a_waiting_run(program: Program, number: signal.Signals) -> None:
+def test_waiting_run_ends_despite_swallowed_signal(program: Program, number: signal.Signals) -> None:
     sheet = program.sheet(kenyan_rows(3))
     program.json("submit", sheet)
     now = "2026-11-22T00:00:00.000Z"
@@ -99,5 +99,5 @@ def test_a_lost_signal_still_ends_a_waiting_run(program: Program, number: signal
     assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (130, 130), done.stderr
 
 
-def test_entry_point_is_start_main() -> None:
+def test_console_script_calls_start_main() -> None:
     assert 'paygw-batch = "paygw_batch.cli.start:main"' in Path(ROOT / "pyproject.toml").read_text()

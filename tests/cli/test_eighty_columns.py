@@ -29,7 +29,7 @@ def test_wrapping_keeps_words_and_commands_whole(text: str, width: int, lines: l
     assert wrapped(text, width).split("\n") == lines
 
 
-def test_columns_share_width_beyond_longest_words() -> None:
+def test_wide_columns_share_remaining_width() -> None:
     columns = [["id", "aaaa"], ["one two three", "four"]]
     assert column_widths(columns, [True, False], 40) == [4, 13]
     assert column_widths(columns, [True, False], 11) == [4, 7]
@@ -38,7 +38,7 @@ def test_columns_share_width_beyond_longest_words() -> None:
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("language", ["en", "fr"])
-def test_no_word_is_broken(program: Program, monkeypatch: pytest.MonkeyPatch, language: str) -> None:
+def test_terminal_output_breaks_no_word(program: Program, monkeypatch: pytest.MonkeyPatch, language: str) -> None:
     monkeypatch.setattr("tests.cli.conversing.COLUMNS", 80)
     sheet = program.sheet([*kenyan_rows(1), *kenyan_rows(1, amount="9007", prefix="LOST")], LONG)
     program.run("submit", sheet)

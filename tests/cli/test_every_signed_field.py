@@ -170,7 +170,7 @@ def test_unchanged_document_is_carried_out(company: Program, purpose: str) -> No
 
 @pytest.mark.share(9)
 @pytest.mark.parametrize(("kind", "purpose", "where", "shape"), CASES)
-def test_a_changed_field_is_refused_or_seen(
+def test_changed_signed_field_is_refused_or_shown(
     company: Program, kind: type[SignedDocument], purpose: str, where: Where, shape: Any
 ) -> None:
     path = made(company, purpose)
@@ -227,7 +227,7 @@ def kinds_of(kind: type[SignedDocument]) -> Iterator[type[SignedDocument]]:
         yield from kinds_of(one)
 
 
-def test_every_kind_of_signed_document_is_tried() -> None:
+def test_every_kind_of_signed_document_is_tested() -> None:
     ours = {one for one in kinds_of(SignedDocument) if one.__module__.startswith("paygw_batch.")}
     assert ours == {kind for kind, _ in KINDS}
 

@@ -155,7 +155,7 @@ def pay_what_can_be_paid(program: Program, batch: str) -> None:
     program.run("resume", batch)
 
 
-def test_old_declined_line_settles_no_later_attempt(program: Program) -> None:
+def test_old_declined_line_does_not_settle_later_attempt(program: Program) -> None:
     batch = released_under_the_same_id(program)
     (difference,) = program.json(
         "resolve", "statement", batch, statement(program, "PAY-1,1500.50,KES,declined"), "--yes", "--matching-only"
@@ -166,7 +166,7 @@ def test_old_declined_line_settles_no_later_attempt(program: Program) -> None:
     assert times_committed(program) == 1
 
 
-def test_old_declined_line_settles_no_resumed_attempt(program: Program) -> None:
+def test_old_declined_line_does_not_settle_resumed_attempt(program: Program) -> None:
     batch, _ = in_doubt_once_more(program, "questions")
     file = statement(program, "PAY-1,1500.50,KES,declined")
     assert len(program.json("resolve", "statement", batch, file, "--yes", "--matching-only")["differences"]) == 1
@@ -175,7 +175,7 @@ def test_old_declined_line_settles_no_resumed_attempt(program: Program) -> None:
 
 
 @pytest.mark.parametrize("option", [("--as-of", "2026-11-01T00:00:00Z"), ("--as-of", "2026-11-01"), ()])
-def test_line_older_than_attempt_settles_nothing(program: Program, option: tuple[str, ...]) -> None:
+def test_statement_line_older_than_attempt_settles_nothing(program: Program, option: tuple[str, ...]) -> None:
     batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
     line = "PAY-1,1500.50,KES,declined" + ("" if option else ",2026-11-01T10:00:00+03:00")
     file = statement(program, line, heading=HEADING if option else f"{HEADING},time")
@@ -191,7 +191,7 @@ def now_as_text(program: Program, batch: str) -> str:
 
 
 @pytest.mark.parametrize("how", ["time", "as-of", "sent_at"])
-def test_line_as_recent_as_attempt_settles_row(program: Program, how: str) -> None:
+def test_statement_line_as_recent_as_attempt_settles_row(program: Program, how: str) -> None:
     batch = released_under_the_same_id(program)
     at = now_as_text(program, batch)
     line, option = "PAY-1,1500.50,KES,approved", ("--as-of", at) if how == "as-of" else ()
@@ -200,7 +200,7 @@ def test_line_as_recent_as_attempt_settles_row(program: Program, how: str) -> No
     assert states(program, batch) == {"paid": 1}
 
 
-def test_day_without_hour_leaves_attempt_open(program: Program) -> None:
+def test_statement_day_without_hour_settles_no_attempt(program: Program) -> None:
     batch = released_under_the_same_id(program)
     file = statement(
         program, f"PAY-1,1500.50,KES,declined,{now_as_text(program, batch)[:10]}", heading=f"{HEADING},time"
@@ -219,7 +219,7 @@ def test_day_without_hour_leaves_attempt_open(program: Program) -> None:
         ("2099-01-01", "is in the future"),
     ],
 )
-def test_unclear_or_future_time_fits_no_row(program: Program, time: str, why: str) -> None:
+def test_statement_line_with_unclear_time_settles_nothing(program: Program, time: str, why: str) -> None:
     batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
     file = statement(program, f"PAY-1,1500.50,KES,approved,{time}", heading=f"{HEADING},time")
     assert why in program.json("resolve", "statement", batch, file, "--yes")["differences"][0]["message"]
@@ -238,7 +238,7 @@ def test_configuration_names_time_heading_of_statement(program: Program) -> None
 
 
 @pytest.mark.parametrize("times", ["", ",2026-11-01T00:00:00Z"])
-def test_older_paid_line_still_holds_row(program: Program, times: str) -> None:
+def test_older_paid_line_holds_row(program: Program, times: str) -> None:
     """It settles no later attempt, and it keeps the order from being sent when a person calls that one not received."""
     batch, _ = in_doubt_once_more(program, "questions")
     file = statement(program, f"PAY-1,1500.50,KES,approved{times}", heading=f"{HEADING},time" if times else HEADING)
@@ -253,7 +253,7 @@ def test_older_paid_line_still_holds_row(program: Program, times: str) -> None:
     assert program.run("verify").exit_code in {0, 5}
 
 
-def test_double_payment_under_same_id_is_told(program: Program) -> None:
+def test_double_payment_under_same_id_is_reported(program: Program) -> None:
     batch = released_under_the_same_id(program)
     program.json("resolve", "row", batch, "2", "--as", "paid", "--evidence", "Ticket 1")
     file = statement(program, "PAY-1,1500.50,KES,approved,2026-11-01T00:00:00Z", heading=f"{HEADING},time")
@@ -261,7 +261,7 @@ def test_double_payment_under_same_id_is_told(program: Program) -> None:
     assert "the payee may be paid twice" in difference["message"]
 
 
-def test_options_of_a_statement_need_a_statement(program: Program) -> None:
+def test_statement_options_without_statement_are_refused(program: Program) -> None:
     batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
     for option in (("--again",), ("--as-of", "2026-11-01")):
         assert program.run("resolve", "row", batch, "2", *option).exit_code == 2

@@ -75,7 +75,7 @@ def sheet_with(program: Program, value: str, name: str = "payroll.csv") -> Path:
     return program.sheet([f'{row},"{value}"'], name, f"{HEADING},Further Field")
 
 
-def test_every_kind_of_field_is_played_here() -> None:
+def test_every_kind_of_field_is_tested() -> None:
     # The control is computed from what the operator agreed: a collection has one, and its samples are collected.
     assert {*OF_A_SHEET, *OF_EVERY_ROW, FieldKind.CONTROL} == set(FieldKind)
 
@@ -92,7 +92,7 @@ def test_added_field_is_cleaned_sent_and_reconciled(program: Program, data: Path
     assert line[FIELD].strip("'") == case.written.rstrip("\n"), "the reconciliation shows the sheet's own text"
 
 
-def test_country_limits_characters_of_a_text(program: Program, data: Path) -> None:
+def test_country_file_limits_length_of_text_field(program: Program, data: Path) -> None:
     add_field(data, FieldKind.TEXT)
     with (data / "countries" / "KE.toml").open("a", encoding="utf-8") as country:
         country.write(f"max_characters = {{ {FIELD} = 9 }}\n")
@@ -165,7 +165,7 @@ def test_meaningless_field_is_refused(data: Path, field: str, said: str) -> None
         sheet_columns(data=data)
 
 
-def test_no_module_types_form_field_names() -> None:
+def test_no_module_hard_codes_form_field_names() -> None:
     names = set(sheet_columns().cleanings) - {*OF_EVERY_SHEET, *RECONCILIATION_COLUMNS}
     package = ROOT / "paygw_batch"
     found = {

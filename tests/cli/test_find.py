@@ -71,15 +71,15 @@ def orders(program: Program, *text: str) -> list[str]:
         ("jane OR asha", []),
     ],
 )
-def test_find_takes_name_number_or_order_id(paid: Program, text: str, wanted: list[str]) -> None:
+def test_find_accepts_name_number_or_order_id(paid: Program, text: str, wanted: list[str]) -> None:
     assert orders(paid, text) == wanted
 
 
-def test_words_need_no_quotes(paid: Program) -> None:
+def test_find_accepts_words_without_quotes(paid: Program) -> None:
     assert orders(paid, "Jane", "Wairimu") == ["OCT-4"]
 
 
-def test_found_payment_tells_state_amount_and_place(paid: Program) -> None:
+def test_found_payment_shows_state_amount_and_place(paid: Program) -> None:
     summary = paid.json("find", "OCT-1")
     (payment,) = summary["payments"]
     assert (payment["state"], payment["currency"], payment["amount"]) == ("paid", "KES", "1500.50")
@@ -121,13 +121,13 @@ def test_find_and_status_show_times_of_this_machine(paid: Program, monkeypatch: 
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d EAT", one) for one in times), times
 
 
-def test_nothing_found_is_a_plain_sentence(paid: Program) -> None:
+def test_find_without_match_prints_message(paid: Program) -> None:
     result = paid.run("find", "nobody at all")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith("No payment in this journal matches 'nobody at all'.")
 
 
-def test_hostile_sheet_text_stays_off_terminal(program: Program) -> None:
+def test_hostile_sheet_text_is_escaped_on_terminal(program: Program) -> None:
     row = "KE,EVIL-1,100,KES,Jane\u202eWanjiku,254712345001,+254712345001,,,,"
     program.run("submit", program.sheet([row], "evil.csv", HEADING), "--skip-invalid")
     assert "\u202e" not in program.run("find", "EVIL-1").stdout
@@ -175,7 +175,7 @@ def test_advice_replaces_only_another_advice(paid: Program) -> None:
     assert paid.run("find", "OCT-1", "--advice", paid.journal, "--force").exit_code == 2
 
 
-def test_names_cannot_write_into_the_page(program: Program) -> None:
+def test_payee_name_is_escaped_on_page(program: Program) -> None:
     row = "KE,EVIL-1,100,KES,<script>alert(1)</script>,254712345001,+254712345001,,,,"
     program.run("submit", program.sheet([row], "evil.csv", HEADING))
     assert advice(program, "EVIL-1")["exit_code"] == 0
@@ -183,12 +183,12 @@ def test_names_cannot_write_into_the_page(program: Program) -> None:
 
 
 @pytest.mark.parametrize("typed", ["0123456789", "+225 01 23 45 67 89", "225 0123456789"])
-def test_leading_zero_of_number_is_kept(typed: str) -> None:
+def test_find_keeps_leading_zero_of_number(typed: str) -> None:
     numbers = [rule.numbers for rule in load_rules("payout", {}).values()]
     assert "2250123456789" in spellings_of_number(typed, numbers)
 
 
-def test_each_country_example_is_found_in_both_spellings() -> None:
+def test_find_matches_local_and_international_numbers() -> None:
     every = [rule.numbers for rule in load_rules("payout", {}).values()]
     for numbers in every:
         abroad, inside = f"{numbers.dialling_code}{numbers.example}", f"{numbers.trunk_prefix}{numbers.example}"
@@ -196,6 +196,6 @@ def test_each_country_example_is_found_in_both_spellings() -> None:
             assert {abroad, inside} <= set(spellings_of_number(typed, every)), typed
 
 
-def test_search_has_words_and_typed_order_id() -> None:
+def test_search_query_keeps_words_and_typed_id() -> None:
     search = payment_search("  Jo Wanjiku - ", [])
     assert (search.words, search.order_id) == ((("Jo",), ("Wanjiku*",)), "Jo Wanjiku -")

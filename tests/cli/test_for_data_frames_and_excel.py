@@ -31,7 +31,7 @@ def rows_of(path: Path, delimiter: str) -> list[dict[str, str]]:
         return list(csv.DictReader(stream, delimiter=delimiter))
 
 
-def test_parquet_ends_with_typed_amounts_and_times(program: Program, paid: Path) -> None:
+def test_parquet_reconciliation_adds_typed_amounts_and_times(program: Program, paid: Path) -> None:
     out = program.home / "out.parquet"
     program.json("reconcile", paid, "--out", out)
     found = pl.read_parquet(out)
@@ -70,7 +70,7 @@ def test_a_csv_for_excel_keeps_every_digit(program: Program, paid: Path) -> None
     program.json("reconcile", paid, "--out", out, "--for-excel")  # its own file may be replaced
 
 
-def test_a_french_excel_gets_its_own_signs(program: Program, paid: Path) -> None:
+def test_french_excel_csv_uses_semicolon_and_comma(program: Program, paid: Path) -> None:
     out = program.home / "out.csv"
     program.json("--lang", "fr", "reconcile", paid, "--out", out, "--for-excel")
     first, second = rows_of(out, ";")
@@ -85,7 +85,7 @@ def test_each_command_writes_csv_for_excel(program: Program, paid: Path, command
     assert program.run(command, paid, "--out", program.home / "out.xlsx", "--for-excel").exit_code == 2
 
 
-def test_returned_excel_file_pays_no_row_again(program: Program, paid: Path) -> None:
+def test_resubmitted_excel_file_pays_nothing(program: Program, paid: Path) -> None:
     out = program.home / "out.csv"
     program.json("reconcile", paid, "--out", out, "--for-excel")
     again = program.json("submit", out, "--dry-run")
@@ -98,5 +98,5 @@ def test_spreadsheet_sensitive_text_is_quoted(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["A-1", "Jane Wanjiku", "", "'=1", "2026-11-24T10:40:13.402Z", "1" * 256, '1"2'])
-def test_text_safe_in_spreadsheets_stays(text: str) -> None:
+def test_text_safe_in_spreadsheets_is_unchanged(text: str) -> None:
     assert kept_by_spreadsheets(pl.Series([text])).to_list() == [text]

@@ -61,7 +61,7 @@ def test_forget_preview_changes_nothing_and_names_files(paid: Program, set_clock
     assert sorted(Path(path).name for path in told["files"]) == ["payroll.csv", "payroll.reconciliation.csv"]
 
 
-def test_people_before_date_are_forgotten_with_books_kept(paid: Program, set_clock: SetClock) -> None:
+def test_forgetting_people_keeps_totals(paid: Program, set_clock: SetClock) -> None:
     batch, before = batch_of(paid), paid.json("status", batch_of(paid))
     set_clock(YEARS)
     told = forget(paid, "--before", "2029-01-01", "--yes", "--by", "Amina")
@@ -129,7 +129,7 @@ def test_ambiguous_name_forgets_no_person(paid: Program) -> None:
     assert (refused["exit_code"], "exactly 'Jane'" in refused["message"]) == (2, True)
 
 
-def test_a_batch_with_a_row_in_doubt_waits(program: Program) -> None:
+def test_batch_with_row_in_doubt_is_not_forgotten(program: Program) -> None:
     rows = [*kenyan_rows(1), *kenyan_rows(1, amount="9008", prefix="LOST")]
     assert program.json("submit", program.sheet(rows))["states"] == {"paid": 1, "in_doubt": 1}
     told = forget(program, "--person", NUMBER, "--yes", "--by", "Amina")
@@ -155,7 +155,7 @@ def test_unclear_forget_options_are_refused(paid: Program, arguments: tuple[str,
     assert paid.journal.read_bytes() == before
 
 
-def test_the_configuration_says_after_how_many_years(paid: Program, set_clock: SetClock) -> None:
+def test_configuration_sets_years_before_forgetting(paid: Program, set_clock: SetClock) -> None:
     paid.config.write_text(paid.config.read_text() + "\n[retention]\nyears = 7\n")
     set_clock(timedelta(days=6 * 366))
     assert forget(paid)["payments"] == 0
@@ -176,7 +176,7 @@ def shown_commands(text: str) -> list[list[str]]:
     return [shlex.split(line.replace("2019-12-31", "2029-01-01"), comments=True) for line in lines]
 
 
-def test_documented_forget_commands_work(paid: Program, set_clock: SetClock) -> None:
+def test_documented_forget_commands_run(paid: Program, set_clock: SetClock) -> None:
     by_date, by_person = shown_commands(ALONE)[:2], shown_commands(ALONE)[2:]
     told = [paid.json(*command) for command in by_person]
     assert [one["exit_code"] for one in told] == [0, 0, 0]
@@ -227,7 +227,7 @@ def test_forget_order_of_two_people_works_once(people: Program) -> None:
     assert (withdrawn["exit_code"], "carried out already" in withdrawn["message"]) == (8, True)
 
 
-def test_two_people_forget_as_the_document_says(
+def test_documented_forget_order_works_with_two_people(
     people: Program, set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(people.home)
@@ -269,7 +269,7 @@ def test_inconsistent_signed_forget_order_is_refused(people: Program, change: Ca
     assert people.json("find", NUMBER)["payments"]
 
 
-def test_forget_order_holds_only_for_same_payments(people: Program) -> None:
+def test_forget_order_is_valid_only_for_its_payments(people: Program) -> None:
     order = ordered(people, "cleo")
     second = ordered(people, "ben")
     assert people.json("carry-out", order)["payments"] == 1

@@ -12,7 +12,7 @@ from tests.support.program import Program, kenyan_rows, kill
 
 
 @pytest.mark.parametrize("words", [("status",), ("validate", "none.csv"), ("frobnicate",)])
-def test_fork_prints_and_exits_like_cold_start(program: Program, words: tuple[str, ...]) -> None:
+def test_forked_command_matches_new_process(program: Program, words: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "paygw_batch", "--config", str(program.config), *words]
     environ = {**os.environ, **program.environ}
     cold = subprocess.run(command, env=environ, cwd=program.home, capture_output=True, text=True, check=False)
@@ -21,7 +21,7 @@ def test_fork_prints_and_exits_like_cold_start(program: Program, words: tuple[st
     assert (forked.returncode, *said) == (cold.returncode, cold.stdout, cold.stderr)
 
 
-def test_fork_is_stopped_waited_for_and_killed(program: Program) -> None:
+def test_forked_command_can_be_stopped_and_killed(program: Program) -> None:
     process = program.start("submit", program.sheet(kenyan_rows(200)), "--concurrency", "1")
     wait_for_first_payment(program, process)
     with stopped(process):

@@ -85,7 +85,7 @@ def test_signature_covers_findings_of_plan(month: Program) -> None:
     assert (result.exit_code, "changed after its maker signed it" in result.stderr) == (8, True)
 
 
-def test_json_and_the_page_have_the_same(month: Program) -> None:
+def test_json_and_page_list_same_findings(month: Program) -> None:
     page = month.home / "plan.html"
     told = json.loads(planned(month, "--report", page, as_json=True))
     codes = [one["code"] for one in told["findings"]]
@@ -113,7 +113,7 @@ def test_report_page_never_replaces_other_file(month: Program, victim: str) -> N
     assert json.loads(plan_of(month).read_text())["approvals"] == []
 
 
-def test_every_difference_is_shown_however_many_there_are(month: Program) -> None:
+def test_approve_shows_every_difference(month: Program) -> None:
     sheet = month.sheet([row("NEW", 100 + n, f"Ghost Number{n}", f"{2000 + n}") for n in range(60)])
     shown = month.run("plan", sheet, "--out", plan_of(month), "--key", month.home / "ada.pem").stdout.splitlines()
     ghosts = [line for line in shown if "Ghost Number" in line]
@@ -124,7 +124,7 @@ def test_every_difference_is_shown_however_many_there_are(month: Program) -> Non
     assert planned.stdout.count("and not in this sheet") == 33
 
 
-def test_look_alikes_are_told_once_per_batch(month: Program) -> None:
+def test_look_alike_rows_share_one_warning_per_batch(month: Program) -> None:
     rows = [row("AGAIN", n, NAMES[n - 1], f"{1000 + n}") for n in range(1, 11)]
     others = [row("OTHER", n, NAMES[n - 1], f"{1001 + n}") for n in range(11, 31)]
     sheet = month.sheet([*rows, *others])
@@ -246,7 +246,7 @@ def test_plan_is_outdated_after_bonus_to_payee(asking: Program) -> None:
     assert len(asking.record()) == 35
 
 
-def test_batch_named_by_maker_hides_no_finding(asking: Program) -> None:
+def test_comparison_batch_named_by_maker_hides_nothing(asking: Program) -> None:
     bonus = [row("BONUS", 31, NAMES[30], "5", account="0799000777")]
     batch = asking.json("submit", asking.sheet(bonus, "bonus.csv"))["batch"]
     october = next(one["batch"] for one in asking.json("status")["batches"] if one["batch"] != batch)
@@ -263,7 +263,7 @@ def test_batch_named_by_maker_hides_no_finding(asking: Program) -> None:
     assert approved_and_submitted(asking) == 0
 
 
-def test_hidden_repeated_payroll_is_refused(asking: Program) -> None:
+def test_plan_hiding_repeated_payroll_is_refused(asking: Program) -> None:
     again = [row("AGAIN", n, name, f"{1000 + n}") for n, name in enumerate(NAMES[:34], 1)]
     asking.sheet(again)
     asking.run(
@@ -282,21 +282,21 @@ def test_hidden_repeated_payroll_is_refused(asking: Program) -> None:
 
 
 @pytest.mark.parametrize("forgery", ["no changed account", "another amount", "another sentence", "a word of comfort"])
-def test_approver_with_sheet_signs_no_hiding_plan(asking: Program, forgery: str) -> None:
+def test_approver_with_sheet_cannot_sign_forged_plan(asking: Program, forgery: str) -> None:
     signed_again(asking, FORGERIES[forgery])
     key = asking.home / "cleo.pem"
     assert asking.run("approve", plan_of(asking), "--sheet", asking.home / "payroll.csv", "--key", key).exit_code == 8
     assert json.loads(plan_of(asking).read_text())["approvals"] == []
 
 
-def test_an_approver_with_another_sheet_signs_nothing(asking: Program) -> None:
+def test_approver_with_different_sheet_cannot_sign(asking: Program) -> None:
     other = asking.sheet([*november()[:-1], row("NOV", 36, "Ghost Kamau", "1501")], "other.csv")
     key = asking.home / "cleo.pem"
     assert asking.run("approve", plan_of(asking), "--sheet", other, "--key", key).exit_code == 8
     assert json.loads(plan_of(asking).read_text())["approvals"] == []
 
 
-def test_approver_with_sheet_sees_own_view_and_language(asking: Program) -> None:
+def test_approver_with_sheet_sees_findings_in_own_language(asking: Program) -> None:
     theirs = asking.run("approve", plan_of(asking))
     assert (theirs.exit_code, "as its maker ada signed it" in theirs.stdout) == (0, True)
     sheet, key = asking.home / "payroll.csv", asking.home / "cleo.pem"
@@ -390,7 +390,7 @@ def test_forged_people_list_fails_approve_or_submit(month: Program) -> None:
     assert len(month.record()) == before
 
 
-def test_maker_message_is_not_shown_for_difference(month: Program) -> None:
+def test_findings_message_written_by_maker_is_ignored(month: Program) -> None:
     planned(month)
 
     def soothing(plan: PlanDocument) -> PlanDocument:

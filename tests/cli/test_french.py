@@ -31,7 +31,7 @@ def text_of_workbook(path: Path, *names: str) -> str:
     return "\n".join(str(cell) for name in names for line in book[name].values for cell in line if cell is not None)
 
 
-def test_a_day_in_french_shows_no_english(careful: Program) -> None:
+def test_french_output_contains_no_english(careful: Program) -> None:
     told = []
 
     def french(*arguments: str | Path, exit_code: int = 0) -> None:
@@ -77,7 +77,7 @@ def test_defects_and_workbook_to_mend_are_french(program: Program) -> None:
     assert again["exit_code"] == 3
 
 
-def test_json_differs_in_sentences_alone(program: Program) -> None:
+def test_french_json_translates_only_sentences(program: Program) -> None:
     def without_sentences(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: without_sentences(one) for key, one in value.items() if key not in {"message", "seconds"}}
@@ -136,7 +136,7 @@ def test_answers_of_the_commands_are_in_french(program: Program, words: tuple[st
     assert english_in(result.output) == []
 
 
-def test_yes_is_read_in_language_of_question(program: Program) -> None:
+def test_answer_is_read_in_language_of_question(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2))
     program.run("submit", sheet)
     again = program.sheet(kenyan_rows(2, prefix="AGAIN"), "again.csv")
@@ -151,7 +151,7 @@ def test_unknown_language_lists_known_languages(program: Program) -> None:
     assert "'fr'" in result.stderr
 
 
-def test_lang_flag_wins_and_system_language_is_ignored(program: Program) -> None:
+def test_lang_option_overrides_environment_and_system_language(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     assert "1 row, no defect." in program.run("validate", sheet, LANG="fr_FR.UTF-8", LC_ALL="fr_FR.UTF-8").stdout
     assert "1 row, no defect." in program.run("--lang", "en", "validate", sheet, PAYGW_LANG="fr").stdout
@@ -173,7 +173,7 @@ def test_a_template_is_in_french(program: Program) -> None:
     assert openpyxl.load_workbook(out).sheetnames[:2] == ["Bénéficiaires", "Aide"]
 
 
-def test_speaking_sets_language_only_inside_context() -> None:
+def test_language_context_ends_with_its_block() -> None:
     with speaking("fr"):
         assert say("Nothing was sent.") == "Rien n'a été envoyé."
         assert say_count(0, "{count:,} row", "{count:,} rows") == "0 ligne"
@@ -185,7 +185,7 @@ def test_speaking_sets_language_only_inside_context() -> None:
         pass
 
 
-def test_sheet_is_judged_in_context_language() -> None:
+def test_defects_are_written_in_context_language() -> None:
     """Pieces of a sheet are judged in threads: they say what the context says that asked for it."""
     rules = load_rules("payout", {})
     row = {"country": "KE", "client_orderid": "A-1", "amount": "1,500", "currency": "KES", "account_name": None}

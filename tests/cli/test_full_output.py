@@ -26,7 +26,7 @@ def run(program: Program, *arguments: str | Path, out: Path | None = None, err: 
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_run_with_lost_output_finishes_and_warns(program: Program, options: tuple[str, ...]) -> None:
+def test_run_with_unwritable_output_finishes_with_warning(program: Program, options: tuple[str, ...]) -> None:
     sheet = program.sheet(kenyan_rows(20))
     assert run(program, *options, "submit", sheet, out=FULL) == 2
     told = (program.home / "err").read_text()
@@ -36,13 +36,13 @@ def test_run_with_lost_output_finishes_and_warns(program: Program, options: tupl
     assert [line["state"] for line in read_csv(program.home / "payroll.reconciliation.csv")] == ["paid"] * 20
 
 
-def test_lost_output_keeps_code_of_rejected_rows(program: Program) -> None:
+def test_unwritable_output_keeps_exit_code_of_rejections(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(2, amount=REJECTED))
     assert run(program, "submit", sheet, out=FULL) == 4
     assert "2 rejected." in (program.home / "err").read_text()
 
 
-def test_lost_output_of_query_is_no_success(program: Program) -> None:
+def test_query_with_unwritable_output_fails(program: Program) -> None:
     assert run(program, "submit", program.sheet(kenyan_rows(1))) == 0
     assert run(program, "status", out=FULL) == 2
     assert run(program, "--json", "verify", out=FULL) == 2
@@ -61,7 +61,7 @@ def test_full_standard_error_does_not_stop_run(program: Program) -> None:
     assert len(program.record()) == 20
 
 
-def test_closed_reader_does_not_stop_run(program: Program) -> None:
+def test_closed_output_pipe_does_not_stop_run(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(5))
     reader, writer = os.pipe()
     os.close(reader)

@@ -22,7 +22,7 @@ message = ["error.text"]
 """
 
 
-def test_gateway_with_other_reply_names_is_understood(program: Program) -> None:
+def test_configured_reply_names_are_read(program: Program) -> None:
     program.config.write_text(sandbox_toml().replace("[submission]", '[submission]\nconnections = "reuse"') + NAMES)
     sheet = program.sheet([*kenyan_rows(3), *kenyan_rows(1, amount="9001.25", prefix="NO")])
     assert program.json("submit", sheet)["states"] == {"paid": 3, "rejected": 1}
@@ -31,7 +31,7 @@ def test_gateway_with_other_reply_names_is_understood(program: Program) -> None:
     assert all(line["gateway_reference"] for line in lines)
 
 
-def test_doctor_shows_the_names_of_a_reply(program: Program) -> None:
+def test_doctor_shows_configured_reply_names(program: Program) -> None:
     program.config.write_text(program.config.read_text() + NAMES)
     found = {check["check"]: check["found"] for check in program.json("doctor")["checks"]}["replies"]
     assert "order id: order.merchant-id" in found
@@ -39,7 +39,7 @@ def test_doctor_shows_the_names_of_a_reply(program: Program) -> None:
     assert "currency: currency" in found
 
 
-def test_empty_balance_stops_run_after_some_rejections(program: Program) -> None:
+def test_repeated_identical_rejections_stop_run(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(3), *kenyan_rows(60, amount="9001.00", prefix="NO")])
     summary = program.json("submit", sheet, "--concurrency", "4")
     assert summary["exit_code"] == 6
@@ -50,13 +50,13 @@ def test_empty_balance_stops_run_after_some_rejections(program: Program) -> None
     assert summary["states"]["ready"] >= 40
 
 
-def test_a_stop_after_rejected_of_zero_never_stops(program: Program) -> None:
+def test_rejection_limit_of_zero_never_stops_run(program: Program) -> None:
     program.config.write_text(sandbox_toml().replace("[submission]", "[submission]\nstop_after_rejected = 0"))
     sheet = program.sheet(kenyan_rows(30, amount="9001.00"))
     assert program.json("submit", sheet)["states"] == {"rejected": 30}
 
 
-def test_first_rows_are_paid_and_rest_continues(program: Program) -> None:
+def test_first_option_pays_given_number_of_rows(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(5))
     summary = program.json("submit", sheet, "--first", "1")
     assert (summary["exit_code"], summary["states"]) == (6, {"paid": 1, "ready": 4})
@@ -69,13 +69,13 @@ def test_first_rows_are_paid_and_rest_continues(program: Program) -> None:
     assert program.run("submit", sheet, "--first", "0").exit_code == 2
 
 
-def test_the_first_customers_are_collected_from(program: Program) -> None:
+def test_first_option_collects_given_number_of_rows(program: Program) -> None:
     sheet = program.sheet(customers(3), heading=COLLECTING)
     summary = program.json("collect", sheet, "--first", "2")
     assert (summary["exit_code"], summary["states"]) == (6, {"paid": 2, "ready": 1})
 
 
-def test_a_version_is_stated(program: Program) -> None:
+def test_version_option_prints_version(program: Program) -> None:
     result = program.run("--version", config=False)
     assert result.exit_code == 0
     assert result.stdout == f"paygw-batch, version {version('paygw-batch')}\n"
@@ -126,7 +126,7 @@ def test_operator_terms_add_fields_and_defaults(program: Program) -> None:
     assert program.json("submit", sheet)["states"] == {"paid": 1}
 
 
-def test_filled_in_values_are_told(program: Program) -> None:
+def test_doctor_and_validate_report_default_values(program: Program) -> None:
     found = {check["check"]: check["found"] for check in program.json("doctor")["checks"]}
     assert found["country TZ"] == 'sent if a sheet gives no value: ipaddress = "127.0.0.1", order_desc = "Payout"'
     sheet = program.sheet([f"{ROW},a@example.com,Wages"], heading=f"{TANZANIAN},receiver_email,order_desc")
@@ -156,7 +156,7 @@ def test_filled_in_values_are_told(program: Program) -> None:
         ('option = ["receiver_email"]', "countries.TZ.payout.option is not a known key"),
     ],
 )
-def test_meaningless_terms_are_refused(program: Program, terms: str, sentence: str) -> None:
+def test_meaningless_operator_terms_are_refused(program: Program, terms: str, sentence: str) -> None:
     tanzania(program, terms)
     result = program.run("doctor")
     assert result.exit_code == 2
@@ -207,7 +207,7 @@ def test_verify_finds_changed_or_removed_reply(program: Program, change: str, se
     assert sentence in result.stderr
 
 
-def test_a_reply_cannot_write_to_the_terminal(program: Program) -> None:
+def test_control_characters_in_reply_are_escaped(program: Program) -> None:
     behaviour = program.home / "behaviour.toml"
     behaviour.write_text('[default]\nstatus = "declined"\nmessage = "\u202eevil\\u001b[2J"\n')
     program.config.write_text(program.config.read_text() + f'\n[sandbox]\nbehaviour = "{behaviour}"\n')

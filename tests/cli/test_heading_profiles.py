@@ -24,7 +24,7 @@ def test_fitting_profile_is_named_and_used_on_request(program: Program) -> None:
     assert program.json("submit", sheet, "--column-profile", "payroll-english")["states"] == {"paid": 2}
 
 
-def test_a_flag_goes_before_the_configured_profile(program: Program) -> None:
+def test_option_overrides_configured_profile(program: Program) -> None:
     program.config.write_text(program.config.read_text() + '\n[sheet]\ncolumn_profile = "payroll-french"\n')
     sheet = program.sheet(kenyan_rows(1), "pay.csv", ENGLISH)
     assert "the profile payroll-english" in program.run("submit", sheet).stderr
@@ -52,7 +52,7 @@ def test_profile_of_worksheet_is_named(program: Program) -> None:
     assert program.json("validate", book, "--column-profile", "payroll-english")["exit_code"] == 0
 
 
-def test_pay_worksheet_is_found_behind_other_worksheets(program: Program) -> None:
+def test_pay_worksheet_is_found_among_other_worksheets(program: Program) -> None:
     book = openpyxl.Workbook()
     assert book.active is not None
     book.active.title = "Cover"
@@ -72,7 +72,7 @@ def test_pay_worksheet_is_found_behind_other_worksheets(program: Program) -> Non
     assert program.json("validate", path, "--column-profile", "payroll-english")["exit_code"] == 0
 
 
-def test_our_own_headings_are_read_as_ever(program: Program) -> None:
+def test_sheet_with_own_headings_needs_no_profile(program: Program) -> None:
     """A further column that a profile knows keeps meaning nothing: the sheet is the same batch as before."""
     heading = "country,client_orderid,amount,currency,account_name,account_number,phone,Narration"
     sheet = program.sheet([f"{row},Salary" for row in kenyan_rows(1)], "pay.csv", heading)
@@ -93,7 +93,7 @@ def test_missing_column_names_known_profile(program: Program) -> None:
 
 
 @pytest.mark.parametrize("command", ["validate", "submit", "plan"])
-def test_an_unknown_profile_is_refused_with_the_nearest(program: Program, command: str) -> None:
+def test_unknown_profile_error_suggests_nearest(program: Program, command: str) -> None:
     sheet = program.sheet(kenyan_rows(1))
     options = ["--out", "p.plan.json", "--key", "k.pem"] if command == "plan" else []
     result = program.run(command, sheet, "--column-profile", "payroll-englisch", *options)
@@ -102,7 +102,7 @@ def test_an_unknown_profile_is_refused_with_the_nearest(program: Program, comman
         assert (result.exit_code, "did you mean payroll-english?" in result.stderr) == (2, True)
 
 
-def test_a_far_fetched_column_is_not_proposed(program: Program) -> None:
+def test_unlikely_column_is_not_proposed(program: Program) -> None:
     heading = "Country,client_orderid,Salary,currency,account_name,account_number,phone"
     refused = program.run("validate", program.sheet(kenyan_rows(1), "pay.csv", heading))
     assert "the header has no column amount." in refused.stderr.replace("\n", " ")
@@ -151,7 +151,7 @@ def test_heading_map_guesses_likely_columns(program: Program) -> None:
     assert program.json("validate", program.home / "pay.csv", "--column-profile", file)["exit_code"] == 0
 
 
-def test_configured_heading_map_lies_beside_configuration(program: Program) -> None:
+def test_heading_map_path_is_relative_to_configuration(program: Program) -> None:
     (program.home / "own.toml").write_text('[columns]\n"Zahl" = "amount"\n')
     program.config.write_text(program.config.read_text() + '\n[sheet]\ncolumn_profile = "own.toml"\n')
     heading = "country,client_orderid,Zahl,currency,account_name,account_number,phone"
@@ -167,7 +167,7 @@ def test_configured_heading_map_lies_beside_configuration(program: Program) -> N
         ("nonsense", "is not TOML"),
     ],
 )
-def test_a_wrong_list_is_refused_in_a_sentence(program: Program, text: str, said: str) -> None:
+def test_invalid_column_profile_is_refused_with_sentence(program: Program, text: str, said: str) -> None:
     (program.home / "own.toml").write_text(text)
     result = program.run("validate", program.sheet(kenyan_rows(1)), "--column-profile", program.home / "own.toml")
     assert result.exit_code == 2

@@ -28,7 +28,7 @@ EVERY = dict(every_command())
 
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
-def test_every_help_tells_the_exit_codes(program: Program, words: tuple[str, ...]) -> None:
+def test_every_help_page_lists_exit_codes(program: Program, words: tuple[str, ...]) -> None:
     result = program.run(*words, "--help")
     assert result.exit_code == 0
     table = result.stdout.partition("Exit codes:")[2]
@@ -36,7 +36,7 @@ def test_every_help_tells_the_exit_codes(program: Program, words: tuple[str, ...
 
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
-def test_every_help_is_in_french(program: Program, words: tuple[str, ...]) -> None:
+def test_every_help_page_is_translated(program: Program, words: tuple[str, ...]) -> None:
     usage, *shown = program.run(*words, "--help", PAYGW_LANG="fr").stdout.splitlines()
     assert usage.startswith("Utilisation\u00a0: ")
     typed = re.compile(r"paygw-batch .*|^  [\w-]+ {2,}|\[[\w|-]+\]")
@@ -57,7 +57,7 @@ def test_every_option_has_an_example(words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("name", "line"), [(name, line) for name, examples in EXAMPLES.items() if name for line in examples.values()]
 )
-def test_every_example_can_be_typed(name: str, line: str) -> None:
+def test_every_help_example_parses(name: str, line: str) -> None:
     """The command reads its options and arguments; it is not carried out."""
     words = name.split()
     _, *typed = shlex.split(line)
@@ -65,7 +65,7 @@ def test_every_example_can_be_typed(name: str, line: str) -> None:
     EVERY[tuple(words)].make_context(name, typed[len(words) :])
 
 
-def test_every_exit_code_is_told() -> None:
+def test_help_documents_every_exit_code() -> None:
     assert set(EXIT_CODES) == {int(code) for code in ExitCode}
 
 

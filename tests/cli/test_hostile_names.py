@@ -218,7 +218,7 @@ def test_unencodable_text_is_shown_with_escapes(program: Program) -> None:
     assert r"\u85aa\u8cc7.reconciliation.csv" in sent
 
 
-def test_the_gateways_words_are_shown_with_escapes(program: Program) -> None:
+def test_terminal_escapes_control_characters_in_gateway_reply(program: Program) -> None:
     behaviour = program.home / "behaviour.toml"
     behaviour.write_text('[default]\nstatus = "odd\\u001b[2J\\u202e"\nmessage = "\\u001b]0;owned\\u0007"\n')
     program.config.write_text(sandbox_toml() + f'\n[sandbox]\nbehaviour = "{behaviour}"\n')

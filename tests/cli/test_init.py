@@ -220,7 +220,7 @@ def test_init_makes_no_second_journal_for_endpoint(nobody: Program) -> None:
     assert files(nobody.home) == before
 
 
-def test_letter_holds_key_and_open_questions(nobody: Program) -> None:
+def test_letter_contains_key_and_open_questions(nobody: Program) -> None:
     letter = nobody.home / "letter.txt"
     made = init(nobody, *NEEDED, "--country", "KE", "--country", "SN=ORANGE", "--country", "ZA", "--letter", letter)
     text = made["letter"]
@@ -238,7 +238,7 @@ def test_letter_holds_key_and_open_questions(nobody: Program) -> None:
     assert [int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)] == list(range(1, 14))
 
 
-def test_letter_asks_no_known_answers(nobody: Program) -> None:
+def test_letter_omits_questions_already_answered(nobody: Program) -> None:
     words = ("--signature-profile", "json-params", "--outcome", "ok=paid", "--country", "KE=WALLET")
     made = init(nobody, *NEEDED, *words)
     assert made["missing"] == []
@@ -277,7 +277,7 @@ def test_init_checks_each_answer_at_prompt(nobody: Program) -> None:
     assert settings.gateway.signature_profile == "json-params"
 
 
-def test_failed_init_prints_command_with_answers(nobody: Program) -> None:
+def test_failed_init_prints_command_to_repeat(nobody: Program) -> None:
     secret = nobody.home / "secret.txt"
     secret.write_text("words\n")
     secret.chmod(0o644)
@@ -291,7 +291,7 @@ def test_failed_init_prints_command_with_answers(nobody: Program) -> None:
 
 
 @pytest.mark.long
-def test_existing_configuration_is_told_before_questions(nobody: Program) -> None:
+def test_init_refuses_existing_configuration_before_asking(nobody: Program) -> None:
     init(nobody, *NEEDED)
     shown = at_a_terminal(nobody, "", "init", exit_code=2)
     assert "There is already a configuration" in shown

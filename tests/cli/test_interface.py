@@ -28,7 +28,7 @@ SUMMARY = {
 # Program and configuration
 
 
-def test_module_and_console_script_are_same_program(program: Program) -> None:
+def test_module_and_console_script_run_same_program(program: Program) -> None:
     script = Path(sys.executable).with_name("paygw-batch")
     for command in ([sys.executable, "-m", "paygw_batch"], [script]):
         done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, cwd=program.home)
@@ -49,7 +49,7 @@ except SystemExit:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_flag_beats_environment_and_environment_beats_file(program: Program) -> None:
+def test_option_overrides_environment_and_environment_overrides_file(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     other, third = program.home / "other.sqlite3", program.home / "third.sqlite3"
     program.json("submit", sheet, PAYGW_JOURNAL=str(other))
@@ -65,7 +65,7 @@ def test_the_configuration_can_come_from_the_environment(program: Program) -> No
     assert result.exit_code == 0, result.stderr
 
 
-def test_an_unknown_key_is_refused_with_the_nearest(program: Program) -> None:
+def test_unknown_setting_error_suggests_nearest(program: Program) -> None:
     program.config.write_text(sandbox_toml().replace("concurrency =", "concurency ="))
     result = program.run("doctor")
     assert result.exit_code == 2
@@ -74,7 +74,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(program: Program) -> None:
 
 
 @pytest.mark.parametrize("key", ["signature_profile", "approved", "endpoint_id"])
-def test_open_interface_setting_has_no_default(program: Program, key: str) -> None:
+def test_undecided_interface_setting_must_be_configured(program: Program, key: str) -> None:
     lines = [line for line in sandbox_toml().splitlines() if not line.startswith(f"{key} ")]
     if key == "approved":
         lines = [line for line in lines if line.split(" ")[0] not in {"processing", "declined", "filtered", "error"}]
@@ -156,7 +156,7 @@ def test_submit_pays_and_reports_every_row_once(program: Program) -> None:
     assert sorted(line["client_orderid"] for line in program.record()) == [f"PAY-{n}" for n in range(1, 6)]
 
 
-def test_submitting_again_is_safe(program: Program) -> None:
+def test_resubmitted_sheet_pays_nothing_twice(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(5))
     first = program.json("submit", sheet)
     before = (program.home / "payroll.reconciliation.csv").read_bytes()
@@ -166,7 +166,7 @@ def test_submitting_again_is_safe(program: Program) -> None:
     assert len(program.record()) == 5
 
 
-def test_renamed_or_converted_sheet_is_same_batch(program: Program) -> None:
+def test_renamed_or_converted_sheet_has_same_batch(program: Program) -> None:
     first = program.json("submit", SAMPLES / "payroll-mixed.csv", "--out", program.home / "a.csv")
     again = program.json("submit", SAMPLES / "payroll-mixed.parquet", "--out", program.home / "b.csv")
     assert (again["batch"], again["sent_this_run"]) == (first["batch"], 0)
@@ -205,7 +205,7 @@ def test_amend_replaces_only_rejected_rows(program: Program) -> None:
     assert program.json("submit", program.sheet(worse, name="worse.csv"), "--amend")["exit_code"] == 3
 
 
-def test_a_sheet_with_a_defect_is_refused_whole(program: Program) -> None:
+def test_sheet_with_one_defect_sends_nothing(program: Program) -> None:
     summary = program.json("submit", program.sheet([*kenyan_rows(3), "KE,PAY-9,x,KES,Jane,254712345678,+254712345678"]))
     assert summary["exit_code"] == 3
     assert summary["sent_this_run"] == 0
@@ -262,7 +262,7 @@ def test_ids_are_derived_from_reference_and_payee(program: Program) -> None:
     assert len(program.record()) == 4
 
 
-def test_resume_continues_from_the_journal_alone(program: Program) -> None:
+def test_resume_needs_only_the_journal(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     first = program.json("submit", sheet)
     sheet.unlink()
@@ -279,7 +279,7 @@ def test_batch_is_named_by_id_prefix_or_sheet(program: Program) -> None:
     assert program.json("status", "ffff" if not batch.startswith("ffff") else "0000")["exit_code"] == 2
 
 
-def test_reconcile_writes_the_same_bytes_again(program: Program) -> None:
+def test_repeated_reconcile_writes_identical_file(program: Program) -> None:
     summary = program.json("submit", program.sheet(kenyan_rows(3)))
     out = program.home / "again.csv"
     again = program.json("reconcile", summary["batch"], "--out", out)
@@ -310,7 +310,7 @@ def test_doctor_shows_a_base_string_and_a_signature(program: Program) -> None:
     assert program.record() == []
 
 
-def test_doctor_names_conditions_of_speed(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_conditions_affecting_speed(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     def found() -> tuple[str, str]:
         (speed,) = [one for one in program.json("doctor")["checks"] if one["check"] == "speed"]
         return speed["state"], speed["found"]
@@ -322,7 +322,7 @@ def test_doctor_names_conditions_of_speed(program: Program, monkeypatch: pytest.
     assert re.search(r"^Python 3\.\S+, .+; a signature takes [\d.]+ ms\. This Python was built", found()[1])
 
 
-def test_json_is_the_only_thing_on_standard_output(program: Program) -> None:
+def test_json_option_prints_only_json(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(1), "KE,PAY-9,x,KES,Jane,254712345678,+254712345678"])
     for arguments in (
         ["validate", sheet],
@@ -338,7 +338,7 @@ def test_json_is_the_only_thing_on_standard_output(program: Program) -> None:
         assert set(json.loads(result.stdout)) >= SUMMARY
 
 
-def test_quiet_successful_run_says_nothing(program: Program) -> None:
+def test_quiet_successful_run_prints_nothing(program: Program) -> None:
     result = program.run("-q", "submit", program.sheet(kenyan_rows(1)))
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
 
@@ -365,7 +365,7 @@ def test_usage_errors_exit_2(program: Program) -> None:
         ("9011", "in_doubt", 5),
     ],
 )
-def test_each_gateway_answer_has_state_and_code(program: Program, amount: str, state: str, code: int) -> None:
+def test_each_gateway_answer_sets_state_and_exit_code(program: Program, amount: str, state: str, code: int) -> None:
     summary = program.json("submit", program.sheet(kenyan_rows(1, amount=amount)))
     assert (summary["states"], summary["exit_code"]) == ({state: 1}, code)
     (line,) = read_csv(summary["reconciliation"])
@@ -399,7 +399,7 @@ def test_headings_ignore_case_blanks_hyphens_and_underscores(program: Program) -
     assert [line["Cost Centre"] for line in lines] == ["C0", "C1"]
 
 
-def test_numbers_may_be_written_as_people_write_them(program: Program) -> None:
+def test_common_spellings_of_phone_number_are_accepted(program: Program) -> None:
     rows = ['KE,A,100,KES,Jane,0712 345 678,"(0712) 345-678"', "KE,B,100,KES,Jane,+254712345679,00254712345679"]
     summary = program.json("submit", program.sheet(rows))
     assert summary["exit_code"] == 0
@@ -453,7 +453,7 @@ def test_reconciliation_has_rows_once_in_sheet_order(program: Program) -> None:
     assert stat.S_IMODE(Path(summary["reconciliation"]).stat().st_mode) == 0o600
 
 
-def test_receiver_rows_show_the_receivers_name_and_phone(program: Program) -> None:
+def test_receiver_form_rows_show_receiver_name_and_phone(program: Program) -> None:
     summary = program.json("submit", SAMPLES / "countries" / "TZ.csv", "--out", program.home / "tz.csv")
     lines = read_csv(summary["reconciliation"])
     sheet = read_csv(SAMPLES / "countries" / "TZ.csv")

@@ -80,14 +80,14 @@ def test_other_journal_path_or_state_directory_sends_nothing(
     assert not other_path.parent.exists()
 
 
-def test_host_spelling_opens_same_journal(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+def test_respelled_host_opens_same_journal(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
     program.config.write_text(gateway.configuration(host="LocalHost"))
     summary = program.json("submit", paid)
     assert (summary["exit_code"], summary["known"], summary["sent_this_run"]) == (0, 5, 0)
     assert sorted(gateway.orders()) == PAID
 
 
-def test_fresh_state_directory_sends_nothing(program: Program, gateway: LoopbackGateway) -> None:
+def test_new_state_directory_sends_nothing_without_journal(program: Program, gateway: LoopbackGateway) -> None:
     text = gateway.configuration().replace('path = "journal.sqlite3"', "")
     program.config.write_text(text)
     program.make_journal()
@@ -140,7 +140,7 @@ def test_collect_needs_a_journal_as_well(program: Program, gateway: LoopbackGate
 
 
 @pytest.mark.usefixtures("gateway")
-def test_commands_without_journal_work_and_doctor_tells(program: Program) -> None:
+def test_doctor_reports_missing_journal(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(1))
     assert program.run("validate", sheet).exit_code == 0
     assert program.run("template", "KE", "--out", str(program.home / "empty.csv")).exit_code == 0
@@ -154,9 +154,7 @@ def test_commands_without_journal_work_and_doctor_tells(program: Program) -> Non
     assert program.run("doctor").exit_code == 0
 
 
-def test_the_api_makes_no_journal_either(
-    program: Program, gateway: LoopbackGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_api_creates_no_journal(program: Program, gateway: LoopbackGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", program.environ["XDG_STATE_HOME"])
     payouts = Payouts(program.config, environ=program.environ)
     sheet = program.sheet(kenyan_rows(5))
@@ -173,7 +171,7 @@ def test_the_api_makes_no_journal_either(
     assert sorted(gateway.orders()) == PAID
 
 
-def test_run_named_like_listener_is_not_awaited(program: Program, paid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_of_running_command_is_not_awaited(program: Program, paid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.opening.open_journal.time.sleep", lambda _: pytest.fail("it was waited for"))
     (path,) = program.home.glob("journal.sqlite3*.lock")
     holder = {"pid": 1, "host": "here", "since": "2026-11-22T00:00:00.000Z", "command": "listen", "kind": "run"}
@@ -187,7 +185,7 @@ def test_run_named_like_listener_is_not_awaited(program: Program, paid: Path, mo
 # `journal new`
 
 
-def test_a_journal_is_made_once(program: Program, gateway: LoopbackGateway) -> None:
+def test_journal_new_creates_journal_once(program: Program, gateway: LoopbackGateway) -> None:
     made = program.json("journal", "new")
     assert (made["exit_code"], made["journal"]["path"]) == (0, str(program.journal))
     assert made["journal"]["id"] == journal_id(program)
@@ -202,7 +200,7 @@ def test_a_journal_is_made_once(program: Program, gateway: LoopbackGateway) -> N
     assert not second.exists()
 
 
-def test_other_port_needs_adoption_as_same_gateway(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+def test_changed_port_needs_adoption_of_journal(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
     text = gateway.configuration()
     program.config.write_text(text.replace(f"127.0.0.1:{gateway.port}", "127.0.0.1:1"))
     told = refused(program, "submit", paid)
@@ -215,7 +213,7 @@ def test_other_port_needs_adoption_as_same_gateway(program: Program, gateway: Lo
     assert sorted(gateway.orders()) == PAID
 
 
-def test_a_merchants_endpoints_share_the_journal(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+def test_endpoints_of_merchant_share_journal(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
     text = gateway.configuration()
     program.config.write_text(gateway.configuration(endpoint_id='"77"'))
     assert program.json("submit", paid)["sent_this_run"] == 0
@@ -228,7 +226,7 @@ def test_a_merchants_endpoints_share_the_journal(program: Program, gateway: Loop
     assert sorted(gateway.orders()) == [*PAID, "PAY-6-r2"]
 
 
-def test_another_host_can_be_the_same_merchant(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+def test_adopted_journal_may_change_host(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
     known = journal_id(program)
     text = gateway.configuration().replace(f"http://127.0.0.1:{gateway.port}", "https://gateway.invalid")
     program.config.write_text(text)
@@ -249,7 +247,7 @@ def test_another_host_can_be_the_same_merchant(program: Program, gateway: Loopba
     assert sorted(gateway.orders()) == PAID
 
 
-def test_second_journal_needs_name_of_newest(program: Program, gateway: LoopbackGateway) -> None:
+def test_creating_another_journal_requires_newest_journal_id(program: Program, gateway: LoopbackGateway) -> None:
     first = program.json("journal", "new")["journal"]["id"]
     second, third = program.home / "second.sqlite3", program.home / "third.sqlite3"
     made = program.json("--journal", second, "journal", "new", "--beside", first)
@@ -260,7 +258,7 @@ def test_second_journal_needs_name_of_newest(program: Program, gateway: Loopback
     assert gateway.orders() == []
 
 
-def test_lost_journal_is_remembered(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+def test_lost_journal_blocks_new_journal_until_named(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
     known = journal_id(program)
     for file in program.home.glob("journal.sqlite3*"):
         file.rename(file.with_name(f"lost-{file.name}"))
@@ -277,7 +275,7 @@ def test_lost_journal_is_remembered(program: Program, gateway: LoopbackGateway, 
     assert sorted(gateway.orders()) == PAID
 
 
-def test_unknown_journal_in_beside_is_refused(program: Program, gateway: LoopbackGateway) -> None:
+def test_beside_option_refuses_unknown_journal(program: Program, gateway: LoopbackGateway) -> None:
     assert "remembers no journal" in refused(program, "journal", "new", "--beside", "0" * 32)
     assert gateway.orders() == []
 
@@ -305,7 +303,7 @@ def test_journal_new_refuses_unusable_gateway_address(program: Program) -> None:
     assert not program.journal.exists()
 
 
-def test_sandbox_makes_own_journal_without_remembering(program: Program) -> None:
+def test_sandbox_journal_is_created_but_not_registered(program: Program) -> None:
     assert program.json("submit", program.sheet(kenyan_rows(1)))["exit_code"] == 0
     assert not (program.home / "state").exists()
     assert "already" in refused(program, "journal", "new")
@@ -330,7 +328,9 @@ def older_copy(program: Program, gateway: LoopbackGateway) -> Path:
     return copy
 
 
-def test_older_copy_in_fresh_state_sends_nothing(program: Program, gateway: LoopbackGateway, older_copy: Path) -> None:
+def test_older_copy_with_new_state_directory_sends_nothing(
+    program: Program, gateway: LoopbackGateway, older_copy: Path
+) -> None:
     for file in program.home.glob("journal.sqlite3*"):
         file.rename(file.with_name(f"renamed-{file.name}"))
     older_copy.rename(program.journal)
@@ -429,7 +429,7 @@ def test_second_journal_is_adopted_only_beside_first(program: Program, paid: Pat
     assert program.json("submit", paid, XDG_STATE_HOME=fresh)["sent_this_run"] == 0
 
 
-def test_a_record_removed_by_hand_means_no_run(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+def test_removed_host_records_block_runs_until_adoption(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
     for left in (program.home / "state" / "paygw-batch" / "journals").glob("*/left-*"):
         left.unlink()
     assert "has never seen" in refused(program, "submit", paid)
@@ -438,7 +438,9 @@ def test_a_record_removed_by_hand_means_no_run(program: Program, gateway: Loopba
     assert sorted(gateway.orders()) == PAID
 
 
-def test_moved_journal_needs_no_adopting_in_same_state(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+def test_moved_journal_with_same_state_needs_no_adoption(
+    program: Program, gateway: LoopbackGateway, paid: Path
+) -> None:
     moved = program.home / "kept" / "journal.sqlite3"
     moved.parent.mkdir(mode=0o700)
     program.journal.rename(moved)

@@ -87,7 +87,9 @@ def test_wrong_pin_stops_run_before_sending(program: Program, token: Token) -> N
     assert token.slots.exists()
 
 
-def test_locked_token_is_told_before_sending(program: Program, token: Token, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_token_is_reported_before_sending(
+    program: Program, token: Token, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SoftHSM never locks itself: the library says CKR_PIN_LOCKED in its place, at the sign-in that a token refuses."""
 
     def locked(*_: object, **__: object) -> None:
@@ -104,7 +106,7 @@ def test_locked_token_is_told_before_sending(program: Program, token: Token, mon
     assert token.slots.exists()
 
 
-def test_expired_credentials_are_told_before_sending(program: Program, kms: Kms) -> None:
+def test_expired_credentials_are_reported_before_sending(program: Program, kms: Kms) -> None:
     kms.key("payouts")
     with_key(program, "awskms:alias/payouts")
     kms.for_good = dict.fromkeys(("DescribeKey", "GetPublicKey", SIGN), "ExpiredTokenException")
@@ -155,7 +157,7 @@ def test_key_failing_before_first_row_sends_nothing(program: Program, kms: Kms) 
     assert program.json("submit", sheet)["states"] == {"paid": 3}
 
 
-def test_missing_extra_is_named(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_error_names_install_option(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     with_key(program, "awskms:alias/payouts")
     monkeypatch.delitem(sys.modules, "paygw_batch.custody.kms_key", raising=False)
     monkeypatch.setitem(sys.modules, "boto3", None)
@@ -169,7 +171,7 @@ def blocks() -> list[str]:
 
 
 @pytest.mark.long
-def test_the_documents_commands_for_a_token_run(tmp_path: Path) -> None:
+def test_documented_token_commands_run(tmp_path: Path) -> None:
     if (module := softhsm()) is None:
         pytest.skip(HOW_TO_GET_IT)
     script = blocks()[0].replace("/usr/lib/softhsm/libsofthsm2.so", str(module))
@@ -180,7 +182,7 @@ def test_the_documents_commands_for_a_token_run(tmp_path: Path) -> None:
     assert 'pkcs11_module = "' in (tmp_path / "paygw.toml").read_text()
 
 
-def test_the_documents_commands_for_aws_run(tmp_path: Path, kms: Kms) -> None:
+def test_documented_aws_commands_run(tmp_path: Path, kms: Kms) -> None:
     create, alias, setup = blocks()[1].splitlines()
     key_id = aws(kms, create)["KeyMetadata"]["KeyId"]
     aws(kms, alias.replace("$KEY_ID", key_id))

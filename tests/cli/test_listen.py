@@ -22,7 +22,7 @@ def is_cut(connection: socket.socket) -> bool:
         return True
 
 
-def test_bad_notifications_move_no_row(program: Program) -> None:
+def test_invalid_notifications_change_no_row(program: Program) -> None:
     port = with_listener(program, "max_body_kib = 8\nrate_per_s = 1000\n" + AUTHENTIC)
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     program.json("submit", sheet)
@@ -84,7 +84,7 @@ def test_unproven_notification_waits_for_person(program: Program) -> None:
     assert program.json("status", sheet)["exit_code"] == 0
 
 
-def test_acknowledged_notifications_outlive_a_killed_listener(program: Program) -> None:
+def test_acknowledged_notifications_survive_killed_listener(program: Program) -> None:
     port = with_listener(program)
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     with started(program, "listen", config=program.config) as listener:
@@ -118,7 +118,7 @@ def test_notification_of_row_in_flight_waits(program: Program) -> None:
     assert program.json("status", sheet)["states"] == {"in_doubt": 1}
 
 
-def test_slow_client_is_cut_without_blocking_notifications(program: Program) -> None:
+def test_slow_client_does_not_block_notifications(program: Program) -> None:
     port = with_listener(program, "client_timeout_s = 1\n")
     with started(program, "listen", config=program.config) as listener:
         wait_until_there(port, listener)
@@ -131,7 +131,7 @@ def test_slow_client_is_cut_without_blocking_notifications(program: Program) -> 
         assert listener.wait(PATIENCE_S) == 0
 
 
-def test_more_than_the_rate_is_turned_away(program: Program) -> None:
+def test_notifications_above_rate_limit_get_429(program: Program) -> None:
     port = with_listener(program, "rate_per_s = 0.5\n")
     with started(program, "listen", config=program.config) as listener:
         wait_until_there(port, listener)
@@ -183,7 +183,7 @@ def test_callback_address_without_token_is_refused(program: Program) -> None:
     assert "{token}" in refused.stderr
 
 
-def test_token_stays_out_of_output_and_files(program: Program) -> None:
+def test_token_appears_in_no_output_or_file(program: Program) -> None:
     with_listener(program)
     sheet = program.sheet(kenyan_rows(1))
     program.json("submit", sheet)

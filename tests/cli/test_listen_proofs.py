@@ -97,7 +97,7 @@ def test_header_over_raw_body_proves_notification(
     assert program.json("verify")["exit_code"] == 0
 
 
-def test_json_without_a_type_is_read(program: Program) -> None:
+def test_notification_without_content_type_is_read(program: Program) -> None:
     port = with_listener(program, HEADER_HMAC)
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     program.json("submit", sheet)
@@ -152,7 +152,7 @@ def test_enquiry_answer_reaches_run_holding_journal(program: Program) -> None:
     assert kept(program)["moved"] == 2
 
 
-def test_waiting_notification_is_asked_about_at_start(program: Program) -> None:
+def test_listener_enquires_about_waiting_notification_at_start(program: Program) -> None:
     with merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=ENQUIRY) as (port, callbacks):
         sheet = program.sheet(kenyan_rows(1))
         with listening(program, port):
@@ -167,7 +167,7 @@ def test_waiting_notification_is_asked_about_at_start(program: Program) -> None:
         assert program.json("status", sheet)["states"] == {"paid": 1}
 
 
-def test_gateway_hash_prompts_enquiry_and_moves_nothing(program: Program) -> None:
+def test_unkeyed_notification_hash_triggers_enquiry_only(program: Program) -> None:
     control = hashlib.sha1(b"approvedPAY-1" + SECRET, usedforsecurity=False).hexdigest()
     body = json.dumps({**APPROVED, "amount": "1500.50", "control": control}).encode()
     plain = BEHAVIOUR.partition("[[notification]]")[0]
@@ -250,7 +250,7 @@ def _written(path: Path, mode: int) -> None:
     path.chmod(mode)
 
 
-def test_doctor_knows_gateway_key_in_variable(program: Program) -> None:
+def test_doctor_accepts_gateway_key_from_variable(program: Program) -> None:
     with_listener(
         program, HEADER_RSA.replace('public_key_file = "gateway.pem"', 'public_key_env = "PAYGW_GATEWAY_KEY"')
     )

@@ -52,7 +52,7 @@ order_id = "PAY-99"
 
 
 @pytest.mark.long
-def test_300_payouts_survive_disordered_and_forged_notifications(program: Program) -> None:
+def test_disordered_and_forged_notifications_settle_300_payouts_correctly(program: Program) -> None:
     with (
         merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=AUTHENTIC) as (port, callbacks),
         started(program, "listen", config=program.config) as listener,

@@ -26,7 +26,7 @@ def at_home(program: Program, monkeypatch: pytest.MonkeyPatch) -> Program:
     return program
 
 
-def test_mending_page_turns_refused_workbook_into_paid(at_home: Program) -> None:
+def test_commands_on_mending_page_pay_refused_workbook(at_home: Program) -> None:
     refuse, validate, submit, template = (command[1:] for command in COMMANDS)
     refused = at_home.run(*refuse)
     assert refused.exit_code == 3
@@ -46,7 +46,7 @@ def test_mending_page_turns_refused_workbook_into_paid(at_home: Program) -> None
     assert Path("new-payroll.xlsx").exists()
 
 
-def test_every_red_cell_is_in_the_pages_table(at_home: Program) -> None:
+def test_mending_page_lists_every_red_cell(at_home: Program) -> None:
     at_home.run(*COMMANDS[0][1:])
     sheet = openpyxl.load_workbook("mended.xlsx")["October"]
     red = {cell.coordinate for row in sheet.iter_rows() for cell in row if cell.fill.fgColor.rgb == "FFFF9B9B"}

@@ -37,7 +37,7 @@ def tick(program: Program, *sheets: list[str]) -> int:
     return program.run("run-folder", program.home / "drop").exit_code
 
 
-def test_an_empty_tick_forgets_no_row_in_doubt(measured: Program) -> None:
+def test_run_without_sheets_keeps_doubtful_row_metrics(measured: Program) -> None:
     assert tick(measured, [*kenyan_rows(2, amount="100"), *kenyan_rows(1, amount="9007", prefix="LOST")]) == 5
     before = gauges(measured)
     assert rows(measured) == {"paid": 2, "in_doubt": 1}
@@ -50,7 +50,7 @@ def test_an_empty_tick_forgets_no_row_in_doubt(measured: Program) -> None:
     assert after['paygw_run_exit_code{command="run-folder"}'] == 0
 
 
-def test_oldest_doubtful_row_is_first_sent(measured: Program) -> None:
+def test_metrics_show_time_of_oldest_doubtful_row(measured: Program) -> None:
     tick(measured, kenyan_rows(1, amount="9007", prefix="FIRST"))
     (first,) = (measured.home / "drop" / "done").glob("*.reconciliation.csv")
     sent = datetime.fromisoformat(read_csv(first)[0]["first_sent_at"])
@@ -58,7 +58,7 @@ def test_oldest_doubtful_row_is_first_sent(measured: Program) -> None:
     assert gauges(measured)["paygw_oldest_in_doubt_timestamp_seconds"] == int(sent.timestamp())
 
 
-def test_settled_row_leaves_in_doubt_gauge(measured: Program) -> None:
+def test_settled_row_is_removed_from_doubtful_metrics(measured: Program) -> None:
     sheet = measured.sheet(kenyan_rows(1, amount="9007"))
     measured.json("submit", sheet)
     measured.json("resolve", "row", sheet, "2", "--as", "paid", "--evidence", "their support said so")
@@ -89,7 +89,7 @@ def test_metrics_show_exit_code_of_refused_settlement(measured: Program) -> None
     assert gauges(measured)['paygw_run_exit_code{command="resolve"}'] == 2
 
 
-def test_metrics_include_notifications_taken_by_listener(measured: Program) -> None:
+def test_metrics_count_notifications_received_by_listener(measured: Program) -> None:
     port = with_listener(measured, AUTHENTIC)
     measured.config.write_text(f'{measured.config.read_text()}\n[reporting]\nmetrics = "paygw.prom"\n')
     measured.json("submit", measured.sheet(kenyan_rows(1, amount="9002")))
@@ -139,7 +139,7 @@ def test_never_successful_command_has_no_last_success(measured: Program) -> None
     assert 'paygw_run_last_success_timestamp_seconds{command="submit"}' not in gauges(measured)
 
 
-def test_figures_of_unreadable_journal_stay(measured: Program) -> None:
+def test_metrics_keep_figures_when_journal_is_unreadable(measured: Program) -> None:
     tick(measured, kenyan_rows(1, amount="9007"))
     measured.journal.rename(measured.home / "elsewhere")
     measured.journal.write_bytes(b"no database" * 100)
@@ -149,7 +149,7 @@ def test_figures_of_unreadable_journal_stay(measured: Program) -> None:
     assert gauges(measured)['paygw_run_exit_code{command="run-folder"}'] == 7
 
 
-def test_two_commands_ending_together_keep_both_figures(measured: Program) -> None:
+def test_simultaneous_commands_keep_both_metrics(measured: Program) -> None:
     """One waits for the journal of the other, and both write the file when they end."""
     sheet = measured.sheet(kenyan_rows(1, amount="100"))
     runs = [measured.start("submit", sheet, "--wait"), measured.start("run-folder", "drop", "--wait")]
@@ -172,7 +172,7 @@ def test_older_metrics_file_loses_old_figures(measured: Program) -> None:
     assert not [key for key in found if key.startswith("paygw_batch_rows")]
 
 
-def test_metrics_hold_no_sheet_or_person_names(measured: Program) -> None:
+def test_metrics_contain_no_sheet_or_person_names(measured: Program) -> None:
     tick(measured, kenyan_rows(1, amount="9007"))
     text = Path(measured.home / "paygw.prom").read_text()
     assert not re.search("Wanjiku|PAY-|csv|2547", text)

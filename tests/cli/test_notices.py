@@ -121,7 +121,7 @@ def test_run_end_notice_has_sums_without_payees(program: Program, trust: Trust, 
     assert len(mails.taken) == 1, "a run that sends nothing is no news"
 
 
-def test_a_webhook_gets_the_same_as_values_signed(program: Program, posts: Posts) -> None:
+def test_webhook_receives_signed_run_summary(program: Program, posts: Posts) -> None:
     by_webhook(program, posts)
     assert program.json("submit", program.sheet(kenyan_rows(2)), PAYGW_HOOK=SECRET)["states"] == {"paid": 2}
     ((headers, body),) = posts.got
@@ -150,7 +150,7 @@ def test_slack_and_teams_get_own_message_format(program: Program, posts: Posts, 
         assert card["body"][-1]["facts"] == [{"title": "paid", "value": "2 (KES 3,001.00)"}]
 
 
-def test_each_drop_of_refused_sheet_is_told_once(program: Program, trust: Trust, mails: Mails) -> None:
+def test_each_dropped_refused_sheet_sends_one_notice(program: Program, trust: Trust, mails: Mails) -> None:
     by_mail(program, trust, mails.port, f'sheet_refused = ["{ADA}", "{BEN}"]', f'personal_data = ["{BEN}"]')
     folder = program.home / "drop"
     folder.mkdir()
@@ -171,7 +171,7 @@ def test_each_drop_of_refused_sheet_is_told_once(program: Program, trust: Trust,
 
 
 @pytest.mark.parametrize("rows", [["KE,PAY-1,-5,KES,Jane Wanjiku,254712345999,+254712345999"], ["not", "a", "sheet"]])
-def test_sheet_refused_by_submit_is_told(program: Program, posts: Posts, rows: list[str]) -> None:
+def test_submit_sends_notice_of_refused_sheet(program: Program, posts: Posts, rows: list[str]) -> None:
     by_webhook(program, posts)
     program.run("journal", "new")
     assert program.json("submit", program.sheet(rows), PAYGW_HOOK=SECRET)["exit_code"] == 3
@@ -179,7 +179,7 @@ def test_sheet_refused_by_submit_is_told(program: Program, posts: Posts, rows: l
     assert (said["type"], said["data"]["sheet"]) == ("sheet_refused", "payroll.csv")
 
 
-def test_waiting_plan_is_told_with_link(program: Program, trust: Trust, mails: Mails) -> None:
+def test_waiting_plan_notice_contains_link(program: Program, trust: Trust, mails: Mails) -> None:
     program.config.write_text(program.config.read_text() + policy(program.home))
     program.config.write_text(f'{program.config.read_text()}\n[console]\norigin = "https://pay.example.com"\n')
     by_mail(program, trust, mails.port)
@@ -191,7 +191,7 @@ def test_waiting_plan_is_told_with_link(program: Program, trust: Trust, mails: M
     assert NAME not in told.as_string()
 
 
-def test_each_row_in_doubt_is_told_once(program: Program, posts: Posts) -> None:
+def test_each_row_in_doubt_sends_one_notice(program: Program, posts: Posts) -> None:
     by_webhook(program, posts, "in_doubt_h = 0", 'webhook_for = ["in_doubt"]')
     (program.home / "doubt.toml").write_text('[default]\nstatus = "a word that nobody knows"\n')
     program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "doubt.toml"\n')
@@ -203,7 +203,7 @@ def test_each_row_in_doubt_is_told_once(program: Program, posts: Posts) -> None:
     assert [(one["sheet"], one["rows_in_doubt"]) for one in told] == [("1.csv", 1), ("2.csv", 1)]
 
 
-def test_each_contradicting_message_is_told_once(
+def test_each_contradicting_message_sends_one_notice(
     program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_webhook(program, posts, 'webhook_for = ["contradicted"]')
@@ -218,7 +218,7 @@ def test_each_contradicting_message_is_told_once(
     assert [json.loads(body)["data"]["messages"] for _, body in posts.got] == [1, 2]
 
 
-def test_full_disk_is_told_once_a_day(program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_sends_one_notice_a_day(program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch) -> None:
     by_webhook(program, posts, 'webhook_for = ["runs_out"]')
     monkeypatch.setenv("PAYGW_HOOK", SECRET)
     monkeypatch.setattr("paygw_batch.submit.send.free_bytes", lambda _: 2**10)
@@ -231,7 +231,7 @@ def test_full_disk_is_told_once_a_day(program: Program, posts: Posts, monkeypatc
 
 
 @pytest.mark.parametrize(("days", "told"), [(40, []), (10, [False]), (-1, [True])])
-def test_expiring_key_is_told_once(
+def test_expiring_key_sends_one_notice(
     program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch, days: int, told: list[bool]
 ) -> None:
     by_webhook(program, posts, 'webhook_for = ["runs_out"]')
@@ -290,7 +290,7 @@ def test_undeliverable_notice_shows_in_code_and_doctor(program: Program, trust: 
     assert [one["state"] for one in checks] == ["ok", "look"]
 
 
-def test_a_notice_without_a_journal_stops_nothing(
+def test_notice_without_journal_does_not_stop_commands(
     program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_webhook(program, posts)
@@ -303,7 +303,9 @@ def test_a_notice_without_a_journal_stops_nothing(
     assert [json.loads(body)["type"] for _, body in posts.got] == ["run_ended", "runs_out"]
 
 
-def test_a_notice_not_kept_stops_no_payout(program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_notice_does_not_stop_payout(
+    program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     by_webhook(program, posts)
 
     def full(*_: object, **__: object) -> NoReturn:
@@ -315,12 +317,12 @@ def test_a_notice_not_kept_stops_no_payout(program: Program, posts: Posts, monke
     assert posts.got == []
 
 
-def test_no_notice_without_configuration(program: Program) -> None:
+def test_unconfigured_program_sends_no_notice(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(1)))
     assert outbox(program) == []
 
 
-def test_missing_right_to_send_notices_stays_silent(
+def test_role_without_notice_rights_sends_no_notice(
     program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_webhook(program, posts)
@@ -402,7 +404,7 @@ def test_no_secret_of_a_notice_is_shown(program: Program, posts: Posts, monkeypa
 
 
 @pytest.mark.parametrize("where", ["before the sending", "before it is noted"])
-def test_notice_outlives_killed_process_with_same_id(
+def test_notice_survives_killed_process_with_same_id(
     program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.setenv("PAYGW_HOOK", SECRET)
@@ -433,7 +435,7 @@ def test_notice_outlives_killed_process_with_same_id(
     assert program.json("submit", sheet)["states"] == {"paid": 1}
 
 
-def test_killed_run_is_still_told(program: Program, posts: Posts) -> None:
+def test_notice_of_killed_run_is_sent_later(program: Program, posts: Posts) -> None:
     by_webhook(program, posts)
     (program.home / "slow.toml").write_text("[default]\ndelay_s = 50\n")
     program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
@@ -496,7 +498,7 @@ def test_documented_notice_configuration_and_commands_work(
     assert (len(mails.taken), len(posts.got)) == (1, 1)
 
 
-def test_every_key_is_documented() -> None:
+def test_every_notice_setting_is_documented() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text()
     for name, field in NoticesSection.model_fields.items():
         key = field.alias or name
@@ -506,7 +508,7 @@ def test_every_key_is_documented() -> None:
 # A journal in PostgreSQL.
 
 
-def test_runs_and_plans_in_database_are_told(cluster: ClusterProgram, posts: Posts) -> None:
+def test_database_runs_and_plans_send_notices(cluster: ClusterProgram, posts: Posts) -> None:
     cluster.config.write_text(cluster.config.read_text() + policy(cluster.home))
     by_webhook(cluster, posts)
     environ = {"PAYGW_HOOK": SECRET}
@@ -521,7 +523,7 @@ def test_runs_and_plans_in_database_are_told(cluster: ClusterProgram, posts: Pos
         assert cluster.json("verify")["exit_code"] == 0
 
 
-def test_waiting_notice_moves_with_journal(program: Program, posts: Posts, postgres_server: PostgresServer) -> None:
+def test_moved_journal_keeps_waiting_notices(program: Program, posts: Posts, postgres_server: PostgresServer) -> None:
     name = postgres_server.new_database()
     posts.status = 500
     by_webhook(program, posts)

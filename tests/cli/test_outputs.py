@@ -74,7 +74,7 @@ def test_no_option_writes_over_the_sheet(paid: Program, writer: str) -> None:
 
 
 @pytest.mark.parametrize("by", ["name", "dots", "hard link", "symbolic link", "link to its folder"])
-def test_the_sheet_is_known_by_whatever_name(paid: Program, by: str) -> None:
+def test_output_option_refuses_any_path_to_sheet(paid: Program, by: str) -> None:
     sheet, other = paid.home / "payroll.csv", paid.home / "other.csv"
     match by:
         case "dots":
@@ -189,7 +189,7 @@ def test_annotated_workbook_is_replaced_by_newer(paid: Program) -> None:
     )
 
 
-def test_reconciliation_resaved_by_spreadsheet_is_still_own(paid: Program) -> None:
+def test_reconciliation_resaved_by_spreadsheet_is_replaced(paid: Program) -> None:
     out = paid.home / "payroll.reconciliation.csv"
     out.write_text("\ufeff" + out.read_text().replace(",", ";").replace("\n", "\r\n"))
     assert paid.json("submit", paid.home / "payroll.csv")["exit_code"] == 0
@@ -215,7 +215,7 @@ def test_foreign_reconciliation_file_stops_run_before_sending(program: Program) 
     assert program.json("submit", sheet, "--force")["exit_code"] == 0
 
 
-def test_two_outputs_have_two_files(paid: Program) -> None:
+def test_two_outputs_cannot_share_file(paid: Program) -> None:
     told = refused(paid, "reconcile", paid.home / "payroll.csv", "--out", "x.csv", "--report", Path.cwd() / "x.csv")
     assert "both name" in told
 
@@ -233,7 +233,7 @@ def test_two_outputs_have_two_files(paid: Program) -> None:
         (("run-folder", "."), "metrics", "notes.txt"),
     ],
 )
-def test_log_and_metrics_are_held_to_the_same(
+def test_log_and_metrics_cannot_overwrite_protected_files(
     paid: Program, command: tuple[str, ...], key_of: str, target: str
 ) -> None:
     (paid.home / "notes.txt").write_text(FOREIGN)
@@ -242,7 +242,7 @@ def test_log_and_metrics_are_held_to_the_same(
     assert f"reporting.{key_of}" in refused(paid, *arguments)
 
 
-def test_log_and_metrics_of_ours_go_on(paid: Program) -> None:
+def test_existing_log_and_metrics_files_are_updated(paid: Program) -> None:
     paid.config.write_text(paid.config.read_text() + '\n[reporting]\nlog = "run.log"\nmetrics = "run.prom"\n')
     for _ in range(2):
         assert paid.json("submit", paid.home / "payroll.csv")["exit_code"] == 0
@@ -277,7 +277,7 @@ def with_pages(kept: Kept) -> Program:
     return kept(begin_with_pages)
 
 
-def test_run_of_pages_writes_own_results(with_pages: Program) -> None:
+def test_console_run_writes_results_into_its_folder(with_pages: Program) -> None:
     console = console_of(with_pages)
     sheet, out = console / ("0" * 16) / "sheet" / "payroll.csv", console / ("0" * 16) / "payroll.reconciliation.csv"
     done = with_pages.json("submit", sheet, "--out", out, "--force")
@@ -300,7 +300,7 @@ def test_run_of_pages_writes_own_results(with_pages: Program) -> None:
     ],
 )
 @pytest.mark.parametrize("sheet", ["{first}/sheet/payroll.csv", "{home}/0000000000000000/sheet/payroll.csv"])
-def test_run_writes_no_other_page_file(with_pages: Program, sheet: str, place: str) -> None:
+def test_console_run_refuses_outputs_outside_its_folder(with_pages: Program, sheet: str, place: str) -> None:
     console = console_of(with_pages)
     places = {
         "home": with_pages.home,
@@ -319,7 +319,7 @@ def test_run_writes_no_other_page_file(with_pages: Program, sheet: str, place: s
 
 
 @pytest.mark.parametrize("writer", ["reconcile", "status", "resume", "retry", "validate", "report", "backup"])
-def test_no_command_of_a_person_writes_there(with_pages: Program, writer: str) -> None:
+def test_command_line_cannot_write_into_console_directory(with_pages: Program, writer: str) -> None:
     console = console_of(with_pages)
     shutil.copy(console / ("0" * 16) / "sheet" / "payroll.csv", with_pages.home)
     for out in (console / ("0" * 16) / "payroll.reconciliation.csv", console / "runs" / "payroll.reconciliation.csv"):

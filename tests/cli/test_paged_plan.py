@@ -121,7 +121,7 @@ def test_approver_sees_every_difference_page_by_page(planned: Program) -> None:
 @pytest.mark.parametrize(
     "key", [pytest.param(b"\x03", id="Ctrl-C"), pytest.param(b"\x04", id="Ctrl-D", marks=pytest.mark.long)]
 )
-def test_approver_leaving_early_approves_nothing(planned: Program, key: bytes) -> None:
+def test_quitting_paged_plan_approves_nothing(planned: Program, key: bytes) -> None:
     before = plan_of(planned).read_bytes()
     with started(planned, "approve", plan_of(planned), "--key", planned.home / "cleo.pem") as found:
         assert found.shown(key).count(MORE.decode()) == 1
@@ -134,7 +134,7 @@ def test_quiet_approve_pauses_for_no_keypress(planned: Program) -> None:
     assert "Ghost" not in screen
 
 
-def test_paging_counts_escapes_at_shown_width(
+def test_paging_measures_escapes_by_shown_width(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A name full of what a terminal would obey must not push what stands above it off the screen."""

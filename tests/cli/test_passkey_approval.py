@@ -56,7 +56,7 @@ def made(program: Program, path: Path, kind: type[SignedDocument]) -> None:
     write_document(made_by_passkey(draft, ADA.sign(draft.signed_text()), policy_in(program)), path)
 
 
-def test_plan_signed_by_passkeys_is_sent(console: Program) -> None:
+def test_plan_approved_by_passkeys_is_sent(console: Program) -> None:
     sheet = prepared(console)
     made(console, plan_of(console), PlanDocument)
     assert "needs 1 valid approval and has 0" in refused(console)
@@ -109,7 +109,7 @@ def test_order_signed_by_passkeys_is_carried_out_once(console: Program) -> None:
     assert console.json("carry-out", order)["exit_code"] == 8
 
 
-def test_doctor_says_where_a_passkey_counts_nowhere(console: Program) -> None:
+def test_doctor_reports_passkey_unusable_without_console_address(console: Program) -> None:
     said = f"if the key {CLEO.public.fingerprint} is a passkey, it cannot be used"
     assert said not in console.run("doctor").stdout
     console.config.write_text(console.config.read_text().replace(f'origin = "{CONSOLE.origin}"', ""))

@@ -25,7 +25,7 @@ def as_exported(program: Program, *rows: str, heading: str = ONE_NUMBER) -> Path
     return program.sheet(list(rows or PEOPLE), heading=heading)
 
 
-def test_the_commonest_payroll_is_paid_without_configuration(program: Program) -> None:
+def test_common_payroll_is_paid_without_configuration(program: Program) -> None:
     sheet = as_exported(program)
     options = ("--column-profile", "payroll-english", "--reference", "payroll-2026-11")
     result = program.run("submit", sheet, *options)
@@ -65,13 +65,13 @@ def test_missing_account_column_is_refused_without_phone_account(terms: Operator
         validate(of_rows(BASE), load_rules("payout", {"KE": terms}), reference="r")
 
 
-def test_country_may_use_phone_as_account_with_banks() -> None:
+def test_phone_can_be_account_where_banks_exist() -> None:
     terms = OperatorTerms(purpose="A", bank_account_pattern="[0-9]{14}", phone_is_account=True)
     found = validate(of_rows(BASE), load_rules("payout", {"KE": terms}), reference="r")
     assert found.instructions["payee"].to_list() == ["254712345678"]
 
 
-def test_the_operator_is_taken_from_each_row(program: Program) -> None:
+def test_each_row_uses_operator_in_purpose_column(program: Program) -> None:
     program.config.write_text(sandbox_toml() + WORDS)
     rows = [f"{row},{word}" for row, word in zip(PEOPLE, ("m-pesa", "AIRTEL MONEY"), strict=True)]
     sheet = as_exported(program, *rows, "Jo Ng,KE,0733345678,5,KES,", heading=f"{ONE_NUMBER},purpose")
@@ -98,7 +98,7 @@ def test_unknown_or_missing_purpose_word_is_defect() -> None:
     assert found.rows["purpose"].to_list() == ["MP", "Orange", None, "AI"]
 
 
-def test_number_plan_warns_of_other_operator() -> None:
+def test_number_of_different_operator_gets_warning() -> None:
     purposes = {"M-Pesa": PurposeTerms("MP", "Safaricom"), "Airtel": PurposeTerms("AI", "Airtel")}
     rules = load_rules("payout", {"KE": OperatorTerms(purposes=purposes)})
     rows = [{**BASE, "purpose": "airtel"}, {**BASE, "purpose": "m-pesa", "amount": "11"}]
@@ -122,7 +122,7 @@ def test_meaningless_purposes_are_refused(purposes: dict[str, PurposeTerms], sai
         load_rules("payout", {"KE": OperatorTerms(purposes=purposes)})
 
 
-def test_a_defect_names_the_senders_own_heading(program: Program) -> None:
+def test_defect_names_heading_used_by_sender(program: Program) -> None:
     sheet = as_exported(program, "Jane Wanjiku,KE,0712345678,,KES", ",KE,0712345679,5,KES")
     options = ("--column-profile", "payroll-english", "--reference", "r")
     shown = program.run("validate", sheet, *options).stdout

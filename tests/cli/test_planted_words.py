@@ -100,7 +100,7 @@ def offices(tmp_path: Path) -> list[Program]:
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("day", [a_check, a_payout, a_folder])
-def test_day_is_same_with_reworded_sentences(offices: list[Program], day: Day) -> None:
+def test_reworded_sentences_change_no_result(offices: list[Program], day: Day) -> None:
     plain = day(offices[0])
     with in_other_words():
         assert say("Nothing was sent.") == reworded("Nothing was sent.")
@@ -108,7 +108,7 @@ def test_day_is_same_with_reworded_sentences(offices: list[Program], day: Day) -
 
 
 @pytest.mark.parametrize("first", [nullcontext, in_other_words])
-def test_files_are_known_again_whatever_words_they_have(offices: list[Program], first: Words) -> None:
+def test_own_files_are_recognised_after_rewording(offices: list[Program], first: Words) -> None:
     """What a person wrote in one language is replaced in another one; a copy that is marked again is marked once."""
     program = offices[0]
     home, sheet = program.home, program.sheet(kenyan_rows(1))

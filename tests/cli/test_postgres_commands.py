@@ -25,7 +25,7 @@ from tests.support.wire_proxy import Trouble, wire_proxy
 ROWS = 60
 
 
-def test_day_of_commands_works_with_database_journal(cluster: ClusterProgram) -> None:
+def test_everyday_commands_work_with_database_journal(cluster: ClusterProgram) -> None:
     odd = [kenyan_rows(1, amount=amount, prefix=name)[0] for name, amount in (("NO", "9001"), ("ODD", "9006"))]
     sheet = cluster.sheet([*kenyan_rows(9), *odd])
     assert cluster.json("submit", sheet)["states"] == {"paid": 9, "rejected": 1, "in_doubt": 1}
@@ -106,7 +106,7 @@ def test_run_continues_after_database_server_crash(program: Program) -> None:
 
 
 @pytest.mark.long
-def test_run_killed_while_server_down_is_resumed_safely(program: Program) -> None:
+def test_run_killed_during_server_outage_resumes_safely(program: Program) -> None:
     with own_cluster(program) as (user, server):
         sheet = user.sheet(kenyan_rows(ROWS))
         process = user.start("submit", sheet)
@@ -177,7 +177,7 @@ def test_an_unsafe_server_is_refused(program: Program) -> None:
 
 
 @pytest.mark.parametrize("more", ["", 'replication = "sometimes"\n'])
-def test_unstated_database_replication_is_refused(cluster: ClusterProgram, more: str) -> None:
+def test_database_without_replication_setting_is_refused(cluster: ClusterProgram, more: str) -> None:
     cluster.write_url(url_of(cluster), more)
     for command in (("doctor",), ("validate", cluster.sheet(kenyan_rows(1))), ("journal", "new")):
         refused_here = cluster.run(*command)
@@ -185,7 +185,7 @@ def test_unstated_database_replication_is_refused(cluster: ClusterProgram, more:
         assert "asynchronous" in refused_here.stderr
 
 
-def test_doctor_holds_the_word_against_the_server(cluster: ClusterProgram) -> None:
+def test_doctor_compares_replication_setting_with_server(cluster: ClusterProgram) -> None:
     url = url_of(cluster)
     assert cluster.run("submit", cluster.sheet(kenyan_rows(1))).exit_code == 0
     for word, state in (("none", "ok"), ("provider", "ok"), ("asynchronous", "look"), ("synchronous", "wrong")):
@@ -235,7 +235,7 @@ def wait_for_setting(server: PostgresServer, setting: str, value: str) -> None:
             found = row[0]
 
 
-def test_a_pooler_is_refused(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
+def test_connection_pooler_is_refused(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
     with wire_proxy(postgres_server.port) as proxy:
         proxy.trouble = Trouble.POOLER
         cluster.write_url(proxy.url(url_of(cluster)))

@@ -90,7 +90,7 @@ def findings(url: str) -> Counter[str]:
         return Counter(dict(connection.execute(query).fetchall()))
 
 
-def test_notifications_of_all_kinds_are_judged_once(cluster: Listening) -> None:
+def test_every_kind_of_notification_is_applied_once(cluster: Listening) -> None:
     with (
         merchant_and_gateway(cluster, behaviour=BEHAVIOUR, notifications=AUTHENTIC) as (port, callbacks),
         started(cluster, "listen", config=cluster.config) as listener,
@@ -139,7 +139,7 @@ def test_plan_is_approved_by_code_on_other_host(cluster: Listening) -> None:
     assert cluster.json("verify")["exit_code"] == 0
 
 
-def test_approvals_of_two_copies_add_up(cluster: Listening) -> None:
+def test_approvals_on_two_plan_copies_are_combined(cluster: Listening) -> None:
     cluster.config.write_text(cluster.config.read_text() + policy(cluster.home, needed=2))
     sheet, copy = prepared(cluster), cluster.home / "copy.plan.json"
     copy.write_bytes(plan_of(cluster).read_bytes())

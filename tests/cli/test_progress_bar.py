@@ -9,7 +9,7 @@ from paygw_batch.cli.screen.progress_bar import bar_on
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_bar_is_shown_on_a_terminal_alone(is_terminal: bool) -> None:
+def test_progress_bar_is_shown_only_on_terminal(is_terminal: bool) -> None:
     written = io.StringIO()
     with bar_on(Console(file=written, force_terminal=is_terminal, width=100), "Checking") as progress:
         progress(500, 2_000)

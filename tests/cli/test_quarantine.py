@@ -110,7 +110,7 @@ def test_row_is_released_after_quarantine_and_marked(program: Program, set_clock
     assert program.json("verify")["exit_code"] == 0
 
 
-def test_the_quarantine_is_counted_from_the_latest_attempt(program: Program, set_clock: SetClock) -> None:
+def test_quarantine_starts_at_latest_attempt(program: Program, set_clock: SetClock) -> None:
     batch = submit(program, DECLINES)
     configure(program, quarantine=3 * MINUTE)
     set_clock(2 * MINUTE)
@@ -126,13 +126,13 @@ def test_the_quarantine_is_counted_from_the_latest_attempt(program: Program, set
     assert program.json("retry", batch)["released"] == 1
 
 
-def test_accepted_row_called_rejected_waits_for_quarantine(program: Program) -> None:
+def test_accepted_row_settled_as_rejected_waits_for_quarantine(program: Program) -> None:
     batch = rejected_by_a_person(program, "row", ACCEPTS)
     assert program.json("retry", batch)["released"] == 0
 
 
 @pytest.mark.parametrize("column", ["answer", "as-of", "status and time"])
-def test_no_typed_file_releases_anything_at_once(program: Program, column: str) -> None:
+def test_typed_statement_releases_nothing_before_quarantine(program: Program, column: str) -> None:
     batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
     questions = program.home / "questions.csv"
     program.json("status", batch, "--in-doubt", "--out", questions)
@@ -181,7 +181,7 @@ def is_refused_by_the_clock(program: Program, batch: str, why: str) -> None:
     assert why in told["found"]
 
 
-def test_clock_set_back_settles_nothing(program: Program, set_clock: SetClock) -> None:
+def test_settling_is_refused_after_clock_set_back(program: Program, set_clock: SetClock) -> None:
     batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
     set_clock(-HOUR)
     is_refused_by_the_clock(program, batch, "the clock was set back")
@@ -192,7 +192,7 @@ def test_clock_set_back_settles_nothing(program: Program, set_clock: SetClock) -
     assert states(program, batch) == {"rejected": 1}
 
 
-def test_clock_set_back_sends_nothing(program: Program, set_clock: SetClock) -> None:
+def test_sending_is_refused_after_clock_set_back(program: Program, set_clock: SetClock) -> None:
     submit(program, PAYS)
     set_clock(-HOUR)
     summary = program.json("submit", program.sheet(kenyan_rows(1, prefix="NEXT", amount="77"), name="next.csv"))
@@ -211,14 +211,14 @@ def heard_of_at(program: Program, set_clock: SetClock, ahead: timedelta) -> str:
     return batch
 
 
-def test_clock_ahead_of_gateway_settles_nothing(program: Program, set_clock: SetClock) -> None:
+def test_settling_is_refused_when_clock_is_ahead(program: Program, set_clock: SetClock) -> None:
     batch = heard_of_at(program, set_clock, 11 * MINUTE)
     is_refused_by_the_clock(program, batch, "11 minutes ahead of the gateway's")
     assert states(program, batch) == {"in_doubt": 1}
     assert program.run("verify").exit_code in {0, 5}
 
 
-def test_later_reply_restores_trust_in_clock(program: Program, set_clock: SetClock) -> None:
+def test_later_reply_ends_distrust_of_clock(program: Program, set_clock: SetClock) -> None:
     batch = heard_of_at(program, set_clock, 11 * MINUTE)
     more = program.sheet(kenyan_rows(1, prefix="MORE", amount="78"), name="more.csv")
     set_clock(2 * MINUTE)
@@ -227,7 +227,7 @@ def test_later_reply_restores_trust_in_clock(program: Program, set_clock: SetClo
     assert program.json("resolve", "row", batch, "2", "--as", "rejected", *TICKET)["resolved"] == 1
 
 
-def test_clock_slightly_ahead_is_trusted(program: Program, set_clock: SetClock) -> None:
+def test_clock_slightly_ahead_allows_settling(program: Program, set_clock: SetClock) -> None:
     batch = heard_of_at(program, set_clock, 9 * MINUTE)
     assert program.json("resolve", "row", batch, "2", "--as", "rejected", *TICKET)["resolved"] == 1
 
@@ -255,7 +255,7 @@ def test_rows_sent_by_slow_clock_wait_longer(
     assert program.json("retry", batch)["released"] == 1
 
 
-def test_amending_needs_a_sound_clock(program: Program, set_clock: SetClock) -> None:
+def test_amending_is_refused_after_clock_set_back(program: Program, set_clock: SetClock) -> None:
     submit(program, DECLINES)
     set_clock(-HOUR)
     result = program.run("submit", amended(program), "--amend")

@@ -12,7 +12,7 @@ def test_refresh_without_profile_names_missing_key(program: Program) -> None:
     assert "status_enquiry.profile" in refused.stderr
 
 
-def test_refresh_settles_rows_and_lists_not_found(program: Program) -> None:
+def test_refresh_settles_rows_and_lists_unknown_orders(program: Program) -> None:
     with_enquiries(program, '[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\nlimit_min = 0.05\n')
     rows = [row.replace("1500.50", amount) for row, amount in zip(kenyan_rows(len(AMOUNTS)), AMOUNTS, strict=True)]
     sheet = program.sheet(rows)
@@ -41,7 +41,7 @@ def test_refresh_settles_rows_and_lists_not_found(program: Program) -> None:
     assert retried["findings"] == {"not_found": 1}
 
 
-def test_refresh_without_batch_asks_every_batch_once(program: Program) -> None:
+def test_refresh_without_batch_enquires_about_every_batch(program: Program) -> None:
     with_enquiries(program, '[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\n')
     for name, amount in (("one", "9002"), ("two", "9007"), ("three", "9008"), ("four", "100")):
         rows = [row.replace("1500.50", amount) for row in kenyan_rows(1, prefix=name)]

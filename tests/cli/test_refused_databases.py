@@ -41,7 +41,7 @@ def new_sheet(user: ClusterProgram) -> str:
         (WORKER, ["work", "status"], ["submit", "resolve", "retry", "limits"]),
     ],
 )
-def test_database_role_is_refused_commands_beyond_rights(
+def test_database_role_cannot_run_commands_beyond_rights(
     cluster: ClusterProgram, act_as: As, role: str, may: list[str], may_not: list[str]
 ) -> None:
     batch = cluster.json("status")["batches"][0]["batch"]
@@ -69,7 +69,7 @@ def test_database_role_is_refused_commands_beyond_rights(
 
 
 @pytest.mark.parametrize("command", ["submit", "work", "status", "resolve"])
-def test_unreachable_database_is_told_in_french(cluster: ClusterProgram, command: str) -> None:
+def test_unreachable_database_error_is_in_french(cluster: ClusterProgram, command: str) -> None:
     given = {
         "submit": [new_sheet(cluster)],
         "work": ["--once"],

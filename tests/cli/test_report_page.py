@@ -60,7 +60,7 @@ def test_page_shows_currency_totals_above_rows(mixed: Program) -> None:
     assert ugandan == ["UGX", "1", "50,000", "", "", "", "50,000"]
 
 
-def test_paid_rows_are_there_on_demand(mixed: Program) -> None:
+def test_report_page_folds_paid_rows(mixed: Program) -> None:
     (paid,) = [content for summary, content in folded(page_of(mixed)) if summary == "Paid: 4 rows"]
     lines = [texts_of(line) for line in re.findall(r"<tr>.*?</tr>", paid)[1:]]
     told = [line for line in read_csv(mixed.home / "page.csv") if line["state"] == "paid"]
@@ -69,7 +69,7 @@ def test_paid_rows_are_there_on_demand(mixed: Program) -> None:
     assert lines[0][4] == "1,000,000.50"
 
 
-def test_page_limits_paid_rows_and_says_limit(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_page_limits_paid_rows_and_states_limit(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_page, "ROWS_ON_DEMAND", 2)
     (paid,) = [content for summary, content in folded(page_of(mixed)) if summary == "Paid: 4 rows"]
     assert paid.count("<tr>") == 1 + 2
@@ -85,13 +85,13 @@ def test_page_limits_rows_needing_person(program: Program, monkeypatch: pytest.M
     assert "NO-3" not in page
 
 
-def test_engineer_charts_are_folded_at_page_end(mixed: Program) -> None:
+def test_report_page_folds_charts_at_end(mixed: Program) -> None:
     page = page_of(mixed)
     assert folded(page)[-1][0] == "For engineers: outcomes over time, and latency"
     assert folded(page)[-1][1].count("<svg") == page.count("<svg") == 2
 
 
-def test_the_pages_commands_work_as_they_are(mixed: Program) -> None:
+def test_commands_on_report_page_run_unchanged(mixed: Program) -> None:
     commands = commands_of(page_of(mixed))
     batch = mixed.json("status", mixed.home / "payroll.csv")["batch"]
     sheet = mixed.home / "payroll.csv"
@@ -160,7 +160,7 @@ def test_page_names_maker_and_approver(program: Program) -> None:
     assert re.search(r"Its plan: Prepared by ada at [^;]+; Approved by cleo at .* \(plan [0-9a-f]{16}\)\.", top)
 
 
-def test_page_says_batch_has_no_plan(mixed: Program) -> None:
+def test_report_page_states_missing_plan(mixed: Program) -> None:
     assert "No plan was approved for it." in page_of(mixed).partition("<h2>")[0]
 
 
@@ -185,7 +185,7 @@ class _Outline(HTMLParser):
             self.landmarks.append((tag, dict(attrs).get("lang")))
 
 
-def test_the_page_can_be_read_aloud(mixed: Program) -> None:
+def test_report_page_has_headings_for_screen_readers(mixed: Program) -> None:
     outline = _Outline()
     outline.feed(page_of(mixed))
     assert outline.landmarks == [("html", "en"), ("main", None)]
@@ -196,13 +196,13 @@ def test_the_page_can_be_read_aloud(mixed: Program) -> None:
     assert outline.scopes == {"thead": {"col"}, "tbody": {"row"}}
 
 
-def test_page_is_byte_identical_later(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_page_does_not_depend_on_time(mixed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     first = page_of(mixed)
     monkeypatch.setattr("paygw_batch.show.next_step.LONG_ACCEPTED_H", 0)
     assert page_of(mixed) == first
 
 
-def test_the_page_is_named_after_any_sheet(program: Program, tmp_path: Path) -> None:
+def test_report_page_title_escapes_sheet_name(program: Program, tmp_path: Path) -> None:
     sheet = program.sheet(kenyan_rows(1), "<b>&.csv")
     program.json("submit", sheet, "--out", program.home / "o.csv")
     path = program.home / "page.html"

@@ -19,7 +19,7 @@ from tests.support.program import ROOT, kenyan_rows
 PAGE = (ROOT / "docs/several-hosts.md").read_text()
 
 
-def test_the_walk_through_works(
+def test_documented_walk_through_pays_sheet_on_hosts(
     tmp_path: Path, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (block,) = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -52,7 +52,7 @@ def test_compose_example_uses_existing_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.long  # .ci/run plays it as well
-def test_demo_pays_sample_sheet_with_two_workers(tmp_path: Path) -> None:
+def test_compose_demo_pays_sample_with_two_workers(tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NO_COLOR": "1"}
     demo = [sys.executable, str(ROOT / "tooling/several_demo.py")]
     done = subprocess.run(demo, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -23,7 +23,7 @@ def test_limits_are_set_shown_and_kept(cluster: ClusterProgram) -> None:
     assert cluster.json("verify")["exit_code"] == 0
 
 
-def test_stopped_run_tells_reason_and_next_lifts_stop(cluster: ClusterProgram) -> None:
+def test_limits_show_stop_reason_until_next_run(cluster: ClusterProgram) -> None:
     sheet = cluster.sheet(kenyan_rows(30, amount="9006"))
     assert cluster.json("submit", sheet)["exit_code"] == 5
     stopped = cluster.json("limits")["limits"]
@@ -43,7 +43,7 @@ def test_limits_command_is_refused_with_file_journal(program: Program) -> None:
     assert (refused.exit_code, "names no database" in refused.stderr) == (2, True), refused.output
 
 
-def test_batch_begun_in_file_ends_in_database(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
+def test_batch_started_in_file_finishes_in_database(cluster: ClusterProgram, postgres_server: PostgresServer) -> None:
     with_database = cluster.config.read_text()
     file = cluster.home / "state" / "old" / "journal.sqlite3"
     file.parent.mkdir(mode=0o700, parents=True)

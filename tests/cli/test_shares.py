@@ -35,7 +35,7 @@ def handed_over(hosts: Hosts, name: str = "staff", *, prefix: str = "PAY", amoun
     return str(summary["batch"])
 
 
-def test_share_covers_given_batch_and_repeats_safely(hosts: Hosts) -> None:
+def test_repeated_share_sends_only_unsent_rows_of_batch(hosts: Hosts) -> None:
     staff, others = handed_over(hosts), handed_over(hosts, "others", prefix="OTHER", amount="80")
     one = hosts.host("one")
     assert one.json("work", "--once", others)["exit_code"] == 0
@@ -47,7 +47,7 @@ def test_share_covers_given_batch_and_repeats_safely(hosts: Hosts) -> None:
 
 
 @pytest.mark.long
-def test_repeatedly_killed_share_leaves_window_in_doubt(hosts: Hosts) -> None:
+def test_killed_shares_leave_only_window_in_doubt(hosts: Hosts) -> None:
     batch, kills = handed_over(hosts), 3
     one = hosts.host("one")
     for number in range(1, kills + 1):
@@ -63,7 +63,7 @@ def test_repeatedly_killed_share_leaves_window_in_doubt(hosts: Hosts) -> None:
     assert hosts.office.json("verify")["exit_code"] == 0
 
 
-def test_share_ended_by_time_is_continued(tmp_path: Path, postgres_server: PostgresServer) -> None:
+def test_next_share_continues_after_time_limit(tmp_path: Path, postgres_server: PostgresServer) -> None:
     with new_hosts(tmp_path, postgres_server, behaviour=SLOWLY) as hosts:
         batch, one = handed_over(hosts), hosts.host("one")
         assert one.json("work", "--once", batch, "--for", "1")["exit_code"] == 6
@@ -74,7 +74,7 @@ def test_share_ended_by_time_is_continued(tmp_path: Path, postgres_server: Postg
         assert hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
 
 
-def test_share_without_once_or_known_batch_is_refused(hosts: Hosts) -> None:
+def test_work_refuses_unknown_batch_or_missing_once(hosts: Hosts) -> None:
     assert hosts.host("one").json("work", "staff")["exit_code"] == 2
     assert hosts.host("one").json("work", "--for", "5")["exit_code"] == 2
     assert hosts.host("one").json("work", "--once", "abcdef")["exit_code"] == 2
@@ -93,7 +93,7 @@ def test_urgent_batch_is_sent_first(hosts: Hosts) -> None:
 
 
 @pytest.mark.long
-def test_worker_leaves_batch_for_urgent_and_returns(tmp_path: Path, postgres_server: PostgresServer) -> None:
+def test_worker_interrupts_batch_for_urgent_batch(tmp_path: Path, postgres_server: PostgresServer) -> None:
     with new_hosts(tmp_path, postgres_server, behaviour="[default]\ndelay_s = 2\n") as hosts:
         handed_over(hosts)
         worker = hosts.host("one").start("work", "--once")
@@ -107,7 +107,7 @@ def test_worker_leaves_batch_for_urgent_and_returns(tmp_path: Path, postgres_ser
 
 
 @pytest.mark.long
-def test_job_workers_leave_batch_for_urgent(tmp_path: Path, postgres_server: PostgresServer) -> None:
+def test_job_workers_switch_to_urgent_batch(tmp_path: Path, postgres_server: PostgresServer) -> None:
     with new_hosts(tmp_path, postgres_server, behaviour="[default]\ndelay_s = 2\n") as hosts:
         workers = [hosts.host(host).start("work") for host in ("one", "two")]
         hosts.wait_for_workers(*workers)
@@ -130,7 +130,7 @@ IN_FLIGHT = "SELECT instruction FROM paygw.state WHERE state = 'in_flight'"
 SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'paygw-batch' AND datname = current_database()"
 
 
-def test_row_is_in_flight_only_while_process_lives(tmp_path: Path, postgres_server: PostgresServer) -> None:
+def test_rows_of_killed_process_are_shown_in_doubt(tmp_path: Path, postgres_server: PostgresServer) -> None:
     with new_hosts(tmp_path, postgres_server, behaviour=SLOWLY) as hosts:
         batch = handed_over(hosts)
         working = hosts.host("one").start("work", "--once", batch)
@@ -199,7 +199,7 @@ MOMENTS += ["call:BatchServer._serve_with_journal", "call:gateway_of"]
 
 @pytest.mark.share(16)
 @pytest.mark.parametrize("at", share(range(len(MOMENTS)), every=4))
-def test_signal_before_worker_is_ready_ends_normally(hosts: Hosts, at: int) -> None:
+def test_worker_signalled_before_ready_exits_normally(hosts: Hosts, at: int) -> None:
     batch, number = handed_over(hosts), signal.SIGINT if at % 2 else signal.SIGTERM
     for asked, code in ([], 0), (["--once", batch], 6):
         done = struck(hosts.host("one"), MOMENTS[at], number, "work", *asked)
@@ -209,7 +209,7 @@ def test_signal_before_worker_is_ready_ends_normally(hosts: Hosts, at: int) -> N
     assert hosts.record() == Counter()
 
 
-def test_waiting_worker_ends_while_server_is_away(tmp_path: Path) -> None:
+def test_waiting_worker_stops_during_server_outage(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     with own_server() as server, hosts_on(tmp_path, server.url()) as hosts:
         waiting = hosts.host("one").start("work")
@@ -222,7 +222,7 @@ def test_waiting_worker_ends_while_server_is_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_sending_worker_ends_while_server_is_away(tmp_path: Path) -> None:
+def test_sending_worker_stops_during_server_outage(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     with own_server() as server, hosts_on(tmp_path, server.url(), behaviour=SLOWLY) as hosts:
         batch = handed_over(hosts)
@@ -238,7 +238,7 @@ def test_sending_worker_ends_while_server_is_away(tmp_path: Path) -> None:
         assert (states.total(), states["in_doubt"] <= WINDOW, max(hosts.record().values())) == (ROWS, True, 1)
 
 
-def test_command_is_found_behind_leading_options() -> None:
+def test_command_name_is_found_after_leading_options() -> None:
     options = {name for one in cli.params if not isinstance(one, click.Option) or not one.is_flag for name in one.opts}
     assert options - {"--version", "--help"} == _TAKE_A_VALUE
     assert command_in(["-v", "--config", "work", "--lang=fr", "status", "work"]) == "status"

@@ -49,7 +49,7 @@ def test_unattended_sheet_without_ids_is_refused_with_option(program: Program, n
     assert not program.record()
 
 
-def test_the_encoding_is_a_question_with_three_names(program: Program, french: Path) -> None:
+def test_encoding_question_shows_three_names(program: Program, french: Path) -> None:
     refused = program.run("validate", french)
     assert refused.exit_code == 3
     assert "Aïcha Traoré, Hélène N'Dri, Zoë Müller" in refused.stderr
@@ -61,7 +61,7 @@ def test_the_encoding_is_a_question_with_three_names(program: Program, french: P
     assert (named["exit_code"], named["known"]) == (0, 3)
 
 
-def test_a_no_refuses_the_sheet(program: Program, french: Path) -> None:
+def test_answering_no_refuses_sheet(program: Program, french: Path) -> None:
     shown, code = converse(program, "submit", french, answers=[("Are these spelled right", "n")])
     assert (code, "not UTF-8" in shown) == (3, True)
     assert not program.record()
@@ -87,7 +87,7 @@ def test_worksheet_is_chosen_by_name_or_number(program: Program) -> None:
     assert (code, "1 row, no defect" in shown) == (0, True), shown
 
 
-def test_signed_plan_holds_encoding(program: Program, french: Path) -> None:
+def test_signed_plan_contains_encoding(program: Program, french: Path) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home))
     ada, cleo = program.home / "ada.pem", program.home / "cleo.pem"
     plan = plan_of(program)
@@ -106,7 +106,7 @@ def written(program: Program) -> Path:
     return program.sheet([row.replace("KE,", "kenya,") for row in kenyan_rows(3, amount='"1.100,50"')])
 
 
-def test_names_and_numbers_are_questions_once(program: Program, written: Path) -> None:
+def test_spelling_questions_are_asked_once(program: Program, written: Path) -> None:
     refused = program.run("validate", written)
     assert (refused.exit_code, "If kenya means KE: --names words." in refused.stdout) == (3, True), refused.stdout
     asked = [("Does kenya mean KE", "y"), ("Does 1.100,50 mean 1100.50", "y")]
@@ -120,7 +120,7 @@ def test_names_and_numbers_are_questions_once(program: Program, written: Path) -
     assert {line["amount"] for line in program.record()} == {"1100.50"}
 
 
-def test_meaning_of_texts_is_signed(program: Program, written: Path) -> None:
+def test_plan_signs_meaning_of_spelled_texts(program: Program, written: Path) -> None:
     program.config.write_text(sandbox_toml() + policy(program.home))
     plan, said = plan_of(program), ("--names", "words", "--numbers", "comma")
     made = program.json("plan", written, "--out", plan, "--key", program.home / "ada.pem", *said)

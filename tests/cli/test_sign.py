@@ -55,7 +55,7 @@ def test_sign_is_deterministic_unless_nonce_is_given(program: Program) -> None:
     assert 'oauth_timestamp="1790000000"' in fresh["authorization"]
 
 
-def test_row_order_id_and_profile_can_be_chosen(program: Program) -> None:
+def test_sign_accepts_row_order_id_and_profile(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3))
     assert '"client_orderid":"PAY-1"' in signed(program, sheet)["body"]
     chosen = signed(program, sheet, "--row", "3", "--order-id", "PAY-2-r2", "--profile", "raw-body")
@@ -64,7 +64,7 @@ def test_row_order_id_and_profile_can_be_chosen(program: Program) -> None:
     assert [one["name"][:6] for one in chosen["parameters"]] == ["oauth_"] * 5
 
 
-def test_sign_shows_request_of_run(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sign_shows_request_sent_by_run(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     sheet, sent, deliver = program.sheet(kenyan_rows(1)), list[PreparedRequest](), PayoutTransport.deliver
 
     async def seen(transport: PayoutTransport, request: PreparedRequest, may_leave: MayLeave) -> Any:
@@ -84,13 +84,13 @@ def test_sign_shows_request_of_run(program: Program, monkeypatch: pytest.MonkeyP
     ]
 
 
-def test_nothing_is_sent_and_no_journal_is_made(program: Program) -> None:
+def test_sign_sends_nothing_and_creates_no_journal(program: Program) -> None:
     assert program.run("sign", "--explain", program.sheet(kenyan_rows(1))).exit_code == 0
     assert program.record() == []
     assert not program.journal.exists()
 
 
-def test_the_first_row_without_a_defect_is_taken(program: Program) -> None:
+def test_sign_uses_first_row_without_defect(program: Program) -> None:
     bad, good = kenyan_rows(2)
     sheet = program.sheet([bad.replace("KES", "USD"), good])
     assert signed(program, sheet)["row"] == 3
@@ -112,7 +112,7 @@ def test_sign_of_absent_row_is_refused(program: Program) -> None:
 
 
 @pytest.mark.parametrize("option", ["--nonce", "--order-id"])
-def test_sign_refuses_unsendable_value(program: Program, option: str) -> None:
+def test_sign_refuses_option_with_line_break(program: Program, option: str) -> None:
     assert program.run("sign", option, "two\nlines", program.sheet(kenyan_rows(1))).exit_code == 2
 
 
@@ -125,7 +125,7 @@ def test_sign_names_missing_configuration(program: Program) -> None:
     assert program.run("sign", "--profile", "raw-body", sheet).exit_code == 0
 
 
-def test_doctor_shows_the_same_steps_of_a_sample(program: Program) -> None:
+def test_doctor_shows_signing_steps_of_sample(program: Program) -> None:
     shown = program.run("doctor").stdout
     assert re.search(r"^base string \(.*\):\nPOST&http", shown, flags=re.MULTILINE)
     assert re.search(r"^Authorization: OAuth oauth_consumer_key=", shown, flags=re.MULTILINE)

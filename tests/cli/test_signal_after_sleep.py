@@ -38,7 +38,7 @@ def to_another_thread() -> Iterator[Callable[[], None]]:
         waiting.join()
 
 
-def test_run_hears_signal_while_waiting_for_answers(to_another_thread: Callable[[], None]) -> None:
+def test_run_ends_on_signal_while_awaiting_answers(to_another_thread: Callable[[], None]) -> None:
     interruption = Interruption()
 
     async def wait() -> None:
@@ -53,7 +53,7 @@ def test_run_hears_signal_while_waiting_for_answers(to_another_thread: Callable[
 
 
 @pytest.mark.usefixtures("to_another_thread")
-def test_signal_in_last_turn_of_run_is_kept() -> None:
+def test_signal_during_last_loop_turn_is_recorded() -> None:
     interruption, heard = Interruption(), Mock()
 
     async def end() -> None:
@@ -68,7 +68,7 @@ def test_signal_in_last_turn_of_run_is_kept() -> None:
     assert interruption.came
 
 
-def test_worker_hears_signal_while_waiting_for_jobs(to_another_thread: Callable[[], None]) -> None:
+def test_worker_ends_on_signal_while_awaiting_jobs(to_another_thread: Callable[[], None]) -> None:
     class Heard(Exception):
         pass
 

@@ -123,7 +123,7 @@ def test_order_without_rows_names_all_rejected_rows(rejected: Program) -> None:
 
 
 @pytest.mark.parametrize("approvers", [(), ("ada",)])
-def test_without_another_person_nothing_is_sent_again(rejected: Program, approvers: tuple[str, ...]) -> None:
+def test_release_order_needs_second_person(rejected: Program, approvers: tuple[str, ...]) -> None:
     ordered(rejected)
     for name in approvers:
         refused = rejected.json("approve", order_of(rejected), "--key", rejected.home / f"{name}.pem")
@@ -133,7 +133,7 @@ def test_without_another_person_nothing_is_sent_again(rejected: Program, approve
     assert sent(rejected) == before
 
 
-def test_order_fails_after_other_attempt_of_row(rejected: Program) -> None:
+def test_release_order_is_refused_after_new_attempt(rejected: Program) -> None:
     ordered(rejected, "cleo")
     assert rejected.json("retry", sheet_of(rejected), "--row", "3")["released"] == 1
     before = sent(rejected)
@@ -150,14 +150,14 @@ def test_row_in_doubt_cannot_be_released_by_order(rejected: Program) -> None:
     assert (made["exit_code"], order_of(rejected).exists()) == (2, False)
 
 
-def test_an_approver_sees_the_rows_and_why(rejected: Program) -> None:
+def test_approver_sees_rows_and_reason_of_order(rejected: Program) -> None:
     ordered(rejected, rows=(2,))
     shown = " ".join(rejected.run("approve", order_of(rejected)).stdout.split())
     for part in ("An order about 1 row of batch", "NO-1", "9,001.00", EVIDENCE, "Prepared by ada"):
         assert part in shown
 
 
-def test_an_order_takes_its_own_options_alone(rejected: Program) -> None:
+def test_carry_out_refuses_options_of_other_orders(rejected: Program) -> None:
     ordered(rejected, "cleo", rows=(2,))
     before, other = sent(rejected), rejected.sheet(kenyan_rows(1, amount="7", prefix="OTHER"), "other.csv")
     assert rejected.json("submit", other)["exit_code"] == 0
@@ -229,7 +229,7 @@ def test_verify_counts_orders_kept_in_journal(rejected: Program) -> None:
     assert (told["exit_code"], told["checked"]["signed_orders"]) == (0, 2)
 
 
-def test_uncounted_approval_is_not_kept(rejected: Program) -> None:
+def test_invalid_approval_is_not_stored_with_order(rejected: Program) -> None:
     ordered(rejected, "cleo", "ben")
     rejected.config.write_text(
         "\n".join(line for line in rejected.config.read_text().splitlines() if not line.startswith("ben = "))
@@ -239,7 +239,7 @@ def test_uncounted_approval_is_not_kept(rejected: Program) -> None:
     assert rejected.json("verify")["exit_code"] == 0
 
 
-def test_departed_person_does_not_invalidate_old_order(rejected: Program) -> None:
+def test_removing_person_keeps_old_order_valid(rejected: Program) -> None:
     ordered(rejected, "cleo")
     carry_out(rejected)
     text = rejected.config.read_text()
@@ -275,7 +275,7 @@ def changed(order: RowOrder) -> Mapping[str, tuple[RowOrder, str]]:
     }
 
 
-def test_a_changed_order_in_the_journal_is_found(rejected: Program) -> None:
+def test_verify_finds_changed_order_in_journal(rejected: Program) -> None:
     ordered(rejected, "cleo")
     carry_out(rejected)
     kept = kept_in(rejected)
@@ -285,7 +285,7 @@ def test_a_changed_order_in_the_journal_is_found(rejected: Program) -> None:
             check(rejected, other)
 
 
-def test_signed_order_without_facts_is_found(rejected: Program) -> None:
+def test_verify_finds_signed_order_without_facts(rejected: Program) -> None:
     """Two people signed it truly, and no fact came of it."""
     ordered(rejected, "cleo", rows=(2,))
     signed = RowOrder.model_validate_json(order_of(rejected).read_text())
@@ -293,7 +293,7 @@ def test_signed_order_without_facts_is_found(rejected: Program) -> None:
         check(rejected, signed)
 
 
-def test_kept_order_changed_in_file_is_found(rejected: Program) -> None:
+def test_verify_finds_changed_kept_order(rejected: Program) -> None:
     ordered(rejected, "cleo")
     carry_out(rejected)
     with closing(sqlite3.connect(rejected.journal)) as database:

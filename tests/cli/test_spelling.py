@@ -34,7 +34,7 @@ def codes(summary: dict[str, object], name: str = "warning_list") -> list[str]:
 # Order ids
 
 
-def test_several_spellings_of_person_in_sheet_are_refused(program: Program) -> None:
+def test_order_ids_differing_in_spelling_are_refused(program: Program) -> None:
     sheet = program.sheet([row(order_id) for order_id in ["Zoé-Pay-1", *SPELLINGS]])
     assert program.json("submit", sheet)["exit_code"] == 3
     assert program.record() == []
@@ -42,7 +42,7 @@ def test_several_spellings_of_person_in_sheet_are_refused(program: Program) -> N
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("options", [[], ["--amend"], ["--skip-invalid"], ["--repeats-meant"]], ids=str)
-def test_several_spellings_over_sheets_are_paid_once(program: Program, options: list[str]) -> None:
+def test_respelled_order_id_in_later_sheet_is_refused(program: Program, options: list[str]) -> None:
     first = program.json("submit", program.sheet([row("Zoé-Pay-1")]))
     assert first["exit_code"] == 0
     for n, order_id in enumerate(SPELLINGS):
@@ -54,7 +54,7 @@ def test_several_spellings_over_sheets_are_paid_once(program: Program, options: 
     assert [line["client_orderid"] for line in program.record()] == ["Zoé-Pay-1"]
 
 
-def test_the_wire_gets_the_sheets_own_spelling(program: Program) -> None:
+def test_order_id_is_sent_as_spelled_in_sheet(program: Program) -> None:
     program.json("submit", program.sheet([row("ZOÉ\u2011Pay")]))
     assert [line["client_orderid"] for line in program.record()] == ["ZOÉ\u2011Pay"]
 
@@ -68,7 +68,7 @@ def rewritten(program: Program) -> Path:
 
 
 @pytest.mark.parametrize("options", [[], ["--amend"], ["--repeats-meant"], ["--dry-run"]], ids=str)
-def test_a_list_is_refused_under_rewritten_ids(program: Program, options: list[str]) -> None:
+def test_sheet_with_rewritten_order_ids_is_refused(program: Program, options: list[str]) -> None:
     refused = program.run("submit", rewritten(program), *options)
     assert refused.exit_code == 3
     assert "client_orderid.rewritten" in refused.stdout
@@ -76,21 +76,21 @@ def test_a_list_is_refused_under_rewritten_ids(program: Program, options: list[s
 
 
 @pytest.mark.parametrize("options", [[], ["--amend"]], ids=str)
-def test_people_are_paid_once_under_rewritten_ids(program: Program, options: list[str]) -> None:
+def test_skip_invalid_leaves_out_rewritten_order_ids(program: Program, options: list[str]) -> None:
     summary = program.json("submit", rewritten(program), "--skip-invalid", *options)
     assert (summary["exit_code"], summary["sent_this_run"]) == (4, 5)
     assert [line["client_orderid"] for line in program.record()][5:] == [f"{n:05}" for n in range(6, 11)]
 
 
 @pytest.mark.parametrize(("order_id", "after"), [("12.10", "12.1"), ("3-1", "3-Jan"), ("1E10", "10000000000")])
-def test_id_turned_into_number_or_date_pays_nothing(program: Program, order_id: str, after: str) -> None:
+def test_order_id_turned_into_number_pays_nothing(program: Program, order_id: str, after: str) -> None:
     assert program.json("submit", program.sheet([row(order_id, 1), row("PAY-2", 2)]))["exit_code"] == 0
     corrected = program.json("submit", program.sheet([row(after, 1), row("PAY-3", 3)], "next.csv"), "--skip-invalid")
     assert (corrected["exit_code"], corrected["sent_this_run"]) == (4, 1)
     assert [line["client_orderid"] for line in program.record()] == [order_id, "PAY-2", "PAY-3"]
 
 
-def test_a_rewritten_id_names_the_earlier_payment(program: Program) -> None:
+def test_rewritten_order_id_defect_names_earlier_payment(program: Program) -> None:
     sheet = rewritten(program)
     program.config.write_text(f"{program.config.read_text()}\n[sheet]\nrepeat_days = 0\nlook_alike_days = 0\n")
     shown = " ".join(program.run("submit", sheet).stdout.split())
@@ -99,7 +99,7 @@ def test_a_rewritten_id_names_the_earlier_payment(program: Program) -> None:
 
 
 @pytest.mark.parametrize(("order_id", "amount", "n"), [("PAY-007", "1500.50", 8), ("PAY-007", "99", 7)])
-def test_id_similar_to_used_id_pays_other_payment(program: Program, order_id: str, amount: str, n: int) -> None:
+def test_similar_order_id_is_paid_for_different_payment(program: Program, order_id: str, amount: str, n: int) -> None:
     program.json("submit", program.sheet([row("PAY-7", 7)]))
     other = program.sheet([KENYAN.format(id=order_id, amount=amount, n=n)], "next.csv")
     assert program.json("submit", other)["sent_this_run"] == 1
@@ -108,7 +108,7 @@ def test_id_similar_to_used_id_pays_other_payment(program: Program, order_id: st
 # References
 
 
-def test_reference_in_other_case_pays_nothing_again(program: Program) -> None:
+def test_respelled_reference_pays_nothing_twice(program: Program) -> None:
     sheet = program.sheet(without_ids(kenyan_rows(3)), heading=WITHOUT_IDS)
     first = program.json("submit", sheet, "--reference", "payroll-2026-11")
     assert first["states"] == {"paid": 3}
@@ -135,7 +135,7 @@ def repeated(program: Program, *, new: int = 0) -> Path:
 
 
 @pytest.mark.parametrize("options", [[], ["--skip-invalid"], ["--amend"], ["--dry-run"]], ids=str)
-def test_sheet_under_new_ids_is_refused_unattended(program: Program, options: list[str]) -> None:
+def test_repeated_sheet_with_new_ids_is_refused_unattended(program: Program, options: list[str]) -> None:
     summary = program.json("submit", repeated(program), *options)
     assert (summary["exit_code"], summary["code"]) == (3, "sheet.repeats_a_batch")
     assert codes(summary) == ["sheet.repeats_a_batch"]
@@ -144,7 +144,7 @@ def test_sheet_under_new_ids_is_refused_unattended(program: Program, options: li
     assert len(program.record()) == 10
 
 
-def test_meant_repeat_is_paid_and_can_run_again(program: Program) -> None:
+def test_confirmed_repeat_is_paid_once(program: Program) -> None:
     sheet = repeated(program)
     assert program.json("submit", sheet, "--repeats-meant")["sent_this_run"] == 10
     again = program.json("submit", sheet)
@@ -153,13 +153,13 @@ def test_meant_repeat_is_paid_and_can_run_again(program: Program) -> None:
 
 
 @pytest.mark.parametrize(("new", "exit_code"), [(9, 3), (10, 0)])
-def test_half_a_sheet_is_no_repeated_sheet(program: Program, new: int, exit_code: int) -> None:
+def test_sheet_repeating_less_than_half_is_paid(program: Program, new: int, exit_code: int) -> None:
     summary = program.json("submit", repeated(program, new=new))
     assert summary["exit_code"] == exit_code
     assert codes(summary) == (["row.look_alike"] if exit_code == 0 else ["sheet.repeats_a_batch"])
 
 
-def test_a_corrected_sheet_repeats_nothing(program: Program) -> None:
+def test_corrected_sheet_is_not_called_repeated(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(10)))
     assert program.json("submit", program.sheet(kenyan_rows(12), "corrected.csv"))["sent_this_run"] == 2
 
@@ -170,7 +170,7 @@ def test_repeat_days_of_zero_disables_repeat_check(program: Program) -> None:
     assert (summary["exit_code"], codes(summary)) == (0, ["row.look_alike"])
 
 
-def test_drop_folder_refuses_sheet_under_new_ids(program: Program) -> None:
+def test_drop_folder_refuses_repeated_sheet_with_new_ids(program: Program) -> None:
     folder = program.home / "drop"
     folder.mkdir()
     sheet = repeated(program).rename(folder / "november.csv")
@@ -209,7 +209,7 @@ def at_a_terminal(program: Program, answer: str, *arguments: str | Path) -> tupl
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize(("answer", "exit_code", "paid"), [("n", 3, 10), ("", 3, 10), ("\x04", 3, 10), ("y", 0, 20)])
-def test_at_a_terminal_a_person_is_asked(program: Program, answer: str, exit_code: int, paid: int) -> None:
+def test_submit_asks_about_repeat_at_terminal(program: Program, answer: str, exit_code: int, paid: int) -> None:
     sheet = repeated(program)
     code, shown = at_a_terminal(program, answer, "submit", sheet)
     assert "Is this sheet meant to repeat" in shown
@@ -243,7 +243,7 @@ def test_approved_answer_of_maker_is_not_asked_again(careful: Program) -> None:
     assert careful.json("submit", sheet, "--plan", plan_of(careful))["sent_this_run"] == 18
 
 
-def test_approved_plan_does_not_answer_later_question(careful: Program) -> None:
+def test_approved_plan_is_refused_after_new_question(careful: Program) -> None:
     sheet = careful.sheet(
         [*kenyan_rows(10, prefix="NOV"), *(row(f"NOV-{n}", n) for n in range(500, 508))], "november.csv"
     )

@@ -138,7 +138,7 @@ def test_typed_paid_statement_settles_at_once(program: Program) -> None:
 
 @pytest.mark.parametrize("spelling", ["raw", "base64"])
 @pytest.mark.parametrize("kind", ALGORITHMS)
-def test_a_signed_statement_is_the_gateways_word(program: Program, kind: str, spelling: str) -> None:
+def test_signed_statement_counts_as_gateway_evidence(program: Program, kind: str, spelling: str) -> None:
     private = make_key(program, kind)
     batch = in_doubt(program, SIGNED)
     file = statement(program, batch)
@@ -148,13 +148,13 @@ def test_a_signed_statement_is_the_gateways_word(program: Program, kind: str, sp
     is_the_gateways_word(program, batch, file)
 
 
-def test_unsigned_statement_is_word_of_person(program: Program) -> None:
+def test_unsigned_statement_counts_as_person_evidence(program: Program) -> None:
     make_key(program)
     batch = in_doubt(program, SIGNED)
     is_a_persons_word(program, batch, statement(program, batch))
 
 
-def test_unrequested_signature_proves_nothing(program: Program) -> None:
+def test_signature_without_configured_key_proves_nothing(program: Program) -> None:
     private = make_key(program)
     batch = in_doubt(program)
     file = statement(program, batch)
@@ -269,12 +269,12 @@ def inbox(program: Program) -> Path:
 FOLDER = 'statements = "folder:transfer/inbox"'
 
 
-def test_statement_in_folder_is_word_of_gateway(program: Program, inbox: Path) -> None:
+def test_statement_in_gateway_folder_counts_as_gateway_evidence(program: Program, inbox: Path) -> None:
     batch = in_doubt(program, FOLDER)
     is_the_gateways_word(program, batch, statement(program, batch, folder=inbox))
 
 
-def test_copy_of_folder_statement_is_word_of_gateway(program: Program, inbox: Path) -> None:
+def test_copy_of_folder_statement_counts_as_gateway_evidence(program: Program, inbox: Path) -> None:
     batch = in_doubt(program, FOLDER)
     file = statement(program, batch, folder=inbox)
     copy = program.home / file.name
@@ -352,12 +352,14 @@ def a_pipe(file: Path) -> Path:
         *(folder_above_others_write, folder_is_a_link, a_pipe),
     ],
 )
-def test_doubtful_folder_file_is_word_of_person(program: Program, inbox: Path, trick: Callable[[Path], Path]) -> None:
+def test_untrusted_folder_file_counts_as_person_evidence(
+    program: Program, inbox: Path, trick: Callable[[Path], Path]
+) -> None:
     batch = in_doubt(program, FOLDER)
     is_a_persons_word(program, batch, trick(statement(program, batch, folder=inbox)))
 
 
-def test_file_of_other_owner_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statement_owned_by_other_user_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An account cannot give its files away, so that this one takes `fstat` for the file's owner."""
     folder, file = tmp_path / "inbox", tmp_path / "inbox" / "statement.csv"
     folder.mkdir(mode=0o755)
@@ -440,7 +442,7 @@ def is_not_paid_again(program: Program, batch: str) -> None:
     assert times_committed(program) == 1
 
 
-def test_order_forged_as_word_of_gateway_is_refused(two_people: Program) -> None:
+def test_order_forged_as_gateway_evidence_is_refused(two_people: Program) -> None:
     batch = in_doubt(two_people, SIGNED, people(two_people))
     ordered(two_people, batch, "2", "--as", "rejected", "--evidence", "Ticket 1")
     before = approve(two_people)
@@ -451,7 +453,7 @@ def test_order_forged_as_word_of_gateway_is_refused(two_people: Program) -> None
     is_not_paid_again(two_people, batch)
 
 
-def test_order_by_person_keeps_quarantine_and_mark(two_people: Program) -> None:
+def test_order_by_person_keeps_quarantine_and_duplicate_warning(two_people: Program) -> None:
     batch = in_doubt(two_people, SIGNED, people(two_people))
     ordered(two_people, batch, "2", "--as", "rejected", "--evidence", "Ticket 1")
     shown = approve(two_people)
@@ -472,7 +474,7 @@ def signed_order(program: Program, *words: str) -> tuple[str, Path]:
 
 
 @pytest.mark.parametrize("words", [(), ("--evidence", "Ticket 2")])
-def test_order_by_signed_statement_is_proven_again(two_people: Program, words: tuple[str, ...]) -> None:
+def test_order_by_signed_statement_skips_quarantine(two_people: Program, words: tuple[str, ...]) -> None:
     batch, _ = signed_order(two_people, *words)
     assert "can be paid again at once" in approve(two_people)
     assert settled_by_order(two_people) in {0, 4}
@@ -481,7 +483,7 @@ def test_order_by_signed_statement_is_proven_again(two_people: Program, words: t
     assert two_people.json("verify")["exit_code"] == 0
 
 
-def test_order_finds_statement_in_folder(program: Program, inbox: Path) -> None:
+def test_order_by_folder_statement_skips_quarantine(program: Program, inbox: Path) -> None:
     batch = in_doubt(program, FOLDER, people(program))
     ordered(program, batch, "--statement", statement(program, batch, folder=inbox))
     approve(program)
@@ -550,7 +552,7 @@ def test_order_with_unproven_statement_is_refused(
         {"journal": "0" * 32},
     ],
 )
-def test_no_field_of_an_order_is_believed(two_people: Program, change: dict[str, object]) -> None:
+def test_order_with_forged_field_settles_nothing(two_people: Program, change: dict[str, object]) -> None:
     """Each field is changed and signed again by its maker, and the approver looks at nothing."""
     batch, _ = signed_order(two_people)
     forge(two_people, **change)
@@ -559,7 +561,7 @@ def test_no_field_of_an_order_is_believed(two_people: Program, change: dict[str,
     assert two_people.json("status", batch)["states"] == {"in_doubt": 1}
 
 
-def test_an_order_can_say_less_than_its_statement(two_people: Program) -> None:
+def test_order_may_downgrade_signed_statement_to_person(two_people: Program) -> None:
     """A maker who gives up the gateway's word has what a person has: the quarantine, and the mark."""
     batch, _ = signed_order(two_people)
     forge(two_people, basis="person")

@@ -8,7 +8,7 @@ from tests.cli.paying import paying, unanswered
 from tests.support.program import Program, kenyan_rows
 
 
-def test_status_names_people_in_doubt_with_single_instruction(program: Program) -> None:
+def test_status_lists_doubtful_people_with_one_instruction(program: Program) -> None:
     sheet = program.sheet(kenyan_rows(3, amount="9007"))
     batch = program.json("submit", sheet)["batch"]
     lines = program.run("status", sheet).stdout.splitlines()
@@ -32,7 +32,7 @@ def test_status_names_sender_of_rows_in_flight(program: Program) -> None:
 
 
 @pytest.mark.parametrize("name", ["payroll.csv"])
-def test_a_replaced_row_is_called_replaced(program: Program, name: str) -> None:
+def test_status_shows_replaced_row_as_replaced(program: Program, name: str) -> None:
     program.json("submit", program.sheet(kenyan_rows(1, amount="9001"), name))
     first = program.json("status")["batches"][0]["batch"]
     amended: Path = program.sheet(kenyan_rows(1, amount="10"), name)

@@ -23,7 +23,7 @@ def test_text_groups_warnings_and_json_lists_all(program: Program) -> None:
     assert set(summary["warning_list"][0]) == {"row", "column", "heading", "value", "code", "message"}
 
 
-def test_validate_strict_refuses_and_writes_the_rows_out(program: Program) -> None:
+def test_validate_strict_writes_rows_with_warnings(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(2), DOUBTFUL])
     rejects = program.home / "rejects.csv"
     summary = program.json("validate", sheet, "--strict", "--rejects", rejects)
@@ -34,7 +34,7 @@ def test_validate_strict_refuses_and_writes_the_rows_out(program: Program) -> No
     assert line["client_orderid"] == "PAY-9"
 
 
-def test_submit_strict_sends_nothing_of_a_doubtful_sheet(program: Program) -> None:
+def test_submit_strict_refuses_sheet_with_warnings(program: Program) -> None:
     sheet = program.sheet([*kenyan_rows(2), DOUBTFUL])
     for options in (["--strict"], ["--strict", "--dry-run"]):
         summary = program.json("submit", sheet, *options)
@@ -55,7 +55,7 @@ def test_strict_with_skip_invalid_pays_good_rows_repeatably(program: Program) ->
     assert again["sent_this_run"] == 0
 
 
-def test_strict_refuses_rows_doubtful_by_journal(program: Program) -> None:
+def test_strict_refuses_rows_resembling_earlier_payments(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(2)))
     rows = [*kenyan_rows(1, prefix="NEW"), "KE,NEW-7,77,KES,Jane Wanjiku,254712345777,+254712345777"]
     sheet = program.sheet(rows, "second.csv")
@@ -90,7 +90,7 @@ def test_strict_refuses_hidden_column_despite_skip_invalid(program: Program) -> 
     assert (paid["exit_code"], paid["warning_list"][0]["code"]) == (0, "column.hidden")
 
 
-def test_strict_refuses_sheet_for_whole_sheet_warning(program: Program) -> None:
+def test_strict_refuses_sheet_with_warning_about_whole_sheet(program: Program) -> None:
     sheet = program.home / "notes.csv"
     sheet.write_bytes((ROOT / "tests/field/files/sheets/decimal-commas-in-a-column-of-notes.csv").read_bytes())
     for command in (["validate"], ["submit"], ["submit", "--skip-invalid"]):

@@ -25,7 +25,7 @@ def test_template_filled_by_help_examples_is_valid(program: Program, countries: 
 
 
 @pytest.mark.parametrize("countries", [*([code] for code in COLLECTED_FROM), COLLECTED_FROM], ids="+".join)
-def test_a_template_of_collections_validates_as_such(program: Program, countries: list[str]) -> None:
+def test_filled_collection_template_validates(program: Program, countries: list[str]) -> None:
     path = program.home / "new.xlsx"
     made = program.json("template", *countries, "--collect", "--out", path)
     assert f"validate --collect {path}" in made["message"]
@@ -106,7 +106,7 @@ def test_template_never_overwrites_file(program: Program) -> None:
     ("country", "sentence"),
     [("KY", "did you mean KE?"), ("BJ", "Benin is written BN"), ("Kenya", "write KE"), ("", "not a known country")],
 )
-def test_an_unknown_country_is_told_with_the_nearest(program: Program, country: str, sentence: str) -> None:
+def test_unknown_country_error_suggests_nearest(program: Program, country: str, sentence: str) -> None:
     result = program.run("template", "TZ", country, "--out", program.home / "new.xlsx")
     assert result.exit_code == 2
     assert sentence in result.stderr
@@ -127,7 +127,7 @@ def test_a_template_is_a_workbook_or_csv(program: Program, name: str) -> None:
     assert program.run("template", "KE", "--out", program.home / name).exit_code == 2
 
 
-def test_template_tells_and_keeps_configured_limits(program: Program) -> None:
+def test_template_states_configured_amount_limits(program: Program) -> None:
     program.config.write_text(
         program.config.read_text().replace(
             'purpose = "SANDBOX-WALLET-KE"', 'purpose = "SANDBOX-WALLET-KE"\nmin_amount = "2000"\nmax_amount = "250000"'
@@ -140,7 +140,7 @@ def test_template_tells_and_keeps_configured_limits(program: Program) -> None:
     assert any("At least 2000. At most 250000." in words for words in help_words)
 
 
-def test_countries_with_same_guide_share_line() -> None:
+def test_countries_with_same_rule_share_help_line() -> None:
     rules = load_rules("payout", {})
     told = [guide for guide in guides([rules["KE"], rules["ZA"]]) if guide.column == "account_name"]
     assert told == [

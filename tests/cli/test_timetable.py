@@ -85,7 +85,7 @@ def test_timetable_folder_is_sent_by_all_workers(hosts: Hosts) -> None:
         assert (process.returncode, "Traceback" in stderr) == (0, False), stdout + stderr
 
 
-def test_missed_time_is_not_made_up(hosts: Hosts) -> None:
+def test_missed_timetable_run_is_skipped(hosts: Hosts) -> None:
     place, queue = hosts.place, pick_up_name(hosts.place / "drop")
     dropped(place)
     ask_for(hosts, queue, ago_s=700)
@@ -147,7 +147,7 @@ def test_folder_of_dead_host_is_picked_up_once(hosts: Hosts) -> None:
 
 
 @pytest.mark.long
-def test_emptied_job_tables_lose_no_row(hosts: Hosts) -> None:
+def test_emptied_job_tables_lose_no_payment(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     workers = [hosts.host(name).start("work") for name in ("one", "two")]
     hosts.wait_for_workers(*workers)
@@ -173,7 +173,7 @@ def test_emptied_job_tables_lose_no_row(hosts: Hosts) -> None:
 
 
 @pytest.mark.long
-def test_failed_job_is_tried_again(hosts: Hosts) -> None:
+def test_failed_timetable_job_is_retried(hosts: Hosts) -> None:
     worker = with_timetable(hosts.host("one"), hosts.place, more=f'verify = "{ONCE}"').start("work")
     hosts.wait_for_workers(worker)
     hosts.ask("ALTER TABLE paygw.identity RENAME TO away")
@@ -206,7 +206,7 @@ def test_worker_does_only_jobs_of_own_configuration(hosts: Hosts) -> None:
 
 
 @pytest.mark.long
-def test_signal_to_run_folder_leaves_run_to_workers(tmp_path: Path, postgres_server: PostgresServer) -> None:
+def test_workers_finish_run_after_run_folder_signal(tmp_path: Path, postgres_server: PostgresServer) -> None:
     (tmp_path / "drop").mkdir(mode=0o700)
     with new_hosts(tmp_path, postgres_server, behaviour="[default]\ndelay_s = 1\n") as hosts:
         worker = hosts.host("one").start("work")
@@ -224,7 +224,7 @@ def test_signal_to_run_folder_leaves_run_to_workers(tmp_path: Path, postgres_ser
         kill(worker)
 
 
-def test_second_run_folder_is_refused_while_first_follows(hosts: Hosts) -> None:
+def test_second_run_folder_is_refused_during_first(hosts: Hosts) -> None:
     worker = hosts.host("one").start("work")
     hosts.wait_for_workers(worker)
     dropped(hosts.place)
@@ -241,7 +241,7 @@ def test_second_run_folder_is_refused_while_first_follows(hosts: Hosts) -> None:
 
 
 @pytest.mark.long
-def test_timetable_time_comes_once_over_all_hosts(hosts: Hosts) -> None:
+def test_timetable_job_runs_once_across_hosts(hosts: Hosts) -> None:
     place = hosts.place
     workers = [with_timetable(hosts.host(name), place, "* * * * *").start("work") for name in ("one", "two")]
     hosts.wait_for_workers(*workers)

@@ -80,7 +80,7 @@ def test_folder_of_only_refused_sheets_exits_3(program: Program) -> None:
     assert program.json("run-folder", folder, "--settle-s", "0")["exit_code"] == 3
 
 
-def test_a_refused_sheet_hides_no_row_in_doubt(program: Program) -> None:
+def test_refused_sheet_does_not_hide_row_in_doubt(program: Program) -> None:
     folder = dropped(
         program, bad=[BAD], doubt=kenyan_rows(1, amount="9007", prefix="LOST"), good=kenyan_rows(1, amount="100")
     )
@@ -89,7 +89,7 @@ def test_a_refused_sheet_hides_no_row_in_doubt(program: Program) -> None:
     assert summary["exit_code"] == 5
 
 
-def test_quiet_run_tells_only_needed_action(program: Program) -> None:
+def test_quiet_run_prints_only_needed_action(program: Program) -> None:
     good, bad = program.sheet(kenyan_rows(2, amount="100")), program.sheet([BAD], "bad.csv")
     assert program.run("-q", "submit", good).output == ""
     result = program.run("-q", "submit", bad)

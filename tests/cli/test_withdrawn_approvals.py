@@ -20,7 +20,7 @@ def withdraw(program: Program, name: str, document: Path | None = None) -> int:
 
 
 @pytest.mark.parametrize("name", ["cleo", "ada", "ben"])
-def test_no_copy_of_a_withdrawn_plan_is_paid(careful: Program, name: str) -> None:
+def test_copy_of_withdrawn_plan_is_not_paid(careful: Program, name: str) -> None:
     sheet = prepared(careful, "cleo")
     copy = shutil.copy(plan_of(careful), careful.home / "copy.json")
     assert withdraw(careful, name) == 0
@@ -106,7 +106,7 @@ def test_a_withdrawal_for_another_journal_is_refused(careful: Program) -> None:
     assert withdraw(careful, "cleo") == 8
 
 
-def test_changed_withdrawal_in_journal_is_found(careful: Program) -> None:
+def test_verify_finds_changed_withdrawal(careful: Program) -> None:
     prepared(careful, "cleo")
     assert withdraw(careful, "cleo") == 0
     with sqlite3.connect(careful.journal) as connection:
@@ -125,7 +125,7 @@ def small(careful: Program) -> Program:
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_withdrawn_small_plan_opens_nothing(small: Program, *, is_named: bool) -> None:
+def test_withdrawn_plan_of_small_batch_sends_nothing(small: Program, *, is_named: bool) -> None:
     copy = shutil.copy(plan_of(small), small.home / "copy.json")
     assert withdraw(small, "ada") == 0
     sheet = small.home / "payroll.csv"
@@ -144,14 +144,14 @@ FORGERIES: Mapping[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_named_small_plan_must_match_sheet(small: Program, forgery: str) -> None:
+def test_small_batch_refuses_plan_for_different_sheet(small: Program, forgery: str) -> None:
     sheet = small.home / "payroll.csv"
     signed_again(small, FORGERIES[forgery])
     assert small.run("submit", sheet, "--plan", plan_of(small)).exit_code == 8
     assert small.record() == []
 
 
-def test_named_small_plan_must_be_unedited(small: Program) -> None:
+def test_small_batch_refuses_edited_plan(small: Program) -> None:
     sheet, plan = small.home / "payroll.csv", plan_of(small)
     document = json.loads(plan.read_text())
     edited(small, {"made_at": "2026-01-01T00:00:00.000Z"})

@@ -53,7 +53,7 @@ def test_two_workers_pay_batch_followed_by_opener(hosts: Hosts) -> None:
     assert hosts.office.json("verify")["exit_code"] == 0
 
 
-def test_batch_is_handed_over_once(hosts: Hosts) -> None:
+def test_batch_is_handed_to_workers_once(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     told = hosts.office.run("submit", sheet, "--detach")
     assert (told.exit_code, hosts.record()) == (0, Counter())
@@ -75,7 +75,7 @@ def test_command_sends_handed_over_batch_without_worker(hosts: Hosts) -> None:
     assert hosts.ask("SELECT count(*) FROM paygw.run WHERE ended_at IS NULL") == [(0,)]
 
 
-def test_killed_worker_leaves_window_and_other_pays_rest(hosts: Hosts) -> None:
+def test_second_worker_finishes_batch_of_killed_worker(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
     dying = hosts.host("one").start("work")
@@ -159,7 +159,7 @@ class HeldDoor:
             to.shutdown(socket.SHUT_WR)
 
 
-def test_frozen_worker_sends_nothing_after_thaw(hosts: Hosts) -> None:
+def test_frozen_worker_sends_nothing_after_resuming(hosts: Hosts) -> None:
     """Its intent is committed, and its connection is being opened, when another worker puts its row in doubt."""
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
@@ -213,7 +213,7 @@ def test_worker_frozen_while_waiting_ends_on_signal(hosts: Hosts) -> None:
     ended(worker, 0)
 
 
-def test_worker_asked_to_end_finishes_own_rows(hosts: Hosts) -> None:
+def test_worker_asked_to_stop_finishes_its_rows(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
     leaving = hosts.host("one").start("work")
@@ -228,7 +228,7 @@ def test_worker_asked_to_end_finishes_own_rows(hosts: Hosts) -> None:
     assert paid_once(hosts)
 
 
-def test_claims_may_be_lost_in_the_middle(hosts: Hosts) -> None:
+def test_lost_claims_pay_no_row_twice(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
     workers = [hosts.host(name).start("work", "--once") for name in ("one", "two")]
@@ -257,7 +257,7 @@ def test_operator_stops_batch_until_next_start(hosts: Hosts) -> None:
     assert paid_once(hosts)
 
 
-def test_interrupt_of_follower_stops_batch(hosts: Hosts) -> None:
+def test_interrupting_following_command_stops_batch(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
     with hosts.commits_held():
@@ -278,7 +278,7 @@ def test_interrupt_of_follower_stops_batch(hosts: Hosts) -> None:
     ended(worker, 0)
 
 
-def test_breaker_of_single_worker_stops_whole_batch(tmp_path: Path, postgres_server: PostgresServer) -> None:
+def test_breaker_of_one_worker_stops_whole_batch(tmp_path: Path, postgres_server: PostgresServer) -> None:
     declined = '[default]\nstatus = "declined"\ncommits = false\n'
     with new_hosts(tmp_path, postgres_server, behaviour=declined) as hosts:
         sheet = hosts.office.sheet(kenyan_rows(ROWS))
@@ -305,14 +305,14 @@ def test_a_journal_in_a_file_has_no_workers(program: Program) -> None:
     assert program.record() == []
 
 
-def test_the_first_rows_are_not_handed_over(hosts: Hosts) -> None:
+def test_first_option_is_refused_with_detach(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(3))
     refused = hosts.office.run("submit", sheet, "--detach", "--first", "1")
     assert (refused.exit_code, hosts.record()) == (2, Counter())
     assert hosts.office.json("submit", sheet, "--first", "1")["states"] == {"paid": 1, "ready": 2}
 
 
-def test_worker_without_server_tells_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_exits_with_error_without_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paygw_batch.journal.postgres.guarded_session._RECONNECT_LIMIT_S", 0.5)
     tmp_path.chmod(0o700)
     with own_server() as server, hosts_on(tmp_path, server.url()) as hosts:
@@ -344,7 +344,7 @@ def test_worker_metrics_count_workers_without_rows_left(hosts: Hosts) -> None:
     assert "paygw_run_rows_left{" not in text  # the run is over: a gauge of it would alert for ever
 
 
-def test_lost_signal_exception_still_ends_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_ends_despite_swallowed_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     """An import or a callback of the interpreter may swallow it; a worker that waited for jobs then never ended."""
     monkeypatch.setattr(work_command, "interruption", Interruption())
     jobs, journal = Mock(spec=JobWorker), Mock()
@@ -360,7 +360,7 @@ def test_lost_signal_exception_still_ends_worker(monkeypatch: pytest.MonkeyPatch
     jobs.wake.assert_called_once_with()
 
 
-def test_waiting_worker_is_woken() -> None:
+def test_wake_ends_wait_of_worker() -> None:
     jobs = JobWorker("postgresql://127.0.0.1:1/none", 5.0, (), (), Mock())
     with closing(jobs._loop):
         jobs.wake()

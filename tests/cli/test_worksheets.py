@@ -38,7 +38,7 @@ def test_named_worksheet_is_found_in_any_case(program: Program, months: Path) ->
     assert "'October', 'November'" in result.stderr
 
 
-def test_worksheet_names_differing_in_case_stay_apart(program: Program) -> None:
+def test_worksheet_names_differing_in_case_are_distinct(program: Program) -> None:
     book = workbook(program.home / "pay.xlsx", Pay=kenyan_rows(1))
     changed = openpyxl.load_workbook(book)
     copied: Any = changed.copy_worksheet(changed["Pay"])
@@ -65,7 +65,7 @@ def test_batch_depends_on_content_not_file_or_worksheet(program: Program, months
         assert (found["batch"], found["sheet"]) == (named["batch"], other.name)
 
 
-def test_each_worksheet_is_batch_with_own_reconciliation(program: Program, months: Path) -> None:
+def test_each_worksheet_gets_own_batch_and_reconciliation(program: Program, months: Path) -> None:
     october = program.json("submit", months, "--worksheet", "October")
     november = program.json("submit", months, "--worksheet", "November")
     assert october["batch"] != november["batch"]

@@ -41,7 +41,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
         yield program
 
 
-def test_usage_table_is_long_and_unique() -> None:
+def test_wrong_usage_table_has_no_duplicates() -> None:
     words = [usage["words"] for usage in USAGES]
     assert len(set(words)) == len(words) >= 130
 

@@ -35,7 +35,7 @@ def ask(person: Person, screen: WebRoute) -> int:
 
 
 @pytest.mark.parametrize("act", Act)
-def test_acts_are_allowed_only_to_designed_roles(act: Act) -> None:
+def test_each_act_is_allowed_only_to_its_roles(act: Act) -> None:
     assert {role for role in Role if may(Member("x", frozenset({role})), act)} == ALLOWED[act]
 
 
@@ -43,7 +43,7 @@ def test_person_without_role_may_do_nothing() -> None:
     assert not any(may(Member("x", frozenset()), act) for act in Act)
 
 
-def test_person_has_single_role_on_payout() -> None:
+def test_maker_cannot_approve_own_payout() -> None:
     both = Member("Ada", frozenset({Role.MAKER, Role.APPROVER}))
     assert may(both, Act.MEND, "Ada")
     assert not may(both, Act.APPROVE, "Ada")
@@ -79,7 +79,7 @@ def test_every_post_needs_token_of_same_session(house: House) -> None:
     assert asked == {screen.path for screen in GUARDED if screen.method == "POST"}
 
 
-def test_every_answer_has_the_headers(house: House) -> None:
+def test_every_response_has_security_headers(house: House) -> None:
     person = house.person(MAKER)
     answers = [
         person.get("/"),
@@ -108,7 +108,7 @@ def test_pages_have_no_inline_script_or_style(house: House) -> None:
                 assert "<script>" not in text
 
 
-def test_signing_out_ends_copied_session_too(house: House) -> None:
+def test_signing_out_invalidates_copied_session_cookie(house: House) -> None:
     person = house.person(MAKER)
     kept = person.client.cookies["payouts"]
     assert (
@@ -132,7 +132,7 @@ def test_people_are_listed_only_in_sandbox(house: House) -> None:
     assert answer.status_code == 403
 
 
-def test_behind_a_proxy_the_cookie_never_leaves_tls(house: House) -> None:
+def test_session_cookie_is_secure_behind_proxy(house: House) -> None:
     text = house.program.config.read_text()
     house.program.config.write_text(text.replace("[console]", '[console]\norigin = "https://pay.example"'))
     person = House(house.program).stranger()

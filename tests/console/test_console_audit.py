@@ -7,7 +7,7 @@ from paygw_batch.journal.place import JournalPlace
 from tests.support.people import AUDITOR, MAKER, ORIGIN, House, trail_of
 
 
-def test_signing_in_and_out_leaves_a_trace(house: House) -> None:
+def test_signing_in_and_out_is_audited(house: House) -> None:
     house.person(MAKER).ask("POST", "/sign-out", headers={"origin": ORIGIN})
     assert trail_of(house) == [(MAKER, "sign in", "sandbox", "done"), (MAKER, "sign out", "", "refused")]
     person = house.person(MAKER)
@@ -15,7 +15,7 @@ def test_signing_in_and_out_leaves_a_trace(house: House) -> None:
     assert trail_of(house)[2:] == [(MAKER, "sign in", "sandbox", "done"), (MAKER, "sign out", "", "done")]
 
 
-def test_a_refused_sign_in_leaves_a_trace(house: House) -> None:
+def test_refused_sign_in_is_audited(house: House) -> None:
     house.stranger().ask("POST", "/sign-in", data={"name": "Eve"}, headers={"origin": ORIGIN})
     house.stranger().ask("POST", "/sign-in", data={"name": MAKER}, headers={"origin": "https://evil.test"})
     house.stranger().ask("POST", "/sign-in/passkey", data={"nonce": "x"}, headers={"origin": ORIGIN})
@@ -26,13 +26,13 @@ def test_a_refused_sign_in_leaves_a_trace(house: House) -> None:
     ]
 
 
-def test_invitation_token_is_in_no_trace(house: House) -> None:
+def test_invitation_token_is_not_audited(house: House) -> None:
     token = "T" * 43
     house.stranger().ask("POST", f"/invitation/{token}", headers={"origin": ORIGIN})
     assert trail_of(house) == [("", "take invitation", "", "refused")]
 
 
-def test_looking_leaves_no_trace(house: House) -> None:
+def test_viewing_pages_adds_no_audit_entry(house: House) -> None:
     person = house.person(AUDITOR)
     for path in ("/", "/sign-in", "/payouts/0123456789abcdef", "/nothing"):
         person.get(path)

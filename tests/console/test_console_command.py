@@ -59,7 +59,7 @@ def test_pages_refuse_addresses_other_than_loopback(house: House, host: str) -> 
         assert listener.getsockname()[0] == "127.0.0.1"
 
 
-def test_missing_extra_is_told_with_install_command(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_error_names_install_command(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     there = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name == "python_multipart" else there(name, *more)
@@ -79,7 +79,7 @@ def test_console_without_approvals_is_refused(tmp_path: Path) -> None:
     assert "[approval]" in result.stderr
 
 
-def test_taken_port_is_told_in_sentence(house: House) -> None:
+def test_used_port_is_reported_in_sentence(house: House) -> None:
     with listen_on_port(0) as taken:
         result = house.program.run("console", "--port", str(taken.getsockname()[1]))
     assert result.exit_code == 2
@@ -98,7 +98,7 @@ def test_invitation_for_unknown_person_names_nearest(house: House, typed: str, n
 
 
 @pytest.mark.parametrize("name", ["Ada Wanjiru", "Grace Njeri", "Tom Mutua"])
-def test_everyone_at_the_pages_can_be_invited(house: House, name: str) -> None:
+def test_every_console_member_can_be_invited(house: House, name: str) -> None:
     with_origin(house)
     assert house.program.json("invite", f" {name.upper()} ")["name"] == name
 

@@ -54,7 +54,7 @@ def test_person_is_found_and_gets_own_advice(tmp_path: Path) -> None:
     assert house.person(AUDITOR).get("/payees/advice?text=halima").status_code == 403
 
 
-def test_acts_and_refusals_are_noted_without_personal_data(tmp_path: Path) -> None:
+def test_acts_and_refusals_are_audited_without_personal_data(tmp_path: Path) -> None:
     house = House(set_up(tmp_path))
     batch = paid_payout(house.program)
     person, auditor = house.person(MAKER), house.person(AUDITOR)

@@ -65,11 +65,11 @@ def test_unknown_language_changes_nothing(house: House, wrong: str) -> None:
 
 
 @pytest.mark.parametrize("back", ["//evil.example", "https://evil.example/", "/\\evil.example", "", "x"])
-def test_no_other_site_is_led_to(house: House, back: str) -> None:
+def test_language_form_redirects_to_no_other_site(house: House, back: str) -> None:
     assert choose(house.stranger(), "fr", back) == "/"
 
 
-def test_another_site_does_not_choose(house: House) -> None:
+def test_language_form_from_other_site_is_refused(house: House) -> None:
     answer = house.stranger().ask(
         "POST", "/language", data={"language": "fr"}, headers={"origin": "https://evil.example"}
     )
@@ -90,7 +90,7 @@ def test_stranger_reads_first_language_of_browser(house: House, accepted: str, s
     assert f'<html lang="{shown}">' in page.text
 
 
-def test_every_act_of_the_audit_trail_has_words() -> None:
+def test_every_audit_action_is_translated() -> None:
     with speaking("fr"):
         assert not [route for route in ROUTES if say(route.audit_action) == route.audit_action]
     assert set(RESULTS_NOTED) == {result.value for result in AuditResult}

@@ -71,7 +71,7 @@ def test_payout_shows_counts_sums_and_rows_by_state(house: House) -> None:
     assert "Jane 1" not in only
 
 
-def test_rows_come_by_page(house: House) -> None:
+def test_payout_rows_are_paged(house: House) -> None:
     batch = paid(house.program, ["100.00"] * 60)
     person = house.person(MAKER)
     seen, address = [], f"/payouts/{batch}"
@@ -83,7 +83,7 @@ def test_rows_come_by_page(house: House) -> None:
     assert "Next page" not in page
 
 
-def test_nothing_is_answered_while_nothing_has_moved(house: House) -> None:
+def test_progress_poll_without_change_returns_no_content(house: House) -> None:
     batch = paid(house.program, ["100.00"])
     person = house.person(MAKER)
     first = person.get(f"/payouts/{batch}/progress?seen=")
@@ -91,7 +91,7 @@ def test_nothing_is_answered_while_nothing_has_moved(house: House) -> None:
     assert person.get(f"/payouts/{batch}/progress?seen={first.headers['x-seen']}").status_code == 204
 
 
-def test_row_page_tells_story_and_next_step(house: House) -> None:
+def test_row_page_shows_state_and_next_step(house: House) -> None:
     batch = paid(house.program, ["9006.00", "9001.00"])
     person = house.person(MAKER)
     doubt = person.get(f"/payouts/{batch}/rows/2").text
@@ -155,7 +155,7 @@ def wait_for(person: Person, text: str) -> str:
     raise AssertionError(text)
 
 
-def test_looking_at_journal_holder_never_fails_starting_run(house: House) -> None:
+def test_reading_journal_holder_never_blocks_run(house: House) -> None:
     paid(house.program, ["100.00"])
     journal = load_settings(house.program.config, environ={}).journal_path()
     assert journal_holder(journal) is None  # the file still names the last run

@@ -31,7 +31,7 @@ from tests.support.people import APPROVER, AUDITOR, MAKER, House, Person, forms_
 from tests.support.receivers import SECRET, webhook
 
 IN_ANOTHER_PROCESS = {
-    "test_file_other_than_sheet_is_told_alone",
+    "test_unreadable_file_shows_only_file_error",
     "test_marked_workbook_is_made_only_from_unchanged_sheet",
 }
 """The tests that check uploads as the pages do. The others check the same code here: a process costs a second."""
@@ -54,7 +54,7 @@ def require_approved_shown(house: House, link: str, code: str) -> None:
         assert {action for action, _ in forms_of(seen)} <= {"/sign-out", "/language"}, person.name
 
 
-def test_the_story_of_a_sheet_with_defects(house: House, ada: Person, ben: Person) -> None:
+def test_sheet_with_defects_is_mended_approved_and_paid(house: House, ada: Person, ben: Person) -> None:
     place = uploaded(ada, sheet(wrong=EIGHT_DEFECTS))
     page = ada.get(place).text
     assert "8 of 12 rows cannot be paid yet" in page
@@ -150,7 +150,7 @@ def digest_of(house: House, place: str) -> str:
     return read_plan(house.console.directory / place.rpartition("/")[2] / "plan.json").digest()
 
 
-def test_mending_after_the_signature_takes_the_signature_away(house: House) -> None:
+def test_mending_after_signing_removes_signature(house: House) -> None:
     ada, ben, place = ready(house)
     shown = digest(ben, place)
     assert ada.post(f"{place}/mend", row="2", column="amount", text="999.00").status_code == 303
@@ -163,7 +163,7 @@ def test_mending_after_the_signature_takes_the_signature_away(house: House) -> N
     assert house.program.record() == []
 
 
-def test_same_correction_is_listed_once_after_amounts(house: House) -> None:
+def test_equal_corrections_are_grouped_after_amounts(house: House) -> None:
     wrong = {1: {"country": "Kenya"}, 2: {"country": "Kenya"}, 3: {"amount": '"1,250.00"'}}
     ada, place = placed(house, sheet(4, wrong))
     for number, column, text in (("2", "country", "KE"), ("3", "country", "KE"), ("4", "amount", "1250.00")):
@@ -192,7 +192,7 @@ def test_signed_plan_matches_shown_plan(house: House, ada: Person) -> None:
     assert '"value":"102.00"' in text
 
 
-def test_file_other_than_sheet_is_told_alone(ada: Person) -> None:
+def test_unreadable_file_shows_only_file_error(ada: Person) -> None:
     page = ada.get(uploaded(ada, b"%PDF-1.4 not a sheet", "scan.csv")).text
     assert "We can't read this sheet yet" in page
     assert "cannot be paid yet" not in page
@@ -200,7 +200,7 @@ def test_file_other_than_sheet_is_told_alone(ada: Person) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd.csv", "..\\..\\x.csv", "/etc/x.csv"])
-def test_file_name_never_leads_out_of_folder(house: House, ada: Person, name: str) -> None:
+def test_file_name_cannot_escape_folder(house: House, ada: Person, name: str) -> None:
     place = uploaded(ada, sheet(1), name)
     kept = house.console.directory / place.rpartition("/")[2] / "sheet"
     assert [path.name for path in kept.iterdir()] == [re.split(r"[/\\]", name)[-1]]
@@ -209,7 +209,7 @@ def test_file_name_never_leads_out_of_folder(house: House, ada: Person, name: st
 
 
 @pytest.mark.parametrize("name", [".csv", "x" * 101 + ".csv", "notes.docx"])
-def test_a_strange_file_name_is_a_sentence(house: House, name: str) -> None:
+def test_strange_file_name_is_refused_with_sentence(house: House, name: str) -> None:
     answer = house.person(MAKER).upload("/new", name, sheet(1))
     page = answer.text if answer.status_code != 303 else house.person(MAKER).get(answer.headers["location"]).text
     assert answer.status_code == 409 or "We can't read this sheet yet" in page
@@ -224,7 +224,7 @@ def test_oversized_upload_is_refused(house: House) -> None:
     assert not list(house.console.directory.glob("*"))
 
 
-def test_cells_refuse_control_characters_and_foreign_cells(ada: Person) -> None:
+def test_mend_form_refuses_invalid_text_and_unknown_cells(ada: Person) -> None:
     place = uploaded(ada, sheet(2))
     assert ada.post(f"{place}/mend", row="2", column="amount", text="1\n2").status_code == 409
     assert ada.post(f"{place}/mend", row="2", column="amount", text="1" * 501).status_code == 409
@@ -256,7 +256,7 @@ def test_computed_amounts_are_rounded_only_on_request(house: House, ada: Person)
     assert "was 45833.335, is 45833.34" in shown
 
 
-def test_old_sheet_under_new_ids_is_asked_once(house: House) -> None:
+def test_repeated_sheet_with_new_ids_is_asked_once(house: House) -> None:
     ada, ben, place = ready(house, 4)
     ben.post(f"{place}/approve", digest=digest(ben, place))
     ben.post(f"{place}/start", digest=digest(ben, place))
@@ -273,7 +273,7 @@ def test_old_sheet_under_new_ids_is_asked_once(house: House) -> None:
     assert "Could somebody be paid twice?" in ada.get(f"{again}/plan").text
 
 
-def test_a_killed_console_shows_the_truth_afterwards(house: House) -> None:
+def test_restarted_console_shows_finished_payout(house: House) -> None:
     _, ben, place = ready(house)
     ben.post(f"{place}/approve", digest=digest(ben, place))
     ben.post(f"{place}/start", digest=digest(ben, place))
@@ -283,7 +283,7 @@ def test_a_killed_console_shows_the_truth_afterwards(house: House) -> None:
     assert len(house.program.record()) == 2
 
 
-def test_command_line_refuses_own_approval_and_other_corrections(house: House) -> None:
+def test_command_line_refuses_own_approval_and_changed_corrections(house: House) -> None:
     _, ben, place = ready(house)
     folder = house.console.directory / place.rpartition("/")[2]
     own = house.program.run("approve", folder / "plan.json", "--key", house.program.home / "keys" / f"{MAKER}.pem")
@@ -382,7 +382,7 @@ def test_auditor_sees_changed_digits_of_masked_account(house: House) -> None:
     assert "254712345003" not in masked
 
 
-def test_left_out_person_is_named_without_correction(house: House) -> None:
+def test_approver_sees_left_out_person_without_corrections(house: House) -> None:
     ada, place = placed(house, sheet(4, {2: {"amount": "12-Jan"}}))
     ada.post(f"{place}/mend", row="3", column="amount", text="55.00")
     ada.post(f"{place}/leave-out", row="3")
@@ -395,7 +395,7 @@ def test_left_out_person_is_named_without_correction(house: House) -> None:
     assert "12-Jan" not in page
 
 
-def test_plan_signed_on_pages_is_noticed_with_link(
+def test_signing_on_pages_sends_notice_with_link(
     tmp_path: Path,
 ) -> None:
     program = set_up(tmp_path, further='origin = "http://localhost:8460"')
@@ -448,7 +448,7 @@ def pay_run(house: House, lines: list[str], name: str) -> tuple[str, str]:
     return page, shown
 
 
-def test_corrected_amount_of_paid_person_is_red(house: House, ada: Person) -> None:
+def test_changed_amount_of_paid_person_is_defect(house: House, ada: Person) -> None:
     pay_run(house, without_ids(), "november.csv")
     _place, page = upload_run(ada, without_ids(amount="999.00"), "corrected.csv")
     assert "1 of 3 rows cannot be paid yet" in page

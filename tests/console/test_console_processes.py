@@ -111,7 +111,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_killed_console_and_runner_send_no_order_twice(tmp_path: Path) -> None:
+def test_killed_console_and_run_send_nothing_twice(tmp_path: Path) -> None:
     """Story 8."""
     program, port = set_up(tmp_path, behaviour=BEHAVIOUR), free_port()
     program.config.write_text(program.config.read_text().replace("[gateway]\n", PATIENT))

@@ -99,7 +99,7 @@ def program(tmp_path: Path, home: Path, ports: tuple[int, int]) -> Iterator[Prog
         yield program
 
 
-def test_nginx_takes_the_shipped_file(home: Path) -> None:
+def test_nginx_accepts_shipped_configuration(home: Path) -> None:
     done = subprocess.run(
         [str(NGINX), "-t", "-q", "-e", str(home / "nginx.log"), "-p", str(home), "-c", str(home / "nginx.conf")],
         capture_output=True,
@@ -137,13 +137,13 @@ def test_nginx_serves_pages_over_tls_under_own_name(program: Program, home: Path
 
 
 @pytest.mark.skipif(CADDY is None, reason="NO CADDY: the shipped file for it was not tried.")
-def test_caddy_takes_the_shipped_file() -> None:
+def test_caddy_accepts_shipped_configuration() -> None:
     command = [str(CADDY), "validate", "--adapter", "caddyfile", "--config", str(PROXIES / "Caddyfile")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_proxy_files_agree_on_page_needs() -> None:
+def test_proxy_files_share_socket_and_limits() -> None:
     nginx, caddy = (PROXIES / name for name in ("paygw-console.nginx.conf", "Caddyfile"))
     unit = (PROXIES.parent / "systemd" / "paygw-console.service").read_text()
     for text in (nginx.read_text(), caddy.read_text()):

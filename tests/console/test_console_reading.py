@@ -85,7 +85,7 @@ def test_columns_changed_after_approval_pay_no_rows(house: House, ada: Person, b
     assert house.program.record() == []
 
 
-def test_known_heading_can_be_unset_and_column_reassigned(ada: Person) -> None:
+def test_recognised_column_can_be_reassigned(ada: Person) -> None:
     content = (
         sheet(2)
         .replace(b"Amount", b"Net,Amount")
@@ -191,7 +191,7 @@ def test_differing_typed_totals_prevent_signing(ada: Person, ben: Person, monkey
     assert command[command.index("--expect-total") + 1] == "KES=306"
 
 
-def test_a_mended_amount_counts_in_the_totals(ada: Person) -> None:
+def test_corrected_amount_updates_totals(ada: Person) -> None:
     answer = ada.upload("/new", "pay.csv", sheet(2, {1: {"amount": "abc"}}), stated_sums="KES 107.00")
     place = answer.headers["location"]
     assert "the sheet&#39;s total is KES 102.00" in ada.get(place).text
@@ -212,7 +212,7 @@ def test_a_mended_amount_counts_in_the_totals(ada: Person) -> None:
         {"stated_sums": "KES 5\nKES 6"},
     ],
 )
-def test_malformed_totals_are_refused_and_not_kept(house: House, form: dict[str, str]) -> None:
+def test_malformed_totals_are_refused_and_discarded(house: House, form: dict[str, str]) -> None:
     answer = house.person(MAKER).upload("/new", "pay.csv", sheet(1), **form)
     assert answer.status_code == 409
     assert "plain number" in answer.text or "on its own line" in answer.text
@@ -257,7 +257,7 @@ def test_text_sheet_returns_as_workbook_with_corrections(house: House, ada: Pers
     assert 'filename="payroll-november.marked.xlsx"' in ada.get(f"{place}/marked").headers["content-disposition"]
 
 
-def test_left_out_row_stays_out_unless_changed(house: House, ada: Person) -> None:
+def test_left_out_row_stays_out_in_corrected_file(house: House, ada: Person) -> None:
     place = uploaded(ada, sheet(4))
     for number in ("3", "4"):
         ada.post(f"{place}/leave-out", row=number)
@@ -290,7 +290,7 @@ def test_oversized_corrected_file_is_refused(house: House) -> None:
     assert ada.upload(f"{place}/again", "fits.csv", b"x" * (600 * 1024)).status_code == 303
 
 
-def test_unreadable_sheet_takes_no_corrections(ada: Person) -> None:
+def test_unreadable_sheet_accepts_no_corrections(ada: Person) -> None:
     place = uploaded(ada, b"%PDF-1.4", "scan.csv")
     for act, form in (
         ("mend", {"row": "2", "column": "amount", "text": "1"}),
@@ -326,7 +326,7 @@ def test_repeated_sheet_can_be_changed_or_removed(house: House, ada: Person, ben
 # One sentence, and while it is read
 
 
-def test_problem_of_most_rows_is_single_sentence(ada: Person) -> None:
+def test_problem_in_most_rows_is_shown_once(ada: Person) -> None:
     lines = {n: {"amount": f"{n}000x"} for n in range(1, 13)}
     page = ada.get(uploaded(ada, sheet(14, lines))).text
     assert page.count("12 of 14 rows: Amount not readable.") == 1
@@ -355,7 +355,7 @@ def test_large_sheet_is_read_while_page_waits(house: House, monkeypatch: pytest.
     assert "Every row can be paid" in ada.get(place).text
 
 
-def test_sheet_above_limits_is_checked_only_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_sheet_is_checked_only_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = []
 
     def run(*_given: object, **_where: object) -> bool:

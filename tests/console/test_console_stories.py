@@ -38,7 +38,7 @@ def approved_by_herself(house: House, found: PayoutFolder) -> PlanDocument:
 
 
 @pytest.mark.parametrize("is_approver_too", [False, True])
-def test_story_4_own_approval_is_refused_everywhere(house: House, *, is_approver_too: bool) -> None:
+def test_story_4_maker_cannot_approve_own_payout(house: House, *, is_approver_too: bool) -> None:
     if is_approver_too:
         text = house.program.config.read_text()
         own = next(line for line in text.splitlines() if line.startswith(f'"{MAKER}" = '))
@@ -68,7 +68,7 @@ def test_story_4_own_approval_is_refused_everywhere(house: House, *, is_approver
 # 6
 
 
-def test_story_6_sent_back_plan_loses_signature(house: House, ada: Person, ben: Person) -> None:
+def test_story_6_returned_plan_loses_signature(house: House, ada: Person, ben: Person) -> None:
     place = uploaded(ada, sheet(2))
     signed(ada, place)
     found, shown = folder_of(house, place), digest(ben, place)
@@ -177,7 +177,7 @@ def waiting(house: House) -> Signed:
     return Signed(house, place)
 
 
-def test_story_7_timely_passkey_signature_is_approval(waiting: Signed) -> None:
+def test_story_7_timely_passkey_signature_approves_payout(waiting: Signed) -> None:
     assert waiting.approve() == 303
     assert submitted(waiting.house.program, waiting.found)[0] == 0
     assert len(waiting.house.program.record()) == 2
@@ -194,19 +194,19 @@ def test_story_7_timely_passkey_signature_is_approval(waiting: Signed) -> None:
         pytest.param(ADAS, PRESENT_AND_VERIFIED, id="by the maker's key"),
     ],
 )
-def test_story_7_irregular_passkey_approval_is_refused(waiting: Signed, key: SoftwarePasskey, flags: int) -> None:
+def test_story_7_invalid_passkey_approval_is_refused(waiting: Signed, key: SoftwarePasskey, flags: int) -> None:
     assert waiting.approve(key, flags) == 409
     waiting.assert_not_approved()
 
 
-def test_story_7_an_expired_approval_counts_no_more(waiting: Signed) -> None:
+def test_story_7_expired_approval_does_not_count(waiting: Signed) -> None:
     assert waiting.approve() == 303
     with_line(waiting.house.program, "expires_h = 72", "expires_h = 0.0000001")
     waiting.assert_not_approved()
     assert "expired at" in submitted(waiting.house.program, waiting.found)[1]
 
 
-def test_story_7_removed_key_approval_counts_no_more(waiting: Signed) -> None:
+def test_story_7_approval_by_removed_key_is_invalid(waiting: Signed) -> None:
     assert waiting.approve() == 303
     with_passkey(waiting.house.program, APPROVER, ANOTHER)
     waiting.assert_not_approved()
@@ -263,7 +263,7 @@ def kept(house: House) -> Mapping[str, str]:
         return {**digests, "facts": journal.head().hash, "notices": str(listed_notices(settings))}
 
 
-def test_story_16_the_auditor_can_change_nothing(house: House, ada: Person) -> None:
+def test_story_16_auditor_can_change_nothing(house: House, ada: Person) -> None:
     waits, opened = uploaded(ada, sheet(2)), uploaded(ada, b"%PDF-1.4", "scan.csv")
     signed(ada, waits)
     number = waits.rpartition("/")[2]
@@ -368,7 +368,7 @@ def pages_of(house: House, ada: Person, ben: Person) -> Iterator[tuple[Person, s
 
 
 @pytest.mark.long
-def test_story_17_hostile_texts_stay_texts_on_pages(
+def test_story_17_hostile_texts_are_escaped(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     house = House(set_up(tmp_path_factory.mktemp("home"), behaviour=BEHAVIOUR))

@@ -48,7 +48,7 @@ def results(house: House, path: str) -> dict[str, object]:
 
 
 @pytest.mark.usefixtures("large")
-def test_each_correction_equals_whole_check(house: House, ada: Person) -> None:
+def test_incremental_check_equals_whole_check(house: House, ada: Person) -> None:
     path = uploaded(ada)
     for row, column, text in (
         ("2", "amount", "55.00"),
@@ -68,7 +68,7 @@ def test_each_correction_equals_whole_check(house: House, ada: Person) -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_whole_file_is_checked_before_plan_is_shown(house: House, ada: Person) -> None:
+def test_plan_page_waits_for_whole_file_check(house: House, ada: Person) -> None:
     path = uploaded(ada)
     ada.post(f"{path}/mend", row="2", column="amount", text="55.00")
     ada.post(f"{path}/mend", row="4", column="amount", text="60.00")

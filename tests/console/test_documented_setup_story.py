@@ -53,7 +53,7 @@ def pay_twice(account: Account) -> None:
 
 
 @pytest.mark.parametrize("place", [at_port, of_unit])
-def test_a_documented_setup_pays_two_sheets(tmp_path: Path, place: Callable[[Path], Account]) -> None:
+def test_documented_setup_pays_two_sheets(tmp_path: Path, place: Callable[[Path], Account]) -> None:
     account, port = place(tmp_path), free_port()
     set_up_endpoint(account, port)
     with account.running("sandbox", "--port", str(port)) as gateway:
@@ -61,7 +61,7 @@ def test_a_documented_setup_pays_two_sheets(tmp_path: Path, place: Callable[[Pat
         pay_twice(account)
 
 
-def test_the_office_of_compose_pays_two_sheets(tmp_path: Path, postgres_server: PostgresServer) -> None:
+def test_compose_setup_pays_two_sheets(tmp_path: Path, postgres_server: PostgresServer) -> None:
     name = postgres_server.new_database()
     with of_compose(tmp_path, postgres_server.url(name)) as account:
         pay_twice(account)
@@ -69,7 +69,7 @@ def test_the_office_of_compose_pays_two_sheets(tmp_path: Path, postgres_server: 
 
 
 @pytest.mark.long
-def test_a_documented_sandbox_pays_two_sheets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_sandbox_pays_two_sheets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # its example sheet is written there
     account = at_port(tmp_path)
     account.command("init", "--sandbox")
@@ -78,7 +78,7 @@ def test_a_documented_sandbox_pays_two_sheets(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.long
-def test_a_documented_setup_pays_in_browsers(tmp_path: Path, new_desk: Callable[[], Desk]) -> None:
+def test_documented_setup_pays_in_browsers(tmp_path: Path, new_desk: Callable[[], Desk]) -> None:
     account, port = at_port(tmp_path), free_port()
     set_up_endpoint(account, port)
     payroll = tmp_path / "october.csv"

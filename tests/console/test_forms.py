@@ -75,7 +75,7 @@ FORMS: dict[str, tuple[str, dict[str, str]]] = {
 
 @pytest.mark.share(5)
 @pytest.mark.parametrize("name", FORMS)
-def test_doubled_sheet_form_is_done_once(house: House, ada: Person, name: str) -> None:
+def test_repeated_sheet_form_is_applied_once(house: House, ada: Person, name: str) -> None:
     act, typed = FORMS[name]
     place = uploaded(ada, sheet(5, WRONG))
     path, content = f"{place}/{act}", sheet(6) if act == "again" else None
@@ -90,7 +90,7 @@ def test_doubled_sheet_form_is_done_once(house: House, ada: Person, name: str) -
 
 @pytest.mark.share(5)
 @pytest.mark.parametrize("name", FORMS)
-def test_a_form_of_another_file_changes_nothing(house: House, ada: Person, name: str) -> None:
+def test_form_for_replaced_file_changes_nothing(house: House, ada: Person, name: str) -> None:
     """The second tab still shows the file of before, and its form would be about another person's row."""
     act, typed = FORMS[name]
     place = uploaded(ada, sheet(5, WRONG))
@@ -105,7 +105,7 @@ def test_a_form_of_another_file_changes_nothing(house: House, ada: Person, name:
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("name", ["mend", "mend a kind", "leave out"])
-def test_form_about_mended_cell_changes_nothing(house: House, ada: Person, name: str) -> None:
+def test_form_shown_before_mending_changes_nothing(house: House, ada: Person, name: str) -> None:
     act, typed = FORMS[name]
     place = uploaded(ada, sheet(5, WRONG))
     path = f"{place}/{act}"
@@ -126,7 +126,7 @@ def test_form_without_shown_state_changes_nothing(house: House, ada: Person, nam
     assert state(house, place) == before
 
 
-def test_row_is_taken_back_only_by_explicit_form(house: House, ada: Person) -> None:
+def test_left_out_row_returns_only_by_explicit_form(house: House, ada: Person) -> None:
     place = uploaded(ada, sheet(5, WRONG))
     path = f"{place}/leave-out"
     out = ada.shown(path, row="4")
@@ -139,7 +139,7 @@ def test_row_is_taken_back_only_by_explicit_form(house: House, ada: Person) -> N
     assert state(house, place)[2] == {4}  # the first page says what it wants, and the row is as it showed it
 
 
-def test_doubled_upload_is_single_payout(house: House, ada: Person) -> None:
+def test_repeated_upload_creates_one_payout(house: House, ada: Person) -> None:
     form = ada.shown("/new")
     first, second = (sent(ada, "/new", form, sheet(3)) for _ in range(2))
     assert first.headers["location"] == second.headers["location"]
@@ -150,7 +150,7 @@ def test_doubled_upload_is_single_payout(house: House, ada: Person) -> None:
     assert sent(ada, "/new", ada.shown("/new"), sheet(3)).headers["location"] != first.headers["location"]
 
 
-def test_sheet_is_removed_once_and_only_as_shown(house: House, ada: Person) -> None:
+def test_sheet_is_removed_only_in_shown_version(house: House, ada: Person) -> None:
     place = uploaded(ada, sheet(5, WRONG))
     stale = ada.shown(f"{place}/remove")
     ada.post(f"{place}/mend", row="4", column="amount", text="55.00")
@@ -182,8 +182,8 @@ def test_every_sheet_form_states_shown_version(ada: Person) -> None:
 
 
 ELSEWHERE = {
-    "/sign-in/passkey": "test_doubled_sign_in_answer_signs_in_once",
-    "/invitation/{token}": "test_doubled_invitation_is_used_once_with_same_line",
+    "/sign-in/passkey": "test_repeated_sign_in_answer_signs_in_once",
+    "/invitation/{token}": "test_repeated_invitation_form_shows_same_line",
 }
 """Forms that need people with passkeys: the tests that play them."""
 
@@ -371,7 +371,7 @@ STATELESS = {"/sign-in", "/language", "/sign-out", "/people/check"}
 """What these want is no other thing on an old page."""
 
 
-def test_every_form_has_a_scene() -> None:
+def test_every_form_is_tested() -> None:
     posts = {route.path for route in ROUTES if route.method == "POST"}
     assert {name.partition(" ")[0] for name in SCENES} | {*ELSEWHERE, OF_A_QUESTION} == posts
 
@@ -410,7 +410,7 @@ def whole(house: House) -> tuple[object, ...]:
 
 @pytest.mark.share(5)
 @pytest.mark.parametrize("path", SCENES)
-def test_every_form_sent_twice_is_done_once(desk: Desk, path: str) -> None:
+def test_every_repeated_form_is_applied_once(desk: Desk, path: str) -> None:
     one = SCENES[path](desk)
     before, token = whole(desk.house), one.by.token("/people")
     if path not in {"/sign-in", "/language"}:  # the token of another session
@@ -428,7 +428,7 @@ def test_every_form_sent_twice_is_done_once(desk: Desk, path: str) -> None:
 
 @pytest.mark.share(5)
 @pytest.mark.parametrize("path", [name for name in SCENES if name not in STATELESS])
-def test_stale_form_changes_nothing_and_leads_back(desk: Desk, path: str) -> None:
+def test_stale_form_changes_nothing_and_returns_to_page(desk: Desk, path: str) -> None:
     one = SCENES[path](desk)
     assert one.turn is not None
     one.turn()
@@ -439,7 +439,7 @@ def test_stale_form_changes_nothing_and_leads_back(desk: Desk, path: str) -> Non
     assert re.search(r'<a class="button action" href="/[^"]+">Reload</a>', answer.text)
 
 
-def test_doubled_sign_in_answer_signs_in_once(tmp_path: Path) -> None:
+def test_repeated_sign_in_answer_signs_in_once(tmp_path: Path) -> None:
     house = PasskeyHouse(set_up(tmp_path))
     ada, begun = house.stranger(), house.stranger().begun()
     answers = [ada.sign_in(KEYS[MAKER], begun) for _ in range(2)]
@@ -448,7 +448,7 @@ def test_doubled_sign_in_answer_signs_in_once(tmp_path: Path) -> None:
     assert house.stranger().sign_in(KEYS[MAKER], begun).status_code == 403
 
 
-def test_doubled_invitation_is_used_once_with_same_line(tmp_path: Path) -> None:
+def test_repeated_invitation_form_shows_same_line(tmp_path: Path) -> None:
     house = PasskeyHouse(set_up(tmp_path))
     token = "T" * 43
     house.console.access.invitations.invite(APPROVER, token, house.console.now())
@@ -484,7 +484,7 @@ def test_changing_signed_sheet_withdraws_plan(house: House, ada: Person, act: st
         assert [(one.sha256, one.by) for one in journal.withdrawals()] == [(plan.digest(), MAKER)]
 
 
-def test_withdrawn_plan_is_told_and_not_approved(house: House, ada: Person) -> None:
+def test_withdrawn_plan_is_reported_and_not_approved(house: House, ada: Person) -> None:
     ben = house.person(APPROVER)
     place = uploaded(ada, sheet(3))
     signed(ada, place)
@@ -556,7 +556,7 @@ async def crowded(listener: socket.socket, count: int) -> bytes:
         return await reader.read()
 
 
-def test_unfinished_heads_are_cut_and_block_no_visitor(
+def test_unfinished_requests_do_not_block_visitors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("paygw_batch.console.console_app.HEAD_LIMIT_S", 0.3)

@@ -34,7 +34,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_members_without_keys_start_pages_but_approve_nothing(config: Path) -> None:
+def test_console_starts_without_keys_but_cannot_approve(config: Path) -> None:
     settings = load_settings(config, environ={})
     console = console_of(settings, config=config, environ={}, port=8443)
     assert [(one.name, set(one.roles)) for one in console.members] == [
@@ -64,7 +64,7 @@ def asked(pages: Any, path: str) -> str:
     return b"".join(parts).decode()
 
 
-def test_keys_are_read_while_the_pages_are_served(config: Path, tmp_path: Path) -> None:
+def test_added_keys_work_without_restart(config: Path, tmp_path: Path) -> None:
     told: list[str] = []
     built: list[Any] = []
 

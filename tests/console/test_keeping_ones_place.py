@@ -30,7 +30,7 @@ def test_focus_moves_to_next_red_cell_then_button(ada: Person) -> None:
     assert "autofocus>Check what will be paid</a>" in page
 
 
-def test_undone_mend_leads_back_to_cell(ada: Person) -> None:
+def test_undoing_correction_focuses_its_cell(ada: Person) -> None:
     place = uploaded(ada, sheet(3, {1: {"amount": "x"}}))
     mended(ada, place, "2", "amount", "5.00")
     form = {"row": "2", "column": "amount", "shown": "5.00", "text": "x", "kind": "mended"}
@@ -39,7 +39,7 @@ def test_undone_mend_leads_back_to_cell(ada: Person) -> None:
     assert FOCUS.findall(page) == ["Amount of row 2"]
 
 
-def test_overlong_file_name_is_told_beside_field(house: House) -> None:
+def test_overlong_file_name_error_is_beside_field(house: House) -> None:
     answer = house.person(MAKER).upload("/new", f"{'n' * 120}.csv", sheet(1), title="Salaries")
     assert answer.status_code == 409
     assert re.search(r'id="sheet-problem">A sheet needs a plain file name[^<]+</p><input type="file"', answer.text)

@@ -126,7 +126,7 @@ def test_removed_key_signs_out_everywhere_for_good(serve: Serve) -> None:
     ],
     ids=["the person left", "the key is another's now", "nobody signs in that way any more"],
 )
-def test_unknown_member_key_or_way_is_signed_out(serve: Serve, changed: dict[str, object]) -> None:
+def test_session_ends_when_member_or_key_changes(serve: Serve, changed: dict[str, object]) -> None:
     found = serve().sign_in(ADA, "", SignInWay.PASSKEY, SignedInKey(KEY, ""))
     assert serve(**changed).session(found) is None
 
@@ -161,7 +161,7 @@ def test_session_file_has_no_secrets_and_is_private(serve: Serve, journal: Path)
         assert secret.encode() not in content
 
 
-def test_of_very_many_sessions_the_oldest_ends(serve: Serve, clock: Clock, journal: Path) -> None:
+def test_session_limit_ends_oldest_session(serve: Serve, clock: Clock, journal: Path) -> None:
     sessions = serve()
     first = sessions.sign_in(ADA, "", SignInWay.LIST)
     clock.now_s += 1
@@ -208,7 +208,7 @@ def test_session_file_readable_by_others_is_refused(serve: Serve, journal: Path)
 # On the pages
 
 
-def test_sessions_outlive_restart_of_pages(house: House) -> None:
+def test_sessions_survive_console_restart(house: House) -> None:
     people = {name: house.person(name) for name in (MAKER, APPROVER, AUDITOR)}
     tokens = {name: person.token("/") for name, person in people.items()}
     house.console.sessions.close()

@@ -39,7 +39,7 @@ def ada(new_desk: NewDesk, address: str) -> Desk:
 
 
 @pytest.mark.long
-def test_story_1_mended_defects_move_totals_each_time(ada: Desk, tmp_path: Path) -> None:
+def test_story_1_each_correction_updates_totals(ada: Desk, tmp_path: Path) -> None:
     path = tmp_path / "payroll-november.csv"
     path.write_bytes(sheet(wrong=EIGHT_DEFECTS))
     keyboard, page = upload(ada, path), ada.page
@@ -101,7 +101,7 @@ def letterhead(path: Path) -> None:
     book.save(path)
 
 
-def test_story_2_letterhead_workbook_comes_back_mended(ada: Desk, tmp_path: Path) -> None:
+def test_story_2_letterhead_workbook_is_returned_mended(ada: Desk, tmp_path: Path) -> None:
     path, mended = tmp_path / "net pay.xlsx", tmp_path / "mended.xlsx"
     letterhead(path)
     keyboard, page = upload(ada, path), ada.page
@@ -128,7 +128,7 @@ def test_story_2_letterhead_workbook_comes_back_mended(ada: Desk, tmp_path: Path
 
 
 @pytest.mark.long
-def test_story_3_octobers_sheet_again_would_send_nothing(house: House, ada: Desk, tmp_path: Path) -> None:
+def test_story_3_repeated_october_sheet_sends_nothing(house: House, ada: Desk, tmp_path: Path) -> None:
     program = house.program
     path = tmp_path / "october.csv"
     path.write_bytes(sheet(12))
@@ -146,7 +146,7 @@ def test_story_3_octobers_sheet_again_would_send_nothing(house: House, ada: Desk
 
 
 @pytest.mark.long
-def test_story_10_next_month_takes_five_clicks(
+def test_story_10_next_month_needs_five_clicks(
     house: House, new_desk: NewDesk, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 

@@ -45,7 +45,7 @@ def story(house: House) -> object:
 
 
 @pytest.mark.usefixtures("checks_here")
-def test_sheet_is_mended_and_approved_in_other_words(tmp_path: Path) -> None:
+def test_reworded_pages_change_no_result(tmp_path: Path) -> None:
     houses = []
     for name in ("plain", "planted"):
         (tmp_path / name).mkdir()

@@ -55,7 +55,7 @@ def names_in(template: str) -> tuple[set[str], set[str]]:
     return used, own
 
 
-def test_every_template_is_shown_or_a_part() -> None:
+def test_every_page_template_is_tested() -> None:
     assert {path.name for path in TEMPLATES.iterdir()} == GIVEN.keys() | PARTS
 
 

@@ -82,7 +82,7 @@ def is_for_terminal(call: ast.Call) -> bool:
     return "option" in given or kind.for_terminal or call.func.id == SheetQuestion.__name__
 
 
-def test_hint_with_command_is_for_terminal() -> None:
+def test_hint_naming_command_is_limited_to_terminal() -> None:
     found = [(place, text) for place, text, call in hints() if COMMAND.search(text) and not is_for_terminal(call)]
     assert found == []
 
@@ -101,7 +101,7 @@ def test_page_sentence_names_no_command_option_or_setting() -> None:
     assert found == []
 
 
-def test_page_shows_hint_meant_for_pages() -> None:
+def test_page_shows_only_hints_without_commands() -> None:
     assert SheetError("x", hint="Save it again.").page_hint == "Save it again."
     assert SheetError("x", hint="Leave --sheet out.", option="--sheet").page_hint == ""
     assert UsageError("x").page_hint == ""

@@ -61,7 +61,7 @@ def open_sign_ins(hour: Hour, kept: KeptSessions) -> OpenSignIns:
 
 
 @pytest.mark.parametrize("key", [ADA, CLEO])
-def test_person_is_known_by_fitting_key(open_sign_ins: OpenSignIns, key: SoftwarePasskey) -> None:
+def test_sign_in_signature_identifies_person_key(open_sign_ins: OpenSignIns, key: SoftwarePasskey) -> None:
     begun = open_sign_ins.begin()
     assert open_sign_ins.end(begun)
     assert key_that_signed(begun, key.sign(sign_in_text(begun)), KEYS, CONSOLE) == key.public
@@ -72,14 +72,14 @@ def test_stranger_key_is_not_recognised(open_sign_ins: OpenSignIns) -> None:
     assert key_that_signed(begun, STRANGER.sign(sign_in_text(begun)), KEYS, CONSOLE) is None
 
 
-def test_a_sign_in_ends_once(open_sign_ins: OpenSignIns) -> None:
+def test_sign_in_can_be_completed_only_once(open_sign_ins: OpenSignIns) -> None:
     begun = open_sign_ins.begin()
     assert open_sign_ins.end(begun)
     assert not open_sign_ins.end(begun)
     assert not open_sign_ins.end("nonce-of-nobody")
 
 
-def test_a_sign_in_ends_within_minutes(open_sign_ins: OpenSignIns, hour: Hour) -> None:
+def test_sign_in_expires_after_five_minutes(open_sign_ins: OpenSignIns, hour: Hour) -> None:
     first, second = open_sign_ins.begin(), open_sign_ins.begin()
     hour.now_s += 299
     assert open_sign_ins.end(first)
@@ -87,7 +87,7 @@ def test_a_sign_in_ends_within_minutes(open_sign_ins: OpenSignIns, hour: Hour) -
     assert not open_sign_ins.end(second)
 
 
-def test_many_sign_ins_displace_none_and_write_nothing(open_sign_ins: OpenSignIns, journal: Path) -> None:
+def test_many_open_sign_ins_write_nothing(open_sign_ins: OpenSignIns, journal: Path) -> None:
     begun, before = open_sign_ins.begin(), sizes(journal)
     for _ in range(10_001):
         open_sign_ins.begin()
@@ -99,7 +99,7 @@ def sizes(journal: Path) -> list[int]:
     return [path.stat().st_size for path in sorted(journal.parent.glob(f"{journal.name}.sessions*"))]
 
 
-def test_restart_loses_no_sign_in_and_reopens_none(open_sign_ins: OpenSignIns, hour: Hour, journal: Path) -> None:
+def test_restart_keeps_open_and_used_sign_ins(open_sign_ins: OpenSignIns, hour: Hour, journal: Path) -> None:
     open_one, used = open_sign_ins.begin(), open_sign_ins.begin()
     assert open_sign_ins.end(used)
     with closing(KeptSessions(journal)) as later:
@@ -109,7 +109,7 @@ def test_restart_loses_no_sign_in_and_reopens_none(open_sign_ins: OpenSignIns, h
     assert not open_sign_ins.end(open_one)
 
 
-def test_no_character_of_a_nonce_can_differ(open_sign_ins: OpenSignIns) -> None:
+def test_altered_sign_in_nonce_is_refused(open_sign_ins: OpenSignIns) -> None:
     nonce = open_sign_ins.begin()
     for place, one in enumerate(nonce):
         other = "0" if one != "0" else "1"
@@ -130,7 +130,7 @@ def test_signature_for_other_sign_in_does_not_count(open_sign_ins: OpenSignIns) 
     assert key_that_signed(second, ADA.sign(sign_in_text(first)), KEYS, CONSOLE) is None
 
 
-def test_approval_signature_is_no_sign_in(open_sign_ins: OpenSignIns) -> None:
+def test_approval_signature_cannot_sign_in(open_sign_ins: OpenSignIns) -> None:
     begun = open_sign_ins.begin()
     text = sign_in_text(begun)
     assert text.split(b"\n")[0] == b"paygw-batch sign-in 1"
@@ -148,7 +148,7 @@ def test_sign_in_at_other_address_does_not_count(open_sign_ins: OpenSignIns) -> 
 
 
 @pytest.mark.parametrize("key", [ADA, CLEO, passkey("ed25519")])
-def test_new_passkey_line_fits_configuration(key: SoftwarePasskey) -> None:
+def test_new_passkey_line_yields_its_key(key: SoftwarePasskey) -> None:
     assert new_passkey(made(key), TOKEN, CONSOLE) == key.public
 
 
@@ -167,11 +167,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_another_thing_is_no_new_passkey(what: str) -> None:
+def test_invalid_new_passkey_is_refused(what: str) -> None:
     assert new_passkey(REFUSED[what], TOKEN, CONSOLE) is None
 
 
-def test_invitation_challenge_has_own_first_line() -> None:
+def test_invitation_challenge_begins_with_its_purpose() -> None:
     assert invitation_challenge(TOKEN) == challenge_of(b"paygw-batch invitation 1\n" + TOKEN.encode())
 
 
@@ -204,12 +204,12 @@ def test_an_invitation_lasts_a_day(invitations: Invitations) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "x", "U" * 43, "../" + "T" * 40, "T" * 42 + "\0", "T" * 44, "\u00e4" * 43])
-def test_another_token_is_no_invitation(invitations: Invitations, token: str) -> None:
+def test_wrong_invitation_token_is_refused(invitations: Invitations, token: str) -> None:
     invitations.invite("Ben Okello", TOKEN, NOW)
     assert invitations.invitation(token, NOW) is None
 
 
-def test_invitation_folder_is_private_without_token(invitations: Invitations, tmp_path: Path) -> None:
+def test_invitation_folder_is_private_and_stores_no_token(invitations: Invitations, tmp_path: Path) -> None:
     invitations.invite("Ben Okello", TOKEN, NOW)
     folder = tmp_path / "console" / "invitations"
     (file,) = folder.iterdir()

@@ -43,7 +43,7 @@ def test_opened_page_shows_current_journal_counts(journal: Any) -> None:
     assert journal.times == 2  # nothing had moved
 
 
-def test_polling_tabs_share_count_of_each_second(journal: Any) -> None:
+def test_polling_tabs_share_one_count_per_second(journal: Any) -> None:
     now_s = [0.0]
     counts = PayoutCounts(monotonic_s=lambda: now_s[0])
     for tab in range(50):
@@ -56,7 +56,7 @@ def test_polling_tabs_share_count_of_each_second(journal: Any) -> None:
     assert journal.times == 2
 
 
-def test_while_nothing_moves_nothing_is_counted(journal: Any) -> None:
+def test_unchanged_journal_is_counted_once(journal: Any) -> None:
     now_s = [0.0]
     counts = PayoutCounts(monotonic_s=lambda: now_s[0])
     for second in range(20):
@@ -65,7 +65,7 @@ def test_while_nothing_moves_nothing_is_counted(journal: Any) -> None:
     assert journal.times == 1
 
 
-def test_seen_page_is_shared_for_single_second() -> None:
+def test_rendered_page_is_cached_for_one_second() -> None:
     now_s = [0.0]
     counts = PayoutCounts(monotonic_s=lambda: now_s[0])
     assert counts.seen("b", "en") is None
@@ -76,7 +76,7 @@ def test_seen_page_is_shared_for_single_second() -> None:
     assert counts.seen("b", "en") is None
 
 
-def test_rate_covers_last_half_minute() -> None:
+def test_payout_rate_covers_last_half_minute() -> None:
     now_s = [0.0]
     counts = PayoutCounts(monotonic_s=lambda: now_s[0])
     assert counts.rate("b", 0) == 0

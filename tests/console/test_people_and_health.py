@@ -22,7 +22,7 @@ def trail_shown(page: str) -> list[tuple[str, str, str]]:
     return [(act, about, result) for _, _, act, about, result, _ in cells]
 
 
-def test_trail_names_sheet_row_and_column_without_hash(house: House, ada: Person) -> None:
+def test_audit_page_names_sheet_row_and_column(house: House, ada: Person) -> None:
     place = uploaded(ada, sheet(wrong=EIGHT_DEFECTS), "november.csv")
     ada.post(f"{place}/mend", row="4", column="amount", text="1250.00")
     ada.post(f"{place}/leave-out", row="5")
@@ -58,7 +58,7 @@ def test_trail_shows_refused_start_as_refused(house: House, ada: Person, ben: Pe
     )
 
 
-def test_the_last_backup_is_told(house: House, ada: Person) -> None:
+def test_people_page_shows_last_backup(house: House, ada: Person) -> None:
     assert "none is known" in ada.get("/people").text
     assert house.program.run("backup", house.program.home / "copy.sqlite3").exit_code == 0
     assert "(0 minutes ago)" in ada.get("/people").text
@@ -80,7 +80,7 @@ def test_health_check_runs_in_process_and_is_shown(house: House) -> None:
     assert tom.post("/people/check", check="submit").status_code == 404
 
 
-def test_an_auditor_reads_the_checks_and_starts_none(house: House) -> None:
+def test_auditor_cannot_start_health_checks(house: House) -> None:
     grace = house.person(AUDITOR)
     assert "Check now" not in grace.get("/people").text
     assert grace.post("/people/check", check="verify").status_code == 403

@@ -25,7 +25,7 @@ def test_sheet_without_ids_is_asked_for_run_name(house: House) -> None:
     assert "Every row can be paid" in answered(ada, path, page, reference=suggested[0])
 
 
-def test_names_are_shown_as_another_encoding_has_them(house: House) -> None:
+def test_encoding_question_shows_decoded_names(house: House) -> None:
     ada, path, page = with_questions(house, "pay.csv", f"client_orderid,{HEADER}\nA-1,{ROW}\n".encode("cp1252"))
     assert "<bdi>A\xefcha Traor\xe9</bdi>" in page
     assert "Yes, the names are right" in page
@@ -36,13 +36,13 @@ def test_names_are_shown_as_another_encoding_has_them(house: House) -> None:
     assert "A\xefcha Traor\xe9" in plan
 
 
-def test_only_an_offered_encoding_is_taken(house: House) -> None:
+def test_encoding_not_offered_is_refused(house: House) -> None:
     ada, path, page = with_questions(house, "pay.csv", f"client_orderid,{HEADER}\nA-1,{ROW}\n".encode("cp1252"))
     version = re.findall(r'name="version" value="([0-9a-f]+)"', page)[0]
     assert ada.post(f"{path}/reading", version=version, encoding="utf-7").status_code in {404, 409}
 
 
-def test_two_worksheets_are_two_buttons(house: House) -> None:
+def test_two_pay_worksheets_offer_two_buttons(house: House) -> None:
     book = openpyxl.Workbook()
     del book["Sheet"]
     for title in ("October", "November"):
@@ -60,7 +60,7 @@ def test_two_worksheets_are_two_buttons(house: House) -> None:
     assert "November" in ada.get(f"{path}/plan").text
 
 
-def test_headings_are_in_words_with_first_cells(house: House) -> None:
+def test_column_question_shows_headings_with_first_cells(house: House) -> None:
     lines = "\n".join(f"Kenya,Person {n},2547123456{n:02},{n}00.00,KES,P-{n}" for n in range(1, 6))
     _, _, page = with_questions(house, "hr.csv", f"Land,Who,Handy,Brings home,Money,Ref\n{lines}\n".encode())
     assert "<bdi>Person 1</bdi><br><bdi>Person 2</bdi><br><bdi>Person 3</bdi>" in page
@@ -80,7 +80,7 @@ def test_unknown_headings_are_asked_with_open_columns(house: House) -> None:
     assert "Every row can be paid" in answered(ada, path, page, **shown, **chosen, **{"column-2": "phone"})
 
 
-def test_next_month_asks_nothing_of_the_same_office(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_month_sheet_needs_no_answers(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     ada, path = read_once(house, "Novembre")
     page = ada.get(path).text
     assert "1 of 7 rows cannot be paid yet" in page

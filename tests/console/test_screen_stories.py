@@ -90,7 +90,7 @@ def preparing(house: House) -> dict[str, list[str]]:
     }
 
 
-def test_pages_stay_short(house: House, address: str, new_desk: NewDesk) -> None:
+def test_defect_and_plan_pages_stay_short(house: House, address: str, new_desk: NewDesk) -> None:
     def prepare() -> tuple[str, str]:
         ada = house.person(MAKER)
         wrong = sheet(20, {n: {"amount": f'"{n},250.00"'} for n in range(1, 14)})

@@ -209,7 +209,7 @@ def test_overview_asks_second_person_other_than_maker(house: House) -> None:
     assert {action for action, _ in forms_of(seen)} <= {"/sign-out", "/language"}
 
 
-def test_order_sent_back_loses_signature(house: House, ada: Person, ben: Person) -> None:
+def test_returned_order_loses_signature(house: House, ada: Person, ben: Person) -> None:
     batch = paid(house, "9006.00")
     order = drafted(ada, batch, 2)
     act(ada, order, "sign")
@@ -265,7 +265,7 @@ def test_order_agreed_during_run_is_carried_out_later(house: House, ada: Person,
     assert state_of(ada, batch, 2) == "rejected"
 
 
-def test_order_vanishing_during_look_is_no_error(house: House, ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_removed_while_reading_is_skipped(house: House, ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = paid(house, "9006.00", "9006.10")
     kept, gone = drafted(ada, batch, 2), drafted(ada, batch, 3)
     found = order_folder_of(house.console.directory / "orders", gone.rpartition("/")[2])
@@ -282,7 +282,7 @@ def test_order_vanishing_during_look_is_no_error(house: House, ada: Person, monk
     assert (page.status_code, kept in page.text, gone in page.text) == (200, True, False)
 
 
-def test_settling_acts_are_traced_without_personal_data(house: House, ada: Person, ben: Person) -> None:
+def test_settling_acts_are_audited_without_personal_data(house: House, ada: Person, ben: Person) -> None:
     batch = paid(house, "9006.00")
     order = drafted(ada, batch, 2)
     act(ben, order, "sign")
@@ -356,7 +356,7 @@ def test_rejected_rows_are_listed_by_reason_and_chosen(house: House, ada: Person
     assert f"asked for by {MAKER}, approved by {APPROVER}: Ticket 7 &lt;b&gt;" in said
 
 
-def test_rejected_rows_are_paged_and_absence_is_told(house: House, ada: Person) -> None:
+def test_retry_page_pages_rejected_rows(house: House, ada: Person) -> None:
     batch = paid(house, *["9001.00", "9002.00"] * 14)
     first = ada.get(f"/payouts/{batch}/retry").text
     second = ada.get(f"/payouts/{batch}/retry?after=26").text
@@ -411,7 +411,7 @@ PAID = "P-1,9006.00,KES,paid"
 CONTRARY = "P-5,9001.00,KES,paid"
 
 
-def test_the_questions_name_orders_and_no_people(house: House, ada: Person, doubtful: str) -> None:
+def test_question_download_names_orders_but_no_people(house: House, ada: Person, doubtful: str) -> None:
     listed = ada.get(f"/payouts/{doubtful}/questions.csv")
     assert listed.headers["content-disposition"] == 'attachment; filename="payroll.questions.csv"'
     assert [line.split(",")[0] for line in listed.text.splitlines()] == ["order_id", "P-1", "P-2", "P-3", "P-4"]
@@ -474,7 +474,7 @@ def test_contradicted_row_is_held_and_never_sent(house: House, ada: Person, doub
     assert state_of(ada, doubtful, 6) == "paid"
 
 
-def test_statement_releasing_rows_takes_two_people(
+def test_statement_releasing_rows_needs_two_people(
     house: House, ada: Person, ben: Person, doubtful: str, set_clock: SetClock
 ) -> None:
     lines = (PAID, "P-2,9006.10,KES,rejected", "P-3,9008.20,KES,not-received")
@@ -508,7 +508,7 @@ def test_statement_releasing_rows_takes_two_people(
         (".csv", b"x", "plain file name"),
     ],
 )
-def test_file_other_than_statement_is_not_kept(
+def test_file_other_than_statement_is_discarded(
     house: House, name: str, content: bytes, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = paid(house, "100.00")
@@ -523,7 +523,7 @@ def test_file_other_than_statement_is_not_kept(
 # In other places
 
 
-def test_hostile_texts_are_only_texts_on_these_pages(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settling_pages_escape_hostile_texts(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     checked_here(monkeypatch)
     hostile = "<img src=x onerror=alert(1)>"
     (house.program.home / "behaviour.toml").write_text(DECLINES.replace("The account is closed.", hostile))
@@ -553,7 +553,7 @@ def test_settling_pages_are_french_when_chosen(ada: Person, doubtful: str) -> No
         assert texts(ada.get(address).text) & sentences(template) == set(), address
 
 
-def test_postgres_journal_is_settled_by_same_pages(tmp_path: Path, postgres_server: PostgresServer) -> None:
+def test_settling_pages_work_with_postgres_journal(tmp_path: Path, postgres_server: PostgresServer) -> None:
     program = ClusterProgram(tmp_path, set_up(tmp_path, behaviour=DECLINES).config)
     without_approval(program)
     database = postgres_server.new_database()
@@ -609,7 +609,7 @@ def declined(house: House, batch: str) -> bytes:
     return f"Order ID,Amount,Currency,Status,Time\nP-1,9006.00,KES,declined,{line['sent_at']}\n".encode()
 
 
-def test_settling_page_tells_time_of_retry(house: House) -> None:
+def test_settling_page_shows_earliest_retry_time(house: House) -> None:
     batch = paid(house, "9006.00")
     page = house.person(MAKER).get(f"/payouts/{batch}/rows/2/settle").text
     assert "No money left" not in page
@@ -643,7 +643,7 @@ def test_only_signed_statement_allows_immediate_retry(house_with_proof: House, d
     assert row.possible_duplicate_of == 1
 
 
-def test_wrong_statement_signature_is_told_and_not_kept(house_with_proof: House, doubtful: str) -> None:
+def test_statement_with_wrong_signature_is_refused_and_discarded(house_with_proof: House, doubtful: str) -> None:
     house = house_with_proof
     content = declined(house, doubtful)
     ada = house.person(MAKER)

@@ -128,7 +128,7 @@ def test_story_11_not_received_needs_quarantine_and_agreement(
     assert company.program.json("verify")["checked"]["signed_orders"] == 1
 
 
-def test_story_12_statement_with_contrary_line_settles_others(company: Company, tmp_path: Path) -> None:
+def test_story_12_contradicting_line_does_not_block_statement(company: Company, tmp_path: Path) -> None:
     batch = company.submit("9006.00", "9006.10", "9001.00", "100.00")
     ada, ben = company.ada, company.ben
     ada.page.goto(f"{company.origin}/payouts/{batch}")
@@ -160,7 +160,7 @@ def test_story_12_statement_with_contrary_line_settles_others(company: Company, 
 
 
 @pytest.mark.long
-def test_story_13_and_14_retry_keeps_books_tied(
+def test_story_13_and_14_retry_keeps_totals_consistent(
     company: Company,
 ) -> None:
     amounts = ["9001.00", "9001.10", "9001.20", "9002.00", "100.00"]

@@ -20,19 +20,19 @@ def signed_in_from(house: House, address: str) -> str:
 
 
 @pytest.mark.parametrize("address", ["/payouts/0123456789abcdef?state=paid&after=20", "/payees?text=Ada", "/"])
-def test_a_link_leads_on_after_the_sign_in(house: House, address: str) -> None:
+def test_sign_in_continues_to_requested_page(house: House, address: str) -> None:
     assert signed_in_from(house, address) == address
 
 
 @pytest.mark.parametrize("to", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:1", "/a\nb"])
-def test_an_address_elsewhere_is_not_led_to(house: House, to: str) -> None:
+def test_sign_in_never_redirects_to_other_site(house: House, to: str) -> None:
     one = house.stranger()
     answer = one.ask("POST", "/sign-in", data={"name": MAKER, "to": to}, headers={"origin": ORIGIN})
     assert answer.headers["location"] == "/"
     assert 'name="to" value=""' in house.stranger().ask("GET", "/sign-in", params={"to": to}).text
 
 
-def test_ended_session_is_told_and_leads_back(house: House, ada: Person) -> None:
+def test_ended_session_is_explained_at_sign_in(house: House, ada: Person) -> None:
     token = ada.token("/")
     house.console.sessions.sign_out(ada.client.cookies["payouts"])
     form = {"csrf": token, "row": "3", "text": "1"}
@@ -47,21 +47,21 @@ def test_ended_session_is_told_and_leads_back(house: House, ada: Person) -> None
     assert ada.get("/").headers["location"] == "/sign-in"  # the cookie has gone: nobody was signed out now
 
 
-def test_mail_link_is_reloaded_from_own_site(house: House) -> None:
+def test_page_opened_from_other_site_is_reloaded(house: House) -> None:
     """A browser keeps the cookie of a session from what another site leads to."""
     answer = house.stranger().get("/payouts/0123456789abcdef", **{"sec-fetch-site": "cross-site"})
     assert answer.status_code == 200
     assert '<meta http-equiv="refresh" content="0;url=/payouts/0123456789abcdef">' in answer.text
 
 
-def test_session_rest_is_told_and_poll_prolongs_nothing(house: House, ada: Person) -> None:
+def test_polling_does_not_prolong_session(house: House, ada: Person) -> None:
     assert 'data-session-left-s="900"' in ada.get("/").text
     assert int(ada.get("/session").text) <= 900
     assert ada.get("/session/stay").text == "900"
     assert house.stranger().get("/session").status_code == 401
 
 
-def test_refusal_link_leads_administrator_to_start_page(house: House) -> None:
+def test_refusal_page_links_administrator_to_start(house: House) -> None:
     tom = house.person(ADMINISTRATOR)
     page = tom.get("/new")
     assert page.status_code == 403

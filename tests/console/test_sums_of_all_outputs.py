@@ -182,11 +182,11 @@ OUTPUTS: Mapping[str, Callable[[Batch], Sums]] = {
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_output_adds_up_to_the_books(batch: Batch, output: str) -> None:
+def test_every_output_shows_same_totals(batch: Batch, output: str) -> None:
     assert OUTPUTS[output](batch) == BOOKS
 
 
-def test_states_are_counted_once_everywhere(batch: Batch) -> None:
+def test_every_output_counts_each_row_once(batch: Batch) -> None:
     assert batch.program.json("status", batch.batch)["states"] == ROWS
     assert batch.api.status(batch.batch).states == ROWS
     for state, count in ROWS.items():
@@ -195,7 +195,7 @@ def test_states_are_counted_once_everywhere(batch: Batch) -> None:
         assert f"{count} {state_words(state)}" in shown(batch, "status", batch.batch)
 
 
-def test_page_to_print_has_no_code_or_login(tmp_path: Path) -> None:
+def test_printed_page_hides_error_codes_and_logins(tmp_path: Path) -> None:
     batch = Batch(House(set_up(tmp_path)))
     printed = page(batch, "/reconciliation.html")
     assert "No one knows what happened to the request: it may have been paid." in printed

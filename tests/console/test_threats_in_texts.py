@@ -67,7 +67,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, d
         yield house, places
 
 
-def test_xss_texts_stay_texts_on_every_page(hostile: tuple[House, dict[str, str]]) -> None:
+def test_xss_texts_are_escaped_on_every_page(hostile: tuple[House, dict[str, str]]) -> None:
     house, places = hostile
     seen = 0
     for name in PEOPLE.values():
@@ -115,7 +115,7 @@ def test_xss_downloads_are_attachments_without_markup(hostile: tuple[House, dict
         assert "<svg onload" not in answer.text
 
 
-def test_xss_words_in_headers_come_back_nowhere(house: House) -> None:
+def test_xss_request_headers_are_never_echoed(house: House) -> None:
     person = house.person(MAKER)
     names = ("user-agent", "referer", "accept-language", "x-forwarded-for", "accept")
     for path in ("/", "/nothing", "/people"):
@@ -125,7 +125,7 @@ def test_xss_words_in_headers_come_back_nowhere(house: House) -> None:
     assert "<img>" not in person.get("/").text
 
 
-def test_vendored_files_are_none_and_ours_load_nothing() -> None:
+def test_static_files_load_no_third_party_code() -> None:
     """Scripts and styles are ours, each page names one of them, and none of them loads anything else."""
     assert all(path.is_file() for path in OUR_FILES)
     pages = "".join(path.read_text() for path in STATIC.with_name("templates").glob("*.html"))
@@ -140,7 +140,7 @@ def test_vendored_files_are_none_and_ours_load_nothing() -> None:
 # Files to take away
 
 
-def test_formulas_in_downloads_are_texts(tmp_path: Path) -> None:
+def test_downloads_escape_formulas(tmp_path: Path) -> None:
     house = House(set_up(tmp_path))
     batch = paid_payout(house.program)
     person = house.person(MAKER)
@@ -160,7 +160,7 @@ def test_formulas_in_downloads_are_texts(tmp_path: Path) -> None:
 # Secrets
 
 
-def test_secrets_are_in_no_page_log_or_trail(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_pages_logs_and_audit_contain_no_secrets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     house = PasskeyHouse(set_up(tmp_path))
     ada, ben = house.person(MAKER), house.person(APPROVER)
@@ -193,7 +193,7 @@ def test_secrets_are_in_no_page_log_or_trail(tmp_path: Path, caplog: pytest.LogC
     assert in_groups(KEYS[MAKER].public.fingerprint) in shown  # what people compare is on the page
 
 
-def test_unforeseen_error_tells_no_personal_data(
+def test_unexpected_error_reveals_no_personal_data(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     person = house.person(MAKER)
@@ -214,7 +214,7 @@ def test_unforeseen_error_tells_no_personal_data(
 # Traces
 
 
-def test_every_act_refusal_and_download_is_traced(house: House) -> None:
+def test_every_act_refusal_and_download_is_audited(house: House) -> None:
     """Every path that does something, by everyone who may and everyone who may not: one line more in the trail."""
     for name in PEOPLE.values():
         person = house.person(name)
@@ -229,7 +229,7 @@ def test_every_act_refusal_and_download_is_traced(house: House) -> None:
             assert is_noted == (does or status == 403), (name, one.method, one.path, status)
 
 
-def test_refused_cross_site_form_is_traced(house: House) -> None:
+def test_refused_cross_site_form_is_audited(house: House) -> None:
     person = house.person(MAKER)
     for one in ROUTES:
         if one.method == "POST":
@@ -240,7 +240,7 @@ def test_refused_cross_site_form_is_traced(house: House) -> None:
             assert (newest[0].result, newest[0].who) == ("refused", MAKER)
 
 
-def test_whole_payout_is_in_trail(house: House, ada: Person, ben: Person) -> None:
+def test_audit_trail_contains_every_payout_act(house: House, ada: Person, ben: Person) -> None:
     place = uploaded(ada, sheet(2))
     ada.post(f"{place}/mend", row="2", column="amount", text="7.00")
     signed(ada, place)

@@ -215,7 +215,7 @@ FIGURE = re.compile(r"(?<![\w.,/-])\d[\d,\u202f]*(?:\.\d+)?(?![\w])")
 TIME = re.compile(r"\d+ [A-Z][a-z]{2} \d{4}, \d\d:\d\d UTC")
 
 
-def test_every_shown_figure_is_in_signed_text(house: House, ada: Person, ben: Person) -> None:
+def test_signed_text_contains_every_shown_figure(house: House, ada: Person, ben: Person) -> None:
     """The page for the approver: counts, sums, amounts, accounts, changes. Its time and its steps are no figures."""
     place = uploaded(ada, sheet(7))
     assert ada.post(f"{place}/mend", row="3", column="amount", text="7123.45").status_code == 303
@@ -251,7 +251,7 @@ def both_at_once(one: Callable[[], int], other: Callable[[], int]) -> tuple[int,
     return answers[0], answers[1]
 
 
-def test_approve_while_mending_ends_without_an_approval(house: House, ada: Person, ben: Person) -> None:
+def test_simultaneous_mending_and_approval_leave_no_approval(house: House, ada: Person, ben: Person) -> None:
     """Whichever is first: a correction takes plan and approval away, or the approval is for a plan that is gone."""
     place = uploaded(ada, sheet(2))
     tokens = {"ada": ada.token("/"), "ben": ben.token("/")}
@@ -278,7 +278,7 @@ def test_approve_while_mending_ends_without_an_approval(house: House, ada: Perso
     assert house.program.record() == []
 
 
-def test_doubled_click_and_stale_tab_act_once(house: House, ada: Person, ben: Person) -> None:
+def test_repeated_click_and_stale_tab_act_once(house: House, ada: Person, ben: Person) -> None:
     place = uploaded(ada, sheet(2))
     form = ada.shown(f"{place}/sign")
     signed(ada, place)
@@ -308,7 +308,7 @@ def endless(tmp_path: Path) -> Iterator[list[str]]:
         pass
 
 
-def test_simultaneous_starts_are_single_process(tmp_path: Path, endless: list[str]) -> None:
+def test_simultaneous_starts_create_one_process(tmp_path: Path, endless: list[str]) -> None:
     runs = tmp_path / "runs"
     pids = set()
     gate = threading.Barrier(8)

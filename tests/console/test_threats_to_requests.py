@@ -103,7 +103,7 @@ def _here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> No
 # Routes by role by owner
 
 
-def test_every_route_has_rule(house: House) -> None:
+def test_every_route_has_access_rule(house: House) -> None:
     assert {f"{one.method} {one.path}" for one in ROUTES} == set(RULES)
     app: Any = console_app(house.console)
     served = app._app.routes
@@ -115,7 +115,7 @@ def test_every_route_has_rule(house: House) -> None:
 
 
 @pytest.mark.parametrize("name", PEOPLE.values())
-def test_route_asks_for_roles_of_rule(house: House, name: str) -> None:
+def test_every_route_enforces_its_access_rule(house: House, name: str) -> None:
     person = house.person(name)
     role = next(role for role, one in PEOPLE.items() if one == name)
     for one in ROUTES:
@@ -143,7 +143,7 @@ def both(house: House) -> House:
 
 
 @pytest.mark.long
-def test_sheet_route_asks_for_owner_or_other_person(both: House) -> None:
+def test_sheet_route_requires_owner_or_other_person(both: House) -> None:
     ada, ben = both.person(MAKER), both.person(APPROVER)
     forms = {
         "mend": {"row": "2", "column": "amount", "text": "9.00"},
@@ -172,7 +172,7 @@ def snapshot(house: House, place: str) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "HEAD"])
-def test_other_methods_do_nothing(house: House, ada: Person, method: str) -> None:
+def test_unexpected_http_methods_change_nothing(house: House, ada: Person, method: str) -> None:
     place = uploaded(ada, sheet(1))
     before = snapshot(house, place)
     for path in (place, f"{place}/mend", f"{place}/remove", "/sign-out", "/new"):
@@ -222,7 +222,7 @@ def test_csrf_forms_must_come_from_own_origin(house: House) -> None:
     assert person.get("/").status_code == 200
 
 
-def test_csrf_looking_changes_nothing(house: House, ada: Person) -> None:
+def test_csrf_get_requests_change_nothing(house: House, ada: Person) -> None:
     """No page changes anything when it is only looked at: a picture on another site could look at it."""
     place = uploaded(ada, sheet(2))
     token = ada.token("/")
@@ -236,7 +236,7 @@ def test_csrf_looking_changes_nothing(house: House, ada: Person) -> None:
 # Sessions
 
 
-def test_session_theft_fails_with_kept_or_shown_values(house: House) -> None:
+def test_session_theft_with_stored_or_shown_values_fails(house: House) -> None:
     person = house.person(MAKER)
     cookie = person.client.cookies["payouts"]
     kept = house.program.journal.with_name("journal.sqlite3.sessions")
@@ -267,7 +267,7 @@ def test_session_fixation_is_prevented_by_new_ids(house: House) -> None:
         assert thief.get("/").status_code == 303
 
 
-def test_a_session_of_another_console_opens_none_here(house: House, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_session_of_another_console_is_refused(house: House, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = House(set_up(tmp_path_factory.mktemp("elsewhere")))
     cookie = elsewhere.person(MAKER).client.cookies["payouts"]
     thief = house.stranger()
@@ -304,7 +304,7 @@ def test_signed_sign_in_cannot_be_reused(keyed: PasskeyHouse) -> None:
 # Frames, names, proxies
 
 
-def test_clickjacking_no_answer_can_be_in_a_frame(house: House) -> None:
+def test_clickjacking_every_response_forbids_framing(house: House) -> None:
     people = [house.stranger(), *map(house.person, PEOPLE.values())]
     for one in ROUTES:
         for person in people:
@@ -348,7 +348,7 @@ def test_forged_headers_of_a_proxy_are_not_believed(house: House) -> None:
     "hosts",
     [[], [b""], [b"evil.example"], [b"127.0.0.1"], [b"127.0.0.1:1"], [b"127.0.0.1:8460", b"evil.example"], [OWN] * 2],
 )
-def test_wrong_host_or_several_are_refused(house: House, hosts: list[bytes]) -> None:
+def test_wrong_or_repeated_host_header_is_refused(house: House, hosts: list[bytes]) -> None:
     assert asked(house.app, headers=[(b"host", host) for host in hosts])[0] == 421
 
 
@@ -399,7 +399,7 @@ def endless_body(size: int) -> Iterator[dict[str, Any]]:
         yield {"type": "http.request", "body": b"x" * size, "more_body": True}
 
 
-def test_upload_bomb_without_length_is_counted_while_read(house: House) -> None:
+def test_upload_bomb_without_length_is_cut_off(house: House) -> None:
     cookie = house.person(MAKER).client.cookies["payouts"]
     headers = [
         (b"host", b"127.0.0.1:8460"), (b"transfer-encoding", b"chunked"), (b"cookie", f"payouts={cookie}".encode()),
@@ -412,7 +412,7 @@ def test_upload_bomb_without_length_is_counted_while_read(house: House) -> None:
     assert (newest.who, newest.act, newest.result) == (MAKER, "sign out", "refused")
 
 
-def test_a_slow_body_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_request_body_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_guard, "BODY_LIMIT_S", 0.01)
 
     async def reads(_scope: Any, receive: Any, _send: Any) -> None:
@@ -424,7 +424,7 @@ def test_a_slow_body_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked(guard, headers=[(b"host", b"pages")], method="POST", body=first) == (413, 2)
 
 
-def test_a_slow_upload_ends_on_the_pages(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_upload_leaves_no_file(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     cookie = house.person(MAKER).client.cookies["payouts"]
     monkeypatch.setattr(web_guard, "BODY_LIMIT_S", 0.01)
     headers = [
@@ -507,7 +507,7 @@ def test_upload_bomb_of_million_columns_is_refused(ada: Person) -> None:
         "/.git/config",
     ],
 )
-def test_path_traversal_leads_nowhere(house: House, path: str) -> None:
+def test_path_traversal_reveals_no_file(house: House, path: str) -> None:
     for person in (house.person(MAKER), house.stranger()):
         answer = person.get(path)
         assert answer.status_code in {303, 404}, answer.status_code
@@ -517,7 +517,7 @@ def test_path_traversal_leads_nowhere(house: House, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["//evil.example/", "//evil.example/%2f..", "/\\evil.example", "http://evil.example/"])
-def test_path_like_other_site_is_not_found(house: House, path: str) -> None:
+def test_path_resembling_other_site_is_not_found(house: House, path: str) -> None:
     assert asked(house.app, headers=[(b"host", OWN)], path=path)[0] == 404
 
 
@@ -533,7 +533,7 @@ def test_path_like_other_site_is_not_found(house: House, path: str) -> None:
         "/\n/evil.example",
     ],
 )
-def test_an_answer_leads_to_no_other_site(house: House, back: str) -> None:
+def test_language_redirect_stays_on_own_site(house: House, back: str) -> None:
     answer = house.stranger().ask(
         "POST", "/language", data={"language": "fr", "back": back}, headers={"origin": ORIGIN}
     )

@@ -58,7 +58,7 @@ def test_withdrawal_is_offered_to_entitled_people(house: House, ada: Person, ben
 
 
 @pytest.mark.parametrize("name", [MAKER, APPROVER])
-def test_no_copy_of_a_withdrawn_payout_starts(house: House, ada: Person, ben: Person, name: str) -> None:
+def test_copy_of_withdrawn_payout_is_not_started(house: House, ada: Person, ben: Person, name: str) -> None:
     place, person = approved_payout(ada, ben), ada if name == MAKER else ben
     found = folder_of(house, place)
     plan, copy = read_plan(found.plan_file), shutil.copy(found.plan_file, house.program.home / "copy.json")
@@ -112,7 +112,7 @@ def test_a_started_payout_is_stopped_and_not_withdrawn(house: House, ada: Person
     assert withdrawn_by(house) == []
 
 
-def test_a_payout_under_way_offers_to_pause(house: House) -> None:
+def test_running_payout_offers_pause(house: House) -> None:
     without_approval(house.program)
     batch = house.program.json("submit", house.program.sheet(kenyan_rows(3)), "--first", "1")["batch"]
     house = House(house.program)

@@ -21,7 +21,7 @@ WORKER = WorkerLife("nairobi-1", 4711, timestamp(NOW - timedelta(minutes=2)), ti
 RUN = RunNow("b" * 16, "salaries.csv", 12_345, is_urgent=True, is_stopped=False)
 
 
-def test_rows_per_minute_count_from_worker_start() -> None:
+def test_workers_page_averages_rate_since_worker_start() -> None:
     page = people_page.shown_work(SharedWork([WORKER], [RUN], GATE), [], Settings.model_validate({}), NOW)
     assert page["workers"] == [(WORKER, "salaries.csv", 300)]
     assert (page["rate_per_s"], page["in_flight"], page["stop_reason"]) == (50, 8, "")
@@ -33,7 +33,7 @@ def test_unset_limits_show_configured_values() -> None:
     assert (page["rate_per_s"], page["in_flight"]) == (0, 16)
 
 
-def test_a_stop_is_told_with_its_reason() -> None:
+def test_workers_page_shows_stop_reason() -> None:
     stop = GateStop(GateStopKind.REQUESTED, 0, "A person stopped the run.")
     page = people_page.shown_work(
         SharedWork([], [], replace(GATE, stop=stop, stopped_at=timestamp(NOW))), [], Settings.model_validate({}), NOW
@@ -65,7 +65,7 @@ def test_journal_file_has_no_workers_page_or_link(ada: Person) -> None:
     assert 'href="/workers"' not in ada.get("/").text
 
 
-def test_the_page_shows_a_worker(tmp_path: Path, postgres_server: PostgresServer) -> None:
+def test_workers_page_shows_running_worker(tmp_path: Path, postgres_server: PostgresServer) -> None:
     program = ClusterProgram(tmp_path, set_up(tmp_path).config)
     database = postgres_server.new_database()
     program.write_url(postgres_server.url(database))

@@ -19,11 +19,11 @@ SAME = [
 
 
 @pytest.mark.parametrize("spellings", SAME, ids=lambda spellings: spellings[0])
-def test_host_spellings_are_equal(spellings: list[str]) -> None:
+def test_spellings_of_host_have_one_canonical_form(spellings: list[str]) -> None:
     assert len({canonical_host(text) for text in spellings}) == 1
 
 
-def test_other_hosts_stay_apart() -> None:
+def test_different_hosts_have_different_canonical_forms() -> None:
     hosts = [canonical_host(spellings[0]) for spellings in SAME]
     hosts += [
         canonical_host(text) for text in ("gateway.example.org", "other.example", "1.2.3.4.5", "256.0.0.1", "", "x")
@@ -32,7 +32,7 @@ def test_other_hosts_stay_apart() -> None:
         assert one != other
 
 
-def test_the_canonical_form_is_its_own() -> None:
+def test_canonicalising_host_twice_changes_nothing() -> None:
     for spellings in SAME:
         for text in spellings:
             assert canonical_host(canonical_host(text)) == canonical_host(text)
@@ -58,29 +58,29 @@ OURS = EndpointIdentity.of("gateway.example", "1234", "merchant")
         (EndpointIdentity.of("gateway.example", "1235", None), False),
     ],
 )
-def test_two_of_three_parts_identify_endpoint(other: EndpointIdentity, is_same: bool) -> None:
+def test_two_matching_parts_identify_merchant(other: EndpointIdentity, is_same: bool) -> None:
     assert OURS.is_of_same_merchant(other) == other.is_of_same_merchant(OURS) == is_same
 
 
-def test_known_names_may_differ_in_single_part() -> None:
+def test_endpoint_with_one_changed_part_is_same_merchant() -> None:
     names = [OURS, EndpointIdentity.of("gateway.example", "1235", "merchant")]
     moved = EndpointIdentity.of("gateway.example", "1235", "another login")
     assert moved.is_of_merchant(names)
     assert not moved.is_of_merchant(names[:1])
 
 
-def test_an_unknown_consumer_key_is_no_ones() -> None:
+def test_missing_consumer_keys_never_match() -> None:
     one, other = EndpointIdentity.of("a.example", "1", None), EndpointIdentity.of("b.example", "1", "")
     assert not one.is_of_same_merchant(other)
 
 
-def test_the_consumer_key_is_kept_as_a_digest() -> None:
+def test_consumer_key_is_stored_as_digest() -> None:
     ours = EndpointIdentity.of("gateway.example", "1234", "merchant-login")
     assert "merchant-login" not in repr(ours)
     assert len(ours.consumer_key_sha256) == 64
 
 
-def test_name_gives_endpoint_back_without_key() -> None:
+def test_endpoint_name_restores_host_and_id() -> None:
     ours = EndpointIdentity.of("127.0.0.1", "12/34", "merchant")
     assert ours.name == "localhost/12/34"
     assert EndpointIdentity.from_name("127.0.0.1/12/34").host == ours.host
@@ -88,7 +88,7 @@ def test_name_gives_endpoint_back_without_key() -> None:
 
 
 @pytest.mark.parametrize("host", ["gateway.example", "127.0.0.1", "192.0.2.7", "2001:db8::1"])
-def test_another_port_is_the_same_gateway(host: str) -> None:
+def test_different_port_is_same_gateway(host: str) -> None:
     own, moved = (EndpointIdentity.of(host, "1234", "merchant", port=port) for port in (None, 8443))
     assert moved.is_of_same_merchant(own)
     assert moved.host != own.host

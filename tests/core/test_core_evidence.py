@@ -63,7 +63,7 @@ def ruled(claim: Claim, *candidates: Candidate) -> Ruling:
         (State.REPLACED, "declined", Finding.LATE),
     ],
 )
-def test_proven_word_has_finding_for_each_state(state: State, word: str, finding: Finding) -> None:
+def test_proven_claim_has_finding_for_each_state(state: State, word: str, finding: Finding) -> None:
     found = ruled(replace(CLAIM, status=word), candidate(state))
     assert found.finding is finding
     assert found.said is WORDS[word]
@@ -73,7 +73,7 @@ def test_proven_word_has_finding_for_each_state(state: State, word: str, finding
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_row_in_flight_is_not_judged(word: str) -> None:
+def test_claim_about_row_in_flight_waits(word: str) -> None:
     assert isinstance(rule(replace(CLAIM, status=word), [candidate(State.IN_FLIGHT)], WORDS), Waits)
 
 
@@ -95,26 +95,26 @@ def test_row_in_flight_is_not_judged(word: str) -> None:
         (replace(CLAIM, is_not_found=True, status="no-such-order"), Finding.NOT_FOUND),
     ],
 )
-def test_unusable_claim_moves_nothing(claim: Claim, finding: Finding) -> None:
+def test_unusable_claim_has_no_outcome(claim: Claim, finding: Finding) -> None:
     found = ruled(claim, candidate())
     assert found.finding is finding
     assert found.outcome is None
 
 
-def test_order_missing_in_journal_is_unknown() -> None:
+def test_claim_about_missing_order_is_unknown_order() -> None:
     assert ruled(CLAIM) == Ruling(Finding.UNKNOWN_ORDER)
 
 
 @pytest.mark.parametrize("state", [State.READY, State.IN_DOUBT, State.ACCEPTED, State.REJECTED])
 @pytest.mark.parametrize("word", ["approved", "processing"])
-def test_unknown_later_attempt_contradicts_journal(state: State, word: str) -> None:
+def test_claim_about_unknown_later_attempt_is_contradiction(state: State, word: str) -> None:
     (of_copy,) = later_attempt_of("PAY-1", [candidate(state), candidate(client_orderid="PAY-2")])
     assert ruled(replace(CLAIM, order_id="PAY-1-r2", status=word), of_copy).finding is Finding.CONTRADICTING
     never_sent = replace(of_copy, sent_order_id=None, standing=Standing())
     assert ruled(replace(CLAIM, order_id="PAY-1-r2", status=word), never_sent).finding is Finding.CONTRADICTING
 
 
-def test_id_answered_earlier_blocks_next_attempt() -> None:
+def test_claim_about_next_attempt_id_is_contradiction() -> None:
     """Its own answer and the earlier one could not be told apart: a copy was restored, and an attempt is not in it."""
     (of_copy,) = later_attempt_of("PAY-1", [candidate(State.REJECTED)])
     assert ruled(replace(CLAIM, order_id="PAY-1-r2", status="declined"), of_copy).finding is Finding.CONTRADICTING
@@ -131,11 +131,11 @@ def test_id_answered_earlier_blocks_next_attempt() -> None:
         Standing(State.READY, attempt=1, possible_duplicate_of=1),  # a person called it not received
     ],
 )
-def test_answer_to_known_attempt_holds_nothing(standing: Standing) -> None:
+def test_claim_about_earlier_attempt_is_late(standing: Standing) -> None:
     assert ruled(replace(CLAIM, status="declined"), candidate(standing=standing)).finding is Finding.LATE
 
 
-def test_amount_in_other_digits_is_equal() -> None:
+def test_claim_amount_may_omit_trailing_zero() -> None:
     assert ruled(replace(CLAIM, amount="1500.5"), candidate()).finding is Finding.MOVED
 
 
@@ -145,7 +145,7 @@ def test_payments_with_same_id_differ_by_amount() -> None:
     assert ruled(CLAIM, candidate(number=8), candidate()).finding is Finding.AMBIGUOUS
 
 
-def test_superseded_attempt_moves_nothing_but_paid_contradicts() -> None:
+def test_only_paid_claim_about_superseded_attempt_contradicts() -> None:
     later = candidate(sent_order_id="PAY-1-r2", standing=Standing(State.ACCEPTED, attempt=2, generation=2))
     assert ruled(replace(CLAIM, status="declined"), later).finding is Finding.SUPERSEDED
     found = ruled(CLAIM, later)
@@ -155,13 +155,13 @@ def test_superseded_attempt_moves_nothing_but_paid_contradicts() -> None:
 
 
 @pytest.mark.parametrize("standing", [Standing(State.ACCEPTED, 2, 1, 1), Standing(State.IN_DOUBT, 2, 2)])
-def test_rejection_of_reused_id_is_ambiguous(standing: Standing) -> None:
+def test_rejection_under_reused_order_id_is_ambiguous(standing: Standing) -> None:
     twice = candidate(standing=standing, has_left_once=False)
     assert ruled(replace(CLAIM, status="declined"), twice).finding is Finding.AMBIGUOUS
     assert ruled(CLAIM, twice).finding is Finding.MOVED
 
 
-def test_release_under_own_id_is_unambiguous() -> None:
+def test_rejection_under_unique_attempt_id_is_applied() -> None:
     again = candidate(
         sent_order_id="PAY-1-r2", standing=Standing(State.ACCEPTED, attempt=2, generation=2), has_left_once=False
     )
@@ -179,7 +179,7 @@ def test_release_under_own_id_is_unambiguous() -> None:
     word=st.sampled_from(sorted(WORDS)),
     proof=st.sampled_from(list(Proof)),
 )
-def test_a_ruling_and_the_state_machine_never_disagree(
+def test_finding_and_state_machine_never_disagree(
     state: State,
     attempt: int,
     generation: int,
@@ -239,7 +239,7 @@ EXACT = Span(LEFT, "2026-11-20T10:00:00.501Z")
         (StatedTimes((AFTER,), sent_at=BEFORE), Meant.EARLIER),
     ],
 )
-def test_stated_time_tells_meant_attempt(times: StatedTimes, meant: Meant) -> None:
+def test_stated_time_identifies_attempt(times: StatedTimes, meant: Meant) -> None:
     assert meant_attempt(times, LEFT) is meant
     assert meant_attempt(times, None) is Meant.UNSTATED
 
@@ -263,7 +263,7 @@ ONCE = candidate(State.IN_DOUBT, intended_at=LEFT)
         ("processing", StatedTimes((BEFORE,)), TWICE, Finding.CONTRADICTING),
     ],
 )
-def test_statement_line_is_ruled_by_time(word: str, times: StatedTimes, of: Candidate, finding: Finding) -> None:
+def test_statement_time_decides_finding(word: str, times: StatedTimes, of: Candidate, finding: Finding) -> None:
     assert ruled(replace(CLAIM, status=word, is_current=True, times=times), of).finding is finding
 
 
@@ -271,12 +271,12 @@ def test_statement_line_is_ruled_by_time(word: str, times: StatedTimes, of: Cand
     ("standing", "finding"),
     [(Standing(State.REJECTED, 1), Finding.LATE), (Standing(State.REJECTED, 1, 1, 1), Finding.CONTRADICTING)],
 )
-def test_accepted_after_persons_rejection_is_not_late(standing: Standing, finding: Finding) -> None:
+def test_accepted_claim_after_person_rejection_is_reported(standing: Standing, finding: Finding) -> None:
     assert ruled(replace(CLAIM, status="processing"), candidate(standing=standing)).finding is finding
 
 
 @pytest.mark.parametrize(("mark", "finding"), [(None, Finding.SUPERSEDED), (1, Finding.CONTRADICTING)])
-def test_accepted_after_release_of_rejected_attempt_is_told(mark: int | None, finding: Finding) -> None:
+def test_accepted_claim_after_release_is_reported(mark: int | None, finding: Finding) -> None:
     later = candidate(sent_order_id="PAY-1-r2", standing=Standing(State.IN_DOUBT, 2, 2, mark))
     assert ruled(replace(CLAIM, status="processing"), later).finding is finding
 
@@ -293,14 +293,14 @@ def said(word: str | None, *, order_id: str = "A", amount: str = "10.00", **furt
     return Claim(order_id, amount, "KES", word, None, proof, **further)  # type: ignore[arg-type]
 
 
-def test_ambiguous_claim_names_rows_and_proven_word() -> None:
+def test_ambiguous_claim_names_every_matching_row() -> None:
     both = at_third(7, State.IN_DOUBT), at_third(8, State.READY, attempt=1)
     assert ruled(said("approved"), *both) == Ruling(Finding.AMBIGUOUS, 7, 3, OutcomeKind.PAID, others=(8,))
     unproven = said("approved", proof=Proof.UNPROVEN)
     assert ruled(unproven, *both) == Ruling(Finding.AMBIGUOUS, 7, 3, None, others=(8,))
 
 
-def test_unmoving_claim_names_row_and_attempt() -> None:
+def test_ineffective_claim_names_row_and_attempt() -> None:
     doubtful = at_third(7, State.IN_DOUBT)
     assert ruled(said(None, is_not_found=True), doubtful) == Ruling(Finding.NOT_FOUND, 7, 3)
     assert ruled(said("limbo"), doubtful) == Ruling(Finding.UNLISTED, 7, 3)
@@ -318,7 +318,7 @@ def test_forged_or_mismatched_claim_names_row() -> None:
     ("word", "finding"),
     [("declined", Finding.CONTRADICTING), ("approved", Finding.CONTRADICTING), ("processing", Finding.CONTRADICTING)],
 )
-def test_no_word_about_unsent_row_is_harmless(word: str, finding: Finding) -> None:
+def test_every_claim_about_unsent_row_is_reported(word: str, finding: Finding) -> None:
     found = ruled(said(word), at_third(7, State.READY, attempt=0, sent=None))
     assert (found.finding, found.instruction, found.attempt) == (finding, 7, 0)
 
@@ -333,7 +333,7 @@ def test_no_word_about_unsent_row_is_harmless(word: str, finding: Finding) -> No
     ],
 )
 @pytest.mark.parametrize(("attempt", "about"), [(3, 2), (1, 0), (0, 0)])
-def test_word_about_earlier_attempt_is_noted_there(
+def test_claim_about_earlier_attempt_names_earlier_attempt(
     word: str, is_current: bool, finding: Finding, attempt: int, about: int
 ) -> None:
     later = at_third(7, State.IN_DOUBT, attempt=attempt, sent="A-r2")
@@ -350,7 +350,7 @@ def test_word_about_earlier_attempt_is_noted_there(
         (State.PAID, False, Finding.LATE),
     ],
 )
-def test_current_processing_word_contradicts_rejection(state: State, is_current: bool, finding: Finding) -> None:
+def test_current_processing_claim_contradicts_rejection(state: State, is_current: bool, finding: Finding) -> None:
     assert ruled(said("processing", is_current=is_current), at_third(7, state)).finding is finding
 
 
@@ -367,6 +367,6 @@ def test_current_processing_word_contradicts_rejection(state: State, is_current:
         (2, 2, False, False),
     ],
 )
-def test_sole_possible_attempt_is_recognised(marked: int | None, attempt: int, left_once: bool, sole: bool) -> None:
+def test_only_possible_attempt_is_recognised(marked: int | None, attempt: int, left_once: bool, sole: bool) -> None:
     standing = Standing(State.IN_DOUBT, attempt, 1, marked)
     assert is_only_attempt(Candidate(7, "A", "10.00", "KES", standing, "A", has_left_once=left_once)) is sole

@@ -86,7 +86,7 @@ def may_be_sent(history: History) -> bool:
 
 
 @given(legal_histories())
-def test_row_is_sendable_only_if_history_permits(history: History) -> None:
+def test_row_is_sendable_only_after_permitting_history(history: History) -> None:
     for length in range(len(history) + 1):
         standing, illegal = replay(history[:length])
         assert illegal == []
@@ -94,7 +94,7 @@ def test_row_is_sendable_only_if_history_permits(history: History) -> None:
 
 
 @given(legal_histories(), st.lists(st.tuples(st.sampled_from(list(FACTS.values())), st.integers(0, 9))))
-def test_unfitting_fact_changes_nothing(history: History, noise: History) -> None:
+def test_illegal_fact_changes_no_state(history: History, noise: History) -> None:
     standing, _ = replay(history)
     for fact, attempt in noise:
         after = step(standing, kind_of(fact), attempt)
@@ -117,7 +117,7 @@ def test_attempts_count_intents_and_generations_count_releases(history: History)
 
 
 @given(legal_histories())
-def test_persons_word_marks_possible_duplicate_for_ever(history: History) -> None:
+def test_settlement_by_person_permanently_marks_possible_duplicate(history: History) -> None:
     standing, _ = replay(history)
     words = {FactKind.RESOLVED_NOT_RECEIVED, FactKind.RESOLVED_REJECTED}
     marked = [attempt for fact, attempt in history if kind_of(fact) in words]
@@ -125,7 +125,7 @@ def test_persons_word_marks_possible_duplicate_for_ever(history: History) -> Non
 
 
 @given(legal_histories(), st.integers(0, 24), st.sampled_from(list(FACTS)))
-def test_outcome_counts_only_for_attempt_in_flight(history: History, attempt: int, kind: FactKind) -> None:
+def test_outcome_applies_only_to_attempt_in_flight(history: History, attempt: int, kind: FactKind) -> None:
     standing, _ = replay(history)
     expected = standing.attempt + 1 if kind is FactKind.INTENDED else standing.attempt
     if attempt != expected:
@@ -141,7 +141,7 @@ def test_only_intent_puts_ready_row_in_flight() -> None:
     assert ways == [(State.READY, FactKind.INTENDED)]
 
 
-def test_only_proof_or_person_restores_ready() -> None:
+def test_only_listed_facts_make_row_ready() -> None:
     ways = {(state, kind) for (state, kind), target in TRANSITIONS.items() if target is State.READY}
     assert ways == {
         (State.IN_FLIGHT, FactKind.NOT_SENT),
@@ -160,7 +160,7 @@ def test_each_kind_of_fact_leads_to_single_state() -> None:
 
 
 @pytest.mark.parametrize("state", [State.PAID, State.RETURNED, State.REPLACED])
-def test_paid_returned_or_replaced_row_never_leaves_again(state: State) -> None:
+def test_paid_returned_or_replaced_row_is_never_resent(state: State) -> None:
     reachable, todo = set(), {state}
     while todo:
         here = todo.pop()
@@ -178,7 +178,7 @@ def test_paid_returned_or_replaced_row_never_leaves_again(state: State) -> None:
         (Resolution.PAID, Basis.PERSON, None),
     ],
 )
-def test_word_permitting_resend_leaves_mark(resolution: Resolution, basis: Basis, mark: int | None) -> None:
+def test_row_cleared_for_resend_stays_marked(resolution: Resolution, basis: Basis, mark: int | None) -> None:
     after = step(Standing(State.IN_DOUBT, 1), kind_of(Resolved(resolution, "Ticket 4711", "amina", basis)), 1)
     assert isinstance(after, Standing)
     assert after.possible_duplicate_of == mark
@@ -187,7 +187,7 @@ def test_word_permitting_resend_leaves_mark(resolution: Resolution, basis: Basis
 
 @pytest.mark.parametrize("state", [State.IN_DOUBT, State.ACCEPTED, State.READY])
 @given(legal_histories())
-def test_mark_of_persons_rejection_is_never_removed(state: State, history: History) -> None:
+def test_duplicate_mark_of_rejection_by_person_is_permanent(state: State, history: History) -> None:
     standing = step(Standing(state, 1), FactKind.RESOLVED_REJECTED, 1)
     assert isinstance(standing, Standing)
     for fact, attempt in history:
@@ -208,7 +208,7 @@ def test_mark_of_persons_rejection_is_never_removed(state: State, history: Histo
         (Standing(State.READY, 2, 1, 2), None, "2026-11-20T10:00:00.001Z", False),
     ],
 )
-def test_only_rejection_by_person_alone_waits(
+def test_only_rejection_by_person_has_quarantine(
     standing: Standing, code: str | None, intended_at: str | None, waits: bool
 ) -> None:
     progress = RowProgress("ORD-2", standing, error_code=code, intended_at=intended_at)

@@ -52,17 +52,17 @@ def test_text_beyond_plain_digits_is_no_amount(text: str) -> None:
     ("text", "units", "stands"),
     [("1500", 0, True), ("1500.00", 0, False), ("0.10", 2, True), ("0.100", 2, False), ("9" * 15, 2, True)],
 )
-def test_decimals_are_counted_against_the_currency(text: str, units: int, *, stands: bool) -> None:
+def test_amount_with_more_decimals_than_currency_is_refused(text: str, units: int, *, stands: bool) -> None:
     assert (parse_amount(text, minor_units=units) is not None) is stands
 
 
-def test_minor_units_never_swallow_a_decimal() -> None:
+def test_surplus_decimals_cannot_become_minor_units() -> None:
     with pytest.raises(InternalError):
         to_minor(Decimal("1.005"), minor_units=2)
     assert to_minor(Decimal("1.500"), minor_units=2) == 150
 
 
-def test_large_amounts_are_exact_both_ways() -> None:
+def test_large_amounts_convert_exactly_both_ways() -> None:
     digits = "12345678901234567890123456789012345.67"
     assert to_minor(Decimal(digits), minor_units=2) == int(digits.replace(".", ""))
     assert from_minor(int(digits.replace(".", "")), minor_units=2) == digits
@@ -72,7 +72,7 @@ def test_large_amounts_are_exact_both_ways() -> None:
         to_minor(Decimal("1.001"), minor_units=2)
 
 
-def test_amount_has_two_decimals_or_fails() -> None:
+def test_amount_formatting_requires_two_decimals() -> None:
     assert [with_two_decimals(text) for text in ("7", "7.5", "7.25")] == ["7.00", "7.50", "7.25"]
     with pytest.raises(InternalError, match=r"^an amount has more than two decimals where two are to be written"):
         with_two_decimals("7.255")

@@ -85,7 +85,7 @@ def test_recorded_text_does_not_depend_on_language() -> None:
     assert language() == "en"
 
 
-def test_an_officer_reads_no_code_of_a_cause() -> None:
+def test_message_for_officers_omits_cause_code() -> None:
     message = message_after(Concluded(Outcome(UNKNOWN, cause="read.timeout")))
     assert "read.timeout" in recorded(message)
     for kept in (message, with_duplicate(message, 1) or ""):

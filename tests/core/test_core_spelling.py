@@ -17,32 +17,32 @@ WIDE = {ord("!") + n: 0xFF01 + n for n in range(94)}
 
 
 @given(TEXTS)
-def test_normal_spelling_is_stable(text: str) -> None:
+def test_canonical_spelling_is_idempotent(text: str) -> None:
     assert spelled_alike(spelled_alike(text)) == spelled_alike(text)
 
 
 @given(TEXTS, FORMS)
-def test_the_form_of_unicode_makes_no_difference(text: str, form: Literal["NFC", "NFD", "NFKC", "NFKD"]) -> None:
+def test_canonical_spelling_ignores_unicode_form(text: str, form: Literal["NFC", "NFD", "NFKC", "NFKD"]) -> None:
     assert spelled_alike(unicodedata.normalize(form, text)) == spelled_alike(text)
 
 
 @given(TEXTS)
-def test_case_makes_no_difference(text: str) -> None:
+def test_canonical_spelling_ignores_case(text: str) -> None:
     assert spelled_alike(text.casefold()) == spelled_alike(text)
 
 
 @given(st.text(st.characters(min_codepoint=33, max_codepoint=126)))
-def test_width_makes_no_difference(text: str) -> None:
+def test_canonical_spelling_ignores_width(text: str) -> None:
     assert spelled_alike(text.translate(WIDE)) == spelled_alike(text) == text.lower()
 
 
 @given(TEXTS, TEXTS, st.sampled_from("\u00ad\u200b\u200c\u200d\u2060\ufeff\u200e\u202e\ufe0f\u034f\u3164\u180e"))
-def test_invisible_characters_make_no_difference(left: str, right: str, invisible: str) -> None:
+def test_canonical_spelling_ignores_invisible_characters(left: str, right: str, invisible: str) -> None:
     assert spelled_alike(f"{left}-{invisible}{right}") == spelled_alike(f"{left}-{right}")
 
 
 @pytest.mark.parametrize("hyphen", "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe63\uff0d\ufe58\u058a")
-def test_hyphens_make_no_difference(hyphen: str) -> None:
+def test_canonical_spelling_ignores_hyphens(hyphen: str) -> None:
     assert spelled_alike(f"PAY{hyphen}1") == "pay-1"
 
 
@@ -61,17 +61,17 @@ def test_hyphens_make_no_difference(hyphen: str) -> None:
         ("a  b", "a  b"),
     ],
 )
-def test_examples(text: str, one_spelling: str) -> None:
+def test_listed_spellings_have_expected_canonical_form(text: str, one_spelling: str) -> None:
     assert spelled_alike(text) == one_spelling
 
 
 @pytest.mark.parametrize(("one", "other"), [("A1", "A2"), ("A-1", "A1"), ("A 1", "A1"), ("A_1", "A-1"), ("É", "E")])
-def test_other_texts_stay_others(one: str, other: str) -> None:
+def test_different_texts_have_different_spellings(one: str, other: str) -> None:
     assert spelled_alike(one) != spelled_alike(other)
 
 
 @given(TEXTS)
-def test_an_id_without_damage_is_its_own(text: str) -> None:
+def test_removing_id_damage_twice_changes_nothing(text: str) -> None:
     assert without_damage(without_damage(text)) == without_damage(text)
 
 
@@ -79,17 +79,17 @@ NEAR_NUMBERS = st.text("0Oo1Il|5B-/._, '\u00a0\u041e\u0406\u2019", max_size=12)
 
 
 @given(NEAR_NUMBERS)
-def test_a_number_without_damage_is_its_own(text: str) -> None:
+def test_removing_number_damage_twice_changes_nothing(text: str) -> None:
     assert without_damage(without_damage(text)) == without_damage(text)
 
 
 @given(TEXTS)
-def test_an_id_without_damage_ignores_spelling(text: str) -> None:
+def test_undamaged_form_of_id_ignores_spelling(text: str) -> None:
     assert without_damage(spelled_alike(text)) == without_damage(text)
 
 
 @given(NEAR_NUMBERS, NEAR_NUMBERS)
-def test_ids_differ_by_damage_alone_if_equal_without(one: str, other: str) -> None:
+def test_ids_with_same_undamaged_form_differ_by_damage(one: str, other: str) -> None:
     if without_damage(one) == without_damage(other):
         assert differ_by_damage_alone(one, other)
     assert differ_by_damage_alone(one, other) == differ_by_damage_alone(other, one)
@@ -130,7 +130,7 @@ def test_ids_differ_by_damage_alone_if_equal_without(one: str, other: str) -> No
         ("12:30:00", "12:30"),
     ],
 )
-def test_an_id_is_found_without_its_damage(damaged: str, order_id: str) -> None:
+def test_damaged_id_matches_original(damaged: str, order_id: str) -> None:
     assert damaged != order_id
     assert without_damage(damaged) == without_damage(order_id)
     assert differ_by_damage_alone(damaged, order_id)
@@ -152,7 +152,7 @@ def test_an_id_is_found_without_its_damage(damaged: str, order_id: str) -> None:
         ("OCT-1", "NOV-1"),
     ],
 )
-def test_ids_stay_others_without_damage(one: str, other: str) -> None:
+def test_different_ids_have_different_undamaged_forms(one: str, other: str) -> None:
     assert without_damage(one) != without_damage(other)
     assert not differ_by_damage_alone(one, other)
 
@@ -191,7 +191,7 @@ def test_ids_stay_others_without_damage(one: str, other: str) -> None:
         ("123456789012345000", "123456789012345678"),
     ],
 )
-def test_rewritten_number_or_date_differs_by_damage(rewritten: str, order_id: str) -> None:
+def test_rewritten_number_or_date_matches_original_id(rewritten: str, order_id: str) -> None:
     assert differ_by_damage_alone(rewritten, order_id)
     assert differ_by_damage_alone(order_id, rewritten)
 
@@ -217,7 +217,7 @@ def test_rewritten_number_or_date_differs_by_damage(rewritten: str, order_id: st
         ("12345678901234567", "123456789012345000"),
     ],
 )
-def test_ids_of_other_numbers_and_dates_stay_others(one: str, other: str) -> None:
+def test_ids_of_different_numbers_do_not_match(one: str, other: str) -> None:
     assert not differ_by_damage_alone(one, other)
 
 
@@ -225,7 +225,7 @@ REFERENCES = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_siz
 
 
 @given(REFERENCES, TEXTS, st.integers(1, 10**7))
-def test_reference_is_found_in_derived_ids(reference: str, payee: str, count: int) -> None:
+def test_reference_is_extracted_from_derived_id(reference: str, payee: str, count: int) -> None:
     assert reference_of(f"{reference}-{payee_mark(reference, payee)}-{count}") == reference
 
 
@@ -233,5 +233,5 @@ def test_reference_is_found_in_derived_ids(reference: str, payee: str, count: in
     "order_id",
     ["PAY-1", "PAY-0123456789abcdef01234567-1", f"OTHER-{payee_mark('PAY', 'c')}-1", f"PAY-{payee_mark('PAY', 'c')}-0"],
 )
-def test_underived_id_has_no_reference(order_id: str) -> None:
+def test_plain_order_id_has_no_reference(order_id: str) -> None:
     assert reference_of(order_id) is None

@@ -48,7 +48,7 @@ def test_control_and_hidden_characters_are_shown(text: str, shown: str) -> None:
         "\U0001f469\u200d\U0001f33e",
     ],
 )
-def test_words_of_all_scripts_stay(text: str) -> None:
+def test_text_in_any_script_is_unchanged(text: str) -> None:
     assert fit_for_terminal(text) == fit_in_print(text) == text
     assert fit_in_json(json.dumps(text, ensure_ascii=False)) == json.dumps(text, ensure_ascii=False)
 
@@ -59,13 +59,13 @@ def test_no_control_character_remains(text: str) -> None:
 
 
 @given(st.text(st.characters()))
-def test_json_says_the_same_and_can_be_printed(text: str) -> None:
+def test_terminal_json_is_printable_and_equivalent(text: str) -> None:
     line = fit_in_json(json.dumps({"sheet": text}, ensure_ascii=False))
     assert json.loads(line) == {"sheet": text}
     assert not any(map(obeyed, line))
 
 
-def test_layout_keeps_only_colours_and_lines() -> None:
+def test_terminal_layout_keeps_only_colours_and_lines() -> None:
     laid_out = "\x1b[1;31mError:\x1b[0m\n\r\x1b[2K\x1b[?25l"
     assert fit_in_print(laid_out) == laid_out
     assert fit_in_print("\x1b]0;title\x07\x9b2J\x1bc\u202e") == r"\x1b]0;title\x07\x9b2J\x1bc\u202e"

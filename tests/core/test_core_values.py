@@ -18,7 +18,7 @@ def test_instruction_cannot_change_through_source_fields() -> None:
         instruction.fields["account_name"] = "someone else"  # type: ignore[index]  # that is the point
 
 
-def test_first_attempt_has_own_id_later_attempts_suffixes() -> None:
+def test_later_attempts_add_suffix_to_order_id() -> None:
     assert [attempt_order_id("ORD-1", generation) for generation in (1, 2, 3)] == ["ORD-1", "ORD-1-r2", "ORD-1-r3"]
 
 
@@ -28,7 +28,7 @@ def test_later_attempt_id_contains_first_id(order_id: str, generation: int) -> N
 
 
 @pytest.mark.parametrize("order_id", ["ORD-1", "ORD-1-r1", "ORD-1-r", "ORD-1-r0", "ORD-1-r02", "-r2", "ORD-1-R2", ""])
-def test_id_without_valid_suffix_has_no_first_id(order_id: str) -> None:
+def test_order_id_without_attempt_suffix_has_no_original(order_id: str) -> None:
     assert first_order_id(order_id) is None
 
 
@@ -45,5 +45,5 @@ def test_id_without_valid_suffix_has_no_first_id(order_id: str) -> None:
         ),
     ],
 )
-def test_each_wrong_stated_total_is_told(stated: ControlTotals, found: list[str]) -> None:
+def test_each_wrong_stated_total_is_reported(stated: ControlTotals, found: list[str]) -> None:
     assert differences(stated, ControlTotals(2, {"KES": Decimal(10)})) == found

@@ -112,7 +112,7 @@ def test_wrong_file_is_named_with_defect(data: Path, file: str, change: Change, 
     assert re.search(says, refused.value.message)
 
 
-def test_field_missing_in_chosen_form_is_found(data: Path) -> None:
+def test_country_file_field_missing_in_form_is_refused(data: Path) -> None:
     path = data / "countries/CI.toml"
     path.write_text(path.read_text(encoding="utf-8") + 'fields = { phone = "never" }\n', encoding="utf-8")
     usable = load_rules("payout", {"CI": OperatorTerms(form="account", purpose="X")}, data=data)["CI"]
@@ -132,7 +132,7 @@ def test_optional_field_is_sent_and_not_required(data: Path) -> None:
     assert rule.missing_terms == ()
 
 
-def test_country_limits_its_texts_and_operators_values(data: Path) -> None:
+def test_country_length_limit_applies_to_operator_values(data: Path) -> None:
     path = data / "countries/TZ.toml"
     path.write_text(path.read_text(encoding="utf-8") + "max_characters = { order_desc = 5 }\n", encoding="utf-8")
     assert load_rules("payout", {}, data=data)["TZ"].max_characters == {"order_desc": 5}
@@ -192,7 +192,7 @@ def test_a_second_operation_needs_only_data(data: Path) -> None:
     assert load_rules("payout", {}, data=data) == load_rules("payout", {})
 
 
-def test_packaged_data_precedes_adjacent_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packaged_data_folder_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = tmp_path / "site-packages/paygw_batch/countries/load.py"
     monkeypatch.setattr(data_files, "__file__", str(module))
     beside, inside = tmp_path / "site-packages/config", tmp_path / "site-packages/paygw_batch/config"

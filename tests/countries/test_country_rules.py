@@ -95,7 +95,7 @@ def loaded(terms: Mapping[str, OperatorTerms]) -> tuple[Rules, str]:
         return {}, refused.message
 
 
-def test_exactly_the_countries_of_the_interface_have_rules() -> None:
+def test_only_documented_countries_have_rules() -> None:
     assert sorted(load_rules("payout", {})) == COUNTRIES
 
 
@@ -113,7 +113,7 @@ def test_country_rule_matches_interface(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", COUNTRIES)
-def test_shown_unomitted_fields_are_required(code: str) -> None:
+def test_documented_fields_are_required_unless_omitted(code: str) -> None:
     rule = load_rules("payout", {})[code]
     shown = {field.name for field in rule.form.fields} if rule.form else set()
     assert rule.required == shown - rule.omitted
@@ -127,7 +127,7 @@ def test_egypt_notes_cash_only_payouts() -> None:
     assert any("cash only" in note for note in load_rules("payout", {})["EG"].notes)
 
 
-def test_confusable_code_of_benin_is_known() -> None:
+def test_benin_code_confusion_is_explained() -> None:
     rules = load_rules("payout", {})
     assert {code: rule.confused_codes for code, rule in rules.items() if rule.confused_codes} == {
         "BN": {"BJ": "Benin is written BN at this gateway, not BJ."}
@@ -141,7 +141,7 @@ def test_receiver_form_has_defaults_for_optional_fields() -> None:
 
 
 @pytest.mark.parametrize("code", ASK_FOR_PURPOSE)
-def test_purpose_is_missing_until_given(code: str) -> None:
+def test_country_without_purpose_names_missing_setting(code: str) -> None:
     without = load_rules("payout", {})[code]
     assert (without.purpose, without.missing_terms) == (None, (f"countries.{code}.payout.purpose",))
     assert without.unusable == ""
@@ -149,7 +149,7 @@ def test_purpose_is_missing_until_given(code: str) -> None:
     assert (given_one.purpose, given_one.missing_terms) == ("INVENTED-WALLET", ())
 
 
-def test_south_africa_misses_nothing() -> None:
+def test_south_africa_needs_no_settings() -> None:
     rule = load_rules("payout", {})["ZA"]
     assert (rule.missing_terms, rule.unusable, rule.purpose) == ((), "", None)
 
@@ -164,7 +164,7 @@ def test_south_africa_misses_nothing() -> None:
     ],
     ids=["nothing", "form alone", "purpose alone"],
 )
-def test_xof_zone_needs_form_and_purpose(code: str, terms: OperatorTerms, missing: list[str]) -> None:
+def test_xof_country_without_form_or_purpose_is_unusable(code: str, terms: OperatorTerms, missing: list[str]) -> None:
     rule = load_rules("payout", {code: terms})[code]
     assert rule.form is None
     assert rule.required == frozenset()
@@ -175,7 +175,7 @@ def test_xof_zone_needs_form_and_purpose(code: str, terms: OperatorTerms, missin
 
 @pytest.mark.parametrize("code", XOF_ZONE)
 @pytest.mark.parametrize("form", [ACCOUNT, RECEIVER], ids=["account", "receiver"])
-def test_form_and_purpose_open_the_xof_zone(code: str, form: Form) -> None:
+def test_xof_country_is_usable_with_form_and_purpose(code: str, form: Form) -> None:
     rule = load_rules("payout", {code: OperatorTerms(form=form.name, purpose="INVENTED")})[code]
     assert (rule.form, rule.unusable, rule.missing_terms) == (form, "", ())
     assert rule.required == {field.name for field in form.fields}
@@ -247,11 +247,11 @@ def test_bank_account_pattern_anchors_all_alternatives() -> None:
         ({"TZ": OperatorTerms(bank_account_pattern="[0-9]+")}, r"the receiver form has no account number"),
     ],
 )
-def test_impossible_terms_are_refused_by_key(terms: dict[str, OperatorTerms], says: str) -> None:
+def test_impossible_terms_error_names_setting(terms: dict[str, OperatorTerms], says: str) -> None:
     assert re.search(says, refusal(**terms))
 
 
-def test_all_wrong_terms_are_told_at_once() -> None:
+def test_all_wrong_terms_are_reported_at_once() -> None:
     message = refusal(
         XX=OperatorTerms(), ZA=OperatorTerms(purpose="X"), TZ=OperatorTerms(form="account", ipaddress="here")
     )
@@ -268,7 +268,7 @@ def test_smallest_and_largest_amount_may_be_equal() -> None:
     assert load_rules("payout", {"KE": terms})["KE"].min_amount == Decimal(10)
 
 
-def test_the_payout_operation_is_the_interfaces() -> None:
+def test_payout_operation_matches_documented_interface() -> None:
     operation = load_operation("payout")
     assert operation.path == "/paynet/api/v4/payout/{endpoint_id}"
     assert (operation.reply.order_id[0], operation.reply.amount[0], operation.reply.currency[0]) == (
@@ -282,7 +282,7 @@ def test_the_payout_operation_is_the_interfaces() -> None:
 
 
 @pytest.mark.parametrize("load", [load_operation, lambda name: load_rules(name, {})], ids=["operation", "rules"])
-def test_an_unknown_operation_names_the_nearest(load: Any) -> None:
+def test_unknown_operation_error_suggests_nearest(load: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"There is no operation 'payuot'; did you mean payout\?"):
         load("payuot")
 

@@ -21,6 +21,6 @@ def test_document_lists_each_country_with_currency(code: str) -> None:
     assert f"| `{code}` | {rule.name} | {rule.currency} | {rule.minor_units} |" in DOCUMENT
 
 
-def test_document_tells_notes_in_sentences() -> None:
+def test_country_document_explains_special_cases() -> None:
     assert "- `EG`: Egypt pays out in cash only." in DOCUMENT
     assert "- `BN`: Benin is written BN at this gateway, not BJ." in DOCUMENT

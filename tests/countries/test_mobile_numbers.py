@@ -37,7 +37,7 @@ def test_number_files_match_script(generator: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("code", sorted(NUMBERS))
-def test_patterns_hold_no_classes_of_other_scripts_digits(code: str) -> None:
+def test_number_patterns_match_only_ascii_digits(code: str) -> None:
     assert re.fullmatch(r"\(\?:[0-9()|?:\[\]{},-]+\)", NUMBERS[code].pattern)
 
 
@@ -84,7 +84,7 @@ def test_known_numbers_follow_numbering_plans(code: str, national: str, valid: b
 @pytest.mark.parametrize("code", sorted(NUMBERS))
 @given(data=st.data())
 @settings(max_examples=share_of(60))
-def test_passing_number_fits_country_and_polars_agrees(code: str, data: st.DataObject) -> None:
+def test_polars_and_python_accept_same_numbers(code: str, data: st.DataObject) -> None:
     numbers = NUMBERS[code]
     good = data.draw(st.from_regex(numbers.pattern, fullmatch=True))
     other = data.draw(st.text("0123456789", min_size=4, max_size=12))

@@ -64,7 +64,7 @@ def test_samples_match_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_a_clean_sample_fits_its_countries(name: str) -> None:
+def test_clean_sample_has_no_defects(name: str) -> None:
     for row in sample(name).iter_rows(named=True):
         rule = RULES[row["country"]]
         receiver = row["country"] == "TZ"
@@ -107,12 +107,12 @@ def test_no_two_samples_share_an_order_id() -> None:
 
 
 @pytest.mark.parametrize("name", [*CLEAN, "every-defect.csv"])
-def test_ordinary_samples_keep_clear_of_the_sandboxs_amounts(name: str) -> None:
+def test_ordinary_samples_avoid_special_sandbox_amounts(name: str) -> None:
     wholes = sample(name)["amount"].drop_nulls().str.extract(r"^([0-9]+)").drop_nulls().cast(pl.Int64)
     assert not wholes.is_in(SANDBOX_AMOUNTS).any()
 
 
-def test_the_outcomes_sample_asks_for_each_answer_once() -> None:
+def test_outcomes_sample_triggers_each_answer_once() -> None:
     sheet = sample("outcomes.csv")
     assert set(sheet["currency"]) == {"KES"}
     wholes = [int(Decimal(amount)) for amount in sheet["amount"]]
@@ -140,13 +140,13 @@ def test_the_readme_states_how_many_rows_have_defects() -> None:
     assert f"its {fine.height} rows without a defect" in readme
 
 
-def test_the_same_arguments_give_the_same_sheet() -> None:
+def test_make_sheet_is_deterministic() -> None:
     make_sheet = MAKE_SHEET.make_sheet
     assert_frame_equal(make_sheet(500, seed=3, bad_share=0.1), make_sheet(500, seed=3, bad_share=0.1))
     assert not make_sheet(500, seed=3).equals(make_sheet(500, seed=4, prefix="S3"))
 
 
-def test_bad_share_spoils_expected_number_of_rows() -> None:
+def test_bad_share_damages_expected_number_of_rows() -> None:
     make_sheet = MAKE_SHEET.make_sheet
     clean, spoilt = make_sheet(5_000, bad_share=0.0), make_sheet(5_000, bad_share=0.2)
     key = pl.concat_str(pl.all().fill_null("-"), separator="|")
@@ -162,6 +162,6 @@ def test_a_large_sheet_has_no_payee_twice() -> None:
     assert set(sheet.dtypes) == {pl.String}
 
 
-def test_a_name_with_another_ending_is_refused(tmp_path: Path) -> None:
+def test_make_sheet_refuses_unsupported_file_ending(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"must end in \.csv or \.parquet"):
         MAKE_SHEET.write(MAKE_SHEET.make_sheet(1), tmp_path / "sheet.xls")

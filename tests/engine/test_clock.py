@@ -94,7 +94,7 @@ def noted_at(journal: SqliteJournal, now: datetime, gateway: datetime) -> None:
     watch.note_in(journal)
 
 
-def test_past_clock_lag_lengthens_quarantine_until_over() -> None:
+def test_quarantine_includes_past_clock_lag() -> None:
     journal = in_memory_journal()
     assert JournalClock.read(journal, NOW).quarantine(24) == Quarantine(24)
     noted_at(journal, NOW, NOW)
@@ -114,7 +114,7 @@ def test_past_clock_lag_lengthens_quarantine_until_over() -> None:
     assert str(Quarantine(0.5)) == "a quarantine of 0.5 h"
 
 
-def test_of_several_differences_the_largest_counts() -> None:
+def test_largest_clock_difference_lengthens_quarantine() -> None:
     journal = in_memory_journal()
     for behind_h in (5, 9, 2, 0):
         noted_at(journal, NOW, NOW + behind_h * HOUR)
@@ -132,7 +132,7 @@ def test_clock_lag_lengthens_quarantine_within_limits(ahead_s: int, longer_s: in
     assert latest_start(journal.head().clock, timestamp(NOW)) == timestamp(NOW + timedelta(seconds=longer_s))
 
 
-def test_departure_before_clock_lag_keeps_time() -> None:
+def test_departure_before_clock_lag_keeps_its_time() -> None:
     journal = in_memory_journal()
     noted_at(journal, NOW, NOW)
     noted_at(journal, NOW + HOUR, NOW + 3 * HOUR)
@@ -151,7 +151,7 @@ def test_departure_before_clock_lag_keeps_time() -> None:
 
 @pytest.mark.parametrize("advice", [GoOn(), PauseRun(5), StopRun("no"), TryAgain()])
 @pytest.mark.parametrize(("behind_s", "stops"), [(0, False), (600, False), (601, True)])
-def test_run_stops_on_hearing_of_slow_clock(advice: Advice, behind_s: int, stops: bool) -> None:
+def test_run_stops_when_reply_reveals_slow_clock(advice: Advice, behind_s: int, stops: bool) -> None:
     watch = DateWatch(lambda: NOW)
     verdict = Verdict(Outcome(OutcomeKind.PAID), advice)
     assert watch.judged(verdict) == verdict
@@ -167,13 +167,13 @@ def test_run_stops_on_hearing_of_slow_clock(advice: Advice, behind_s: int, stops
 
 
 @pytest.mark.parametrize("state", [State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED, State.READY])
-def test_word_permitting_resend_needs_second_person(state: State) -> None:
+def test_settlement_permitting_resend_needs_second_person(state: State) -> None:
     assert needs_second_person(state, Resolution.REJECTED)
     assert needs_second_person(state, Resolution.NOT_RECEIVED)
     assert not needs_second_person(state, Resolution.PAID)
 
 
-def test_days_ago_include_clock_lag_except_zero() -> None:
+def test_days_ago_adds_clock_lag() -> None:
     behind = noted(-86_400)
     assert JournalClock.read(behind, NOW).days_ago(5) == timestamp(NOW - 6 * 24 * HOUR)
     assert JournalClock.read(behind, NOW).days_ago(0) == timestamp(NOW)

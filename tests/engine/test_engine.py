@@ -73,14 +73,14 @@ def test_second_run_over_batch_sends_nothing() -> None:
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 16])
-def test_never_more_in_flight_than_allowed(concurrency: int) -> None:
+def test_requests_in_flight_reach_but_never_exceed_concurrency(concurrency: int) -> None:
     journal, batch = a_journal(rows=100)
     gateway = ScriptedGateway(latency=0.01)
     run(an_engine(journal, gateway, Pace(concurrency)), batch)
     assert gateway.most_in_flight == concurrency
 
 
-def test_the_first_row_travels_alone() -> None:
+def test_first_row_is_sent_alone() -> None:
     journal, batch = a_journal(rows=50)
     seen: list[int] = []
     gateway = ScriptedGateway(latency=0.01)
@@ -89,7 +89,7 @@ def test_the_first_row_travels_alone() -> None:
     assert seen[0] == 1
 
 
-def test_the_intent_is_durable_before_anything_leaves() -> None:
+def test_intent_is_durable_before_request_is_sent() -> None:
     journal, batch = a_journal(rows=40)
     gateway = ScriptedGateway()
     intended: set[str] = set()
@@ -101,7 +101,7 @@ def test_the_intent_is_durable_before_anything_leaves() -> None:
     assert len(intended) == 40
 
 
-def test_commits_keep_rows_in_flight_within_places() -> None:
+def test_rows_in_flight_never_exceed_concurrency() -> None:
     journal, batch = a_journal(rows=100)
     gateway = ScriptedGateway(latency=0.01)
     in_flight: list[int] = []
@@ -111,7 +111,7 @@ def test_commits_keep_rows_in_flight_within_places() -> None:
     assert in_flight[-1] == 0
 
 
-def test_stale_request_leaves_by_new_intent() -> None:
+def test_stale_request_is_sent_with_new_intent() -> None:
     """The process was frozen, the machine slept, or the connection was slow to open."""
     journal, batch = a_journal(rows=3)
     clock_s = [0.0]
@@ -129,7 +129,7 @@ def test_stale_request_leaves_by_new_intent() -> None:
     assert (end.sent, end.stop_reason) == (3, None)
 
 
-def test_run_of_late_requests_stops_with_rows_ready() -> None:
+def test_repeatedly_stale_requests_stop_run() -> None:
     journal, batch = a_journal(rows=3)
     clock_s = [0.0]
 
@@ -143,7 +143,7 @@ def test_run_of_late_requests_stops_with_rows_ready() -> None:
     assert states(journal, batch) == {State.READY: 3}
 
 
-def test_no_request_leaves_after_write_failed_while_connecting() -> None:
+def test_failed_write_while_connecting_sends_nothing() -> None:
     journal, batch = a_journal(rows=3)
 
     def failing(order_id: str) -> None:
@@ -173,7 +173,7 @@ class WaitsForDisk(InlineJournal):
 
 
 @pytest.mark.parametrize(("commit_s", "answer_s", "is_large"), [(60.0, 1.0, True), (1.0, 3600.0, False)])
-def test_commit_size_follows_wait_for_journal(commit_s: float, answer_s: float, is_large: bool) -> None:
+def test_commits_grow_when_rows_wait_for_journal(commit_s: float, answer_s: float, is_large: bool) -> None:
     journal, batch = a_journal(rows=1500)
     in_flight: list[int] = []
     watch(journal, lambda _: in_flight.append(states(journal, batch)[State.IN_FLIGHT]))
@@ -222,7 +222,7 @@ def test_simultaneous_outcomes_share_commit_with_following_intents() -> None:
     ]
 
 
-def test_row_of_unknown_fate_is_not_resent() -> None:
+def test_row_with_unknown_outcome_is_not_resent() -> None:
     journal, batch = a_journal(rows=5)
     gateway = ScriptedGateway(lambda order_id, _times: LOST if order_id == "PAY-3" else APPROVED)
     run(an_engine(journal, gateway), batch)
@@ -232,7 +232,7 @@ def test_row_of_unknown_fate_is_not_resent() -> None:
     assert again.arrived == []
 
 
-def test_provably_unsent_row_is_tried_again() -> None:
+def test_provably_unsent_row_is_retried() -> None:
     journal, batch = a_journal(rows=1)
     gateway = ScriptedGateway(lambda _order_id, times: APPROVED if times == TRIES else REFUSED)
     run(an_engine(journal, gateway), batch)
@@ -306,7 +306,7 @@ def test_only_first_due_rows_are_sent(first: int) -> None:
     assert again.arrived == ([f"PAY-{2 + first}"] if first < 200 else [])
 
 
-def test_a_breaker_of_zero_goes_on_through_doubt() -> None:
+def test_doubt_limit_of_zero_never_stops_run() -> None:
     journal, batch = a_journal(rows=30)
     gateway = ScriptedGateway(lambda _order_id, _times: LOST)
     end = run(an_engine(journal, gateway, Pace(concurrency=4, stop_after_in_doubt=0)), batch)
@@ -314,7 +314,7 @@ def test_a_breaker_of_zero_goes_on_through_doubt() -> None:
     assert end.stop_reason is None
 
 
-def test_pause_asked_by_gateway_is_kept() -> None:
+def test_run_observes_pause_requested_by_gateway() -> None:
     journal, batch = a_journal(rows=3)
     starts: list[float] = []
     gateway = ScriptedGateway()
@@ -328,7 +328,7 @@ def test_pause_asked_by_gateway_is_kept() -> None:
     assert starts[1] - starts[0] >= 60
 
 
-def test_drain_starts_no_row_and_awaits_flying_rows() -> None:
+def test_drain_finishes_rows_in_flight_only() -> None:
     journal, batch = a_journal(rows=100)
     gateway = ScriptedGateway(latency=0.01)
     engine = an_engine(journal, gateway, Pace(concurrency=4))
@@ -392,7 +392,7 @@ def test_signed_row_held_by_evidence_is_not_sent() -> None:
     journal.verify()
 
 
-def test_own_error_ends_run_in_order() -> None:
+def test_internal_error_ends_run_after_recording_outcomes() -> None:
     journal, batch = a_journal(rows=50)
     gateway = ScriptedGateway(latency=0.01)
 
@@ -425,7 +425,7 @@ def test_unpreparable_requests_end_run_without_waiting() -> None:
     assert {standing.state for standing in journal.rows(batch.number)} == {State.READY}
 
 
-def test_a_payout_leaves_nothing_for_the_garbage_collector() -> None:
+def test_payout_run_creates_no_reference_cycles() -> None:
     journal, batch = a_journal(rows=600)
     with gc_paused():
         gc.collect()

@@ -36,7 +36,7 @@ class Said:
         self.notes.append(sentence)
 
 
-def test_run_goes_on_during_signing() -> None:
+def test_run_continues_during_signing() -> None:
     journal, batch = a_journal(rows=70)
     gateway = ScriptedGateway()
     engine = an_engine(journal, gateway)
@@ -130,7 +130,7 @@ def test_key_failing_on_stale_row_leaves_row_ready(monkeypatch: pytest.MonkeyPat
     assert states == [State.PAID, State.READY, State.READY]
 
 
-def test_drain_during_signing_ends_run_in_order() -> None:
+def test_drain_during_signing_ends_run_cleanly() -> None:
     journal, batch = a_journal(rows=2 * SIGNED_AHEAD)
     gateway = ScriptedGateway()
     engine = an_engine(journal, gateway, Pace(concurrency=1))
@@ -139,7 +139,7 @@ def test_drain_during_signing_ends_run_in_order() -> None:
     assert (end.sent, end.interrupted, end.failure) == (1, True, None)
 
 
-def test_soon_leaving_request_is_signed_once() -> None:
+def test_each_request_is_signed_once() -> None:
     journal, batch = a_journal(rows=40)
     engine = an_engine(journal, ScriptedGateway())
     signed: list[str] = []
@@ -167,7 +167,7 @@ def test_each_try_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [wait_before_try(number, 0.5) for number in (2, 3)] == [FIRST_WAIT_S, 4 * FIRST_WAIT_S]
 
 
-def test_held_row_yields_place_to_next_row() -> None:
+def test_held_row_is_skipped() -> None:
     journal, batch = a_journal(rows=3)
 
     class HoldsTheFirst(InlineJournal):
@@ -181,7 +181,7 @@ def test_held_row_yields_place_to_next_row() -> None:
     assert (gateway.arrived, end.failure) == (["PAY-3", "PAY-4"], None)
 
 
-def test_row_moved_elsewhere_ends_run_and_is_named() -> None:
+def test_row_moved_by_other_process_ends_run() -> None:
     journal, batch = a_journal(rows=1)
 
     class MovesNothing(InlineJournal):
@@ -193,7 +193,7 @@ def test_row_moved_elsewhere_ends_run_and_is_named() -> None:
     assert "row 2 was moved by someone else" in str(end.failure)
 
 
-def test_intent_overtaken_by_drain_is_noted_unsent() -> None:
+def test_intent_committed_during_drain_is_recorded_unsent() -> None:
     journal, batch = a_journal(rows=1)
 
     class DrainsMeanwhile(InlineJournal):
@@ -212,7 +212,7 @@ def test_intent_overtaken_by_drain_is_noted_unsent() -> None:
     )
 
 
-def test_outcomes_and_the_reason_to_stop_are_said() -> None:
+def test_progress_reports_outcomes_and_stop_reason() -> None:
     journal, batch = a_journal(rows=4)
     said = Said()
     bare = RawReply(401, (), b"{}")
@@ -228,7 +228,7 @@ def test_outcomes_and_the_reason_to_stop_are_said() -> None:
     assert end.stop_reason == "Credentials were refused."
 
 
-def test_unapproved_reply_is_kept_with_fact() -> None:
+def test_only_replies_other_than_approvals_are_kept() -> None:
     journal, batch = a_journal(rows=2)
     run(
         an_engine(journal, ScriptedGateway(lambda order_id, _: APPROVED if order_id == "PAY-2" else reply("no"))), batch
@@ -236,7 +236,7 @@ def test_unapproved_reply_is_kept_with_fact() -> None:
     assert list(journal._connection.execute("SELECT instruction, body FROM reply")) == [(2, b'{"status": "no"}')]
 
 
-def test_waiting_entries_share_commit_without_pressure() -> None:
+def test_simultaneous_entries_share_one_commit() -> None:
     async def story() -> None:
         journal = SlowJournal()
         journal.gate.set()

@@ -59,7 +59,7 @@ def test_under_pressure_commits_are_small_and_in_order() -> None:
     asyncio.run(story())
 
 
-def test_commit_at_leisure_rests_to_gather_entries() -> None:
+def test_unhurried_commit_waits_for_more_entries() -> None:
     async def story() -> None:
         journal = SlowJournal()
         committer = GroupCommit(journal.append, lambda _: None)

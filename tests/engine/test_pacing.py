@@ -30,7 +30,7 @@ def test_window_doubles_from_single_row_to_limit() -> None:
 
 
 @pytest.mark.parametrize(("kind", "size"), [(OutcomeKind.UNKNOWN, 1), (OutcomeKind.NOT_SENT, 4)])
-def test_window_shrinks_after_unknown_outcome_alone(kind: OutcomeKind, size: int) -> None:
+def test_window_shrinks_only_after_unknown_outcome(kind: OutcomeKind, size: int) -> None:
     window = Window(limit=16, size=4)
     window.learn(kind)
     assert window.size == size
@@ -56,7 +56,7 @@ UNKNOWN, NOT_SENT = OutcomeKind.UNKNOWN, OutcomeKind.NOT_SENT
         (0, [UNKNOWN] * 1000, False),
     ],
 )
-def test_breaker_trips_at_limit_of_doubts_alone(limit: int, kinds: list[OutcomeKind], trips: bool) -> None:
+def test_breaker_trips_only_at_limit_of_doubts(limit: int, kinds: list[OutcomeKind], trips: bool) -> None:
     breaker = Breaker(limit)
     *before, last = [breaker.learn(kind) for kind in kinds]
     assert (any(before), last) == (False, trips)
@@ -66,7 +66,7 @@ def rejected(code: str | None = None, message: str | None = None) -> Outcome:
     return Outcome(OutcomeKind.REJECTED, gateway_status="declined", error_code=code, message=message)
 
 
-def test_equal_rejections_trip_by_code_message_word() -> None:
+def test_rejection_breaker_compares_code_message_and_status() -> None:
     for first, second in [
         (rejected("51", "No funds for Jane"), rejected("51", "No funds for Ann")),
         (rejected(None, "No funds"), rejected(None, "No funds")),
@@ -121,7 +121,7 @@ def test_without_rate_only_longest_pause_delays() -> None:
 
 
 @given(chance=st.floats(0, 1, exclude_max=True))
-def test_waits_between_tries_grow_whatever_chance_says(chance: float) -> None:
+def test_retry_waits_always_grow(chance: float) -> None:
     waits = [wait_before_try(number, chance) for number in range(2, TRIES + 1)]
     assert all(wait > 0 for wait in waits)
     assert waits == sorted(waits)
@@ -154,12 +154,12 @@ def test_groups_are_large_while_rows_await_journal(waits: tuple[float, float]) -
     assert after_waits(64, waits) == LARGEST_GROUP_FACTS
 
 
-def test_groups_follow_moving_bottleneck() -> None:
+def test_group_size_adapts_to_changing_bottleneck() -> None:
     assert after_waits(64, SLOW_GATEWAY, SLOW_PROCESSOR) == LARGEST_GROUP_FACTS
     assert after_waits(64, SLOW_GATEWAY, SLOW_PROCESSOR, SLOW_GATEWAY) == SMALLEST_GROUP_FACTS
 
 
-def test_single_slow_row_changes_no_group() -> None:
+def test_one_slow_row_keeps_group_size() -> None:
     size = GroupLimit(places=64)
     for _ in range(500):
         size.learn(*SLOW_GATEWAY)
@@ -168,5 +168,5 @@ def test_single_slow_row_changes_no_group() -> None:
 
 
 @pytest.mark.parametrize("waits", [SLOW_GATEWAY, SLOW_PROCESSOR])
-def test_group_holds_quarter_of_places_at_least(waits: tuple[float, float]) -> None:
+def test_group_size_is_at_least_quarter_of_places(waits: tuple[float, float]) -> None:
     assert after_waits(1000, waits) == 250

@@ -58,7 +58,7 @@ def sent_through(gate: ScriptedGate, gateway: ScriptedGateway, pace: Pace | None
         (replace(ALONE, concurrency=64, senders=4, before=3), 16),
     ],
 )
-def test_all_rows_leave_within_the_share(share: GateShare, most: int) -> None:
+def test_worker_sends_all_rows_within_its_share(share: GateShare, most: int) -> None:
     gate, gateway = ScriptedGate(lambda _: share), ScriptedGateway(latency=0.01)
     assert sent_through(gate, gateway, Pace(concurrency=8), rows=120).sent == 120
     assert gateway.most_in_flight == most
@@ -67,7 +67,7 @@ def test_all_rows_leave_within_the_share(share: GateShare, most: int) -> None:
 
 @settings(max_examples=share_of(50))
 @given(concurrency=st.integers(1, 70), senders=st.integers(1, 9), rate=st.floats(0, 500))
-def test_shares_together_are_the_limits(concurrency: int, senders: int, rate: float) -> None:
+def test_worker_shares_add_up_to_limits(concurrency: int, senders: int, rate: float) -> None:
     places, rates = [], []
     for before in range(senders):
         pacing = SharedPacing(ScriptedGate(), Pace(concurrency, rate_per_s=rate))
@@ -80,14 +80,14 @@ def test_shares_together_are_the_limits(concurrency: int, senders: int, rate: fl
     assert sum(rates) == pytest.approx(rate)
 
 
-def test_worker_without_place_waits() -> None:
+def test_worker_without_share_waits() -> None:
     shares = iter([replace(ALONE, senders=20, before=19)] * 3)
     gate, gateway = ScriptedGate(lambda _: next(shares, ALONE)), ScriptedGateway()
     assert sent_through(gate, gateway, rows=3).sent == 3
     assert len(gate.reports) >= 4
 
 
-def test_the_rate_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_divide_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[float] = []
     start = Rhythm.start
 
@@ -140,7 +140,7 @@ def test_unanswered_outcomes_are_reported_again() -> None:
     assert [[one.times for one in report.outcomes] for report in gate.reports] == [[1], [2]]
 
 
-def test_silent_gate_stops_run_before_sending() -> None:
+def test_unanswering_gate_stops_run_before_sending() -> None:
     def never(_: GateReport) -> GateShare:
         raise JournalError("The database is gone.")
 
@@ -150,7 +150,7 @@ def test_silent_gate_stops_run_before_sending() -> None:
     assert end.stop_reason == "The limits over all workers cannot be read (The database is gone)."
 
 
-def test_own_error_ends_run_and_is_shown() -> None:
+def test_internal_error_ends_run_and_is_raised() -> None:
     def broken(_: GateReport) -> GateShare:
         raise ZeroDivisionError
 
@@ -168,7 +168,7 @@ def test_own_error_ends_run_and_is_shown() -> None:
         (GateStop(GateStopKind.REQUESTED, 0, "Credentials were refused."), "Credentials were refused."),
     ],
 )
-def test_stop_of_other_worker_stops_run(stop: GateStop, sentence: str) -> None:
+def test_stop_by_other_worker_ends_run(stop: GateStop, sentence: str) -> None:
     gateway = ScriptedGateway(latency=0.01)
 
     def stops_later(report: GateReport) -> GateShare:
@@ -179,14 +179,14 @@ def test_stop_of_other_worker_stops_run(stop: GateStop, sentence: str) -> None:
     assert 0 < len(gateway.arrived) < 400
 
 
-def test_its_own_stop_is_reported_with_its_reason() -> None:
+def test_worker_reports_own_stop_with_reason() -> None:
     gate = ScriptedGate()
     end = sent_through(gate, ScriptedGateway(lambda *_: LOST), Pace(concurrency=1, stop_after_in_doubt=2))
     assert end.sent == 2
     assert gate.reports[-1].stop == end.stop_reason == "2 rows in a row ended in doubt."
 
 
-def test_rest_of_single_worker_is_reported_for_all() -> None:
+def test_pause_of_one_worker_is_reported_to_gate() -> None:
     gate = ScriptedGate()
     answers = {"PAY-2": reply("", 429)}
     gateway = ScriptedGateway(lambda order_id, _: answers.get(order_id, reply("approved")))
@@ -194,7 +194,7 @@ def test_rest_of_single_worker_is_reported_for_all() -> None:
     assert [report.rest_s for report in gate.reports if report.rest_s] == [pytest.approx(60, abs=1)], "told once"
 
 
-def test_rest_of_other_worker_is_kept() -> None:
+def test_worker_observes_pause_of_other_worker() -> None:
     rests = iter([30.0])
     begun_s: list[float] = []
     gateway = ScriptedGateway()

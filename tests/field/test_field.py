@@ -21,14 +21,14 @@ from tests.field.make_files import FILES, MADE
 ANSWERS: Mapping[str, Mapping[str, Any]] = tomllib.loads((Path(__file__).parent / "answers.toml").read_text())
 
 
-def test_every_file_has_an_answer() -> None:
+def test_every_field_file_has_expected_result() -> None:
     kept = {str(path.relative_to(FILES)) for path in FILES.rglob("*.*")}
     assert kept == set(ANSWERS)
     assert set(MADE) <= kept
 
 
 @pytest.mark.parametrize("name", [name for name in ANSWERS if name.startswith("sheets/")])
-def test_a_sheet_is_read_as_its_answer_says(name: str, rules: Rules) -> None:
+def test_field_sheet_matches_expected_result(name: str, rules: Rules) -> None:
     """`refused`: what the sentence names; `found`: "row code" of all findings; `values`, `proposed`: by row.column."""
     answer = ANSWERS[name]
     if "refused" in answer:
@@ -47,7 +47,7 @@ def test_a_sheet_is_read_as_its_answer_says(name: str, rules: Rules) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ANSWERS if name.startswith("statements/")])
-def test_a_statement_is_read_as_its_answer_says(name: str) -> None:
+def test_field_statement_matches_expected_result(name: str) -> None:
     """`lines`: the row, order id, amount, currency and status of each line."""
     if "refused" in ANSWERS[name]:
         with pytest.raises(PaygwError, match=re.escape(ANSWERS[name]["refused"])):
@@ -59,7 +59,7 @@ def test_a_statement_is_read_as_its_answer_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ANSWERS if name.startswith("keys/")])
-def test_field_key_refusal_matches_answer(name: str, tmp_path: Path) -> None:
+def test_field_key_refusal_matches_expected_result(name: str, tmp_path: Path) -> None:
     """`refused`: what the sentence names; `command`: what converts the key."""
     kept = tmp_path / Path(name).name
     kept.write_bytes((FILES / name).read_bytes())

@@ -65,7 +65,7 @@ def test_reply_before_request_stops_run() -> None:
     assert verdict.advice == StopRun("The gateway replied before we sent a request, so its replies can't be trusted.")
 
 
-def test_written_bytes_outweigh_unset_witness() -> None:
+def test_fault_after_written_bytes_leaves_outcome_unknown() -> None:
     assert judge_fault(FaultKind.CONNECT_FAILED, left=False, written=1).outcome.kind is OutcomeKind.UNKNOWN
 
 
@@ -74,7 +74,7 @@ def test_written_bytes_outweigh_unset_witness() -> None:
 
 @pytest.mark.parametrize(("word", "kind"), WORDS.items())
 @pytest.mark.parametrize("http_status", [200, 201, 204, 299, 400, 404, 409, 422, 499])
-def test_listed_word_decides_at_every_status_below_500(word: str, kind: OutcomeKind, http_status: int) -> None:
+def test_listed_reply_status_decides_below_http_500(word: str, kind: OutcomeKind, http_status: int) -> None:
     verdict = judge({"status": word}, http_status)
     assert verdict == Verdict(Outcome(kind, gateway_status=word, http_status=http_status), GoOn())
 
@@ -82,12 +82,12 @@ def test_listed_word_decides_at_every_status_below_500(word: str, kind: OutcomeK
 @pytest.mark.parametrize(
     "word", ["Approved", "APPROVED", "approved ", " approved", "approve", "", "unknown", "\u0430pproved"]
 )
-def test_word_not_listed_exactly_is_unknown(word: str) -> None:
+def test_unlisted_reply_status_is_unknown(word: str) -> None:
     outcome = judge({"status": word}).outcome
     assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.status_unlisted")
 
 
-def test_word_listed_as_not_sent_is_unknown() -> None:
+def test_reply_status_listed_as_unsent_is_unknown() -> None:
     words = {"approved": OutcomeKind.NOT_SENT}
     outcome = classify(RawReply(200, (), b'{"status":"approved"}'), OURS, words, OPERATION).outcome
     assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.status_unlisted")
@@ -95,14 +95,14 @@ def test_word_listed_as_not_sent_is_unknown() -> None:
 
 @pytest.mark.parametrize("http_status", [500, 501, 502, 503, 504, 520, 599, 600, 999])
 @pytest.mark.parametrize("body", [GOOD, {"status": "declined"}, "<html>Bad gateway</html>", ""])
-def test_status_of_500_or_above_is_unknown(http_status: int, body: str | dict[str, Any]) -> None:
+def test_reply_with_http_500_is_unknown(http_status: int, body: str | dict[str, Any]) -> None:
     outcome = judge(body, http_status).outcome
     assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.server_error")
 
 
 @pytest.mark.parametrize("http_status", [300, 301, 302, 303, 304, 307, 308, 399])
 @pytest.mark.parametrize("location", ["https://gateway.example/paynet/api/v4/payout/1234", "http://elsewhere.example"])
-def test_a_redirect_is_unknown_whatever_the_body_says(http_status: int, location: str) -> None:
+def test_redirect_is_unknown_despite_approving_body(http_status: int, location: str) -> None:
     outcome = judge(GOOD, http_status, (("location", location),)).outcome
     assert (outcome.kind, outcome.cause) == (OutcomeKind.UNKNOWN, "reply.redirect")
 
@@ -165,7 +165,7 @@ def test_nesting_up_to_bound_and_brackets_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("content_type", ["text/html", "application/json; charset=utf-16", "", "nonsense"])
-def test_the_content_type_decides_nothing(content_type: str) -> None:
+def test_reply_content_type_is_ignored(content_type: str) -> None:
     assert judge(GOOD, headers=(("content-type", content_type),)).outcome.kind is OutcomeKind.PAID
 
 
@@ -192,7 +192,7 @@ def test_a_reply_cut_at_any_byte_is_unknown() -> None:
         {"amount": "01500.50"},
     ],
 )
-def test_matching_or_absent_echo_lets_word_decide(echo: dict[str, Any]) -> None:
+def test_matching_or_absent_echo_keeps_reply_status(echo: dict[str, Any]) -> None:
     assert judge({"status": "approved", **echo}).outcome.kind is OutcomeKind.PAID
 
 
@@ -234,7 +234,7 @@ def test_any_difference_in_echoed_amount_is_conflict(number: str) -> None:
     ],
 )
 @pytest.mark.parametrize("http_status", [200, 302, 401, 422, 429, 500])
-def test_foreign_echo_is_conflict_and_stops_run(echo: dict[str, Any], http_status: int) -> None:
+def test_reply_about_other_payout_stops_run(echo: dict[str, Any], http_status: int) -> None:
     verdict = judge({"status": "approved", **echo}, http_status)
     assert (verdict.outcome.kind, verdict.outcome.cause) == (OutcomeKind.UNKNOWN, "reply.other_payout")
     assert verdict.outcome.conflict
@@ -256,14 +256,14 @@ def test_reply_on_reused_connection_must_name_payout(echo: dict[str, Any]) -> No
     assert (outcome.kind, outcome.cause, outcome.conflict) == (OutcomeKind.UNKNOWN, "reply.not_echoed", False)
 
 
-def test_own_order_id_suffices_on_reused_connection() -> None:
+def test_echoed_order_id_suffices_on_reused_connection() -> None:
     assert judge({"status": "approved", "client_orderid": "PAY-1"}, reused=True).outcome.kind is OutcomeKind.PAID
 
 
 # Evidence.
 
 
-def test_the_gateways_own_words_are_kept() -> None:
+def test_outcome_keeps_gateway_codes_and_message() -> None:
     body = {
         "status": "declined",
         "paynet-order-id": 987654321,
@@ -281,12 +281,12 @@ def test_the_gateways_own_words_are_kept() -> None:
     )
 
 
-def test_first_reply_name_with_value_counts() -> None:
+def test_first_reply_field_with_value_is_used() -> None:
     outcome = judge({"status": "approved", "paynet-order-id": None, "reference": "  ", "id": "abc", "code": []}).outcome
     assert (outcome.gateway_reference, outcome.error_code) == ("abc", None)
 
 
-def test_evidence_of_unknown_reply_is_kept() -> None:
+def test_unknown_outcome_keeps_reply_details() -> None:
     outcome = judge({"status": "odd", "id": "R1", "message": "what?"}, 500).outcome
     assert (outcome.gateway_status, outcome.gateway_reference, outcome.message) == ("odd", "R1", "what?")
 
@@ -315,7 +315,7 @@ def test_evidence_is_short_printable_and_encodable() -> None:
         ("Unauthorized", OutcomeKind.UNKNOWN),
     ],
 )
-def test_refused_credentials_stop_run_while_body_decides_row(
+def test_refused_credentials_stop_run_and_body_decides_row(
     http_status: int, body: str | dict[str, Any], kind: OutcomeKind
 ) -> None:
     verdict = judge(body, http_status)
@@ -351,19 +351,19 @@ RETRY_AFTER = [
 
 @pytest.mark.parametrize("http_status", [429, 503])
 @pytest.mark.parametrize(("asked", "advice"), RETRY_AFTER)
-def test_requested_pause_is_kept_within_bounds(http_status: int, asked: str, advice: Advice) -> None:
+def test_requested_pause_is_limited(http_status: int, asked: str, advice: Advice) -> None:
     verdict = judge({"status": "declined"}, http_status, (("retry-after", asked),), now=NOW)
     assert verdict.advice == advice
     assert verdict.outcome.kind is (OutcomeKind.REJECTED if http_status == 429 else OutcomeKind.UNKNOWN)
 
 
-def test_a_date_counts_from_the_replys_own_clock() -> None:
+def test_retry_date_is_relative_to_reply_date() -> None:
     headers = (("date", "Sat, 21 Nov 2026 12:00:00 GMT"), ("retry-after", "Sat, 21 Nov 2026 12:00:30 GMT"))
     assert judge({}, 429, headers, now=NOW.replace(year=2030)).advice == PauseRun(30.0)
     assert judge({}, 429, headers).advice == PauseRun(30.0)
 
 
-def test_retry_date_without_clock_gives_unstated_pause() -> None:
+def test_retry_date_without_reply_date_gives_default_pause() -> None:
     assert judge({}, 503, (("retry-after", "Sat, 21 Nov 2026 12:00:30 GMT"),)).advice == PauseRun(UNSTATED_PAUSE_S)
 
 
@@ -411,7 +411,7 @@ MEMBERS = st.dictionaries(
     headers=st.lists(st.tuples(st.sampled_from(["retry-after", "date", "x"]), st.text(max_size=60)), max_size=3),
     reused=st.booleans(),
 )
-def test_no_reply_raises_and_only_listed_words_count(
+def test_arbitrary_reply_is_decided_only_by_listed_status(
     body: bytes, http_status: int, headers: list[tuple[str, str]], *, reused: bool
 ) -> None:
     outcome = judge(body, http_status, tuple(headers), reused=reused, now=NOW).outcome

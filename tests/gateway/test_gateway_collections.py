@@ -156,7 +156,7 @@ def customer_url(came_back: RawReply) -> str | None:
 
 
 @pytest.mark.parametrize("name", OPERATION.reply.customer_url)
-def test_the_page_for_the_customer_is_kept(name: str) -> None:
+def test_customer_page_address_is_read_from_reply(name: str) -> None:
     assert customer_url(reply(**{name: "https://pay.example/f?id=1"})) == "https://pay.example/f?id=1"
 
 
@@ -185,11 +185,11 @@ def test_echoed_own_address_does_not_hide_page() -> None:
     assert customer_url(came_back) == "https://pay.example/1"
 
 
-def test_a_reply_about_another_order_names_no_page() -> None:
+def test_reply_about_another_order_names_no_customer_page() -> None:
     assert customer_url(reply(client_orderid="COL-2", redirect_url="https://pay.example/1")) is None
 
 
-def test_a_payout_has_no_page() -> None:
+def test_payout_reply_names_no_customer_page() -> None:
     from tests.support.gateway_cases import OPERATION as PAYOUT  # noqa: PLC0415 (the other operation, for this test alone)
 
     verdict = classify(reply(redirect_url="https://pay.example/1"), EXPECTED, WORDS, PAYOUT)

@@ -98,7 +98,7 @@ def test_early_bytes_in_kernel_are_seen_without_waiting(channel: Channel, monkey
 
 
 @pytest.mark.parametrize("connections", list(Connections))
-async def test_bytes_arriving_at_handover_keep_request_unsent(
+async def test_bytes_arriving_before_write_keep_request_unsent(
     channel: Channel, monkeypatch: pytest.MonkeyPatch, connections: Connections
 ) -> None:
     exchange = connection.Connection.exchange
@@ -127,7 +127,7 @@ async def test_bytes_arriving_at_handover_keep_request_unsent(
     assert not result.first_byte_left
 
 
-async def test_talkative_proxy_gets_no_request() -> None:
+async def test_proxy_sending_early_bytes_gets_no_request() -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readuntil(b"\r\n\r\n")
         peer.writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + NO)
@@ -186,7 +186,7 @@ async def deliver_over_tls(script: Script, ca_bundle: Path) -> RawReply | Transp
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("cut", [1, 4, 5, 6, 30])
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_record_begun_before_request_is_no_reply(
+def test_tls_record_begun_before_request_is_rejected(
     server_tls: ssl.SSLContext, ca_bundle: Path, cut: int, *, goes_on: bool
 ) -> None:
     async def script(peer: Peer) -> None:
@@ -232,7 +232,7 @@ def test_split_session_ticket_is_no_early_reply(server_tls: ssl.SSLContext, ca_b
     assert summary(play(deliver_over_tls(script, ca_bundle))) == BODY
 
 
-def test_tls_record_ends_are_followed_in_any_pieces(ca_bundle: Path) -> None:
+def test_tls_record_boundaries_are_found_in_any_pieces(ca_bundle: Path) -> None:
     records = b"".join(b"\x17\x03\x03" + size.to_bytes(2) + b"x" * size for size in (1, 300, 0, 7))
     ends = {6, 6 + 305, 6 + 305 + 5, len(records)}
     for step in (1, 2, 3, 5, 7, 400):
@@ -375,7 +375,7 @@ def test_reply_before_whole_request_arrived_is_in_doubt(
 
 
 @every_loop
-def test_slow_reader_answering_whole_request_is_believed(
+def test_reply_after_slowly_read_request_is_accepted(
     channel: Channel, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     def reads_slowly(taken: socket.socket) -> None:

@@ -114,7 +114,7 @@ def test_unconfigured_country_sends_nothing_and_names_setting() -> None:
         encode("KE", rule_for("KE", purpose=None, missing_terms=("countries.KE.payout.purpose",)))
 
 
-def test_unusable_country_sends_nothing_and_tells_reason() -> None:
+def test_unusable_country_is_refused_with_reason() -> None:
     with pytest.raises(ConfigurationError, match="shows no payout"):
         encode("SN", rule_for("SN", form=None, unusable="The interface shows no payout for Senegal."))
 
@@ -126,7 +126,7 @@ def test_instruction_of_other_country_or_currency_is_refused() -> None:
         encode("KE", currency="UGX")
 
 
-def test_instruction_for_other_form_awaits_configuration() -> None:
+def test_instruction_for_unconfigured_form_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="receiver form") as caught:
         encode("KE", form="receiver")
     assert 'form = "receiver"' in caught.value.hint
@@ -140,7 +140,7 @@ def test_invalid_unicode_is_refused_without_repetition() -> None:
     assert "Wanjiku" not in str(caught.value)
 
 
-def test_a_body_is_not_shown_by_its_representation() -> None:
+def test_repr_of_request_hides_body() -> None:
     encoded = encode("KE")
     assert "Wanjiku" not in repr(encoded)
     assert "254700123456" not in repr(encoded)

@@ -77,7 +77,7 @@ def test_plain_http_is_refused_except_for_loopback(host: str) -> None:
         gateway_origin(f"http://{host}:8080")
 
 
-def test_proxy_is_plain_http_and_carries_only_tls() -> None:
+def test_proxy_address_must_be_plain_http() -> None:
     assert proxy_origin("http://Proxy.example:3128/", gateway=GATEWAY) == Origin("http", "proxy.example", 3128)
     for proxy in ("https://proxy.example:3128", "http://proxy.example:3128/path", "proxy.example:3128"):
         with pytest.raises(ConfigurationError, match=r"gateway\.proxy"):

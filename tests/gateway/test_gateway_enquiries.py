@@ -76,7 +76,7 @@ async def test_enquiry_is_sent_as_signed_and_reply_returned(channel: Channel) ->
 
 
 @pytest.mark.parametrize("http_status", [301, 307])
-async def test_a_redirect_is_handed_over_and_never_followed(http_status: int) -> None:
+async def test_redirect_is_returned_and_never_followed(http_status: int) -> None:
     async with serving(silence) as other:
 
         async def script(peer: Peer) -> None:
@@ -168,7 +168,9 @@ def test_enquiry_silence_and_total_time_are_bounded() -> None:
     assert summary(play(ask_once(dripping))) == (FaultKind.TOTAL_TIMEOUT, True)
 
 
-def test_why_there_is_no_connection(server_tls: ssl.SSLContext, ca_bundle: Path, authority: trustme.CA) -> None:
+def test_enquiry_reports_connection_failure_reason(
+    server_tls: ssl.SSLContext, ca_bundle: Path, authority: trustme.CA
+) -> None:
     async def at(url: str, **changes: Any) -> tuple[FaultKind, bool] | bytes:
         async with EnquiryClient(settings_for(url, ca_bundle=ca_bundle, **changes)) as client:
             return summary(await client.ask(request_to(url)))
@@ -189,7 +191,7 @@ def test_why_there_is_no_connection(server_tls: ssl.SSLContext, ca_bundle: Path,
 
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "https_proxy", "all_proxy"])
-async def test_a_proxy_in_the_environment_is_not_asked(
+async def test_proxy_from_environment_is_ignored(
     variable: str, channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(silence) as proxy:
@@ -199,7 +201,7 @@ async def test_a_proxy_in_the_environment_is_not_asked(
 
 
 @pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
-def test_an_authority_in_the_environment_is_not_trusted(
+def test_certificate_authority_from_environment_is_ignored(
     variable: str, server_tls: ssl.SSLContext, ca_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, str(ca_bundle.parent if variable == "SSL_CERT_DIR" else ca_bundle))

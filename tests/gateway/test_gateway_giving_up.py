@@ -33,7 +33,7 @@ async def cancel(delivery: asyncio.Task[Any]) -> None:
         await delivery
 
 
-async def test_cancelled_delivery_cuts_connection_and_stays_cancelled(channel: Channel) -> None:
+async def test_cancelled_delivery_closes_connection_and_raises_cancellation(channel: Channel) -> None:
     asked = asyncio.Event()
     after: list[bytes] = []
 
@@ -101,7 +101,7 @@ async def test_delivery_cancelled_while_connecting_leaves_no_connection(blackhol
     assert transport._living == set()
 
 
-async def test_closing_transport_ends_delivery_with_true_witness(channel: Channel) -> None:
+async def test_closing_transport_reports_request_as_sent(channel: Channel) -> None:
     asked = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -168,7 +168,7 @@ async def test_sixty_four_deliveries_each_get_own_reply(channel: Channel) -> Non
         assert len(line.server.peers) == 64
 
 
-async def test_closing_the_transport_always_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_transport_never_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """On uvloop, one that times out in the turn in which it is made is never said to be gone."""
     monkeypatch.setattr("paygw_batch.gateway.http.transport.CLOSED_WITHIN_S", 0.01)
 

@@ -71,7 +71,7 @@ def test_every_country_and_profile_has_golden_request() -> None:
 
 
 @pytest.mark.parametrize(("profile", "country"), EVERY_REQUEST)
-def test_golden_signature_fits_oauthlib_text(key: PrivateKey, profile: SignatureProfile, country: str) -> None:
+def test_golden_signature_is_valid_for_oauthlib_text(key: PrivateKey, profile: SignatureProfile, country: str) -> None:
     _, headers, body = head_and_body(golden_file(profile, country).read_bytes())
     oauth = oauth_of(headers["authorization"])
     text = text_to_sign(profile, oauth, body)
@@ -136,7 +136,7 @@ def test_golden_body_pays_instruction(profile: SignatureProfile, country: str) -
 
 
 @pytest.mark.parametrize("country", RULES)
-def test_prepared_request_carries_journal_and_judge_data(key: PrivateKey, country: str) -> None:
+def test_prepared_request_contains_signed_and_expected_values(key: PrivateKey, country: str) -> None:
     request = prepared(key, SignatureProfile.JSON_PARAMS, country)
     instruction = instruction_for(country)
     assert request.body_sha256 == hashlib.sha256(request.body).hexdigest()

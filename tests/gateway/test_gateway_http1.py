@@ -158,7 +158,7 @@ def test_a_reply_cut_anywhere_is_no_reply(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(("data", "kind"), BROKEN.values(), ids=BROKEN)
-def test_broken_reply_bytes_are_found_in_any_pieces(data: bytes, kind: FaultKind) -> None:
+def test_malformed_reply_is_detected_in_any_pieces(data: bytes, kind: FaultKind) -> None:
     assert kind_of(read([data])) is kind
     if len(data) < 1000:
         assert kind_of(read(byte_by_byte(data))) is kind
@@ -225,7 +225,7 @@ MAY_SERVE_ON = {
 
 
 @pytest.mark.parametrize(("data", "expected"), MAY_SERVE_ON.values(), ids=MAY_SERVE_ON)
-def test_connection_serves_on_only_after_tidy_reply(data: bytes, expected: bool) -> None:
+def test_connection_is_reusable_only_after_clean_reply(data: bytes, expected: bool) -> None:
     reader = read([data])
     assert isinstance(reader.result, RawReply)
     assert reader.may_serve_on is expected
@@ -242,7 +242,7 @@ def test_reader_never_raises_and_returns_only_complete_replies(data: bytes, cuts
             assert 200 <= reader.result.http_status <= 999
 
 
-def test_complete_reply_takes_no_more_bytes() -> None:
+def test_bytes_after_complete_reply_are_refused() -> None:
     reader = read([OK + LENGTH_2 + b"\r\n{}"])
     with pytest.raises(InternalError):
         reader.feed(b"x")

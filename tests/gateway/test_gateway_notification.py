@@ -51,7 +51,7 @@ def proof_of(received: Received, check: AuthenticityCheck | None) -> Proof:
         *("application/json; charset=UTF-8", 'text/json;charset="utf-8"', "application/json; profile=x; charset=utf-8"),
     ],
 )
-def test_json_is_read_under_every_content_type(content_type: str) -> None:
+def test_json_notification_is_read_under_every_type(content_type: str) -> None:
     assert read_notification(posted(content_type=content_type), NAMES, None) == Claim(
         "PAY-1", "1500.50", "KES", "approved"
     )
@@ -67,7 +67,7 @@ def test_json_is_read_under_every_content_type(content_type: str) -> None:
         ("; charset=utf-16", "notification.charset"),
     ],
 )
-def test_another_type_is_not_read(content_type: str, cause: str) -> None:
+def test_notification_with_unsupported_type_is_not_read(content_type: str, cause: str) -> None:
     assert read_notification(posted(content_type=content_type), NAMES, None) == cause
 
 
@@ -100,19 +100,19 @@ def test_keyed_hash_over_raw_body_proves_notification(
 HMAC = HeaderHash(HashAlgorithm.HMAC_SHA256, SignedHeader("X-Signature", HeaderEncoding.HEX), SECRET)
 
 
-def test_a_hash_in_capital_letters_is_the_same() -> None:
+def test_uppercase_hash_is_accepted() -> None:
     made = hmac.new(SECRET, BODY, "sha256").hexdigest().upper()
     assert proof_of(posted(x_signature=made), HMAC) is Proof.PROVEN
 
 
 @pytest.mark.parametrize("text", ["zz", "", "é", "0" * 63, "=" * 8])
 @pytest.mark.parametrize("encoding", list(HeaderEncoding))
-def test_undecodable_header_proves_nothing(text: str, encoding: HeaderEncoding) -> None:
+def test_undecodable_signature_header_proves_nothing(text: str, encoding: HeaderEncoding) -> None:
     check = HeaderHash(HashAlgorithm.HMAC_SHA256, SignedHeader("X-Signature", encoding), SECRET)
     assert proof_of(posted(x_signature=text), check) is Proof.FORGED
 
 
-def test_doubled_header_proves_nothing() -> None:
+def test_repeated_signature_header_proves_nothing() -> None:
     made = hmac.new(SECRET, BODY, "sha256").hexdigest()
     twice = Received("POST", "application/json", "", BODY, (("x-signature", made), ("x-signature", made)))
     assert proof_of(twice, HMAC) is Proof.FORGED
@@ -177,7 +177,7 @@ def test_invalid_gateway_key_is_refused_by_name() -> None:
 # A hash of the gateway family's own
 
 
-def test_sha1_hash_without_separator_is_no_proof() -> None:
+def test_sha1_hash_without_separator_proves_nothing() -> None:
     fields = ("status", "client_orderid", "{secret}")
     check = SharedSecretHash(HashAlgorithm.SHA1, fields, "", "control", SECRET)
     made = hashlib.sha1(b"approvedPAY-1" + SECRET, usedforsecurity=False).hexdigest()
@@ -187,7 +187,7 @@ def test_sha1_hash_without_separator_is_no_proof() -> None:
     assert proof_of(posted(), check) is Proof.FORGED
 
 
-def test_value_with_separator_proves_nothing() -> None:
+def test_hashed_value_containing_separator_is_forged() -> None:
     fields = ("status", "client_orderid", "amount", "currency", "{secret}")
     check = SharedSecretHash(HashAlgorithm.SHA256, fields, "|", "control", SECRET)
     for status, proof in (("approved", Proof.PROVEN), ("appr|oved", Proof.FORGED)):
@@ -217,6 +217,6 @@ def test_only_relevant_headers_without_secrets_are_kept() -> None:
     assert set(dict(kept)) == {"x-gateway-proof", "x-signature", "x-request-id", "date", "user-agent"}
 
 
-def test_no_more_headers_are_kept_than_a_bound() -> None:
+def test_number_of_kept_headers_is_limited() -> None:
     many = Received("POST", "", "", b"", tuple((f"x-event-{n}", "v") for n in range(100)))
     assert len(headers_that_matter(many, None)) == 30

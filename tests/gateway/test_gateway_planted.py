@@ -34,17 +34,17 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_keep_alive_without_checks_fails_on_stray_byte() -> None:
-    story = test_gateway_reuse.test_stray_byte_ends_connection_and_is_no_reply
+def test_unchecked_keep_alive_is_detected_by_stray_byte() -> None:
+    story = test_gateway_reuse.test_stray_byte_on_idle_connection_is_not_reply
     dies(story, PLAIN, b"x", seen=False)
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_keep_alive_without_checks_fails_on_ended_connection() -> None:
+def test_unchecked_keep_alive_is_detected_by_ended_connection() -> None:
     dies(test_gateway_reuse.test_ended_connection_carries_no_further_request, PLAIN, "cut", seen=False)
 
 
-def test_http_2_is_found(authority: trustme.CA, ca_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_http_2_is_detected(authority: trustme.CA, ca_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context_of = transport.client_context  # type: ignore[attr-defined]
 
     def modern(bundle: Path | None) -> ssl.SSLContext:
@@ -53,11 +53,11 @@ def test_http_2_is_found(authority: trustme.CA, ca_bundle: Path, monkeypatch: py
         return context
 
     monkeypatch.setattr(transport, "client_context", modern)
-    dies(test_gateway_tls.test_http_2_is_never_agreed_to, authority, ca_bundle)
+    dies(test_gateway_tls.test_http_2_is_never_negotiated, authority, ca_bundle)
 
 
 @pytest.mark.parametrize("elsewhere", [True, False])
-def test_following_redirects_is_found(monkeypatch: pytest.MonkeyPatch, *, elsewhere: bool) -> None:
+def test_planted_redirect_following_is_detected(monkeypatch: pytest.MonkeyPatch, *, elsewhere: bool) -> None:
     deliver = PayoutTransport.deliver
 
     async def following(
@@ -73,4 +73,4 @@ def test_following_redirects_is_found(monkeypatch: pytest.MonkeyPatch, *, elsewh
         return await deliver(other, replace(request, url=place), may_leave)
 
     monkeypatch.setattr(PayoutTransport, "deliver", following)
-    dies(test_gateway_transport.test_a_redirect_is_handed_over_and_never_followed, 307, elsewhere=elsewhere)
+    dies(test_gateway_transport.test_redirect_is_returned_and_never_followed, 307, elsewhere=elsewhere)

@@ -78,7 +78,7 @@ async def test_proxy_carries_tls_and_sees_no_payout(opened: bytes, server_tls: s
         assert heard == [b"CONNECT " + place + b" HTTP/1.1\r\nHost: " + place + b"\r\nUser-Agent: paygw-batch\r\n\r\n"]
 
 
-async def test_fault_behind_proxy_keeps_witness_of_request(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
+async def test_fault_behind_proxy_reports_whether_request_left(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
     async def drop(peer: Peer) -> None:
         await peer.request()
         peer.cut()
@@ -126,7 +126,7 @@ async def test_proxy_without_tunnel_leaves_request_unsent(script: Script, ca_bun
         assert gateway.peers == []
 
 
-def test_a_proxys_answer_is_read_to_a_bound() -> None:
+def test_proxy_reply_length_is_limited() -> None:
     reader = TunnelReader()
     for _ in range(2000):
         if not reader.problem:
@@ -151,7 +151,7 @@ OTHER_VARIABLES = {"NO_PROXY": "*", "no_proxy": "*", "PYTHONHTTPSVERIFY": "0", "
 
 
 @pytest.mark.parametrize("variable", PROXY_VARIABLES)
-async def test_a_proxy_in_the_environment_is_not_asked(
+async def test_proxy_from_environment_is_ignored(
     variable: str, channel: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(never_asked) as proxy:
@@ -173,7 +173,7 @@ def test_environment_authority_is_neither_trusted_nor_needed(
 
 
 @pytest.mark.parametrize("variable", OTHER_VARIABLES)
-def test_switches_in_the_environment_turn_nothing_off(
+def test_environment_cannot_disable_certificate_checks(
     variable: str, server_tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(variable, OTHER_VARIABLES[variable])

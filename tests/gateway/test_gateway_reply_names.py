@@ -29,7 +29,7 @@ def judged(
 
 
 @pytest.mark.parametrize("path", ["merchant-order-id", "order.merchant.id"])
-def test_an_echo_under_another_name_guards_as_before(path: str) -> None:
+def test_echo_under_configured_name_is_checked(path: str) -> None:
     operation = named(order_id=("client_orderid", path))
     *outer, last = path.split(".")
 
@@ -52,7 +52,7 @@ def test_foreign_order_id_under_configured_name_stops_run() -> None:
     assert isinstance(verdict.advice, StopRun)
 
 
-def test_first_present_reply_name_counts() -> None:
+def test_first_present_configured_reply_name_is_used() -> None:
     operation = named(order_id=("merchant-order-id", "client_orderid"))
     assert (
         judged(operation, {"status": "approved", "merchant-order-id": "PAY-1", "client_orderid": "7"}).kind
@@ -73,7 +73,7 @@ def test_first_present_reply_name_counts() -> None:
         (Expected("PAY-1", Decimal(1500), "???"), 1500, False),
     ],
 )
-def test_an_amount_in_the_smallest_unit_compares_right(expected: Expected, repeated: object, *, is_ours: bool) -> None:
+def test_echoed_amount_in_minor_units_is_compared(expected: Expected, repeated: object, *, is_ours: bool) -> None:
     outcome = judged(named(amount_unit=AmountUnit.MINOR), {"status": "approved", "amount": repeated}, expected)
     assert outcome.conflict is not is_ours
 
@@ -84,7 +84,7 @@ def test_unchecked_amount_is_not_compared() -> None:
     assert judged(named(amount_unit=AmountUnit.UNCHECKED), members).kind is OutcomeKind.PAID
 
 
-def test_reasons_and_references_are_found_where_they_are() -> None:
+def test_configured_paths_find_reason_and_reference() -> None:
     operation = named(reference=("ids.bank",), error_code=("error.code",), message=("error.message",))
     members = {"status": "declined", "error": {"code": 51, "message": "No funds"}, "ids": {"bank": "R-1"}}
     outcome = judged(operation, members)

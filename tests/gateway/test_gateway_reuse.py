@@ -75,7 +75,7 @@ async def test_closing_reply_is_last_on_connection(channel: Channel, reply: byte
 
 @pytest.mark.parametrize("surplus", [REPLY, b"x", b"\r\n"], ids=["second reply", "letter", "blank line"])
 @pytest.mark.parametrize("seen", [True, False], ids=["seen by the loop", "still in the kernel"])
-async def test_stray_byte_ends_connection_and_is_no_reply(channel: Channel, surplus: bytes, *, seen: bool) -> None:
+async def test_stray_byte_on_idle_connection_is_not_reply(channel: Channel, surplus: bytes, *, seen: bool) -> None:
     async def script(peer: Peer) -> None:
         await peer.answer()
         if peer.number == 0:
@@ -142,7 +142,7 @@ async def test_idle_connection_is_closed_and_not_reused(channel: Channel) -> Non
         assert len(line.transport._living) == 1
 
 
-async def test_last_used_connection_is_taken_first(channel: Channel) -> None:
+async def test_most_recently_used_connection_is_reused_first(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         while True:
             try:
@@ -175,7 +175,7 @@ async def test_idle_connections_beyond_need_are_closed_in_time(channel: Channel)
         assert len(line.transport._living) == 1
 
 
-async def test_a_fault_ends_its_connection(channel: Channel) -> None:
+async def test_fault_closes_connection(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.answer(REPLY + REPLY if peer.number == 0 else REPLY)
         await peer.until_closed()

@@ -189,7 +189,7 @@ def test_wrong_passphrase_is_refused_without_repetition(
     assert "let me in" not in str(caught.value)
 
 
-def test_a_missing_key_is_told(tmp_path: Path) -> None:
+def test_missing_key_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no such file"):
         load_private_key(tmp_path / "nowhere.pem")
 
@@ -273,7 +273,7 @@ def test_key_in_other_format_names_converting_command(
     assert command.format(**names) in (caught.value.hint or "")
 
 
-def test_a_key_shows_its_public_half_only(key: PrivateKey) -> None:
+def test_key_repr_shows_only_public_half(key: PrivateKey) -> None:
     assert repr(key) == "PrivateKey()"
     assert "key" not in repr(signer(key, SignatureProfile.RAW_BODY)).replace("consumer_key", "")
     assert key.public.public_key_pem().startswith(b"-----BEGIN PUBLIC KEY-----")

@@ -58,7 +58,7 @@ def test_each_text_gets_its_own_signature_in_order(key: PrivateKey, kind: Callab
     assert with_signers(kind(key), sign_in_groups) == [key.sign(text) for text in TEXTS]
 
 
-def test_prepared_request_is_same_for_every_signer(key: PrivateKey) -> None:
+def test_every_signer_prepares_identical_request(key: PrivateKey) -> None:
     golden = prepared(key, SignatureProfile.JSON_PARAMS, "KE")
     attempt = Attempt(instruction_for("KE"), golden.expected.order_id, golden.nonce, golden.timestamp_s)
     for kind in KINDS:
@@ -73,12 +73,12 @@ def test_prepared_request_is_same_for_every_signer(key: PrivateKey) -> None:
     ("cores", "signers"),
     [(1, MIN_SIGNERS), (2, MIN_SIGNERS), (3, 2), (4, 3), (8, 7), (9, MAX_SIGNERS), (64, MAX_SIGNERS)],
 )
-def test_signers_follow_the_cores(cores: int, signers: int) -> None:
+def test_number_of_signers_follows_cores(cores: int, signers: int) -> None:
     assert signers_on(cores) == signers
 
 
 @pytest.mark.parametrize("cores", [2, 5])
-def test_as_many_processes_sign_as_the_cores_allow(
+def test_number_of_signing_processes_follows_cores(
     cores: int, key: PrivateKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def count(signers: SigningProcesses) -> int:
@@ -144,7 +144,7 @@ def test_signing_processes_ignore_stop_signals(key: PrivateKey) -> None:
     assert [process.returncode for process in signers.processes] == [0] * SIGNERS
 
 
-def test_abandoned_signatures_go_to_no_other_waiter(key: PrivateKey) -> None:
+def test_abandoned_signature_is_not_given_to_others(key: PrivateKey) -> None:
     async def story(signers: SigningProcesses) -> None:
         given_up = [asyncio.create_task(signers.sign(TEXTS)) for _ in range(4)]
         await asyncio.sleep(0)

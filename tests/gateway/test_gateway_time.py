@@ -44,7 +44,7 @@ Channel = dict[str, Any]
         ([REPLY[:10], REPLY[10:20], REPLY[20:]], 41, (FaultKind.TOTAL_TIMEOUT, True)),
     ],
 )
-def test_silence_is_awaited_sixty_seconds_and_twice_altogether(
+def test_silence_ends_after_read_and_total_timeout(
     channel: Channel, pieces: list[bytes], pause_s: float, comes: object
 ) -> None:
     async def script(peer: Peer) -> None:
@@ -69,7 +69,7 @@ def test_endless_interim_replies_end_at_total_time() -> None:
     assert summary(play(deliver_once(script))) == (FaultKind.TOTAL_TIMEOUT, True)
 
 
-def test_stalled_request_is_given_up(channel: Channel) -> None:
+def test_stalled_request_write_times_out(channel: Channel) -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readexactly(1000)
         pause_reading(peer)
@@ -97,7 +97,7 @@ def test_reply_silence_is_counted_from_end_of_write() -> None:
     assert summary(play(deliver_once(script, body=HUGE + b"\r", limit=2**26))) == BODY
 
 
-def test_shorter_timeouts_are_kept() -> None:
+def test_configured_shorter_timeouts_apply() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         jump(0.2)
@@ -128,7 +128,7 @@ def open_to(url: str, *, names: dict[str, Any] | None = None, **changes: Any) ->
     return play(scenario())
 
 
-def test_a_name_without_an_address_is_not_sent() -> None:
+def test_unresolvable_host_name_sends_nothing() -> None:
     names = {"gateway.example": socket.gaierror(socket.EAI_NONAME, "Name or service not known")}
     result = open_to("https://gateway.example", names=names)
     assert summary(result) == (FaultKind.NAME_NOT_RESOLVED, False)
@@ -138,7 +138,7 @@ def test_a_name_without_an_address_is_not_sent() -> None:
     )
 
 
-def test_a_refused_connection_is_not_sent() -> None:
+def test_refused_connection_sends_nothing() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
@@ -146,11 +146,11 @@ def test_a_refused_connection_is_not_sent() -> None:
         assert summary(open_to(f"https://localhost:{port}")) == (FaultKind.CONNECT_REFUSED, False)
 
 
-def test_failed_connection_is_not_sent() -> None:
+def test_failed_connection_sends_nothing() -> None:
     assert summary(open_to("https://255.255.255.255")) == (FaultKind.CONNECT_FAILED, False)
 
 
-def test_unanswered_connection_is_not_sent(blackhole: int) -> None:
+def test_unanswered_connection_sends_nothing(blackhole: int) -> None:
     assert summary(open_to(f"http://127.0.0.1:{blackhole}")) == (FaultKind.CONNECT_TIMEOUT, False)
     assert summary(open_to(f"http://127.0.0.1:{blackhole}", total_timeout_s=20)) == (FaultKind.TOTAL_TIMEOUT, False)
 
@@ -171,7 +171,7 @@ async def answered(peer: Peer) -> None:
     await peer.answer()
 
 
-async def test_name_lookup_is_kept_for_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_name_lookup_is_cached_for_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     look_up = JumpingLoop.getaddrinfo
 
@@ -225,7 +225,7 @@ async def test_a_probe_makes_a_connection_and_sends_nothing(channel: Channel) ->
         assert heard == [b""]
 
 
-async def test_a_probe_tells_why_there_is_no_connection() -> None:
+async def test_probe_reports_reason_for_failed_connection() -> None:
     async with serving(hang_up) as server:
         async with PayoutTransport(settings_for(server.url.replace("http:", "https:"))) as transport:
             fault = await transport.probe()

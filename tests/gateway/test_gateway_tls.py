@@ -94,12 +94,12 @@ def test_tls_is_verified_and_at_least_1_2(ca_bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_both_versions_carry_a_payout(version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path) -> None:
+def test_payout_works_over_both_tls_versions(version: ssl.TLSVersion, authority: trustme.CA, ca_bundle: Path) -> None:
     context = server_context(authority.issue_cert("localhost"), version)
     assert summary(play(deliver_once(answer, tls=context, ca_bundle=ca_bundle))) == BODY
 
 
-async def test_http_2_is_never_agreed_to(authority: trustme.CA, ca_bundle: Path) -> None:
+async def test_http_2_is_never_negotiated(authority: trustme.CA, ca_bundle: Path) -> None:
     agreed: list[str | None] = []
 
     async def script(peer: Peer) -> None:
@@ -142,7 +142,7 @@ async def refuse(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("script", [hang_up, reset, talk_http, stall, refuse])
-async def test_failed_handshake_is_not_sent(script: Script, ca_bundle: Path) -> None:
+async def test_failed_handshake_sends_nothing(script: Script, ca_bundle: Path) -> None:
     async with sending(script, by_hand=True, ca_bundle=ca_bundle) as line:
         assert summary(await line.deliver()) == (FaultKind.TLS_FAILED, False)
 
@@ -203,7 +203,7 @@ def test_unframed_tls_reply_needs_sender_close(server_tls: ssl.SSLContext, ca_bu
     assert summary(cut) == (FaultKind.CONNECTION_LOST, True)
 
 
-def test_foreign_bytes_inside_tls_reply_leave_doubt(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
+def test_foreign_bytes_in_tls_reply_leave_outcome_unknown(server_tls: ssl.SSLContext, ca_bundle: Path) -> None:
     async def script(peer: Peer) -> None:
         await peer.answer(REPLY[:30])
         # Past the TLS layer, onto the wire itself.
@@ -260,7 +260,7 @@ async def test_later_connections_resume_the_session_of_the_first(
     assert resumed == [False, True, True]
 
 
-async def test_a_session_is_no_way_round_the_certificate(authority: trustme.CA, ca_bundle: Path) -> None:
+async def test_resumed_session_still_checks_certificate(authority: trustme.CA, ca_bundle: Path) -> None:
     contexts = [server_context(authority.issue_cert("localhost")), server_context(trustme.CA().issue_cert("localhost"))]
 
     async with (

@@ -38,7 +38,7 @@ Channel = dict[str, Any]
 # What leaves.
 
 
-async def test_request_arrives_whole_and_once(channel: Channel) -> None:
+async def test_whole_request_arrives_exactly_once(channel: Channel) -> None:
     heard: list[bytes] = []
 
     async def script(peer: Peer) -> None:
@@ -58,7 +58,7 @@ async def test_request_arrives_whole_and_once(channel: Channel) -> None:
 
 
 @pytest.mark.parametrize("connections", list(Connections))
-async def test_stale_request_leaves_no_byte(channel: Channel, connections: Connections) -> None:
+async def test_stale_request_sends_no_byte(channel: Channel, connections: Connections) -> None:
     """The question comes when all else is done: the connection is open, or taken again, and the handshake over."""
     answers: list[bool] = []
     open_when_asked: list[bool] = []
@@ -108,7 +108,7 @@ async def test_write_follows_last_check_without_loop_turn(channel: Channel) -> N
     assert steps[:2] == ["written", "another turn of the event loop"]
 
 
-async def test_head_and_body_leave_in_single_piece() -> None:
+async def test_head_and_body_are_written_together() -> None:
     async def script(peer: Peer) -> None:
         first_read = await peer.reader.read(2**16)
         assert first_read.endswith(b'{"client_orderid":"PAY-1"}')
@@ -149,7 +149,7 @@ def test_a_reply_may_end_with_its_stream(channel: Channel) -> None:
 
 @pytest.mark.parametrize("http_status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("elsewhere", [True, False])
-async def test_a_redirect_is_handed_over_and_never_followed(http_status: int, *, elsewhere: bool) -> None:
+async def test_redirect_is_returned_and_never_followed(http_status: int, *, elsewhere: bool) -> None:
     async with serving(silence) as other:
 
         async def script(peer: Peer) -> None:

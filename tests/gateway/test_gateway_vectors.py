@@ -63,7 +63,7 @@ def test_vector_file_matches_code(key: PrivateKey) -> None:
     assert VECTORS.read_text(encoding="utf-8") == as_text(vectors(key))
 
 
-def test_every_case_is_there_under_both_profiles() -> None:
+def test_vectors_cover_every_case_in_both_profiles() -> None:
     cases = [*(name for name, _, _ in CASES), *(case.name for case in COLLECTIONS)]
     names = [f"{profile.value}/{name}" for profile in SignatureProfile for name in cases]
     assert [vector["name"] for vector in FILE["vectors"]] == names
@@ -71,14 +71,14 @@ def test_every_case_is_there_under_both_profiles() -> None:
 
 
 @pytest.mark.parametrize("vector", EVERY)
-def test_the_standard_library_comes_to_the_same_text(vector: dict[str, Any]) -> None:
+def test_standard_library_computes_same_base_string(vector: dict[str, Any]) -> None:
     assert base_string_by_the_page(vector) == vector["base_string"]
     assert hashlib.sha256(vector["base_string"].encode()).hexdigest() == vector["digest"]
     assert hashlib.sha256(vector["body"].encode()).hexdigest() == vector["body_sha256"]
 
 
 @pytest.mark.parametrize("vector", [one for one in FILE["vectors"] if "control" in one], ids=lambda one: one["name"])
-def test_the_standard_library_comes_to_the_same_control(vector: dict[str, Any]) -> None:
+def test_standard_library_computes_same_control(vector: dict[str, Any]) -> None:
     profile, fields = vector["control_profile"], fields_of(vector)
     amount = {"as-sent": fields["amount"], "minor-units": str(int(Decimal(fields["amount"]) * 100))}[profile["amount"]]
     parts = {**fields, "amount": amount, "secret": profile["secret"]}
@@ -109,7 +109,7 @@ def test_vector_parameters_match_base_string_order(vector: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("vector", EVERY)
-def test_openssl_accepts_the_signature_and_no_other_text(vector: dict[str, Any], keys: Path, tmp_path: Path) -> None:
+def test_openssl_accepts_signature_only_for_signed_text(vector: dict[str, Any], keys: Path, tmp_path: Path) -> None:
     signature = tmp_path / "signature"
     signature.write_bytes(base64.b64decode(vector["signature"], validate=True))
     verify = ["openssl", "dgst", "-sha256", "-verify", str(keys / "public.pem"), "-signature", str(signature)]
@@ -118,13 +118,13 @@ def test_openssl_accepts_the_signature_and_no_other_text(vector: dict[str, Any],
     assert subprocess.run(verify, input=text + b" ", capture_output=True, check=False).returncode != 0
 
 
-def test_openssl_comes_to_the_same_key_fingerprint(keys: Path) -> None:
+def test_openssl_computes_same_key_fingerprint(keys: Path) -> None:
     der = ["openssl", "pkey", "-pubin", "-in", str(keys / "public.pem"), "-outform", "DER"]
     fingerprint = hashlib.sha256(subprocess.run(der, capture_output=True, check=True).stdout).hexdigest()
     assert {vector["key_fingerprint"] for vector in FILE["vectors"]} == {fingerprint}
 
 
-def test_the_page_says_how_many_vectors_there_are() -> None:
+def test_signing_page_states_number_of_vectors() -> None:
     assert f"has {len(FILE['vectors'])} of them" in PAGE.read_text(encoding="utf-8")
 
 

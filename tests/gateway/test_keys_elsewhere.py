@@ -141,7 +141,7 @@ def test_pin_is_in_no_argument_or_representation(token: Token) -> None:
     assert PIN not in repr(key)
 
 
-def test_custody_tells_token_key_from_imported_key(token: Token) -> None:
+def test_custody_distinguishes_token_key_from_imported_key(token: Token) -> None:
     make_token_key(place(token))
     in_token(token, published_key(), "imported", "02")
     made = load_token_key(place(token))
@@ -163,7 +163,9 @@ def test_custody_tells_token_key_from_imported_key(token: Token) -> None:
         (f"pkcs11:token={LABEL};object=short", PIN, KeyTrouble.TOO_SHORT),
     ],
 )
-def test_token_trouble_is_told_in_single_sentence(token: Token, uri: str, pin: str | None, trouble: KeyTrouble) -> None:
+def test_token_trouble_is_reported_in_one_sentence(
+    token: Token, uri: str, pin: str | None, trouble: KeyTrouble
+) -> None:
     in_token(token, published_key())
     in_token(token, published_key(), "twin", "07")
     in_token(token, published_key(), "twin", "08")
@@ -186,7 +188,7 @@ def test_token_trouble_is_told_in_single_sentence(token: Token, uri: str, pin: s
         (pkcs11.exceptions.DeviceError, KeyTrouble.BROKEN),
     ],
 )
-def test_device_errors_are_told_as_token_trouble(
+def test_device_errors_are_reported_as_token_trouble(
     token: Token, monkeypatch: pytest.MonkeyPatch, error: type[Exception], trouble: KeyTrouble
 ) -> None:
     """SoftHSM neither locks itself nor is ever pulled out of a socket."""
@@ -223,7 +225,7 @@ def test_unsupported_token_address_is_refused(uri: str) -> None:
     assert refused.value.hint
 
 
-def test_an_address_is_read_as_rfc_7512_says() -> None:
+def test_token_address_is_read_by_rfc_7512() -> None:
     found = token_address("pkcs11:token=The%20Software%20Token;object=pay%3Bouts;id=%01%ff;slot-id=3;type=private")
     assert (found.token, found.label, found.key_id, found.slot) == ("The Software Token", "pay;outs", b"\x01\xff", 3)
 
@@ -253,7 +255,7 @@ def test_unplugged_token_ends_run_with_sentence(token: Token) -> None:
         ("SomethingNewException", KeyTrouble.BROKEN),
     ],
 )
-def test_aws_refusals_are_told_as_key_trouble(kms: Kms, code: str, trouble: KeyTrouble) -> None:
+def test_aws_refusals_are_reported_as_key_trouble(kms: Kms, code: str, trouble: KeyTrouble) -> None:
     kms.key("payouts")
     key = load_kms_key("alias/payouts", 1)
     kms.for_good = {SIGN: code}
@@ -268,14 +270,14 @@ def test_aws_refusals_are_told_as_key_trouble(kms: Kms, code: str, trouble: KeyT
     ("options", "trouble"),
     [({"KeySpec": "ECC_NIST_P256"}, KeyTrouble.WRONG_KIND), ({"KeyUsage": "ENCRYPT_DECRYPT"}, KeyTrouble.WRONG_KIND)],
 )
-def test_unfit_aws_key_is_refused(kms: Kms, options: dict[str, str], trouble: KeyTrouble) -> None:
+def test_unsuitable_aws_key_is_refused(kms: Kms, options: dict[str, str], trouble: KeyTrouble) -> None:
     kms.key("payouts", None, **options)
     with pytest.raises(KeyUnusable) as refused:
         load_kms_key("alias/payouts", 1)
     assert refused.value.trouble is trouble
 
 
-def test_wrong_names_regions_and_credentials_are_sentences(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_aws_key_region_or_credentials_are_explained(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
     def trouble(key_id: str = "alias/payouts") -> KeyTrouble:
         with pytest.raises(KeyUnusable) as refused:
             load_kms_key(key_id, 1)
@@ -297,14 +299,14 @@ def test_wrong_names_regions_and_credentials_are_sentences(kms: Kms, monkeypatch
         kms_key_id("awskms:")
 
 
-def test_the_region_of_an_arn_counts(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_region_in_arn_overrides_environment(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
     key_id = kms.key("payouts")
     arn = kms.client.describe_key(KeyId=key_id)["KeyMetadata"]["Arn"]
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     assert load_kms_key(arn, 1).custody.place == f"awskms:{arn} ({arn})"
 
 
-def test_throttling_is_waited_out(kms: Kms) -> None:
+def test_throttled_signing_is_retried(kms: Kms) -> None:
     kms.key("payouts", published_key())
     key = load_kms_key("alias/payouts", 4)
     kms.refusals = {SIGN: deque(["", "ThrottlingException"] * 12)}
@@ -315,7 +317,7 @@ def test_throttling_is_waited_out(kms: Kms) -> None:
     assert kms.calls[SIGN] == 12 + len(vectors) + 1  # and the trial
 
 
-def test_throttling_for_good_ends_in_a_sentence(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permanent_throttling_ends_with_sentence(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
     kms.key("payouts")
     key = load_kms_key("alias/payouts", 2)
     kms.for_good = {SIGN: "ThrottlingException"}
@@ -326,7 +328,7 @@ def test_throttling_for_good_ends_in_a_sentence(kms: Kms, monkeypatch: pytest.Mo
     assert kms.calls[SIGN] >= 3
 
 
-def test_hanging_key_service_ends_run_with_sentence(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_key_service_ends_run_with_sentence(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
     kms.key("payouts")
     key = load_kms_key("alias/payouts", 2)
     kms.for_good, kms.for_good_after = {SIGN: "hang"}, {SIGN: 1}
@@ -347,7 +349,7 @@ def test_a_wrong_signature_is_never_used(kms: Kms) -> None:
         signed_by_processes(key, TEXTS[:4])
 
 
-def test_only_a_digest_goes_to_aws(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aws_receives_only_digest(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
     kms.key("payouts")
     asked: list[dict[str, Any]] = []
     client = kms_key._client("alias/payouts", 1)
@@ -357,7 +359,7 @@ def test_only_a_digest_goes_to_aws(kms: Kms, monkeypatch: pytest.MonkeyPatch) ->
     assert [(len(one["Message"]), one["MessageType"]) for one in asked] == [(32, "DIGEST")]
 
 
-def test_every_trouble_has_its_sentence() -> None:
+def test_every_key_trouble_has_own_sentence() -> None:
     said = [KeyUnusable("pkcs11:object=payouts", trouble, "detail") for trouble in KeyTrouble]
     assert all(one.message.endswith(".") and one.hint.endswith(".") for one in said)
     assert len({one.message for one in said}) == len(KeyTrouble)

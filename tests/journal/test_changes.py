@@ -133,21 +133,21 @@ def test_payroll_shows_all_changes_despite_batches_between(past: Past) -> None:
 @pytest.mark.parametrize(
     "beside", [BONUS, TINY_TO_CHANGED, TINY_TO_ALL, BESIDE_AT_AMOUNT], ids=["bonus", "tiny", "tiny to all", "beside"]
 )
-def test_small_batch_makes_no_account_or_amount_known(past: Past, beside: Sequence[Row]) -> None:
+def test_small_batch_hides_no_changed_account_or_amount(past: Past, beside: Sequence[Row]) -> None:
     past.paid("sep.xlsx", PEOPLE)
     past.paid("oct.xlsx", PEOPLE)
     past.paid("beside.csv", beside)
     assert differences(past.beside(november())) == NOVEMBER
 
 
-def test_equal_payment_hides_no_changed_account_in_bonus(past: Past) -> None:
+def test_bonus_with_equal_payment_shows_changed_account(past: Past) -> None:
     past.paid("oct.xlsx", PEOPLE)
     past.paid("beside.csv", [(PEOPLE[3][0], "0712999003", "500")])
     rows = [(name, "0712999003" if n == 3 else account, "500") for n, (name, account, _) in enumerate(PEOPLE)]
     assert differences(past.beside(rows))[0] == (CHANGED_ACCOUNT, PEOPLE[3][0], PEOPLE[3][1], "20000.00")
 
 
-def test_unapproved_batch_is_no_measure_beside_approved_batch(past: Past) -> None:
+def test_comparison_prefers_approved_batch(past: Past) -> None:
     past.paid("oct.xlsx", PEOPLE, approved=True)
     past.paid("blind.csv", [*november()[:20], *november()[-1:]])
     found = differences(past.beside(november()))
@@ -157,7 +157,7 @@ def test_unapproved_batch_is_no_measure_beside_approved_batch(past: Past) -> Non
 @pytest.mark.parametrize(
     ("stranger", "codes"), [(("Ghost Kamau", "0799000777", "15000"), [NEW_PAYEE]), (DEPARTMENT[0], [])]
 )
-def test_strangers_are_compared_only_if_paid_before(past: Past, stranger: Row, codes: Sequence[str]) -> None:
+def test_unrelated_sheet_is_compared_only_with_known_payee(past: Past, stranger: Row, codes: Sequence[str]) -> None:
     past.paid("oct.xlsx", PEOPLE, approved=True)
     past.paid("blind.csv", DEPARTMENT[:1])
     found = past.beside([stranger])
@@ -166,14 +166,14 @@ def test_strangers_are_compared_only_if_paid_before(past: Past, stranger: Row, c
     assert compared == (None if codes else ("oct.xlsx", 0))
 
 
-def test_no_payee_is_missing_from_other_country(past: Past) -> None:
+def test_payee_of_other_country_is_not_missing(past: Past) -> None:
     october = past.paid("oct.xlsx", PEOPLE, approved=True)
     dakar = [(f"Awa Diop{n}", f"22177{n:07}", "150000") for n in range(3)]
     assert {one.code for one in past.beside(dakar, country="SN").changes} == {NEW_PAYEE}
     assert {one.code for one in past.beside(dakar, against=october, country="SN").changes} == {NEW_PAYEE}
 
 
-def test_staff_number_tells_homonyms_apart(past: Past) -> None:
+def test_staff_number_distinguishes_people_of_same_name(past: Past) -> None:
     twins = [("Achieng Otieno", "0712000001", "20000"), ("Achieng Otieno", "0712000002", "20000")]
     past.paid("oct.xlsx", twins, staff=("E1", "E2"))
     moved = [twins[0], (twins[1][0], "0712999002", "20000")]
@@ -186,7 +186,7 @@ def test_staff_number_tells_homonyms_apart(past: Past) -> None:
     assert [one.code for one in past.beside(newcomer).changes] == [CHANGED_ACCOUNT]  # by the name alone
 
 
-def test_no_payee_is_missing_below_half_overlap(past: Past) -> None:
+def test_missing_payees_need_half_overlap(past: Past) -> None:
     past.paid("oct.xlsx", PEOPLE)
     assert [one.code for one in past.beside(PEOPLE[:2]).changes] == [GONE] * 28
     assert GONE not in {one.code for one in past.beside([*PEOPLE[:2], *DEPARTMENT[:3]]).changes}
@@ -218,13 +218,13 @@ def test_a_bonus_is_compared_with_the_last_bonus(past: Past) -> None:
         (None, False),
     ],
 )
-def test_doubtful_row_counts_as_paid_rejected_does_not(past: Past, kind: OutcomeKind | None, counts: bool) -> None:
+def test_comparison_counts_doubtful_rows_as_paid(past: Past, kind: OutcomeKind | None, counts: bool) -> None:
     past.paid("oct.xlsx", PEOPLE[:2], kind=kind)
     codes = {one.code for one in past.beside(PEOPLE[:2]).changes}
     assert codes == (set() if counts else {NEW_PAYEE})
 
 
-def test_rejected_row_in_paid_batch_stays_new_payee(past: Past) -> None:
+def test_rejected_payee_of_paid_batch_counts_as_new(past: Past) -> None:
     batch = past.paid("oct.xlsx", PEOPLE[:5], kind=None)
     due = list(all_due(past.journal, batch.number))
     past.journal.append([intent(one) for one in due])
@@ -234,7 +234,7 @@ def test_rejected_row_in_paid_batch_stays_new_payee(past: Past) -> None:
 
 
 @pytest.mark.parametrize("name", ["  PAYEE   number3 ", "\uff30\uff41yee Number3", "payee\u00a0NUMBER3"])
-def test_respelled_name_is_same_person(past: Past, name: str) -> None:
+def test_respelled_name_counts_as_same_person(past: Past, name: str) -> None:
     past.paid("oct.xlsx", PEOPLE)
     rows = [*PEOPLE[:3], (name, PEOPLE[3][1], "20000"), *PEOPLE[4:]]
     assert past.beside(rows).changes == []
@@ -260,20 +260,20 @@ def test_second_account_and_double_payment_are_known(past: Past) -> None:
     assert differences(past.beside([*twice, PEOPLE[0]])) == [(AMOUNT_OFF, PEOPLE[0][0], PEOPLE[0][1], "40000.00")]
 
 
-def test_second_name_hides_no_amount_of_account(past: Past) -> None:
+def test_second_name_on_account_hides_no_amount(past: Past) -> None:
     past.paid("oct.xlsx", PEOPLE)
     rows = [*PEOPLE, ("Payee Numberthree", PEOPLE[3][1], "60000")]
     assert differences(past.beside(rows)) == [(AMOUNT_OFF, "Payee Numberthree", PEOPLE[3][1], "20000.00")]
 
 
-def test_departments_in_shared_sheet_compare_with_own_batches(past: Past) -> None:
+def test_departments_are_compared_with_their_own_batches(past: Past) -> None:
     past.paid("x.csv", PEOPLE[:12])
     past.paid("y.csv", PEOPLE[12:])
     past.paid("bonus.csv", BONUS)
     assert past.beside(PEOPLE).changes == []
 
 
-def test_named_batch_only_adds_findings(past: Past) -> None:
+def test_naming_comparison_batch_only_adds_findings(past: Past) -> None:
     september = past.paid("sep.xlsx", [*PEOPLE[:5], (PEOPLE[5][0], "0755000005", "20000"), *PEOPLE[6:]])
     past.paid("oct.xlsx", PEOPLE)
     without, named = past.beside(november()), past.beside(november(), against=september)
@@ -281,7 +281,7 @@ def test_named_batch_only_adds_findings(past: Past) -> None:
     assert (CHANGED_ACCOUNT, PEOPLE[5][0], "0755000005", "20000.00") in differences(named)
 
 
-def test_named_batch_hides_no_amount_or_missing_payee(past: Past) -> None:
+def test_naming_comparison_batch_hides_no_finding(past: Past) -> None:
     past.paid("oct.xlsx", PEOPLE, approved=True)
     name, account, amount = PEOPLE[5]
     beside = past.paid("beside.csv", [(name, PEOPLE[9][1], "10"), (name, "0755000005", "10")])

@@ -89,7 +89,7 @@ def test_claimed_rows_of_other_workers_are_skipped() -> None:
     assert worker.next(3) == []
 
 
-def test_others_are_told_how_many_rows_were_sent() -> None:
+def test_worker_reports_number_of_sent_rows() -> None:
     worker = Worker(WrittenFacts(1, 2, 3, 4, 5, 6), rows=40)
     worker.next(3)
     kinds = (OutcomeKind.PAID, OutcomeKind.NOT_SENT, OutcomeKind.UNKNOWN)
@@ -101,7 +101,7 @@ def test_others_are_told_how_many_rows_were_sent() -> None:
     assert worker.claimed.rows == 42
 
 
-def test_row_moved_by_other_worker_is_held() -> None:
+def test_intent_for_row_moved_elsewhere_is_held() -> None:
     worker = Worker(WrittenFacts(1, 2, 3))
     worker.facts.answers = {1: MoveResult.HELD, 2: MoveResult.NOT_MOVED}
     answers = worker.append(*(intent(one) for one in worker.facts.rows))
@@ -109,18 +109,18 @@ def test_row_moved_by_other_worker_is_held() -> None:
     assert [one.instruction for one in worker.facts.entries] == [1, 2, 3]
 
 
-def test_unmoving_outcome_is_reported_unchanged() -> None:
+def test_outcome_of_moved_row_is_not_moved() -> None:
     worker = Worker(WrittenFacts(1))
     worker.facts.answers = {1: MoveResult.NOT_MOVED}
     assert worker.append(outcome_of(1, 1, OutcomeKind.PAID)) == [MoveResult.NOT_MOVED]
 
 
-def test_writer_decides_when_rows_may_leave() -> None:
+def test_writer_decides_when_rows_may_be_sent() -> None:
     claimed = Worker(WrittenFacts()).claimed
     assert (claimed.may_leave(0.5), claimed.may_leave(1.5)) == (True, False)
 
 
-def test_notifications_are_taken_in_by_the_journal() -> None:
+def test_journal_judges_waiting_notifications() -> None:
     facts = WrittenFacts(1)
     with closing(OwnRun(facts, lambda _: True)) as journal:
         assert asyncio.run(journal.judge_arrivals(WORDS, at=AT)) == {Finding.MOVED: 1}

@@ -46,7 +46,7 @@ def change_process(at: DatabasePlace, change: str) -> None:
         connection.execute("ALTER TABLE paygw.process ENABLE ALWAYS TRIGGER end_is_final")
 
 
-def test_second_run_is_told_desk_holder(at_database: DatabasePlace) -> None:
+def test_second_run_error_names_desk_holder(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)), pytest.raises(JournalHeld, match=r"process \d+ on .*: a test"):
         open_postgres(at_database)
     open_postgres(at_database).close()
@@ -67,7 +67,7 @@ def test_process_with_lost_desk_writes_nothing(at_database: DatabasePlace) -> No
         journal.withdraw(withdrawal())
 
 
-def test_a_gone_process_loses_the_desk_at_once(at_database: DatabasePlace) -> None:
+def test_ended_process_releases_desk_at_once(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal:
         change_process(at_database, GONE)
         with closing(open_postgres(at_database)) as taker:
@@ -77,7 +77,7 @@ def test_a_gone_process_loses_the_desk_at_once(at_database: DatabasePlace) -> No
 
 
 @pytest.mark.parametrize("elsewhere", ["host = 'another'", "boot = 'another'"])
-def test_processes_of_other_machines_count_as_alive(at_database: DatabasePlace, elsewhere: str) -> None:
+def test_process_on_other_machine_counts_as_alive(at_database: DatabasePlace, elsewhere: str) -> None:
     with closing(open_postgres(at_database)) as journal:
         change_process(at_database, f"{GONE}, {elsewhere}")
         with pytest.raises(JournalHeld, match="process 999999999"):
@@ -85,7 +85,7 @@ def test_processes_of_other_machines_count_as_alive(at_database: DatabasePlace, 
         journal.withdraw(withdrawal())
 
 
-def test_first_of_two_takers_gets_desk(at_database: DatabasePlace) -> None:
+def test_only_first_of_two_processes_gets_desk(at_database: DatabasePlace) -> None:
     numbers = []
     for _ in range(3):
         with closing(open_postgres(at_database)) as journal:
@@ -150,7 +150,7 @@ def test_withdrawal_does_not_wait_for_desk(at_database: DatabasePlace) -> None:
 
 
 @pytest.mark.parametrize("trouble", [Trouble.LOSE_ANSWER, Trouble.LOSE_REQUEST])
-def test_a_commit_at_the_desk_without_an_answer(
+def test_unanswered_desk_commit_is_made_at_most_once(
     at_database: DatabasePlace, postgres_server: PostgresServer, trouble: Trouble
 ) -> None:
     with wire_proxy(postgres_server.port) as proxy:

@@ -65,7 +65,7 @@ def test_commits_run_in_event_loop_on_quick_disk() -> None:
     given.close()
 
 
-def test_a_writer_beside_blocks_no_event_loop(place: Path) -> None:
+def test_concurrent_writer_does_not_block_event_loop(place: Path) -> None:
     """It may be frozen in its transaction: the run goes on with the answers that come, and commits once it may."""
     with closing(open_at(place)) as journal, closing(apsw.Connection(str(journal_path(place)))) as other:
         open_sheet(journal)

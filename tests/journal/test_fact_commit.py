@@ -89,7 +89,7 @@ def test_commit_call_names_exactly_columns_of_database() -> None:
     assert CALL == "SELECT * FROM commit_facts(%s, %s, %s, %s::json, %s::json, %s::json)"
 
 
-def test_chain_goes_on_from_its_end() -> None:
+def test_new_facts_continue_hash_chain() -> None:
     found = staged(intent_of(11), intent_of(12, when=at(6)))
     one, two = given(found, "f_")
     assert found.values[:2] == (4, START)
@@ -101,7 +101,7 @@ def test_chain_goes_on_from_its_end() -> None:
         assert before == line["hash"]
 
 
-def test_intent_holds_no_personal_data() -> None:
+def test_intent_contains_no_personal_data() -> None:
     (fact,) = given(staged(intent_of(11, 2)), "f_")
     assert {name: fact[name] for name in fact if name != "hash"} == {
         "seq": 5, "at": at(5), "kind": "intended", "instruction": 11, "attempt": 2, "order_id": "ORD-11",
@@ -125,12 +125,12 @@ def test_personal_data_of_answer_has_salted_digest() -> None:
     assert again[0]["salt"] != said["salt"]
 
 
-def test_raw_reply_is_kept_beside_its_fact() -> None:
+def test_raw_reply_is_stored_with_its_fact() -> None:
     found = staged(outcome_of(11, 1, OutcomeKind.PAID), rejected(12), rejected(13))
     assert given(found, "r_") == [{"seq": seq, "head": PAGE.head.encode(), "body": PAGE.body} for seq in (6, 7)]
 
 
-def test_text_loses_only_characters_no_database_can_hold() -> None:
+def test_text_loses_only_characters_databases_refuse() -> None:
     found = staged(rejected(11, message="a\0b\ud83d\n", gateway_status="x\ny\0", customer_url=""))
     assert given(found, "d_")[0]["text"] == "a?b?\n"
     assert given(found, "d_")[0]["customer_url"] is None
@@ -145,7 +145,7 @@ def test_times_of_a_chain_never_decrease() -> None:
         assert [line["seq"] for line in given(found, prefix)] == [10, 11]
 
 
-def test_rows_of_dead_process_come_into_doubt() -> None:
+def test_rows_of_dead_process_become_doubtful() -> None:
     found = staged(Entry(11, 1, Interrupted(), at(6)), resolved(11, 1, Resolution.NOT_RECEIVED, at(7)))
     one, other = given(found, "f_")
     assert (one["kind"], other["kind"]) == ("interrupted", "resolved_not_received")

@@ -63,7 +63,7 @@ def test_forgetting_leaves_no_byte_in_files(kept: SqliteJournal, place: Path) ->
     assert found_in(place) == []
 
 
-def test_verify_passes_after_forgetting_and_other_data_stays(journal: Journal) -> None:
+def test_forgetting_keeps_other_data_and_passes_verify(journal: Journal) -> None:
     of_january(journal)
     rows = [[row_of(journal, batch, row) for row in (2, 3)] for batch in (1, 2)]
     tallies = [journal.tallies(batch) for batch in (1, 2)]
@@ -136,7 +136,7 @@ FORGERIES = [
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_a_change_after_the_forgetting_is_found(kept: SqliteJournal, place: Path, forgery: str) -> None:
+def test_change_after_forgetting_is_detected(kept: SqliteJournal, place: Path, forgery: str) -> None:
     kept.settle([], order=SignedOrder("new", '{"content": {"rows": []}}', at(6)))
     forgotten(kept)
     said_later = Evidence(EvidenceSource.NOTIFICATION, Claim("A-1", "1", "KES", "approved"), "later")
@@ -183,7 +183,7 @@ def test_row_of_forgotten_payee_is_never_due(journal: Journal) -> None:
     assert not all_due(journal, 1)
 
 
-def test_forgotten_payee_is_no_look_alike(journal: Journal) -> None:
+def test_forgotten_payee_causes_no_look_alike_warning(journal: Journal) -> None:
     of_january(journal)
     forgotten(journal)
     row = (2, "D-1", "254799887766", "KES", 150050)
@@ -191,7 +191,7 @@ def test_forgotten_payee_is_no_look_alike(journal: Journal) -> None:
     assert list(journal.repeated_batches(OPERATION, [row[1:]], since="2026-01-01")) == []
 
 
-def test_batch_still_compared_with_sheets_waits(journal: Journal) -> None:
+def test_recent_batch_is_not_forgotten(journal: Journal) -> None:
     of_january(journal)
     opened_at = journal.batches()[0].opened_at
     for recent, numbers in ((opened_at, None), (opened_at, [1]), (LATER, None)):
@@ -201,7 +201,7 @@ def test_batch_still_compared_with_sheets_waits(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED])
-def test_a_batch_with_an_open_row_waits_whole(journal: Journal, kind: OutcomeKind) -> None:
+def test_batch_with_open_row_is_not_forgotten(journal: Journal, kind: OutcomeKind) -> None:
     open_sheet(journal, "b1", 2)
     due = all_due(journal, 1)
     journal.append([intent(one, at(1)) for one in due])
@@ -211,7 +211,7 @@ def test_a_batch_with_an_open_row_waits_whole(journal: Journal, kind: OutcomeKin
     assert journal.forgettable([1], cutoff=WHEN).waiting == [1]
 
 
-def test_batch_waits_with_quarantined_or_ready_row(journal: Journal) -> None:
+def test_quarantined_or_ready_row_prevents_forgetting_batch(journal: Journal) -> None:
     open_sheet(journal, "b1", 1)
     assert journal.forgettable(before=BEFORE, cutoff=WHEN).waiting == [1]
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
@@ -220,14 +220,14 @@ def test_batch_waits_with_quarantined_or_ready_row(journal: Journal) -> None:
     assert journal.forgettable(before=BEFORE, cutoff=at(1)).instructions == 1
 
 
-def test_batch_waits_with_contradicting_evidence(journal: Journal) -> None:
+def test_batch_with_contradicting_evidence_is_not_forgotten(journal: Journal) -> None:
     open_sheet(journal, "b1", 1)
     send(journal, 1, OutcomeKind.PAID, at(1))
     journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, at(2))])
     assert journal.forgettable(before=BEFORE, cutoff=WHEN).waiting == [1]
 
 
-def test_row_covered_by_younger_batch_is_kept(journal: Journal) -> None:
+def test_row_in_younger_batch_is_not_forgotten(journal: Journal) -> None:
     open_sheet(journal, "b1", 2)
     send(journal, 1, OutcomeKind.PAID, at(1))
     open_sheet(journal, "b2", 0, known=[Known(2, 1, State.PAID)], opened_at=LATER)
@@ -252,7 +252,7 @@ def test_only_orders_naming_forgotten_rows_are_removed(kept: SqliteJournal, plac
     assert ([len(kept.signed_orders(one.batch)) for one in kept.batches()]) == [0, 0, 1]
 
 
-def test_arrivals_are_forgotten_once_judged(place: Path) -> None:
+def test_judged_notifications_are_forgotten(place: Path) -> None:
     with closing(open_at(place)) as journal, file_place(place).beside() as keep:
         of_january(journal)
         said = encode_notification(Notification(at(0), "POST", "", "", b"Zephyrine", 9, "", Claim("nobody-knows-this")))
@@ -264,7 +264,7 @@ def test_arrivals_are_forgotten_once_judged(place: Path) -> None:
         assert journal.verify()["notifications_waiting"] == 1
 
 
-def test_log_held_by_reader_is_reported_then_scrubbed(
+def test_log_read_by_others_is_scrubbed_later(
     kept: SqliteJournal, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paygw_batch.journal.sqlite.connect._BUSY_TIMEOUT_MS", 100)
@@ -292,7 +292,7 @@ def test_old_statement_is_known_after_rows_are_forgotten(journal: Journal) -> No
     assert before.attempts == {1: 1}
 
 
-def test_place_opens_again_after_forgetting(kept: SqliteJournal, place: Path) -> None:
+def test_journal_opens_again_after_forgetting(kept: SqliteJournal, place: Path) -> None:
     forgotten(kept)
     kept.close()
     with closing(file_place(place).open_to_write("a test")) as journal:

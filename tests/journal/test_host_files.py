@@ -49,7 +49,7 @@ def files(place: Path) -> list[str]:
     return sorted(path.name for path in place.iterdir())
 
 
-def test_each_process_has_lines_of_its_own(place: Path) -> None:
+def test_each_process_writes_own_host_file(place: Path) -> None:
     first, second = process(place), process(place)
     assert [name for name in files(place) if name.startswith("left-")] == [
         *("left-1.1", "left-1.lock", "left-2.1", "left-2.lock")
@@ -67,14 +67,14 @@ def test_each_process_has_lines_of_its_own(place: Path) -> None:
     assert {(place / name).stat().st_mode & 0o777 for name in files(place)} == {0o600}
 
 
-def test_every_commit_is_counted(place: Path) -> None:
+def test_host_file_counts_every_commit(place: Path) -> None:
     with closing(process(place)) as found:
         for number in range(1, 6):
             found.note(number, digest(number), AT)
     assert counts_in(place) == [5]
 
 
-def test_damaged_lines_are_refused_and_hold_nothing(place: Path) -> None:
+def test_damaged_host_files_are_refused(place: Path) -> None:
     path = place / "left-1.1"
     process(place).close()
     path.write_bytes(b"x" * 8192)
@@ -106,7 +106,7 @@ def test_a_database_without_a_last_commit_is_refused(place: Path) -> None:
     second.close()
 
 
-def test_another_fact_of_the_same_number_is_found(place: Path) -> None:
+def test_host_file_detects_replaced_fact(place: Path) -> None:
     with closing(process(place)) as found:
         found.note(3, digest(3), AT)
     table = FactTable()
@@ -128,7 +128,7 @@ def test_host_keeps_same_id_for_journal(place: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "a" * 31, "a" * 33, "G" * 32, "ä" * 32])
-def test_a_damaged_id_is_not_made_again(place: Path, content: str) -> None:
+def test_damaged_host_id_is_not_recreated(place: Path, content: str) -> None:
     path = place / "host"
     host_id_in(place)
     path.write_text(content)
@@ -172,7 +172,7 @@ LIFE, AFTER = "7417 00000001 16384", "7417 0000000A 16384"
 ELSEWHERE = ("7418 00000001 16384", "7417 00000001 16385")
 
 
-def test_no_commit_of_an_earlier_life_is_noted(place: Path) -> None:
+def test_commit_of_earlier_server_life_is_not_noted(place: Path) -> None:
     ours, others = HostLife(place), HostLife(place)
     ours.enter(LIFE)
     with closing(process(place, ours)) as frozen:
@@ -186,7 +186,7 @@ def test_no_commit_of_an_earlier_life_is_noted(place: Path) -> None:
     assert counts_in(place) == [2]
 
 
-def test_no_process_goes_back_to_an_earlier_timeline(place: Path) -> None:
+def test_process_refuses_earlier_server_timeline(place: Path) -> None:
     HostLife(place).enter(AFTER)
     late = HostLife(place)
     with pytest.raises(JournalWentBack, match="newer timeline"):
@@ -195,7 +195,7 @@ def test_no_process_goes_back_to_an_earlier_timeline(place: Path) -> None:
         late.enter(life)
 
 
-def test_another_life_waits_for_a_noting_process(place: Path) -> None:
+def test_server_life_change_waits_for_noting_process(place: Path) -> None:
     ours, others = HostLife(place), HostLife(place)
     ours.enter(LIFE)
     with ours.noting(), pytest.raises(RollCallOpen, match="still noting"):

@@ -65,13 +65,13 @@ def test_old_job_tables_are_refused_until_upgraded(database: str, session: Sessi
         assert bring_jobs_up(session.connection) == (newest_jobs_version(), newest_jobs_version())
 
 
-def test_newer_ones_are_refused(database: str, session: Session) -> None:
+def test_newer_job_tables_are_refused(database: str, session: Session) -> None:
     asked(database, "COMMENT ON SCHEMA paygw_jobs IS '99.00.00_01_of_later_days'")
     with pytest.raises(JournalError, match="newer"):
         check_jobs(session.connection, session.server)
 
 
-def test_run_is_called_once_and_urgent_run_first(database: str) -> None:
+def test_each_run_is_queued_once_with_priority(database: str) -> None:
     for run in (SharedRun(7, 1, None, is_over=False), SharedRun(8, 2, None, is_over=False, is_urgent=True)):
         for _ in range(2):
             call_workers(database, run)
@@ -81,12 +81,12 @@ def test_run_is_called_once_and_urgent_run_first(database: str) -> None:
     ]
 
 
-def test_impossible_worker_call_raises_no_error(database: str) -> None:
+def test_failed_worker_call_raises_no_error(database: str) -> None:
     asked(database, "DROP SCHEMA paygw_jobs CASCADE")
     call_workers(database, SharedRun(7, 1, None, is_over=False))
 
 
-def test_simultaneous_worker_call_makes_no_second_job(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simultaneous_worker_calls_queue_one_job(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = SharedRun(7, 1, None, is_over=False)
     call_workers(database, run)
     monkeypatch.setattr("procrastinate.manager.JobManager.list_jobs", lambda *_, **__: [])  # it looked a moment before

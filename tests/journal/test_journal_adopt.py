@@ -89,7 +89,7 @@ def said_of(attempt: Callable[[], object], kind: type[JournalError] = JournalErr
     return found.value.message, found.value.hint
 
 
-def test_an_adopted_journal_is_known_from_then_on(place: Path) -> None:
+def test_adopted_journal_stays_known(place: Path) -> None:
     journal_id, path = unknown(place), journal_path(place)
     with closing(adoption(place)) as found:
         assert found.is_needed
@@ -136,7 +136,7 @@ def test_missing_journal_cannot_be_adopted(place: Path, spoil: Callable[[Path], 
     assert (message, hint) == (f"There is no journal at {path}.", "Name the file: --journal.")
 
 
-def test_an_empty_file_is_no_journal_to_adopt(place: Path) -> None:
+def test_empty_file_is_not_adopted(place: Path) -> None:
     unknown(place)
     path = journal_path(place)
     for file in path.parent.iterdir():
@@ -192,7 +192,7 @@ def test_a_journal_of_another_merchant_is_not_adopted(place: Path) -> None:
     )
 
 
-def test_other_journal_of_endpoint_must_be_named(place: Path) -> None:
+def test_adoption_must_name_newest_journal_of_endpoint(place: Path) -> None:
     unknown(place)
     entries = [KnownJournal(letter * 32, (ENDPOINT,), f"/{letter}.sqlite3", at(n)) for n, letter in enumerate("ab")]
     remembered(place, *entries)
@@ -218,7 +218,7 @@ def test_journal_made_meanwhile_stops_adoption(place: Path) -> None:
     assert column(journal_path(place), "SELECT count(*) FROM fact WHERE kind = 'adopted'") == [0]
 
 
-def test_known_journal_needs_no_adoption_beside_other(place: Path) -> None:
+def test_known_journal_needs_no_adoption(place: Path) -> None:
     make_at(place)
     remembered(place, KnownJournal(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT))
     with closing(adoption(place)) as found:
@@ -358,7 +358,7 @@ def test_unsent_attempt_cancels_no_later_attempt(place: Path) -> None:
         assert not all_due(journal, 1)
 
 
-def test_orders_of_two_lost_batches_are_both_kept(place: Path) -> None:
+def test_adoption_holds_orders_of_two_lost_batches(place: Path) -> None:
     """Both had the same number in the journal, one after the other."""
     open_at(place).close()
     copy = copied(place)
@@ -374,7 +374,7 @@ def test_orders_of_two_lost_batches_are_both_kept(place: Path) -> None:
         assert not all_due(journal, 1)
 
 
-def test_rows_sent_before_first_line_are_missed(place: Path) -> None:
+def test_rows_sent_before_first_record_block_adoption(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
     copy = copied(place)
@@ -386,7 +386,7 @@ def test_rows_sent_before_first_line_are_missed(place: Path) -> None:
     said_of(lambda: adoption(place), LeftDamaged)
 
 
-def test_an_answered_hold_is_made_again(place: Path) -> None:
+def test_adoption_holds_row_despite_earlier_decision(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.REJECTED, at(1))
@@ -406,7 +406,7 @@ def test_an_answered_hold_is_made_again(place: Path) -> None:
         assert not all_due(journal, 1)
 
 
-def test_sent_replaced_row_holds_successor(place: Path) -> None:
+def test_lost_attempt_of_replaced_row_holds_successor(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
         (due,) = all_due(journal, 1)
@@ -425,7 +425,7 @@ def test_sent_replaced_row_holds_successor(place: Path) -> None:
         assert not all_due(journal, 2)
 
 
-def test_another_lost_attempt_holds_a_row_in_doubt(place: Path) -> None:
+def test_lost_attempt_holds_row_in_doubt(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
         (due,) = all_due(journal, 1)
@@ -442,7 +442,7 @@ def test_another_lost_attempt_holds_a_row_in_doubt(place: Path) -> None:
     assert relapsed(place).held == 1
 
 
-def test_another_known_journal_in_its_place_is_refused(place: Path) -> None:
+def test_replaced_known_journal_is_refused_until_adopted(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal)
         journal_id = journal.head().journal_id
@@ -616,7 +616,7 @@ def test_journal_with_altered_tables_is_named(place: Path) -> None:
 # What is known
 
 
-def test_missing_entry_is_forgotten_silently(place: Path) -> None:
+def test_forgetting_missing_registry_entry_is_no_error(place: Path) -> None:
     entry = KnownJournal(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT)
     remembered(place, entry)
     for _ in range(2):

@@ -65,7 +65,7 @@ def change(place: JournalPlace, statement: str) -> None:
     tampered(place.path, statement).close()
 
 
-def test_acts_are_read_newest_first_by_pages(journal_place: JournalPlace) -> None:
+def test_audit_trail_is_paged_newest_first(journal_place: JournalPlace) -> None:
     note_all(journal_place, "sign in", "approve", "download")
     with closing(journal_place.open_to_read()) as journal:
         assert [(one.number, one.act) for one in journal.acts(limit=2)] == [(3, "download"), (2, "approve")]
@@ -74,11 +74,11 @@ def test_acts_are_read_newest_first_by_pages(journal_place: JournalPlace) -> Non
     assert acts_of(journal_place) == [(1, "sign in"), (2, "approve"), (3, "download")]
 
 
-def test_where_nothing_was_noted_there_is_no_entry(journal_place: JournalPlace) -> None:
+def test_unused_audit_trail_is_empty(journal_place: JournalPlace) -> None:
     assert acts_of(journal_place) == []
 
 
-def test_an_act_is_noted_while_a_run_sends(journal_place: JournalPlace) -> None:
+def test_act_is_audited_during_run(journal_place: JournalPlace) -> None:
     assert isinstance(journal_place, FilePlace | DatabasePlace)
     with closing(journal_place.open_to_write("a test")) as journal:
         open_sheet(journal)
@@ -124,14 +124,14 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("statement", CHANGES)
-def test_a_changed_or_missing_entry_is_found(journal_place: JournalPlace, statement: str) -> None:
+def test_changed_or_missing_audit_entry_is_detected(journal_place: JournalPlace, statement: str) -> None:
     note_all(journal_place, "sign in", "approve", "download")
     change(journal_place, statement)
     with closing(journal_place.open_to_read()) as journal, pytest.raises(JournalCorrupt, match="audit trail"):
         journal.verify()
 
 
-def test_the_trail_of_another_journal_is_found(place: Path, database: str) -> None:
+def test_audit_trail_of_other_journal_is_detected(place: Path, database: str) -> None:
     make_at(place)
     note_all(file_place(place), "approve")
     with closing(file_place(place).open_to_read()) as journal:
@@ -181,13 +181,13 @@ def test_act_is_refused_when_trail_is_unwritable(place: Path) -> None:
     assert acts_of(file_place(place)) == [(1, "sign in"), (2, "approve")]
 
 
-def test_without_a_journal_nothing_is_noted(place: Path) -> None:
+def test_audit_entry_without_journal_is_refused(place: Path) -> None:
     with pytest.raises(AuditUnwritable, match=r"no journal at .*Nothing was done"):
         note_all(file_place(place), "sign in")
     assert not journal_path(place).exists()
 
 
-def test_nothing_is_noted_beside_a_commit_without_end(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_entry_is_refused_during_long_commit(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "_BUSY_TIMEOUT_MS", 1)
     with (
         closing(open_at(place)) as journal,
@@ -198,7 +198,7 @@ def test_nothing_is_noted_beside_a_commit_without_end(place: Path, monkeypatch: 
     assert acts_of(file_place(place)) == []
 
 
-def test_a_copy_has_the_trail(place: Path) -> None:
+def test_backup_contains_audit_trail(place: Path) -> None:
     copy = place / "copy.sqlite3"
     with closing(open_at(place)) as journal:
         note_all(file_place(place), "approve")
@@ -206,7 +206,7 @@ def test_a_copy_has_the_trail(place: Path) -> None:
     assert acts_of(file_place(place, copy)) == [(1, "approve")]
 
 
-def test_the_trail_moves_with_the_journal(place: Path, postgres_server: PostgresServer) -> None:
+def test_moved_journal_keeps_audit_trail(place: Path, postgres_server: PostgresServer) -> None:
     name = postgres_server.new_database()
     there = postgres_place(postgres_server.url(name), place)
     make_at(place)

@@ -54,7 +54,7 @@ def test_copy_contains_waiting_arrivals(place: Path) -> None:
         assert reader.verify()["notifications_waiting"] == 2
 
 
-def test_no_half_copy_is_made(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_copy_leaves_no_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def copied(*_: object) -> None:
         raise apsw.FullError("database or disk is full")
 

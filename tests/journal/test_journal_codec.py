@@ -77,7 +77,7 @@ OPENINGS = st.builds(
 
 
 @given(FACTS)
-def test_columns_of_a_fact_fit_a_line(fact: Fact) -> None:
+def test_fact_columns_contain_no_line_breaks(fact: Fact) -> None:
     """No column is empty, is no text, or could end its line in what is hashed."""
     told, said = columns_of(fact)
     for text in (one for one in told if isinstance(one, str) and one not in {*order_ids_of(fact), told.details}):
@@ -105,13 +105,13 @@ def order_ids_of(fact: Fact) -> set[str]:
             return set()
 
 
-def test_message_keeps_its_lines_and_status_does_not() -> None:
+def test_message_keeps_line_breaks_but_status_does_not() -> None:
     outcome = Outcome(OutcomeKind.PAID, gateway_status="do\nne", message="paid\nin full\0\ud800")
     told, said = columns_of(Concluded(outcome))
     assert (told.gateway_status, said.text) == ("do?ne", "paid\nin full??")
 
 
-def test_digest_of_said_words_needs_salt() -> None:
+def test_digest_of_gateway_text_depends_on_salt() -> None:
     said = Said("no such wallet", None, "ab")
     assert said_digest(b"a" * 16, said) != said_digest(b"b" * 16, said)
     assert said_digest(b"a" * 16, said) != said_digest(b"a" * 16, Said("no such wallet", "ab", None))
@@ -176,7 +176,7 @@ def test_times_in_a_chain_never_decrease() -> None:
     ("resolution", "word"),
     [(Resolution.PAID, "paid"), (Resolution.REJECTED, "rejected"), (Resolution.NOT_RECEIVED, "not received")],
 )
-def test_row_shows_resolution_with_person_and_reason(resolution: Resolution, word: str) -> None:
+def test_settled_row_shows_person_and_reason(resolution: Resolution, word: str) -> None:
     left = advance(RowProgress("PAY-1"), Intended("PAY-1", "n", 1, None), 1, AT)
     assert isinstance(left, RowProgress)
     doubtful = advance(left, Interrupted(), 1, AT)
@@ -186,7 +186,7 @@ def test_row_shows_resolution_with_person_and_reason(resolution: Resolution, wor
     assert recorded(settled.message or "") == f"Resolved as {word} by amina: call 17"
 
 
-def test_row_standing_shows_instruction_and_progress() -> None:
+def test_row_standing_combines_instruction_and_progress() -> None:
     row = row_standing(2, 7, "PAY-1", "KE", "KES", 150_050, RowProgress("PAY-1"))
     assert (row.row, row.client_orderid, row.country, row.currency, row.minor) == (2, "PAY-1", "KE", "KES", 150_050)
     assert row.state is State.READY

@@ -48,7 +48,7 @@ def test_new_journal_has_no_facts_or_batches(journal: Journal) -> None:
     assert journal.mark_interrupted(AT) == 0
 
 
-def test_opened_batch_is_found_with_pages_and_rows(journal: Journal) -> None:
+def test_opened_batch_has_its_pages_and_rows(journal: Journal) -> None:
     record = open_sheet(journal, new=3, pages=[b"one", b"", b"three"])
     assert list(journal.batches()) == [record]
     assert journal.batch("b1") == journal.batch("b1", operation=OPERATION) == record
@@ -60,7 +60,7 @@ def test_opened_batch_is_found_with_pages_and_rows(journal: Journal) -> None:
     assert journal.head().seq == 1
 
 
-def test_due_pages_give_instructions_in_sheet_order(journal: Journal) -> None:
+def test_due_rows_are_paged_in_sheet_order(journal: Journal) -> None:
     open_sheet(journal, new=[new_instruction(row) for row in (5, 2, 9, 7)])
     first = journal.due(1, after_row=0, limit=3)
     assert [due.row for due in first] == [2, 5, 7]
@@ -94,7 +94,7 @@ def test_intent_and_outcome_share_commit(journal: Journal) -> None:
     assert states(journal, 1) == [State.PAID]
 
 
-def test_intent_under_other_order_id_moves_nothing(journal: Journal) -> None:
+def test_intent_under_wrong_order_id_changes_no_row(journal: Journal) -> None:
     open_sheet(journal, new=1)
     (due,) = all_due(journal, 1)
     wrong = Entry(due.number, 1, Intended("ORD-OTHER", "nonce", 1, None), AT)
@@ -105,7 +105,7 @@ def test_intent_under_other_order_id_moves_nothing(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("attempt", [0, 2, 99])
-def test_outcome_of_other_attempt_moves_nothing(journal: Journal, attempt: int) -> None:
+def test_outcome_of_wrong_attempt_changes_no_row(journal: Journal, attempt: int) -> None:
     open_sheet(journal, new=1)
     (due,) = all_due(journal, 1)
     journal.append([intent(due)])
@@ -113,7 +113,7 @@ def test_outcome_of_other_attempt_moves_nothing(journal: Journal, attempt: int) 
     assert states(journal, 1) == [State.IN_FLIGHT]
 
 
-def test_late_contrary_outcome_is_only_evidence(journal: Journal) -> None:
+def test_late_contradicting_outcome_changes_no_row(journal: Journal) -> None:
     open_sheet(journal, new=2)
     due, _ = send(journal, 1, OutcomeKind.PAID, gateway_reference="REF")
     before = list(journal.rows(1))
@@ -143,7 +143,7 @@ def test_release_or_replacement_needs_order_id(journal: Journal, fact: Released 
         journal.append([Entry(1, 0, fact, AT)])
 
 
-def test_gateway_words_are_shown_with_row(journal: Journal) -> None:
+def test_row_shows_gateway_codes_and_message(journal: Journal) -> None:
     open_sheet(journal, new=1)
     words = {
         "gateway_status": "declined",
@@ -171,7 +171,7 @@ def test_doubtful_row_shows_cause_and_sentence(journal: Journal) -> None:
     )
 
 
-def test_first_sent_time_starts_empty_then_stays_fixed(journal: Journal) -> None:
+def test_first_sent_time_is_set_once(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.NOT_SENT, at(1), cause="connect.refused")
     (row,) = journal.rows(1)
@@ -188,7 +188,7 @@ def test_first_sent_time_starts_empty_then_stays_fixed(journal: Journal) -> None
     assert (row.attempts, row.first_sent_at, row.updated_at, row.intended_at) == (3, at(2), at(5), at(5))
 
 
-def test_interrupted_run_leaves_flying_rows_in_doubt(journal: Journal) -> None:
+def test_interrupted_run_leaves_rows_in_flight_doubtful(journal: Journal) -> None:
     open_sheet(journal, new=3)
     first, second, _ = all_due(journal, 1)
     journal.append([intent(first, at(1)), intent(second, at(1)), outcome_of(second.number, 1, OutcomeKind.PAID)])
@@ -200,7 +200,7 @@ def test_interrupted_run_leaves_flying_rows_in_doubt(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("rows", [65, 129, long(1_000)])
-def test_any_number_of_flying_rows_become_doubtful(journal: Journal, rows: int) -> None:
+def test_any_number_of_rows_in_flight_become_doubtful(journal: Journal, rows: int) -> None:
     open_sheet(journal, new=rows + 1)
     due = all_due(journal, 1)
     journal.append([intent(one, at(1)) for one in due[:-1]])
@@ -210,7 +210,7 @@ def test_any_number_of_flying_rows_become_doubtful(journal: Journal, rows: int) 
     assert journal.mark_interrupted(at(3)) == 0
 
 
-def test_unreceived_row_keeps_order_id_and_duplicate_mark(journal: Journal) -> None:
+def test_row_settled_not_received_keeps_order_id(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.UNKNOWN, cause="read.timeout")
     assert list(journal.append([resolved(1, 1, Resolution.NOT_RECEIVED, at(2))])) == [MoveResult.MOVED]
@@ -227,7 +227,7 @@ def test_unreceived_row_keeps_order_id_and_duplicate_mark(journal: Journal) -> N
 @pytest.mark.parametrize(
     ("resolution", "state"), [(Resolution.PAID, State.PAID), (Resolution.REJECTED, State.REJECTED)]
 )
-def test_a_persons_word_settles_a_row_in_doubt(journal: Journal, resolution: Resolution, state: State) -> None:
+def test_settlement_by_person_moves_row_in_doubt(journal: Journal, resolution: Resolution, state: State) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.UNKNOWN, gateway_status="odd", http_status=200, cause="reply.status_unlisted")
     journal.append([resolved(1, 1, resolution, basis=Basis.PERSON)])
@@ -325,7 +325,7 @@ def test_only_rejected_or_unsent_rows_are_amendable(
         assert len(journal.batches()) == 1
 
 
-def test_amended_row_takes_over_rejected_payment(journal: Journal) -> None:
+def test_amended_row_replaces_rejected_row(journal: Journal) -> None:
     open_sheet(journal, new=2)
     send(journal, 1, OutcomeKind.REJECTED, gateway_status="declined")
     mended = new_instruction(2, amount="7.00")
@@ -358,7 +358,7 @@ def test_amended_unsent_row_keeps_order_id(journal: Journal) -> None:
     assert all_due(journal, 1) == []
 
 
-def test_an_amendment_of_an_amendment_goes_on_counting(journal: Journal) -> None:
+def test_repeated_amendment_continues_attempt_count(journal: Journal) -> None:
     open_sheet(journal, new=1)
     for n in (2, 3, 4):
         send(journal, n - 1, OutcomeKind.REJECTED)
@@ -380,7 +380,7 @@ def test_mismatched_amendment_opens_no_batch(journal: Journal, amendment: Amendm
     assert journal.head().seq == 1
 
 
-def test_batch_covers_known_rows_of_other_batch(journal: Journal) -> None:
+def test_batch_includes_known_rows_of_other_batch(journal: Journal) -> None:
     open_sheet(journal, new=3)
     first = all_due(journal, 1)[0]
     journal.append([intent(first), outcome_of(first.number, 1, OutcomeKind.PAID)])
@@ -403,7 +403,7 @@ def test_batch_covers_known_rows_of_other_batch(journal: Journal) -> None:
     assert [(found.batch, found.row) for found in journal.messages().contradictions] == [("b1", 2)]
 
 
-def test_taken_order_id_opens_no_batch(journal: Journal) -> None:
+def test_batch_with_used_order_id_is_not_opened(journal: Journal) -> None:
     open_sheet(journal, new=2)
     head = journal.head()
     for rows in ([new_instruction(2, "ORD-3")], [new_instruction(2, "X"), new_instruction(3, "X")]):
@@ -436,7 +436,7 @@ def test_look_alikes_name_newest_payment_to_payee(journal: Journal) -> None:
     assert list(journal.look_alikes("payin", rows, since="2026-10-14T08:00:00.000Z")) == []
 
 
-def test_look_alikes_find_a_rewritten_id_however_old(journal: Journal) -> None:
+def test_rewritten_order_id_is_found_at_any_age(journal: Journal) -> None:
     old, new = "2025-01-01T08:00:00.000Z", "2026-11-20T08:00:00.000Z"
     open_sheet(journal, "old", [new_instruction(2, "00001", phone="254711")], opened_at=old)
     open_sheet(journal, "new", [new_instruction(2, "B", phone="254711")], opened_at=new)
@@ -459,7 +459,7 @@ def test_sums_beyond_64_bits_are_exact(journal: Journal) -> None:
     assert tally.minor == 200 * 99999999999999999
 
 
-def test_malformed_gateway_words_show_question_marks(journal: Journal) -> None:
+def test_malformed_gateway_text_shows_question_marks(journal: Journal) -> None:
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.REJECTED, message="half a \ud83d pair", gateway_status="d\udc00")
     (row,) = journal.rows(1)
@@ -467,14 +467,14 @@ def test_malformed_gateway_words_show_question_marks(journal: Journal) -> None:
     assert journal.verify()["rejected"] == 1
 
 
-def test_malformed_sheet_name_is_kept(journal: Journal) -> None:
+def test_malformed_sheet_name_is_stored_readably(journal: Journal) -> None:
     record = open_sheet(journal, sheet_name="caf\udce9.csv")
     assert record.sheet_name == "caf?.csv"
     assert list(journal.batches()) == [record]
     assert journal.verify()["batches"] == 1
 
 
-def test_verify_counts_replayed_content(journal: Journal) -> None:
+def test_verify_counts_every_kind_of_content(journal: Journal) -> None:
     open_sheet(journal, new=3)
     first, second, _ = all_due(journal, 1)
     journal.append([intent(first), intent(second), outcome_of(first.number, 1, OutcomeKind.REJECTED)])
@@ -570,7 +570,7 @@ def test_engine_calls_run_in_sequence(journal: Journal) -> None:
     journal.verify()
 
 
-def test_abandoned_engine_call_ends_before_next_call(journal: Journal) -> None:
+def test_abandoned_engine_call_finishes_before_next_call(journal: Journal) -> None:
     open_sheet(journal, new=3)
 
     async def sends() -> None:

@@ -62,7 +62,7 @@ def cuts(size: int, places: Collection[int]) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("places", [(-1, 0, 24), long((1, 23, 2000))])
-def test_log_cut_at_any_byte_leaves_past_state(run: Run, place: Path, places: Collection[int]) -> None:
+def test_log_cut_at_any_byte_restores_earlier_state(run: Run, place: Path, places: Collection[int]) -> None:
     seen = set()
     for size in cuts((place / "stopped" / "state" / run.log.name).stat().st_size, places):
         run.put_back(size)
@@ -79,7 +79,7 @@ def test_log_cut_at_any_byte_leaves_past_state(run: Run, place: Path, places: Co
     assert seen == set(run.states)
 
 
-def test_a_log_cut_shorter_than_promised_is_found(run: Run, place: Path) -> None:
+def test_log_missing_committed_facts_is_refused(run: Run, place: Path) -> None:
     whole = (place / "stopped" / "state" / run.log.name).stat().st_size
     run.put_back(whole)
     open_at(place).close()

@@ -271,7 +271,7 @@ def _two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_two_processes")
 @pytest.mark.parametrize("change", ["a fact's time", "a payee", "a state", "a payee's word gone"])
-def test_two_processes_find_same_damage(full: Path, change: str) -> None:
+def test_verify_finds_same_damage_with_two_processes(full: Path, change: str) -> None:
     with closing(tampered(full, CHANGES[change])) as connection:
         with pytest.raises(JournalCorrupt) as alone:
             verify(connection, full)
@@ -295,9 +295,7 @@ HOW_FAR = [(2, 7), (4, 7), (6, 7)]
 
 
 @pytest.mark.usefixtures("_two_processes")
-def test_two_processes_count_alike_and_report_progress(
-    full: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_counts_same_with_two_processes(full: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     del full
     monkeypatch.setattr("paygw_batch.journal.replay._ROWS_A_STEP", 2)
     seen: list[tuple[int, int]] = []
@@ -364,7 +362,7 @@ def test_altered_tables_are_refused_on_opening(full: Path, place: Path, change: 
         "UPDATE state SET minor = 1",
     ],
 )
-def test_append_only_tables_refuse_our_changes(full: Path, place: Path, statement: str) -> None:
+def test_append_only_tables_refuse_changes(full: Path, place: Path, statement: str) -> None:
     del full
     with closing(open_at(place)) as journal, pytest.raises(apsw.ConstraintError, match="never"):
         journal._connection.execute(statement)
@@ -391,7 +389,7 @@ def test_opening_finds_damage_near_chain_end(full: Path, place: Path, change: st
         "UPDATE state SET state = 'ready', attempt = 0, intent = NULL, fact = NULL WHERE instruction = 1",
     ],
 )
-def test_row_disagreeing_with_newest_fact_stays_unsent(place: Path, change: str) -> None:
+def test_row_disagreeing_with_newest_fact_is_not_sent(place: Path, change: str) -> None:
     """Also where that fact is too old to be looked at when the journal is opened."""
     with closing(open_at(place)) as journal:
         open_sheet(journal, "b1", 300)
@@ -401,7 +399,7 @@ def test_row_disagreeing_with_newest_fact_stays_unsent(place: Path, change: str)
         journal.due(1, after_row=0, limit=10)
 
 
-def test_forged_fact_with_valid_hash_is_found(full: Path) -> None:
+def test_verify_finds_forged_fact_with_valid_hash(full: Path) -> None:
     with closing(apsw.Connection(str(full))) as connection:
         connection.execute("DROP TRIGGER fact_moves")
         ((number, digest),) = connection.execute(
@@ -422,7 +420,7 @@ def offsets(content: bytes) -> Iterator[int]:
     yield from sorted(chance.sample([offset for offset, byte in enumerate(content) if byte], 250))
 
 
-def test_a_flipped_byte_is_found_or_changed_nothing(full: Path, place: Path) -> None:
+def test_flipped_byte_is_detected_or_harmless(full: Path, place: Path) -> None:
     whole = full.read_bytes()
     with closing(apsw.Connection(str(full))) as connection:
         before = dump(connection)

@@ -37,7 +37,7 @@ def conclude(journal: Journal, batch: BatchRecord, row: int, kind: OutcomeKind, 
     return number
 
 
-def test_deeds_are_listed_in_order_without_run_facts(journal: Journal) -> None:
+def test_history_lists_human_acts_in_order(journal: Journal) -> None:
     batch = opened(journal)
     doubtful = conclude(journal, batch, 2, OutcomeKind.UNKNOWN, 1)
     conclude(journal, batch, 3, OutcomeKind.REJECTED, 2)
@@ -58,7 +58,7 @@ def test_deeds_are_listed_in_order_without_run_facts(journal: Journal) -> None:
     journal.verify()
 
 
-def test_deeds_of_another_batch_are_not_told(journal: Journal) -> None:
+def test_history_omits_acts_on_other_batch(journal: Journal) -> None:
     opened(journal)
     other = journal.open_batch(
         replace(NewBatch("b2", OPERATION, "other.csv", "sha2", 1, 0), by="eve"),
@@ -70,7 +70,7 @@ def test_deeds_of_another_batch_are_not_told(journal: Journal) -> None:
     assert [(deed.kind, deed.by) for deed in journal.history(other.number)] == [("opened", "eve")]
 
 
-def test_deed_on_shared_row_appears_in_both_batches(journal: Journal) -> None:
+def test_act_on_shared_row_appears_in_both_histories(journal: Journal) -> None:
     open_sheet(journal, new=2)
     send(journal, 1, OutcomeKind.REJECTED)
     open_sheet(journal, "b2", [new_instruction(2, "NEW")], known=[Known(7, 2, State.REJECTED)])
@@ -79,7 +79,7 @@ def test_deed_on_shared_row_appears_in_both_batches(journal: Journal) -> None:
     assert told == [[("opened", None), ("released", 3)], [("opened", None), ("released", 7)]]
 
 
-def test_deed_index_excludes_exactly_run_facts() -> None:
+def test_history_index_excludes_only_run_facts() -> None:
     indexed = {kind for kind in FactKind if "rel" <= kind < "s"}
     of_a_run = {FactKind.INTENDED, FactKind.INTERRUPTED, *(FactKind(kind.value) for kind in OutcomeKind)}
     assert indexed == set(FactKind) - of_a_run
@@ -119,5 +119,5 @@ def steps(ask: Callable[[Journal], object], rows: int) -> int:
     ],
     ids=["row", "page", "rows in a state", "in doubt", "deeds", "deeds of a small batch", "pages to pay"],
 )
-def test_question_about_few_rows_ignores_batch_size(ask: Callable[[Journal], object]) -> None:
+def test_query_about_few_rows_ignores_batch_size(ask: Callable[[Journal], object]) -> None:
     assert steps(ask, 4000) <= steps(ask, 40) + 2

@@ -82,7 +82,7 @@ def check_kept(place: Path, promised: Acknowledged) -> None:
     ("failure", "stays"), [(apsw.FullError, True), (apsw.IOError, False)], ids=["full for good", "input/output once"]
 )
 @pytest.mark.parametrize("every", [7, long(1)])  # a group makes 20 operations: 7 meets each of them in turn
-def test_no_failed_write_loses_promised_facts(failure: type[apsw.Error], every: int, *, stays: bool) -> None:
+def test_failed_write_loses_no_confirmed_facts(failure: type[apsw.Error], every: int, *, stays: bool) -> None:
     ordinal, broken = 1 - every, True
     while broken:
         ordinal += every
@@ -148,7 +148,7 @@ def test_reader_sees_fixed_state_during_run(place: Path) -> None:
             assert reader.head() == journal.head()
 
 
-def test_intent_of_moved_row_is_not_kept(place: Path) -> None:
+def test_intent_for_moved_row_is_not_recorded(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal)
         first, second, _ = all_due(journal, 1)

@@ -41,7 +41,7 @@ def states(journal: Journal) -> list[State]:
     return [standing.state for standing in journal.rows(1)]
 
 
-def test_a_word_about_an_amended_row_is_ambiguous(journal: Journal) -> None:
+def test_evidence_about_amended_row_is_ambiguous(journal: Journal) -> None:
     """The amended row goes on under the order id of the attempt that was rejected and released."""
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.REJECTED, at(1))
@@ -53,7 +53,7 @@ def test_a_word_about_an_amended_row_is_ambiguous(journal: Journal) -> None:
     assert row_of(journal, 2, 2).state is State.ACCEPTED
 
 
-def test_proven_word_moves_row_only_once(journal: Journal) -> None:
+def test_proven_evidence_moves_row_only_once(journal: Journal) -> None:
     accepted(journal)
     assert list(journal.record_evidence([says(1), says(2), says(3, "processing")], WORDS, at=at(5))) == [
         Finding.MOVED,
@@ -71,7 +71,7 @@ def test_proven_word_moves_row_only_once(journal: Journal) -> None:
     assert journal.verify()["evidence"] == 3
 
 
-def test_a_contradiction_is_a_fact_and_moves_nothing(journal: Journal) -> None:
+def test_contradiction_is_recorded_without_moving_row(journal: Journal) -> None:
     accepted(journal)
     journal.record_evidence([says(1), says(2, "declined")], WORDS, at=at(5))
     assert states(journal)[0] is State.PAID
@@ -80,7 +80,7 @@ def test_a_contradiction_is_a_fact_and_moves_nothing(journal: Journal) -> None:
     assert journal.verify()["contradictions"] == 1
 
 
-def test_unusable_evidence_is_kept_and_moves_nothing(journal: Journal) -> None:
+def test_unusable_evidence_is_recorded_without_moving_row(journal: Journal) -> None:
     accepted(journal)
     head = journal.head()
     given = [
@@ -124,7 +124,7 @@ def test_unknown_later_attempt_holds_row(journal: Journal) -> None:
     journal.verify()
 
 
-def test_unproven_word_waits_until_row_moves(journal: Journal) -> None:
+def test_unproven_evidence_waits_until_row_moves(journal: Journal) -> None:
     accepted(journal)
     journal.record_evidence([says(1, proof=Proof.UNPROVEN)], WORDS, at=at(5))
     (waiting,) = journal.messages(1).waiting
@@ -140,14 +140,14 @@ def test_unproven_word_waits_until_row_moves(journal: Journal) -> None:
     assert list(journal.messages(1).waiting) == []
 
 
-def test_word_proven_in_same_instant_never_waits(journal: Journal) -> None:
+def test_simultaneously_proven_evidence_never_waits(journal: Journal) -> None:
     accepted(journal)
     journal.record_evidence([says(1, proof=Proof.UNPROVEN), says(2)], WORDS, at=at(5))
     assert journal.message_counts(1) == {"to_confirm": 1, "moved": 1}
     assert list(journal.messages(1).waiting) == []
 
 
-def test_intake_stops_before_first_row_in_flight(journal: Journal) -> None:
+def test_evidence_is_recorded_up_to_row_in_flight(journal: Journal) -> None:
     open_sheet(journal)
     first, second, _ = all_due(journal, 1)
     journal.append([intent(first), intent(second)])
@@ -194,7 +194,7 @@ def test_hold_is_lifted_by_recorded_person(journal: Journal, resolution: str, st
     assert (2 in journal.holds(1)) == (state == "ready")
 
 
-def test_unheld_row_stops_whole_settlement(journal: Journal) -> None:
+def test_settlement_including_unheld_ready_row_is_refused(journal: Journal) -> None:
     released(journal)
     journal.record_evidence([says(1)], WORDS, at=at(5))
     both = list(journal.rows(1, numbers=[2, 3]))
@@ -204,7 +204,7 @@ def test_unheld_row_stops_whole_settlement(journal: Journal) -> None:
     assert list(journal.holds(1)) == [2]
 
 
-def test_intent_for_held_row_is_not_kept(journal: Journal) -> None:
+def test_intent_for_held_row_is_not_recorded(journal: Journal) -> None:
     released(journal)
     held, free, _ = all_due(journal, 1)
     journal.record_evidence([says(1)], WORDS, at=at(5))
@@ -237,7 +237,7 @@ def test_evidence_and_notes_never_predate_newest_fact(journal: Journal) -> None:
 
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("proof", [Proof.PROVEN, Proof.UNPROVEN])
-def test_ambiguous_word_holds_payout_and_collection_unmoved(journal: Journal, word: str, proof: Proof) -> None:
+def test_ambiguous_evidence_holds_payout_and_collection(journal: Journal, word: str, proof: Proof) -> None:
     released(journal)
     open_sheet(journal, operation="payin", batch="other")
     journal.record_evidence([says(1, word, proof=proof)], WORDS, at=at(5))
@@ -257,7 +257,7 @@ def test_ambiguous_word_holds_payout_and_collection_unmoved(journal: Journal, wo
 
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("source", [EvidenceSource.NOTIFICATION, EvidenceSource.ENQUIRY, EvidenceSource.STATEMENT])
-def test_ambiguous_word_settles_no_accepted_payment(journal: Journal, word: str, source: EvidenceSource) -> None:
+def test_ambiguous_evidence_settles_no_accepted_payment(journal: Journal, word: str, source: EvidenceSource) -> None:
     accepted(journal)
     open_sheet(journal, operation="payin", batch="other")
     send(journal, 2, OutcomeKind.ACCEPTED)
@@ -267,7 +267,7 @@ def test_ambiguous_word_settles_no_accepted_payment(journal: Journal, word: str,
         assert [(one.row, one.finding) for one in journal.messages(batch).waiting] == [(2, Finding.AMBIGUOUS)]
 
 
-def test_evidence_is_never_taken_in_twice(place: Path) -> None:
+def test_repeated_evidence_is_recorded_once(place: Path) -> None:
     with_one = open_at(place)
     accepted(with_one)
     with_one.record_evidence([says(1)], WORDS, at=at(5))
@@ -288,7 +288,7 @@ def test_evidence_is_never_taken_in_twice(place: Path) -> None:
         ("DELETE FROM fact WHERE kind = 'heard'", "."),
     ],
 )
-def test_changed_evidence_is_found(place: Path, change: str, match: str) -> None:
+def test_verify_finds_changed_evidence(place: Path, change: str, match: str) -> None:
     journal = open_at(place)
     accepted(journal)
     journal.record_evidence([says(1), says(2)], WORDS, at=at(5))

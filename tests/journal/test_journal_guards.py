@@ -15,7 +15,7 @@ from paygw_batch.journal.lock import LockWait, RunLock
 from tests.support.journal_rows import AT
 
 
-def test_lock_on_removed_file_is_taken_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_lock_file_is_recreated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, flock, calls = place / "a.lock", fcntl.flock, []
 
     def removed_before(fd: int, operation: int) -> None:

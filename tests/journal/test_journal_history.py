@@ -33,7 +33,7 @@ def test_journal_agrees_with_model_in_any_history(data: st.DataObject) -> None:
 
 @settings(max_examples=share_of(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_interleaved_claims_win_each_row_once(data: st.DataObject) -> None:
+def test_interleaved_intents_take_each_row_once(data: st.DataObject) -> None:
     """Two readings of what is due, claimed in any order and grouping, send each row once."""
     with pair() as both:
         both.open_batch([(order_id, "1.00") for order_id in IDS], AT)

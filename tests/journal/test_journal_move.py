@@ -127,7 +127,7 @@ def test_move_keeps_whole_journal_and_chain(place: Path, empty_database: Databas
         assert connection.execute(query).fetchall() == [(bytes.fromhex(head.hash), bytes.fromhex(head.hash))]
 
 
-def test_moved_batch_goes_on_without_double_sending(place: Path, empty_database: DatabasePlace) -> None:
+def test_moved_batch_continues_without_double_sending(place: Path, empty_database: DatabasePlace) -> None:
     half_done(place)
     moved(place, empty_database)
     with closing(open_postgres(empty_database)) as journal:
@@ -194,7 +194,7 @@ STEPS = (
 @pytest.mark.parametrize(
     "is_after", [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.long)]
 )
-def test_killed_move_leaves_single_paying_journal(
+def test_killed_move_leaves_exactly_one_usable_journal(
     place: Path, empty_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, step: str, is_after: bool
 ) -> None:
     with closing(open_at(place)) as journal:
@@ -259,7 +259,7 @@ def test_no_process_writes_file_during_move(
         file_place(place).withdraw(Withdrawal("2" * 64, "cleo", "{}", AT))
 
 
-def test_move_is_refused_by_either_place(place: Path, empty_database: DatabasePlace, database: str) -> None:
+def test_move_is_refused_when_unsafe(place: Path, empty_database: DatabasePlace, database: str) -> None:
     with pytest.raises(JournalMissing):
         moved(place, empty_database)
     with closing(open_at(place)) as journal:

@@ -114,7 +114,7 @@ def test_killed_creation_leaves_single_usable_journal(place: Path, every: int) -
 
 
 @moments
-def test_run_after_killed_creation_remembers_journal(place: Path, every: int) -> None:
+def test_opening_after_killed_creation_registers_journal(place: Path, every: int) -> None:
     """Between the journal's rename and the last word of the registry: the intention is all that is known."""
     found = 0
     for _ in kills(place, lambda: make(place), every):
@@ -129,7 +129,7 @@ def test_run_after_killed_creation_remembers_journal(place: Path, every: int) ->
 
 
 @pytest.mark.long
-def test_journal_with_abandoned_intention_needs_adoption(place: Path) -> None:
+def test_abandoned_new_journal_needs_adoption(place: Path) -> None:
     """Its disk was away when another journal was made in its place, and comes back."""
     found = 0
     for _ in kills(place, lambda: make(place)):
@@ -176,7 +176,7 @@ def test_killed_replacement_of_lost_journal_is_repeatable(place: Path, every: in
 
 @moments
 @pytest.mark.parametrize("stays", share([True, False], every=2))
-def test_failing_disk_leaves_no_journal_or_obstacle(place: Path, every: int, *, stays: bool) -> None:
+def test_creation_succeeds_after_disk_failure(place: Path, every: int, *, stays: bool) -> None:
     for ordinal in itertools.count(1, every):
         for part in ("state", "journals"):
             shutil.rmtree(place / part, ignore_errors=True)
@@ -197,7 +197,7 @@ def test_failing_disk_leaves_no_journal_or_obstacle(place: Path, every: int, *, 
 # What is remembered
 
 
-def test_journal_is_known_before_opening(place: Path) -> None:
+def test_new_journal_is_registered_before_use(place: Path) -> None:
     made = make(place)
     assert made is not None
     (entry,) = entries(place)
@@ -206,7 +206,7 @@ def test_journal_is_known_before_opening(place: Path) -> None:
     assert list(lines(place / "journals" / made.journal_id, RUN)) == [start]
 
 
-def test_an_unknown_journal_at_its_default_place_counts(place: Path) -> None:
+def test_unregistered_journal_at_default_path_blocks_new_journal(place: Path) -> None:
     made = make(place)
     assert made is not None
     shutil.rmtree(place / "journals")
@@ -214,7 +214,7 @@ def test_an_unknown_journal_at_its_default_place_counts(place: Path) -> None:
         make(place, "second.sqlite3")
 
 
-def test_an_unknown_journal_counts_by_every_name(place: Path) -> None:
+def test_unregistered_journal_blocks_new_journal_under_any_name(place: Path) -> None:
     made, renamed = make(place), EndpointIdentity.of("gateway.example", "9", "merchant")
     assert made is not None
     file_place(place, endpoint=renamed).open_to_write("a test").close()
@@ -223,7 +223,7 @@ def test_an_unknown_journal_counts_by_every_name(place: Path) -> None:
         make(place, "second.sqlite3", endpoint=EndpointIdentity.of("gateway.example", "9", "another login"))
 
 
-def test_other_merchants_have_journals_of_their_own(place: Path) -> None:
+def test_each_merchant_has_own_journal(place: Path) -> None:
     make(place)
     for number, other in enumerate(("gateway.example/9", "other.example/1234")):
         assert make(place, f"{number}.sqlite3", endpoint=EndpointIdentity.from_name(other)) is not None
@@ -244,7 +244,7 @@ def test_damaged_entry_blocks_new_journals(place: Path) -> None:
         make(place, "second.sqlite3")
 
 
-def test_known_journals_are_private(place: Path) -> None:
+def test_registry_of_journals_is_private(place: Path) -> None:
     before = os.umask(0)
     try:
         make(place)
@@ -255,7 +255,7 @@ def test_known_journals_are_private(place: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in (place / "journals", *found) if path.is_dir()} == {0o700}
 
 
-def test_held_journal_is_not_made_again(place: Path) -> None:
+def test_journal_in_use_is_not_recreated(place: Path) -> None:
     make(place)
     with closing(opened(place)), pytest.raises(JournalHeld):
         make(place)

@@ -49,7 +49,7 @@ def test_reading_missing_journal_creates_nothing(place: Path) -> None:
     assert list(place.iterdir()) == []
 
 
-def test_reading_leaves_no_file_behind_and_changes_none(place: Path) -> None:
+def test_reading_journal_creates_and_changes_no_file(place: Path) -> None:
     path = made(place)
     before = {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in path.parent.iterdir()}
     with closing(read_at(place)) as reader:
@@ -135,7 +135,7 @@ def test_a_journal_of_another_merchant_is_refused(place: Path) -> None:
         file_place(place, endpoint=other).open_to_read()
 
 
-def test_single_part_of_endpoint_name_may_change(place: Path) -> None:
+def test_endpoint_may_change_one_part_at_time(place: Path) -> None:
     made(place)
     second = EndpointIdentity.of("gateway.example", "9", "merchant")
     third = EndpointIdentity.of("gateway.example", "9", "another login")
@@ -145,7 +145,7 @@ def test_single_part_of_endpoint_name_may_change(place: Path) -> None:
     assert set(entry.names) == {ENDPOINT, second, third}
 
 
-def test_new_name_merges_no_two_merchants(place: Path) -> None:
+def test_endpoint_between_two_merchants_is_refused(place: Path) -> None:
     """Of what the one was paid, the journal of the other knows nothing."""
     made(place)
     other = EndpointIdentity.of("gateway.example", "9", "another login")
@@ -213,12 +213,12 @@ def test_a_network_file_system_is_refused(place: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "overlay", "tmpfs", "fuseblk", "fuse.fuse-overlayfs"])
-def test_a_file_system_of_this_machine_is_fine(place: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_local_file_system_is_accepted(place: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(places, "_mount_table", lambda: MOUNTS.format(point=place, kind=kind))
     made(place)
 
 
-def test_the_innermost_and_latest_mount_decides(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_innermost_latest_mount_determines_file_system(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = f"32 30 8:4 / {place}/state rw - ext4 /dev/sdc1 rw\n"
     inner += f"34 30 8:4 / {place}/journals rw - ext4 /dev/sdc1 rw\n"
     monkeypatch.setattr(places, "_mount_table", lambda: MOUNTS.format(point=place, kind="nfs4") + inner)
@@ -229,7 +229,7 @@ def test_the_innermost_and_latest_mount_decides(place: Path, monkeypatch: pytest
         open_at(place)
 
 
-def test_mount_point_with_blank_is_understood(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mount_point_containing_space_is_recognised(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spaced = place / "with blank"
     spaced.mkdir(mode=0o700)
     mounts = MOUNTS.format(point=str(spaced).replace(" ", "\\040"), kind="nfs")

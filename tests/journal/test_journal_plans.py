@@ -66,7 +66,7 @@ def test_journal_id_is_same_for_reader(place: Path) -> None:
     journal.close()
 
 
-def test_plan_index_is_used_and_unique(place: Path) -> None:
+def test_plan_lookup_uses_unique_index(place: Path) -> None:
     journal = open_at(place)
     opened(journal, "b1", PLAN)
     journal.close()

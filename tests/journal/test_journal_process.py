@@ -54,7 +54,7 @@ def test_second_run_is_refused_with_journal_holder(place: Path) -> None:
         assert f"process {holder.pid} on {os.uname().nodename}, since {AT}: a test" in str(found.value)
 
 
-def test_lock_ends_when_holder_is_killed(place: Path) -> None:
+def test_killing_holder_releases_lock(place: Path) -> None:
     with started("hold", place) as holder:
         line_of(holder)
         holder.send_signal(signal.SIGKILL)
@@ -62,7 +62,7 @@ def test_lock_ends_when_holder_is_killed(place: Path) -> None:
         open_at(place).close()
 
 
-def test_a_stopped_holder_keeps_the_journal(place: Path) -> None:
+def test_stopped_process_keeps_journal_lock(place: Path) -> None:
     with started("hold", place) as holder:
         line_of(holder)
         holder.send_signal(signal.SIGSTOP)
@@ -79,7 +79,7 @@ def test_the_same_process_cannot_open_a_journal_twice(place: Path) -> None:
     open_at(place).close()
 
 
-def test_lock_without_holder_name_still_holds(place: Path) -> None:
+def test_lock_with_empty_file_excludes_others(place: Path) -> None:
     path = place / "a.lock"
     with path.open("w") as other:
         path.chmod(0o600)
@@ -98,7 +98,7 @@ def test_lock_without_holder_name_still_holds(place: Path) -> None:
         ({"command": "", "kind": "a later version's"}, HolderKind.RUN),
     ],
 )
-def test_holder_kind_comes_from_word_not_command(place: Path, written: dict[str, str], kind: HolderKind) -> None:
+def test_lock_holder_kind_ignores_command_name(place: Path, written: dict[str, str], kind: HolderKind) -> None:
     path = place / "a.lock"
     with path.open("w") as other:
         path.chmod(0o600)
@@ -133,7 +133,7 @@ def orphaned(place: Path) -> Iterator[int]:
                 os.kill(child, signal.SIGKILL)
 
 
-def test_lock_left_to_child_is_waited_for(place: Path, orphaned: int) -> None:
+def test_lock_inherited_by_child_is_waited_for(place: Path, orphaned: int) -> None:
     waits = []
 
     def sleep(seconds: float) -> None:
@@ -215,7 +215,7 @@ def test_forked_child_neither_locks_nor_writes_journal(place: Path) -> None:
     os.close(ready_write)
 
 
-def test_single_run_of_four_gets_journal(place: Path) -> None:
+def test_only_one_of_four_runs_gets_journal(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
     with ExitStack() as stack:

@@ -55,7 +55,7 @@ def test_quarantine_counts_only_latest_attempt(journal: Journal) -> None:
     assert journal.release(1, None, suffix=False, by="amina", at=at(12), cutoff=at(10)) == 1
 
 
-def test_gateway_rejection_skips_quarantine_and_keeps_mark(journal: Journal) -> None:
+def test_gateway_rejection_skips_quarantine_but_stays_marked(journal: Journal) -> None:
     rejected(journal, Basis.GATEWAY)
     (row,) = journal.rows(1)
     assert (row.quarantined_since, row.error_code) == (None, "proven_statement")
@@ -91,7 +91,7 @@ def test_an_amendment_waits_for_the_quarantine_too(journal: Journal, cutoff: str
 DONE = CarriedOut("b1", "answers.csv", "a" * 64, "amina", at(4))
 
 
-def test_statement_with_moved_row_is_refused(journal: Journal) -> None:
+def test_statement_settling_moved_row_is_refused(journal: Journal) -> None:
     open_sheet(journal)
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
     with pytest.raises(RowsMoved):
@@ -99,7 +99,7 @@ def test_statement_with_moved_row_is_refused(journal: Journal) -> None:
     assert journal.carried_out("b1") == []
 
 
-def test_carried_out_statements_of_batch_are_known(journal: Journal) -> None:
+def test_journal_lists_carried_out_statements_of_batch(journal: Journal) -> None:
     open_sheet(journal)
     assert journal.carried_out("b1") == []
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
@@ -136,7 +136,7 @@ def test_verify_finds_changed_carried_out_statement(place: Path) -> None:
     changed.close()
 
 
-def test_the_newest_difference_of_clocks_is_kept(journal: Journal) -> None:
+def test_journal_keeps_newest_clock_difference(journal: Journal) -> None:
     assert journal.head().clock is None
     for ahead_s in (0, 700):
         journal.settle([], note=ClockSeen(at(2), at(1), ahead_s))
@@ -155,7 +155,7 @@ def test_clock_note_keeps_previous_lag(journal: Journal, seen: ClockSeen) -> Non
     journal.verify()
 
 
-def test_the_times_of_a_journal_never_go_back(journal: Journal) -> None:
+def test_journal_times_never_decrease(journal: Journal) -> None:
     open_sheet(journal, new=1, opened_at=at(5))
     assert journal.head().newest_time == at(5)
     (due,) = all_due(journal, 1)

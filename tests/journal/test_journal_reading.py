@@ -78,7 +78,7 @@ def test_accepted_rows_are_filtered_by_sending_time(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("common", [1, 20_000])
-def test_row_limit_is_met_without_repeats(journal: Journal, monkeypatch: pytest.MonkeyPatch, common: int) -> None:
+def test_rows_respect_limit_without_repeats(journal: Journal, monkeypatch: pytest.MonkeyPatch, common: int) -> None:
     monkeypatch.setattr(states, "_COMMON_ROWS", common)
     sent(journal, *ACCEPTED_LATER)
     assert numbers(list(journal.rows(1, limit=2))) == [2, 3]
@@ -122,7 +122,7 @@ def test_held_row_names_latest_evidence(journal: Journal) -> None:
     assert [due.row for due in all_due(journal, 1)] == [2]
 
 
-def test_signed_orders_are_kept_by_batch_in_order(journal: Journal) -> None:
+def test_journal_returns_signed_orders_of_batch_in_order(journal: Journal) -> None:
     open_sheet(journal, new=1)
     open_sheet(journal, "b2", [new_instruction(2, "OTHER")])
     for batch, text in (("b1", "one"), ("b2", "two"), ("b1", "three")):
@@ -145,7 +145,7 @@ def test_journal_gives_customer_page_of_latest_attempt(journal: Journal) -> None
     assert journal.customer_urls(7) == {}
 
 
-def test_raw_replies_are_kept_by_attempt_and_verified(journal: Journal) -> None:
+def test_raw_replies_are_stored_by_attempt(journal: Journal) -> None:
     open_sheet(journal, new=2)
     first, _ = all_due(journal, 1)
     replies = [KeptReply("HTTP/1.1 200 OK", b"{}"), KeptReply("HTTP/1.1 500 Error", b"<html>")]
@@ -171,7 +171,7 @@ def notification(order_id: str) -> str:
     return encode_notification(Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim))
 
 
-def test_arrivals_are_judged_up_to_a_flying_row(place: Path) -> None:
+def test_notifications_are_judged_up_to_row_in_flight(place: Path) -> None:
     with closing(open_at(place)) as journal:
         sent(journal, *[(OutcomeKind.ACCEPTED, 1)] * 3)
         open_sheet(journal, "b2", [new_instruction(2, "FLYING")], opened_at=at(2))

@@ -78,7 +78,7 @@ def test_found_payment_has_state_times_and_reference(journal: Journal) -> None:
     assert paid.fields["account_name"] == "Jane Wanjiku"
 
 
-def test_row_in_flight_shows_leaving_time(journal: Journal) -> None:
+def test_found_row_in_flight_shows_sending_time(journal: Journal) -> None:
     open_sheet(journal, "b1", 1)
     journal.append([intent(due) for due in all_due(journal, 1)])
     (payment,) = found(journal, "wanjiku")

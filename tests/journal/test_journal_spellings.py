@@ -57,7 +57,7 @@ def test_exactly_used_id_has_no_other_spelling(journal: Journal) -> None:
     assert used(journal, "Pay-7") == [("Pay-7", "pay-7")]
 
 
-def test_each_operation_has_ids_of_its_own(journal: Journal) -> None:
+def test_payouts_and_collections_have_separate_order_ids(journal: Journal) -> None:
     open_sheet(journal, new=[new_instruction(2, "PAY-7"), new_instruction(3, "É")])
     assert used(journal, "pay-7", "é", operation="payin") == []
     open_sheet(journal, "b1", [new_instruction(2, "COL-1")], operation="payin")
@@ -93,7 +93,7 @@ def references(journal: Journal) -> list[tuple[str, str]]:
     return [(one.batch, one.reference) for one in journal.batches()]
 
 
-def test_references_come_from_derived_ids(journal: Journal) -> None:
+def test_references_are_read_from_derived_ids(journal: Journal) -> None:
     open_sheet(journal, "b1", [derived(2, "Payroll-2026-11"), derived(3, "Payroll-2026-11")])
     open_sheet(journal, "b2", 3)
     open_sheet(journal, "b3", [derived(4, "bonus")], opened_at=at(9))
@@ -134,7 +134,7 @@ def test_repeated_rows_are_counted_once_per_batch(journal: Journal) -> None:
         "UPDATE batch_reference SET reference = 'payroll-2026-11'",
     ],
 )
-def test_changed_spellings_and_references_are_found(place: Path, change: str) -> None:
+def test_verify_finds_changed_spellings_and_references(place: Path, change: str) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, "b1", [new_instruction(2, "José-1")])
         open_sheet(journal, "b2", [derived(3, "Payroll-2026-11")])
@@ -149,7 +149,7 @@ def test_journal_without_order_ids_asks_no_row(place: Path) -> None:
         assert list(journal.used_spellings(OPERATION, (1 / 0 for _ in [0]))) == []  # type: ignore[misc]  # never asked
 
 
-def test_a_used_spelling_names_the_newest(journal: Journal) -> None:
+def test_used_spelling_names_newest_order_id(journal: Journal) -> None:
     open_sheet(journal, "b1", [new_instruction(2, "PAY-7")], opened_at=at(1))
     open_sheet(journal, "b2", [new_instruction(2, "pay-7")], opened_at=at(2))
     assert list(journal.used_spellings(OPERATION, [(9, "Pay-7", "pay-7")])) == [UsedSpelling(9, "pay-7", "b2", at(2))]

@@ -117,7 +117,7 @@ def stopped_after(count: int) -> Iterator[list[int]]:
         yield synced
 
 
-def test_wherever_a_machine_stops_durable_lines_stay(tmp_path: Path) -> None:
+def test_durable_lines_survive_stop_at_any_byte(tmp_path: Path) -> None:
     """Cut at every byte of the second line, and of the third one, which a second process writes."""
     noted_by: list[Commit] = [
         [Noted(1, 1, "A-1"), Noted(2, 1, "B")],
@@ -142,7 +142,7 @@ def test_wherever_a_machine_stops_durable_lines_stay(tmp_path: Path) -> None:
         assert is_whole
 
 
-def test_a_line_torn_in_its_middle_is_none(tmp_path: Path) -> None:
+def test_line_torn_in_middle_is_ignored(tmp_path: Path) -> None:
     """Its end reached the disk, and its beginning did not."""
     note_all(tmp_path, [[Noted(1, 1, "A")], [Noted(2, 1, "B" * 600)]])
     path = tmp_path / f"{RUN}.1"
@@ -156,7 +156,7 @@ def test_a_line_torn_in_its_middle_is_none(tmp_path: Path) -> None:
 
 @given(st.data(), commits)
 @settings(deadline=None, max_examples=share_of(150), suppress_health_check=[HealthCheck.too_slow])
-def test_damaged_file_reports_damage_or_truth(data: st.DataObject, noted_by: list[Commit]) -> None:
+def test_damaged_file_yields_no_false_line(data: st.DataObject, noted_by: list[Commit]) -> None:
     with TemporaryDirectory() as home:
         folder = Path(home)
         note_all(folder, noted_by)
@@ -180,7 +180,7 @@ def test_damaged_file_does_not_count_as_missing(tmp_path: Path, content: bytes) 
             attempt()
 
 
-def test_files_are_bounded_and_older_lines_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_files_are_bounded_by_dropping_oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(left, "MAX_BYTES", 3_000)
     noted_by: list[Commit] = [[Noted(number, 1, f"ORD-{number}")] for number in range(1, 200)]
     for count in (1, 7, 20, 21, 22, 40, 50, 199):
@@ -195,7 +195,7 @@ def test_files_are_bounded_and_older_lines_end(tmp_path: Path, monkeypatch: pyte
     assert len(found) < 60
 
 
-def test_lines_between_others_are_missed(tmp_path: Path) -> None:
+def test_missing_middle_line_is_detected(tmp_path: Path) -> None:
     note_all(tmp_path, [[Noted(number, 1, "A")] for number in range(1, 6)])
     path = tmp_path / f"{RUN}.1"
     kept = path.read_bytes().split(b"\n")
@@ -204,7 +204,7 @@ def test_lines_between_others_are_missed(tmp_path: Path) -> None:
         list(lines(tmp_path, RUN))
 
 
-def test_a_full_disk_is_told_before_anything_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_before_anything_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
@@ -217,7 +217,7 @@ def test_a_full_disk_is_told_before_anything_leaves(tmp_path: Path, monkeypatch:
         assert read_all(tmp_path) == expected([[Noted(1, 1, "A")]])
 
 
-def test_each_writer_has_private_files_of_its_own(tmp_path: Path) -> None:
+def test_each_writer_has_own_private_files(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         for name in (RUN, "left-12", BESIDE):
@@ -228,14 +228,14 @@ def test_each_writer_has_private_files_of_its_own(tmp_path: Path) -> None:
     assert writers(tmp_path) == [BESIDE, RUN, "left-12"]
 
 
-def test_a_late_note_takes_nothing_back(tmp_path: Path) -> None:
+def test_late_note_does_not_replace_newer_note(tmp_path: Path) -> None:
     """Two withdrawals are recorded one after the other; the process of the first is the last to note its own."""
     for number in (2, 1, 3, 2):
         note_beside(tmp_path, number, digest(number), AT)
     assert [line.number for line in lines(tmp_path, BESIDE)] == [3, 2]
 
 
-def test_after_an_accepted_loss_lines_go_on(tmp_path: Path) -> None:
+def test_lines_continue_after_accepted_loss(tmp_path: Path) -> None:
     note_all(tmp_path, [[Noted(1, 1, "A")]])
     note_all(tmp_path, [[Noted(2, 1, "B")]], name=BESIDE)
     (tmp_path / f"{BESIDE}.1").write_bytes(b"x\n" * 100)
@@ -269,7 +269,7 @@ def test_sent_and_unsent_attempts_are_noted() -> None:
 @pytest.mark.parametrize(
     ("seen", "is_refused"), [((2, digest(2)), False), ((3, digest(3)), True), ((2, digest(9)), True)]
 )
-def test_journal_lacking_line_is_older(seen: tuple[int, str], is_refused: bool) -> None:
+def test_journal_without_noted_fact_is_refused(seen: tuple[int, str], is_refused: bool) -> None:
     line, end = LeftLine(1, *seen, AT), Link(2, bytes.fromhex(digest(2)))
     with pytest.raises(JournalWentBack, match=r"diverged|older copy") if is_refused else nullcontext():
         require_not_older([line], end, lambda number: bytes.fromhex(digest(number)), "how to go on")

@@ -40,7 +40,7 @@ def a_worker(url: str, done: Path) -> JobWorker:
         (b"procrastinate_finish_job", Trouble.SILENCE),
     ],
 )
-def test_next_job_runs_after_connection_trouble(
+def test_next_job_runs_after_connection_failure(
     database: str,
     proxy: WireProxy,
     tmp_path: Path,

@@ -45,7 +45,7 @@ def test_missing_host_stops_new_intents(at_database: DatabasePlace) -> None:
         assert [*journal.append([intent(second)])] == [MoveResult.MOVED]
 
 
-def test_nothing_is_decided_while_a_host_is_missing(at_database: DatabasePlace) -> None:
+def test_missing_host_blocks_opening_batch(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
         call_for_ghost(at_database)

@@ -26,7 +26,7 @@ OF_ONE_STORE = {
 FILES = sorted(path for path in JOURNAL.rglob("*.sql") if "-- name: " in path.read_text(encoding="utf-8"))
 
 
-def test_query_parts_and_values_fit_each_store(tmp_path: Path) -> None:
+def test_query_is_rendered_for_each_database(tmp_path: Path) -> None:
     package = tmp_path / "some_queries"
     (package / "here").mkdir(parents=True)
     (package / "here" / "found.sql").write_text(
@@ -62,7 +62,7 @@ def test_each_statement_has_sentence_and_unique_name(path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", OF_ONE_STORE)
-def test_both_stores_have_all_shared_statements(file: str) -> None:
+def test_both_databases_have_all_shared_statements(file: str) -> None:
     shared, *stores = (
         set(re.findall(r"^-- name: (\w+)$", (JOURNAL / place / file).read_text(encoding="utf-8"), re.MULTILINE))
         for place in (".", "sqlite", "postgres")
@@ -71,13 +71,13 @@ def test_both_stores_have_all_shared_statements(file: str) -> None:
     assert shared.isdisjoint(stores[0] | stores[1])
 
 
-def test_stores_render_shared_statement_in_own_dialect() -> None:
+def test_shared_statement_is_rendered_in_each_dialect() -> None:
     (ours, theirs) = (tables.QUERIES["not_forgotten_of"] for tables in (sqlite_tables, postgres_tables))
     assert "number IN (SELECT value FROM carray(:numbers))" in ours
     assert "number = ANY (%(numbers)s)" in theirs
 
 
-def test_every_part_is_filled_in() -> None:
+def test_queries_contain_no_unfilled_parts() -> None:
     for queries in (sqlite_tables.QUERIES, postgres_tables.QUERIES):
         assert not [name for name, text in queries.items() if re.search(r"\{\w", text)]
 

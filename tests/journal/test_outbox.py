@@ -56,7 +56,7 @@ def added(outbox: Outbox, *notices: NewNotice) -> Sequence[KeptNotice]:
     return due(outbox)
 
 
-def test_a_subject_is_told_each_recipient_once(outbox: Outbox) -> None:
+def test_each_recipient_gets_one_notice_per_subject(outbox: Outbox) -> None:
     first = added(outbox, replace(NOTICE, recipients=["ada@example.com", "ben@example.com"]))
     again = added(outbox, replace(NOTICE, recipients=["ben@example.com", "eve@example.com"]))
     assert [one.recipient for one in first] == ["ada@example.com", "ben@example.com"]
@@ -113,7 +113,7 @@ def test_notice_is_retried_at_growing_pauses_then_abandoned(outbox: Outbox) -> N
     assert [one.id for one in due(outbox, now)] == [notice.id]
 
 
-def test_hurry_leaves_notice_being_sent(outbox: Outbox) -> None:
+def test_hurry_skips_notice_being_sent(outbox: Outbox) -> None:
     sending, failed = added(outbox, NOTICE, replace(NOTICE, subject="another"))
     for notice in (sending, failed):
         outbox.claim(notice, {}, NOW)
@@ -124,7 +124,7 @@ def test_hurry_leaves_notice_being_sent(outbox: Outbox) -> None:
     assert len(due(outbox, NOW + FIRST_PAUSE)) == 2
 
 
-def test_the_newest_subject_of_a_batch_is_known(outbox: Outbox) -> None:
+def test_outbox_returns_newest_subject_of_batch(outbox: Outbox) -> None:
     assert outbox.newest_subject(Occasion.IN_DOUBT, "b1") == ""
     for subject in ("2026-11-02T00:00:00.000Z", "2026-11-01T00:00:00.000Z"):
         outbox.add([replace(NOTICE, occasion=Occasion.IN_DOUBT, subject=subject)], timestamp(NOW))
@@ -133,7 +133,7 @@ def test_the_newest_subject_of_a_batch_is_known(outbox: Outbox) -> None:
 
 
 @pytest.mark.parametrize("tries", [1, 2, 7, 40, 10_000])
-def test_next_try_is_later_until_given_up(tries: int) -> None:
+def test_next_notice_try_is_delayed_until_abandoned(tries: int) -> None:
     later = next_try(tries, timestamp(NOW), NOW)
     assert later is not None
     assert FIRST_PAUSE <= datetime.fromisoformat(later) - NOW <= LONGEST_PAUSE
@@ -180,18 +180,18 @@ class _Company:
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("seed", range(6))
-def test_kills_lose_no_notice_and_alone_cause_repeats(journal_place: JournalPlace, seed: int) -> None:
+def test_kills_lose_no_notice(journal_place: JournalPlace, seed: int) -> None:
     play(journal_place, seed)
 
 
-def test_sending_without_claim_is_found(journal_place: JournalPlace) -> None:
+def test_sending_without_claim_is_detected(journal_place: JournalPlace) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Outbox, "claim", lambda *_: True)
         with pytest.raises(AssertionError):
             play(journal_place, 0)
 
 
-def test_noting_before_sending_is_found(journal_place: JournalPlace) -> None:
+def test_notice_recorded_before_sending_is_detected(journal_place: JournalPlace) -> None:
     claim = Outbox.claim
 
     def noted(outbox: Outbox, notice: KeptNotice, content: Mapping[str, Any], now: datetime) -> bool:
@@ -275,7 +275,7 @@ def test_notice_of_killed_run_is_due(place: Path) -> None:
         assert [one.subject for one in due(outbox)] == ["a run"]
 
 
-def test_run_holds_back_own_notice_only(place: Path) -> None:
+def test_running_command_withholds_only_own_notice(place: Path) -> None:
     make_at(place)
     for subject in ("killed", "living"):
         journal = file_place(place).open_to_write("a test")
@@ -317,7 +317,7 @@ def test_run_waits_for_notice_writer(place: Path) -> None:
         assert [one.subject for one in due(outbox)] == ["a plan"]
 
 
-def test_finding_notices_delays_no_run(place: Path) -> None:
+def test_collecting_notices_does_not_block_run(place: Path) -> None:
     with closing(open_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
 
         def found() -> Iterator[NewNotice]:
@@ -328,7 +328,7 @@ def test_finding_notices_delays_no_run(place: Path) -> None:
         assert [one.subject for one in due(outbox)] == ["a plan"]
 
 
-def test_moved_journal_takes_no_notice(place: Path) -> None:
+def test_moved_journal_refuses_new_notice(place: Path) -> None:
     with closing(open_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
         with journal.moving("another place"):
             pass
@@ -352,7 +352,7 @@ def test_shared_run_withholds_notice_until_end(database: str, place: Path) -> No
         assert [one.subject for one in due(outbox)] == ["a run"]
 
 
-def test_plan_and_notice_are_kept_together(database: str, place: Path) -> None:
+def test_plan_and_its_notice_are_stored_together(database: str, place: Path) -> None:
     there = postgres_place(database, place)
     assert there.keep_plan("code", "{}", notices=[NOTICE])
     kept = there.newest_plan("code")

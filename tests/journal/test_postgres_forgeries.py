@@ -272,7 +272,7 @@ def test_every_table_is_writable_by_right_roles(world: World) -> None:
             assert world.forger.look(asked, world.logins[role], sequence) == [(False,)]
 
 
-def test_owner_function_fixes_path_and_takes_no_name(world: World) -> None:
+def test_owner_functions_fix_path_and_accept_no_names(world: World) -> None:
     query = """SELECT p.proname, p.proconfig, p.proargtypes::oid[]::regtype[]::text[] FROM pg_proc p
         WHERE p.pronamespace = 'paygw'::regnamespace AND p.prosecdef"""
     found = world.forger.look(query)
@@ -320,7 +320,7 @@ VALUES: Mapping[str, Mapping[str, object]] = {
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_no_argument_moves_a_row(world: World, postgres_server: PostgresServer, role: str) -> None:
+def test_arbitrary_function_arguments_change_no_row(world: World, postgres_server: PostgresServer, role: str) -> None:
     """Every function that there is, by every role, with arguments of every kind."""
     before = world.seen()
     name = world.place.server.url.rpartition("/")[2]
@@ -540,7 +540,7 @@ def test_forging_worker_is_refused_without_double_payment(world: World) -> None:
     assert world.resumed() == [4, 5, 6, 8, 9, 10, 12]
 
 
-def test_living_desk_is_not_taken(world: World) -> None:
+def test_desk_of_living_process_cannot_be_taken(world: World) -> None:
     with closing(open_postgres(world.place)) as desk:
         look, holder = world.forger.look, desk.writer.process
         enrolled = "SELECT number FROM paygw.enrol('another host', %s, 1, 'twin', 'run', 30, 1, %s)"
@@ -552,7 +552,7 @@ def test_living_desk_is_not_taken(world: World) -> None:
         desk.withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))
 
 
-def test_lawful_work_of_worker_goes_through(world: World) -> None:
+def test_lawful_worker_facts_are_accepted(world: World) -> None:
     """The judge is not content with refusals: the lawful half of all these goes through."""
     forger = world.forger
     forger.fact(MINE_IN_FLIGHT, "paid", Said("a text", reply_sha256=PAGE))
@@ -642,7 +642,7 @@ EDITED = {
 
 
 @pytest.mark.parametrize("edit", EDITED)
-def test_row_contradicting_own_facts_is_never_sent(world: World, edit: str) -> None:
+def test_row_contradicting_its_facts_is_never_sent(world: World, edit: str) -> None:
     owner = world.forger.owner
     owner.execute(b"SET session_replication_role = origin; SET search_path = paygw")
     for table in ("state", "fact"):
@@ -656,7 +656,7 @@ def test_row_contradicting_own_facts_is_never_sent(world: World, edit: str) -> N
 @pytest.mark.parametrize(
     "edit", ["DELETE FROM state WHERE instruction = 4", "UPDATE state SET state = 'paid' WHERE instruction = 4"]
 )
-def test_row_without_state_is_not_sent_and_found(world: World, edit: str) -> None:
+def test_row_without_state_is_detected_and_unsent(world: World, edit: str) -> None:
     owner = world.forger.owner
     owner.execute(b"SET search_path = paygw; ALTER TABLE state DISABLE TRIGGER USER")
     owner.execute(edit.encode())
@@ -703,7 +703,7 @@ TAKEN_AWAY: Sequence[tuple[str, str, str]] = (
 
 
 @pytest.mark.parametrize("every", [8, long(1)])
-def test_removed_forgery_guard_is_missed(world: World, every: int) -> None:
+def test_removing_any_forgery_guard_admits_forgery(world: World, every: int) -> None:
     """Planted bugs of the database: without any one guard an attempt of a worker is not refused."""
     owner, missed = world.forger.owner, []
     for planted in TAKEN_AWAY[::every]:

@@ -89,7 +89,7 @@ def test_forgetting_leaves_no_byte_in_tables(place: Path) -> None:
             assert reader.verify()["evidence"] > 0
 
 
-def test_plans_of_others_stay(journal: PostgresJournal, at_database: DatabasePlace) -> None:
+def test_forgetting_keeps_plans_of_other_people(journal: PostgresJournal, at_database: DatabasePlace) -> None:
     for code in ("old", "new", "never-submitted"):
         assert at_database.keep_plan(code, PLAN % code)
     forgotten(journal, before="2026-11-22")
@@ -131,7 +131,7 @@ FORGERIES = [
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_a_change_after_the_forgetting_is_found(
+def test_change_after_forgetting_is_detected(
     journal: PostgresJournal, at_database: DatabasePlace, forgery: str
 ) -> None:
     forgotten(journal)
@@ -220,7 +220,7 @@ def is_refused(place: DatabasePlace, statements: Sequence[str]) -> bool:
     return False
 
 
-def test_the_tables_refuse_all_but_forgetting(journal: PostgresJournal, at_database: DatabasePlace) -> None:
+def test_tables_refuse_every_change_except_forgetting(journal: PostgresJournal, at_database: DatabasePlace) -> None:
     told(journal, "B-1")
     journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))
     assert at_database.keep_plan("new", PLAN % "new")
@@ -252,7 +252,9 @@ TAKEN_AWAY: Sequence[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize("every", [4, long(1)])
-def test_removed_forgetting_guard_is_missed(journal: PostgresJournal, at_database: DatabasePlace, every: int) -> None:
+def test_removing_any_forgetting_guard_admits_change(
+    journal: PostgresJournal, at_database: DatabasePlace, every: int
+) -> None:
     """Planted bugs of the database: without any one guard something goes through."""
     told(journal, "B-1")
     journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))

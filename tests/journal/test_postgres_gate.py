@@ -68,7 +68,7 @@ def workers(database: str) -> Iterator[Workers]:
 # Shares.
 
 
-def test_each_sending_process_is_told_share(workers: Workers) -> None:
+def test_each_sending_process_gets_its_share(workers: Workers) -> None:
     first, second, third = workers.enrol(), workers.enrol(), workers.enrol()
     assert workers.ask(second) == {
         "senders": 1, "before": 0, "rate_per_s": None, "concurrency": None, "rest_s": 0,
@@ -83,7 +83,7 @@ def test_each_sending_process_is_told_share(workers: Workers) -> None:
     assert (workers.ask(third)["senders"], workers.ask(third)["before"]) == (1, 0)
 
 
-def test_a_rest_is_for_all_and_ends(workers: Workers) -> None:
+def test_pause_applies_to_every_worker_until_over(workers: Workers) -> None:
     first, second = workers.enrol(), workers.enrol()
     assert workers.ask(first, rest_s=60)["rest_s"] == pytest.approx(60, abs=1)
     assert workers.ask(second, rest_s=1)["rest_s"] == pytest.approx(60, abs=2), "the longest counts"
@@ -98,7 +98,7 @@ def test_gateway_reason_may_be_any_text(at_database: DatabasePlace) -> None:
         assert share.stop == GateStop(GateStopKind.REJECTED, 2, "no funds ? ? é")
 
 
-def test_limits_set_by_person_are_told(workers: Workers) -> None:
+def test_workers_receive_limits_set_by_person(workers: Workers) -> None:
     worker = workers.enrol()
     for change, told in (("50, 3, false", (50, 3)), ("0, NULL, false", (0, 3)), ("NULL, NULL, true", (None, None))):
         workers.fetch(f"SELECT set_limits('amina', {change})")
@@ -109,7 +109,7 @@ def test_limits_set_by_person_are_told(workers: Workers) -> None:
 # The breaker.
 
 
-def test_doubts_in_sequence_count_across_workers(workers: Workers) -> None:
+def test_consecutive_doubts_are_counted_across_workers(workers: Workers) -> None:
     first, second = workers.enrol(), workers.enrol()
     workers.ask(first, in_doubt=3, told=[("unknown", "", 2)])
     workers.ask(second, in_doubt=3, told=[("answered", "", 1), ("unknown", "", 2)])
@@ -120,7 +120,7 @@ def test_doubts_in_sequence_count_across_workers(workers: Workers) -> None:
     assert workers.ask(second)["stop_kind"] is None
 
 
-def test_rejections_with_same_reason_count_across_workers(workers: Workers) -> None:
+def test_same_rejections_are_counted_across_workers(workers: Workers) -> None:
     first, second = workers.enrol(), workers.enrol()
     workers.ask(first, rejected=4, told=[("rejected", "51", 3), ("rejected", "14", 1), ("rejected", "51", 1)])
     workers.ask(second, rejected=4, told=[("rejected", "51", 2)])
@@ -128,7 +128,7 @@ def test_rejections_with_same_reason_count_across_workers(workers: Workers) -> N
     assert (stopped["stop_kind"], stopped["stop_count"], stopped["stop_text"]) == ("rejected", 4, "51")
 
 
-def test_single_stop_stops_all_workers(workers: Workers) -> None:
+def test_stop_request_stops_all_workers(workers: Workers) -> None:
     first, second = workers.enrol(), workers.enrol()
     workers.ask(first, told=[("unknown", "", 2)])
     workers.fetch("SELECT open_gate(%s)", [second])
@@ -149,7 +149,7 @@ def test_single_stop_stops_all_workers(workers: Workers) -> None:
         max_size=12,
     )
 )
-def test_gate_stops_single_worker_like_own_breakers(workers: Workers, outcomes: list[tuple[OutcomeKind, str]]) -> None:
+def test_gate_stops_worker_like_its_own_breakers(workers: Workers, outcomes: list[tuple[OutcomeKind, str]]) -> None:
     workers.fetch("UPDATE gate SET in_doubt = 0, rejected = 0, reason = '', stop_kind = NULL, stopped_at = NULL")
     worker = workers.enrol()
     breaker, rejections = Breaker(3), RejectionBreaker(4)
@@ -166,7 +166,7 @@ def test_gate_stops_single_worker_like_own_breakers(workers: Workers, outcomes: 
 # Runs.
 
 
-def test_intent_is_held_after_any_worker_stopped(at_database: DatabasePlace, workers: Workers) -> None:
+def test_stop_by_any_worker_holds_new_intents(at_database: DatabasePlace, workers: Workers) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
         first, second = all_due(journal, 1)
@@ -246,7 +246,7 @@ def test_two_workers_send_all_by_changed_limits(at_database: DatabasePlace) -> N
     assert (len(counting.heard), set(counting.heard.values()), counting.most <= 2) == (80, {1}, True)
 
 
-def test_doubt_of_single_worker_stops_all_workers(at_database: DatabasePlace) -> None:
+def test_doubts_of_one_worker_stop_all_workers(at_database: DatabasePlace) -> None:
     counting = Counting(lose_after=10)
     ends = asyncio.run(by_two(at_database, counting, Pace(concurrency=4, stop_after_in_doubt=1)))
     # How many had come into doubt when it was reported differs: the rows of one moment are told together.
@@ -262,7 +262,7 @@ def test_doubt_of_single_worker_stops_all_workers(at_database: DatabasePlace) ->
 # What people see and set.
 
 
-def test_limit_changes_name_person_and_stay_unchanged(at_database: DatabasePlace) -> None:
+def test_verify_finds_tampered_limits(at_database: DatabasePlace) -> None:
     assert at_database.limits().set_by == ""
     state = at_database.change_limits(LimitChange("amina", rate_per_s=100, concurrency=64))
     assert (state.rate_per_s, state.concurrency, state.set_by) == (100, 64, "amina")

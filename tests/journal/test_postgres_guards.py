@@ -85,7 +85,7 @@ def test_frozen_run_keeps_answers_and_decides_nothing(at_database: DatabasePlace
         assert taker.verify()["facts"] == taker.head().seq == 8
 
 
-def test_request_leaves_only_with_young_intent(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_with_old_intent_is_not_sent(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = open_postgres(replace(at_database, intent_lives_s=600.0))
     with closing(frozen), frozen.for_engine() as engine:
         assert engine.may_leave(0.0)
@@ -96,7 +96,7 @@ def test_request_leaves_only_with_young_intent(at_database: DatabasePlace, monke
             assert not engine.may_leave(0.0), "a write failed"
 
 
-def test_intents_age_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_age_of_intent_includes_machine_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def clock_gettime(clock: int) -> float:
@@ -110,7 +110,7 @@ def test_intents_age_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("rows", [65, 1_001])
-def test_rows_of_dead_run_come_into_doubt(at_database: DatabasePlace, rows: int) -> None:
+def test_rows_of_dead_run_become_doubtful(at_database: DatabasePlace, rows: int) -> None:
     frozen = open_postgres(at_database)
     open_sheet(frozen, new=rows + 1)
     frozen.append([intent(one) for one in all_due(frozen, 1)[:-1]])
@@ -215,7 +215,7 @@ def test_a_commit_without_an_answer_is_made_once(
         assert journal.verify()["facts"] == 4
 
 
-def test_row_in_doubt_meanwhile_is_not_sent(
+def test_row_turned_doubtful_is_not_sent(
     at_database: DatabasePlace, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its commit was made, and its answer looked up so late that the row is in doubt: the age of the intent says so."""
@@ -241,7 +241,7 @@ def test_row_in_doubt_meanwhile_is_not_sent(
         assert states(journal) == [State.IN_DOUBT]
 
 
-def test_late_commit_is_made_once(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_with_late_answer_is_made_once(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server was asked, the answer is lost, and the call waits there for a lock while it is looked up."""
     call = FactWriter._call
     calls: list[Future[list[Row]]] = []
@@ -273,7 +273,7 @@ def test_late_commit_is_made_once(at_database: DatabasePlace, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("is_copied", [False, True])
-def test_a_commit_is_not_made_in_another_life(
+def test_commit_is_refused_in_new_server_life(
     at_database: DatabasePlace,
     proxy: WireProxy,
     postgres_server: PostgresServer,
@@ -308,7 +308,7 @@ def test_a_commit_is_not_made_in_another_life(
         assert states(journal) == [State.READY]
 
 
-def test_a_read_without_an_answer_is_given_up(
+def test_unanswered_read_times_out(
     at_database: DatabasePlace, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who follows workers reads for hours: it would hang for ever, and no other host could do its work."""
@@ -342,7 +342,7 @@ def test_session_sets_keepalives_against_vanished_host(at_database: DatabasePlac
         assert [session.fetch(connection, f"SHOW {name}") for name in names] == [[("10",)], [("5",)], [("3",)]]
 
 
-def test_signs_of_life_are_shown_until_the_end(at_database: DatabasePlace) -> None:
+def test_process_updates_heartbeat_until_end(at_database: DatabasePlace) -> None:
     seen = "SELECT extract(epoch FROM now() - seen_at) < 2 FROM process WHERE number = %s"
     with closing(open_postgres(replace(at_database, intent_lives_s=0.6))) as journal:
         number = journal.writer.process
@@ -434,7 +434,7 @@ def test_database_before_evidence_is_refused_until_loss_accepted(
 
 
 @pytest.mark.parametrize("write", [hold, withdraw_beside, withdraw_by_a_run])
-def test_evidence_not_noted_leaves_a_good_journal(
+def test_failed_note_of_evidence_keeps_journal_valid(
     at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, write: Callable[[DatabasePlace], None]
 ) -> None:
     with closing(open_postgres(at_database)) as journal:
@@ -477,7 +477,7 @@ def test_commit_after_deadlocks_is_retried_within_limit(
         assert len(called) == calls
 
 
-def test_two_servers_of_host_are_two_places() -> None:
+def test_servers_on_different_ports_are_different_places() -> None:
     one, other = (Server(f"postgresql://pay:secret@db.example:{port}/paygw").place for port in (5432, 5433))
     assert (one, other) == ("paygw on db.example", "paygw on db.example:5433")
 
@@ -516,7 +516,7 @@ KEPT = ("fact", "instruction", "batch", "page", "known", "identity", "migration"
 
 
 @pytest.mark.parametrize("role", ["origin", "replica"])
-def test_facts_are_never_changed_or_removed_by_anybody(at_database: DatabasePlace, role: str) -> None:
+def test_database_refuses_changed_or_removed_facts(at_database: DatabasePlace, role: str) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.PAID)
@@ -577,7 +577,7 @@ COPIED = """INSERT INTO process (number, host, boot, pid, command, kind, intent_
         ("INSERT INTO reply VALUES (2, 1, '', '')", "reply kept for fact 2 was changed"),
     ],
 )
-def test_unguarded_change_of_owner_is_found(at_database: DatabasePlace, statement: str, found: str) -> None:
+def test_verify_finds_change_by_database_owner(at_database: DatabasePlace, statement: str, found: str) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=4)
         send(journal, 1, OutcomeKind.PAID)
@@ -597,7 +597,7 @@ def test_unguarded_change_of_owner_is_found(at_database: DatabasePlace, statemen
         journal.verify()
 
 
-def test_a_chain_under_another_number_is_found(at_database: DatabasePlace) -> None:
+def test_chain_copied_to_other_process_is_detected(at_database: DatabasePlace) -> None:
     at_database.withdraw(withdrawal())
     facts = "INSERT INTO fact (process, seq, at, kind, details, hash) SELECT 99, seq, at, kind, details, hash FROM fact"
     for copied in (COPIED, facts):
@@ -628,7 +628,7 @@ def notification() -> Arrived:
     return Arrived(encode_notification(Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim)), AT)
 
 
-def test_notifications_from_several_hosts_are_judged_once(at_database: DatabasePlace) -> None:
+def test_notifications_from_several_hosts_are_applied_once(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal, at_database.beside() as here, at_database.beside() as there:
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.ACCEPTED)
@@ -667,7 +667,7 @@ def test_notifications_are_numbered_as_they_commit(at_database: DatabasePlace) -
         later.result(PATIENCE_S)
 
 
-def test_facts_of_a_chain_do_not_change_places(at_database: DatabasePlace) -> None:
+def test_reordered_facts_of_chain_are_detected(at_database: DatabasePlace) -> None:
     """Which of two facts moved a row is said by their numbers alone: a paid row must not become a rejected one."""
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
@@ -710,7 +710,7 @@ def test_facts_move_rows_in_order_of_chain(at_database: DatabasePlace, monkeypat
 
 
 @pytest.mark.parametrize("sent", [OutcomeKind.PAID, None])
-def test_a_row_is_replaced_once(at_database: DatabasePlace, sent: OutcomeKind | None) -> None:
+def test_row_can_be_replaced_only_once(at_database: DatabasePlace, sent: OutcomeKind | None) -> None:
     """A second such fact does not put the row back that has taken over, wherever that is by now."""
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)

@@ -73,7 +73,7 @@ DECIDING = (
 )
 
 
-def test_desk_runs_batch_but_forges_nothing(as_role: As) -> None:
+def test_desk_role_runs_batch_but_cannot_forge(as_role: As) -> None:
     desk = as_role("desk")
     assert desk.role() == "desk"
     with closing(open_postgres(desk)) as journal:
@@ -95,7 +95,7 @@ def test_desk_runs_batch_but_forges_nothing(as_role: As) -> None:
     refused(desk, *FORGED)
 
 
-def test_a_worker_decides_nothing(as_role: As) -> None:
+def test_worker_role_cannot_decide(as_role: As) -> None:
     worker, desk = as_role("worker"), as_role("desk")
     with closing(open_postgres(desk)) as journal:
         open_sheet(journal, new=1)
@@ -151,7 +151,7 @@ def test_worker_sends_share_of_handed_over_batch(as_role: As) -> None:
                 connection.execute(changed.encode())
 
 
-def test_a_reader_looks_and_writes_nothing(as_role: As) -> None:
+def test_reader_role_cannot_write(as_role: As) -> None:
     reader, desk = as_role("reader"), as_role("desk")
     with closing(open_postgres(desk)) as journal:
         open_sheet(journal, new=1)

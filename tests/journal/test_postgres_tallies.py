@@ -80,7 +80,7 @@ def test_counting_reads_no_instruction_and_no_fact(reader: PostgresReader) -> No
         assert len(list(reader.rows(1))) == 10
 
 
-def test_rows_in_a_state_are_found_in_order(reader: PostgresReader) -> None:
+def test_rows_are_filtered_by_state_in_order(reader: PostgresReader) -> None:
     open_ones = {State.REJECTED, State.IN_DOUBT}
     assert [one.row for one in reader.rows(1, states=open_ones)] == [2, 3, 6, 7]
     assert [one.row for one in reader.rows(1, states=open_ones, after=2, limit=2)] == [3, 6]
@@ -90,7 +90,7 @@ def test_rows_in_a_state_are_found_in_order(reader: PostgresReader) -> None:
     assert [one.row for one in reader.rows(1, states=open_ones, after=11)] == []
 
 
-def test_accepted_rows_count_up_to_a_time(reader: PostgresReader) -> None:
+def test_tally_counts_accepted_rows_until_time(reader: PostgresReader) -> None:
     assert State.ACCEPTED not in {one.state for one in reader.tallies(1, accepted_until=at(0))}
     assert [one.count for one in reader.tallies(1, accepted_until=at(1)) if one.state is State.ACCEPTED] == [1]
 
@@ -177,7 +177,7 @@ def test_rows_of_other_batches_are_not_read(long_done: PostgresJournal) -> None:
         assert list(long_done.holds(2)) == [5]
 
 
-def test_due_rows_are_the_same_page_by_page(long_done: PostgresJournal) -> None:
+def test_paged_due_rows_equal_all_due_rows(long_done: PostgresJournal) -> None:
     open_sheet(long_done, "b2", [new_instruction(row, f"B-{row}") for row in range(2, 32)])
     long_done.record_evidence([says(56 + row, order_id=f"B-{row}") for row in range(5, 9)], WORDS, at=at(3))
     known = [Known(row, LONG - 1 + row, State.READY) for row in range(4, 31, 2)]
@@ -212,7 +212,7 @@ def test_verify_finds_wrongly_counted_row(at_database: DatabasePlace, wrong: str
         "reply VALUES (999999, 1, '', '')",
     ],
 )
-def test_verify_finds_orphaned_line(at_database: DatabasePlace, line: str) -> None:
+def test_verify_finds_orphaned_tally_line(at_database: DatabasePlace, line: str) -> None:
     by_hand(at_database, f"INSERT INTO {line}")
     table = line.partition(" ")[0]
     with closing(read_postgres(at_database)) as journal, pytest.raises(JournalCorrupt, match=f"of table {table}"):

@@ -131,7 +131,7 @@ def is_refused(open_it: Callable[[Path], SqliteReader], place: Path) -> bool:
     return False
 
 
-def test_copy_between_any_two_writes_is_refused(place: Path) -> None:
+def test_restored_copy_between_any_writes_is_refused(place: Path) -> None:
     copies, taken = list(written(place)), []
     for copy in reversed(copies[:-1]):
         put_back(place, copy)
@@ -144,7 +144,7 @@ def test_copy_between_any_two_writes_is_refused(place: Path) -> None:
 
 
 @pytest.mark.parametrize("is_moved", [False, True])
-def test_a_withdrawal_is_witnessed_wherever_the_journal_stands(place: Path, is_moved: bool) -> None:
+def test_withdrawal_blocks_older_copy_of_moved_journal(place: Path, is_moved: bool) -> None:
     open_at(place).close()
     path = journal_path(place)
     before = copied(place, "before")
@@ -162,7 +162,9 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("failure", [Killed(), OSError(5, "Input/output error")])
-def test_unnoted_withdrawal_is_repeated(place: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> None:
+def test_withdrawal_missing_on_host_is_repeated(
+    place: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
     open_at(place).close()
 
     def fail(*_: object) -> None:
@@ -194,7 +196,7 @@ def test_run_notes_missed_withdrawal(place: Path, monkeypatch: pytest.MonkeyPatc
         open_at(place)
 
 
-def test_withdrawal_is_found_by_an_index(place: Path) -> None:
+def test_withdrawal_lookup_uses_index(place: Path) -> None:
     with closing(open_at(place)) as journal:
         for digit in "123":
             journal.withdraw(withdrawal(digit * 64))
@@ -208,7 +210,7 @@ def test_withdrawal_is_found_by_an_index(place: Path) -> None:
     assert plan == ["SEARCH f USING INDEX fact_of_journal (kind=?)"]
 
 
-def test_run_goes_on_after_withdrawal_alone(place: Path) -> None:
+def test_run_continues_after_concurrent_withdrawal(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal)
         withdraw_beside(place, "1" * 64)
@@ -241,7 +243,7 @@ def test_a_withdrawal_beside_an_adoption_is_noted(place: Path, monkeypatch: pyte
         open_at(place)
 
 
-def test_torn_note_beside_run_leaves_previous_note(place: Path) -> None:
+def test_torn_withdrawal_note_keeps_previous_note(place: Path) -> None:
     open_at(place).close()
     for digit in "12":
         withdraw_beside(place, digit * 64)

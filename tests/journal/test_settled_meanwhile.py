@@ -38,7 +38,7 @@ def settling(journal: Journal, monkeypatch: pytest.MonkeyPatch, late: Sequence[E
     return refused.value
 
 
-def test_refusal_names_row_and_writes_nothing(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_settlement_names_moved_row(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     open_sheet(journal)
     first, *_ = send(journal, 1, OutcomeKind.UNKNOWN, at(1))
     refusal = settling(journal, monkeypatch, [outcome_of(first.number, 1, OutcomeKind.PAID, at(3))], 2, 3)

@@ -110,7 +110,7 @@ def test_worker_sends_shared_batch_and_ends_run(at_database: DatabasePlace) -> N
         assert journal.verify()["facts"] == 15
 
 
-def test_silently_dead_worker_is_named(at_database: DatabasePlace) -> None:
+def test_silently_ended_worker_is_listed_dead(at_database: DatabasePlace) -> None:
     handed_over(at_database)
     with worker(at_database) as journal:
         assert work(journal) == [2, 3, 4, 5, 6, 7, 8]
@@ -142,7 +142,7 @@ def test_two_workers_claim_different_rows_of_batch(at_database: DatabasePlace) -
         assert 0 < one.sent_rows < 7
 
 
-def test_thawed_worker_gets_no_row_twice(at_database: DatabasePlace) -> None:
+def test_resumed_worker_gets_no_row_twice(at_database: DatabasePlace) -> None:
     handed_over(at_database)
     with joined(at_database) as (journal, engine):
 
@@ -164,7 +164,7 @@ def test_second_start_joins_current_run(at_database: DatabasePlace) -> None:
         assert len(work(journal)) == 7
 
 
-def test_ending_run_is_not_joined(at_database: DatabasePlace) -> None:
+def test_start_does_not_join_ending_run(at_database: DatabasePlace) -> None:
     """A worker has found nothing due and is about to end the run; then rows are released, and handed over again."""
     batch = handed_over(at_database)
     with closing(open_postgres(at_database)) as desk, ThreadPoolExecutor(1) as threads:
@@ -190,7 +190,7 @@ def test_returning_worker_sends_remaining_rows(at_database: DatabasePlace) -> No
 
 
 @pytest.mark.parametrize("end", ["leaves", "signs off", "falls silent", "is gone"])
-def test_claims_end_with_worker(at_database: DatabasePlace, end: str) -> None:
+def test_claims_of_ended_worker_are_free(at_database: DatabasePlace, end: str) -> None:
     handed_over(at_database)
     with worker(at_database) as one, worker(at_database) as other:
         assert one.join_run() is not None
@@ -210,7 +210,7 @@ def test_claims_end_with_worker(at_database: DatabasePlace, end: str) -> None:
         assert work(other) == [2, 3, 4, 5, 6]
 
 
-def test_own_claims_of_before_are_free(at_database: DatabasePlace) -> None:
+def test_worker_reclaims_its_earlier_claims(at_database: DatabasePlace) -> None:
     handed_over(at_database)
     with joined(at_database) as (journal, engine):
         assert asyncio.run(claimed(engine, 5)) == [2, 3, 4, 5, 6]
@@ -232,7 +232,7 @@ def test_rows_with_lost_claim_answer_are_sent_later(
             assert journal.runs() == []
 
 
-def test_claim_keeps_no_worker_from_sending(at_database: DatabasePlace) -> None:
+def test_claimed_row_can_be_sent_by_another_worker(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database, 1)
     with worker(at_database) as one, worker(at_database) as other:
         assert one.join_run() is not None
@@ -282,7 +282,7 @@ def test_leaving_run_frees_gate_share(at_database: DatabasePlace) -> None:
         assert at_database.limits().workers == []
 
 
-def test_own_claims_are_given_again_after_lost_answer(at_database: DatabasePlace) -> None:
+def test_claims_are_returned_again_after_lost_answer(at_database: DatabasePlace) -> None:
     handed_over(at_database, 2)
     with worker(at_database) as journal:
         assert journal.join_run() is not None
@@ -305,7 +305,7 @@ def test_process_without_desk_changes_no_run(at_database: DatabasePlace) -> None
 # What a worker has in flight.
 
 
-def test_rows_of_dead_worker_come_into_doubt(at_database: DatabasePlace) -> None:
+def test_rows_of_dead_worker_become_doubtful(at_database: DatabasePlace) -> None:
     handed_over(at_database)
     with joined(at_database) as (dying, engine):
         asyncio.run(send_off(engine, 2))
@@ -346,7 +346,7 @@ def test_only_rows_of_stopped_worker_become_doubtful(at_database: DatabasePlace,
         assert states(at_database) == [state]
 
 
-def test_each_commit_is_a_sign_of_life(at_database: DatabasePlace) -> None:
+def test_each_commit_updates_heartbeat(at_database: DatabasePlace) -> None:
     """After a failover the signs shown in between may be lost: a young intent must not look old for that."""
     batch = handed_over(at_database, 2)
     with joined(at_database) as (journal, engine):
@@ -361,7 +361,7 @@ def test_each_commit_is_a_sign_of_life(at_database: DatabasePlace) -> None:
         asyncio.run(send_both())
 
 
-def test_row_of_ended_worker_comes_into_doubt(at_database: DatabasePlace) -> None:
+def test_row_of_ended_worker_becomes_doubtful(at_database: DatabasePlace) -> None:
     handed_over(at_database, 3)
     with joined(at_database) as (journal, engine):
         asyncio.run(send_off(engine))
@@ -371,7 +371,7 @@ def test_row_of_ended_worker_comes_into_doubt(at_database: DatabasePlace) -> Non
     assert states(at_database) == [State.IN_DOUBT, State.PAID, State.PAID]
 
 
-def test_row_settled_meanwhile_is_left_out(at_database: DatabasePlace) -> None:
+def test_row_settled_after_claim_is_skipped(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database, 2)
     with joined(at_database) as (_, engine):
 
@@ -462,7 +462,7 @@ def test_worker_notes_clock_only_at_free_desk(at_database: DatabasePlace) -> Non
             open_sheet(desk)
 
 
-def test_evidence_during_intake_holds_row_being_sent(at_database: DatabasePlace) -> None:
+def test_evidence_arriving_during_claim_holds_row(at_database: DatabasePlace) -> None:
     """It could be about a row of either operation. While it is written down, a worker commits the intent of one."""
     batch = handed_over(at_database, 1)
     with joined(at_database) as (journal, engine):
@@ -517,9 +517,7 @@ def test_evidence_during_intake_holds_row_being_sent(at_database: DatabasePlace)
     assert states(at_database) == [State.READY]
 
 
-def test_frozen_transaction_of_worker_keeps_no_lock(
-    at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frozen_worker_transaction_holds_no_lock(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{DatabasePlace.__module__}.WORKER_IDLE_LIMIT", "300ms")
     handed_over(at_database)
     with worker(at_database) as frozen:

@@ -81,7 +81,7 @@ def everything(place: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in files}
 
 
-def test_older_copy_is_found_and_nothing_written(relapsed: Path, place: Path) -> None:
+def test_older_copy_is_refused_without_writing(relapsed: Path, place: Path) -> None:
     before = everything(place)
     for open_it in (open_at, read_at):
         with pytest.raises(JournalWentBack, match="ends at fact 1, but fact 7 was already written") as found:
@@ -91,7 +91,7 @@ def test_older_copy_is_found_and_nothing_written(relapsed: Path, place: Path) ->
     assert relapsed.exists()
 
 
-def test_removed_journal_is_found(place: Path) -> None:
+def test_removed_journal_is_refused(place: Path) -> None:
     remove(begun(place))
     for open_it in (partial(open_at, makes=False), read_at):
         with pytest.raises(JournalWentBack, match="is gone"):
@@ -99,7 +99,7 @@ def test_removed_journal_is_found(place: Path) -> None:
     assert not journal_path(place).exists()
 
 
-def test_a_journal_emptied_is_found(place: Path) -> None:
+def test_emptied_journal_is_refused(place: Path) -> None:
     path = begun(place)
     remove(path)
     path.touch(mode=0o600)
@@ -108,7 +108,7 @@ def test_a_journal_emptied_is_found(place: Path) -> None:
             open_it(place)
 
 
-def test_another_journal_in_its_place_is_found(place: Path) -> None:
+def test_replaced_journal_is_refused(place: Path) -> None:
     path = begun(place)
     other = place / "other"
     other.mkdir(mode=0o700)
@@ -121,7 +121,7 @@ def test_another_journal_in_its_place_is_found(place: Path) -> None:
             open_it(place)
 
 
-def test_longer_diverged_copy_is_found(relapsed: Path, place: Path) -> None:
+def test_longer_diverged_copy_is_refused(relapsed: Path, place: Path) -> None:
     known = left_of(place).read_bytes()
     left_of(place).unlink()
     adopt_at(place)
@@ -152,7 +152,7 @@ def test_copy_beside_original_can_only_be_read(place: Path) -> None:
         file_place(place, copy).open_to_write("a test")
 
 
-def test_moved_journal_goes_on_and_is_remembered(place: Path) -> None:
+def test_moved_journal_stays_usable_at_new_path(place: Path) -> None:
     path = begun(place)
     moved = place / "elsewhere" / "kept.sqlite3"
     moved.parent.mkdir(mode=0o700)
@@ -168,7 +168,7 @@ def test_moved_journal_goes_on_and_is_remembered(place: Path) -> None:
         open_at(place, makes=False)
 
 
-def test_the_move_is_told_the_first_time(place: Path) -> None:
+def test_first_opening_reports_moved_journal(place: Path) -> None:
     path = begun(place)
     moved = path.with_name("kept.sqlite3")
     path.rename(moved)
@@ -211,7 +211,7 @@ def test_unadopted_journal_can_be_read_with_note(place: Path) -> None:
         file_place(place).open_to_read(must_be_known=True)
 
 
-def test_lagging_lines_are_brought_up(place: Path) -> None:
+def test_host_records_behind_journal_are_updated(place: Path) -> None:
     begun(place)
     behind = left_of(place).read_bytes()
     with closing(open_at(place)) as journal:

@@ -39,7 +39,7 @@ def listen(port: int, ready: Callable[[int], None]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_on_first_connection_ends_listener_in_order(number: signal.Signals) -> None:
+def test_signal_on_first_connection_ends_listener_cleanly(number: signal.Signals) -> None:
     ports: list[int] = []
 
     def ready(port: int) -> None:

@@ -60,7 +60,7 @@ def test_mail_is_sent_over_tls_from_first_byte(trust: Trust) -> None:
     assert (attached.get_filename(), attached.get_content()) == ("rows.csv", b"1")
 
 
-def test_the_name_of_a_sheet_adds_no_header(trust: Trust) -> None:
+def test_sheet_name_cannot_add_mail_header(trust: Trust) -> None:
     with good(trust) as mails:
         assert server(trust, mails.port).send(mail("a\r\nBcc: eve@example.com\r\n\r\nb.csv é")) is None
     assert mails.taken[0]["Bcc"] is None
@@ -85,7 +85,7 @@ def test_unencrypted_mail_server_gets_nothing_even_locally(trust: Trust) -> None
     assert mails.taken == []
 
 
-def test_a_wrong_password_is_told(trust: Trust) -> None:
+def test_wrong_mail_password_is_reported(trust: Trust) -> None:
     with good(trust) as mails:
         wrong = server(trust, mails.port, user=USER, password="another")
         assert wrong.send(mail()) == wrong.probe() == Trouble(TroubleKind.SIGN_IN, 535)
@@ -134,7 +134,7 @@ def _write_without_end(connection: socket.socket) -> None:
     ],
     ids=lambda one: one.__name__ if callable(one) else "",
 )
-def test_peer_other_than_mail_server_is_told_apart(
+def test_non_mail_server_is_reported_as_such(
     trust: Trust, serve: Callable[[socket.socket], None], kinds: set[TroubleKind]
 ) -> None:
     with peer(serve) as port:
@@ -159,7 +159,7 @@ def test_clear_answers_after_starttls_get_nothing(trust: Trust) -> None:
     assert b"example.com" not in b"".join(got)
 
 
-def test_a_silent_server_is_left(trust: Trust) -> None:
+def test_silent_mail_server_times_out(trust: Trust) -> None:
     with peer(silent) as port:
         for tls in ("", "yes"):
             assert server(trust, port, tls=tls, timeout_s=0.05).send(mail()) == Trouble(TroubleKind.NO_ANSWER)
@@ -173,7 +173,7 @@ def test_absent_mail_server_or_host_is_not_reached(trust: Trust) -> None:
 
 
 @pytest.mark.parametrize("code", ["refused 550", "no_answer", "not_reached"])
-def test_trouble_is_kept_as_code_and_read_back(code: str) -> None:
+def test_notice_trouble_is_stored_and_read_as_code(code: str) -> None:
     assert Trouble.of_code(code).code == code
 
 

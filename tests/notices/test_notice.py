@@ -52,7 +52,7 @@ def notice(occasion: Occasion) -> KeptNotice:
 
 @pytest.mark.parametrize("language", languages())
 @pytest.mark.parametrize("occasion", Occasion)
-def test_every_occasion_is_worded_on_every_channel(occasion: Occasion, language: str) -> None:
+def test_every_occasion_has_text_for_every_channel(occasion: Occasion, language: str) -> None:
     content = CONTENT[occasion]
     with speaking(language):
         words = notice_words(notice(occasion), content)
@@ -69,12 +69,12 @@ def test_every_occasion_is_worded_on_every_channel(occasion: Occasion, language:
 
 
 @pytest.mark.parametrize("occasion", Occasion)
-def test_a_program_gets_the_values_as_they_are(occasion: Occasion) -> None:
+def test_webhook_body_contains_unformatted_values(occasion: Occasion) -> None:
     said = json.loads(webhook_body(notice(occasion), CONTENT[occasion], "standard"))
     assert said == {"type": occasion.value, "timestamp": "2026-11-24T08:00:00.000Z", "data": CONTENT[occasion]}
 
 
-def test_run_is_told_by_state_with_sums() -> None:
+def test_run_notice_lists_states_with_sums() -> None:
     words = notice_words(notice(Occasion.RUN_ENDED), CONTENT[Occasion.RUN_ENDED])
     assert list(words.table) == [
         ("not sent yet", "2", "KES 2.00"),
@@ -85,12 +85,12 @@ def test_run_is_told_by_state_with_sums() -> None:
 
 
 @pytest.mark.parametrize("kind", TroubleKind)
-def test_every_trouble_has_words(kind: TroubleKind) -> None:
+def test_every_notice_trouble_has_sentence(kind: TroubleKind) -> None:
     assert trouble_words(Trouble(kind, 550).code).endswith(" (550)")
     assert trouble_words(kind.value)
 
 
-def test_only_notice_without_file_claims_no_payee() -> None:
+def test_notice_with_file_never_claims_no_payees() -> None:
     of = (notice(Occasion.SHEET_REFUSED), CONTENT[Occasion.SHEET_REFUSED])
     for has_file in (False, True):
         words = notice_words(*of, has_file=has_file)

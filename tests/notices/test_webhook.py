@@ -39,14 +39,14 @@ def test_unverified_webhook_is_not_signed() -> None:
 
 
 @pytest.mark.parametrize("status", [302, 307, 400, 410, 429, 500, 503])
-def test_webhook_refusal_is_told_and_no_redirect_followed(status: int) -> None:
+def test_webhook_redirect_is_reported_and_not_followed(status: int) -> None:
     with webhook() as posts, webhook() as elsewhere:
         posts.status, posts.answer = status, {"Location": elsewhere.url}
         assert hook(posts.url).post("notice_1", BODY, 1) == Trouble(TroubleKind.REFUSED, status)
     assert elsewhere.got == []
 
 
-def test_the_environment_sends_nothing_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_webhook_ignores_proxy_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     with webhook() as posts, webhook() as elsewhere:
         for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "https_proxy"):
             monkeypatch.setenv(name, elsewhere.url)
@@ -89,17 +89,17 @@ def _say_yes_and_write_without_end(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("serve", [_hang_up, _talk_nonsense, _write_without_end], ids=lambda one: one.__name__)
-def test_broken_webhook_receiver_is_told_apart(serve: Callable[[socket.socket], None]) -> None:
+def test_broken_webhook_receiver_is_reported_as_unreadable(serve: Callable[[socket.socket], None]) -> None:
     with peer(serve) as port:
         assert hook(f"http://127.0.0.1:{port}/").post("notice_1", BODY, 1) == Trouble(TroubleKind.BROKEN)
 
 
-def test_the_answer_of_a_receiver_is_not_read() -> None:
+def test_webhook_response_body_is_not_read() -> None:
     with peer(_say_yes_and_write_without_end) as port:
         assert hook(f"http://127.0.0.1:{port}/").post("notice_1", BODY, 1) is None
 
 
-def test_silent_and_absent_webhook_receivers_are_told_apart() -> None:
+def test_silent_and_absent_webhook_receivers_are_distinguished() -> None:
     with peer(silent) as port:
         found = hook(f"http://127.0.0.1:{port}/", timeout_s=0.05).post("notice_1", BODY, 1)
     assert found == Trouble(TroubleKind.NO_ANSWER)

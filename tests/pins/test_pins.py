@@ -15,7 +15,7 @@ def test_outputs_match_pins(group: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_changed_output_is_found_and_named() -> None:
+def test_changed_output_is_detected_and_named() -> None:
     found = dict(compare.outputs_of(["words"]))
     assert not compare.differences(found, ["words"])
     changed = {**found, "words:help": found["words:help"] + "."}

@@ -44,7 +44,7 @@ def test_without_rules_everything_is_approved() -> None:
     assert parse_behaviour("", name="behaviour.toml") == Behaviour()
 
 
-def test_first_fitting_rule_answers() -> None:
+def test_first_matching_rule_answers() -> None:
     chosen = choice(
         """
         [[rule]]
@@ -94,7 +94,7 @@ def test_rule_answers_only_fitting_orders(case: str) -> None:
     assert [chosen.choose(each).status for each in orders] == expected.split()
 
 
-def test_everything_an_answer_can_hold_is_read() -> None:
+def test_behaviour_file_supports_every_answer_field() -> None:
     chosen = choice(
         """
         [default]

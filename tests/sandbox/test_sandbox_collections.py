@@ -75,7 +75,7 @@ def refused(verifier: Verifier, merchant: Merchant, fields: dict[str, str], path
 
 
 @pytest.mark.parametrize("code", sorted(RULES))
-def test_a_good_collection_of_every_country_is_taken(collecting: Verifier, merchant: Merchant, code: str) -> None:
+def test_valid_collection_for_every_country_is_accepted(collecting: Verifier, merchant: Merchant, code: str) -> None:
     fields = good(code)
     order = collecting.verify(request_of(merchant, fields, path=PATH))
     payer = fields.get("cell_phone", fields["phone"])

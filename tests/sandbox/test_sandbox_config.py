@@ -16,7 +16,7 @@ def settings() -> Settings:
     return load_settings(FILE, environ={})
 
 
-def test_nothing_is_missing_for_sending(settings: Settings) -> None:
+def test_sandbox_configuration_is_complete_for_sending(settings: Settings) -> None:
     assert settings.uses_sandbox
     assert settings.missing_to_send() == []
 
@@ -35,7 +35,7 @@ def test_every_country_can_be_collected_from(settings: Settings) -> None:
         assert (rule.purpose is None) == (code == "ZA")
 
 
-def test_sandbox_codes_cannot_be_taken_for_real(settings: Settings) -> None:
+def test_sandbox_codes_cannot_be_mistaken_for_real(settings: Settings) -> None:
     every = [terms for operation in ("payout", "payin") for terms in settings.terms(operation).values()]
     purposes = [terms.purpose for terms in every if terms.purpose]
 
@@ -43,7 +43,7 @@ def test_sandbox_codes_cannot_be_taken_for_real(settings: Settings) -> None:
     assert all(part.startswith("SANDBOX-") for purpose in purposes for part in purpose.split("/"))
 
 
-def test_sandbox_words_mean_documented_outcomes(settings: Settings) -> None:
+def test_sandbox_statuses_map_to_documented_outcomes(settings: Settings) -> None:
     assert settings.words() == {
         "approved": OutcomeKind.PAID,
         "processing": OutcomeKind.ACCEPTED,

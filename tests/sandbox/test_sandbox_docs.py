@@ -9,7 +9,7 @@ from paygw_batch.sandbox.verifier import MAX_BODY_BYTES
 TEXT = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text(encoding="utf-8")
 
 
-def test_the_table_of_amounts_is_the_shipped_behaviour() -> None:
+def test_documented_amounts_match_shipped_behaviour() -> None:
     documented = re.findall(r"^\| (9[0-9]{3}) \| `([a-z0-9_-]+)`.*? \| (yes|no) \|", TEXT, re.MULTILINE)
     shipped = [
         (str(rule.amount_whole), rule.fault or rule.status, "yes" if rule.commits else "no")

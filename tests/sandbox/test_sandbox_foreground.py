@@ -35,7 +35,7 @@ def serving(merchant: Merchant, tmp_path: Path) -> Iterator[tuple[subprocess.Pop
         process.kill()
 
 
-def test_answered_orders_survive_kill_in_record(
+def test_record_keeps_answered_orders_after_kill(
     serving: tuple[subprocess.Popen[str], Running], merchant: Merchant
 ) -> None:
     process, running = serving
@@ -52,7 +52,7 @@ def test_answered_orders_survive_kill_in_record(
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
-def test_the_foreground_ends_quietly_on_a_signal(
+def test_sandbox_exits_quietly_on_signal(
     serving: tuple[subprocess.Popen[str], Running], merchant: Merchant, by: signal.Signals
 ) -> None:
     process, running = serving

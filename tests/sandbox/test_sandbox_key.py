@@ -19,7 +19,7 @@ from paygw_batch.sandbox.throw_away_key import sandbox_gateway_key, sandbox_key
 from tests.support.patience import PATIENCE_S
 
 
-def test_the_key_is_made_once_and_then_stays(tmp_path: Path) -> None:
+def test_sandbox_key_is_created_only_once(tmp_path: Path) -> None:
     directory = tmp_path / "sandbox-state"
     path = sandbox_key(directory)
     made = path.read_bytes()
@@ -55,7 +55,7 @@ def test_sandbox_notifications_are_signed_with_published_key(
         assert check.proof(received, {}) is expected
 
 
-def test_the_sandboxs_own_key_stays(tmp_path: Path) -> None:
+def test_sandbox_gateway_key_is_created_once(tmp_path: Path) -> None:
     first = sandbox_gateway_key(tmp_path).private_numbers()
     assert sandbox_gateway_key(tmp_path).private_numbers() == first
     for name in ("sandbox-gateway.pem", "sandbox-gateway-public.pem"):

@@ -147,7 +147,7 @@ def test_after_a_failed_write_nothing_more_is_written(tmp_path: Path) -> None:
     assert read_record(tmp_path / "record.csv") == []
 
 
-def test_a_full_disk_breaks_the_record_off(tmp_path: Path) -> None:
+def test_full_disk_stops_sandbox_record(tmp_path: Path) -> None:
     program = (
         "import resource, signal, sys; from pathlib import Path\n"
         "from paygw_batch.sandbox.record import Record, RecordLine\n"
@@ -180,22 +180,22 @@ def line(**changes: str) -> RecordLine:
 
 
 @pytest.mark.parametrize("state", ["paid", "accepted", "in_doubt", "returned"])
-def test_row_taken_once_agrees(state: str) -> None:
+def test_order_taken_once_matches_row(state: str) -> None:
     assert compare([line()], [row(state=state)]) == []
 
 
 @pytest.mark.parametrize("state", ["ready", "rejected", "invalid", "in_doubt"])
-def test_row_never_taken_agrees(state: str) -> None:
+def test_untaken_order_matches_unsent_row(state: str) -> None:
     assert compare([], [row(state=state)]) == []
     assert compare([line(committed="no", answer="declined")], [row(state=state)]) == []
 
 
 @pytest.mark.parametrize("state", ["paid", "in_doubt"])
-def test_order_taken_twice_is_found(state: str) -> None:
+def test_comparison_finds_order_taken_twice(state: str) -> None:
     assert compare([line(), line(reference="2")], [row(state=state)]) == ["A-1: paid 2 times at the gateway"]
 
 
-def test_attempts_under_different_order_ids_are_same_row() -> None:
+def test_comparison_joins_attempts_under_different_order_ids() -> None:
     declined, released = line(committed="no", answer="declined"), line(client_orderid="A-1-r2")
     both = [line(), released]
     rows = [row(sent_orderid="A-1-r2")]
@@ -205,18 +205,18 @@ def test_attempts_under_different_order_ids_are_same_row() -> None:
     assert compare([*both, line(client_orderid="A-1-r3")], rows) == ["A-1: paid 3 times at the gateway"]
 
 
-def test_order_id_of_other_row_is_no_release() -> None:
+def test_order_id_of_other_row_is_not_release() -> None:
     rows = [row(), row(client_orderid="A-1-r2", sent_orderid="A-1-r2")]
 
     assert compare([line(), line(client_orderid="A-1-r2")], rows) == []
 
 
 @pytest.mark.parametrize("state", ["ready", "rejected"])
-def test_taken_row_shown_as_unpaid_is_found(state: str) -> None:
+def test_comparison_finds_taken_row_shown_unpaid(state: str) -> None:
     assert compare([line()], [row(state=state)]) == [f"A-1: {state} here, but taken at the gateway"]
 
 
-def test_taken_invalid_row_is_found_unless_id_valid() -> None:
+def test_comparison_finds_taken_invalid_row() -> None:
     refused = row(state="invalid", amount="KES 5")
 
     assert compare([line()], [refused]) == [
@@ -227,7 +227,7 @@ def test_taken_invalid_row_is_found_unless_id_valid() -> None:
 
 
 @pytest.mark.parametrize("state", ["paid", "accepted", "returned"])
-def test_untaken_row_shown_as_taken_is_found(state: str) -> None:
+def test_comparison_finds_untaken_row_shown_taken(state: str) -> None:
     sentence = f"A-1: {state} here, but never taken at the gateway"
 
     assert compare([], [row(state=state)]) == [sentence]
@@ -243,22 +243,22 @@ def test_untaken_row_shown_as_taken_is_found(state: str) -> None:
         ({"account_number": "254712345679"}, "account"),
     ],
 )
-def test_differing_content_is_found_without_showing_values(change: dict[str, str], name: str) -> None:
+def test_comparison_reports_changed_content_without_values(change: dict[str, str], name: str) -> None:
     assert compare([line(**change)], [row()]) == [f"A-1: other {name} at the gateway"]
 
 
-def test_amount_is_same_without_last_zero() -> None:
+def test_comparison_ignores_trailing_zero_of_amount() -> None:
     assert compare([line(amount="1500.5")], [row()]) == []
 
 
-def test_receiver_row_is_compared_by_phone() -> None:
+def test_comparison_matches_receiver_rows_by_phone() -> None:
     rows = [row(account_number="", phone="0621234567")]
 
     assert compare([line(account_number="0621234567")], rows) == []
     assert compare([line(account_number="0621234568")], rows) == ["A-1: other account at the gateway"]
 
 
-def test_orders_of_other_batches_are_left_out() -> None:
+def test_comparison_ignores_orders_of_other_batches() -> None:
     assert compare([line(), line(client_orderid="B-1")], [row()]) == []
 
 
@@ -269,7 +269,7 @@ def write_reconciliation(path: Path, rows: list[Mapping[str, str]]) -> None:
         writer.writerows(rows)
 
 
-def test_the_program_compares_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_comparing_program_prints_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record_path, sheet = tmp_path / "record.csv", tmp_path / "payroll.reconciliation.csv"
     with Record(record_path) as record:
         record.append(line(client_orderid="=A"))

@@ -73,7 +73,7 @@ def test_configured_other_profile_is_used(make_config: MakeConfig, merchant: Mer
     [rule for rule in shipped_behaviour().rule if rule.fault is None],
     ids=lambda rule: str(rule.amount_whole),
 )
-def test_the_shipped_amounts_are_answered_with_their_words(sandbox: Running, merchant: Merchant, rule: Rule) -> None:
+def test_shipped_amounts_get_documented_answers(sandbox: Running, merchant: Merchant, rule: Rule) -> None:
     name = f"WORD-{rule.amount_whole}"
     reply, body = post(merchant, sandbox.base_url, payout(name, f"{rule.amount_whole}.50"))
 
@@ -85,7 +85,7 @@ def test_the_shipped_amounts_are_answered_with_their_words(sandbox: Running, mer
     assert (line.answer, line.committed) == (rule.status, "yes" if rule.commits else "no")
 
 
-def test_silence_takes_the_order_and_never_answers(sandbox: Running, merchant: Merchant) -> None:
+def test_silence_rule_records_order_without_answering(sandbox: Running, merchant: Merchant) -> None:
     with socket.create_connection(address_of(sandbox.base_url), timeout=PATIENCE_S) as client:
         client.sendall(raw_request(merchant, sandbox.base_url, payout("SILENCE", "9005")))
         wait_for_record(sandbox.record_path, "SILENCE")
@@ -107,7 +107,7 @@ def test_garbage_reply_is_whole_but_not_json(sandbox: Running, merchant: Merchan
 
 
 @pytest.mark.parametrize(("whole", "answer", "committed"), [(9007, "drop_after", "yes"), (9008, "drop_before", "no")])
-def test_a_dropped_connection_ends_without_a_byte(
+def test_dropped_connection_rule_sends_no_byte(
     sandbox: Running, merchant: Merchant, whole: int, answer: str, committed: str
 ) -> None:
     with pytest.raises((RemoteDisconnected, ConnectionResetError)):
@@ -117,14 +117,14 @@ def test_a_dropped_connection_ends_without_a_byte(
     assert (line.answer, line.committed) == (answer, committed)
 
 
-def test_http_500_comes_after_the_order_was_taken(sandbox: Running, merchant: Merchant) -> None:
+def test_http_500_rule_still_records_order(sandbox: Running, merchant: Merchant) -> None:
     reply, body = post(merchant, sandbox.base_url, payout("HTTP-500", "9009"))
 
     assert (reply.status, body) == (500, b"Internal Server Error")
     assert [line.committed for line in sandbox.recorded("HTTP-500")] == ["yes"]
 
 
-def test_a_wrong_echo_speaks_of_another_order(sandbox: Running, merchant: Merchant) -> None:
+def test_wrong_echo_rule_names_another_order(sandbox: Running, merchant: Merchant) -> None:
     reply, body = post(merchant, sandbox.base_url, payout("ECHO", "9011"))
 
     assert reply.status == 200
@@ -147,9 +147,7 @@ def test_slow_drip_sends_right_answer_byte_by_byte(make_config: MakeConfig, merc
     assert len(pieces) > 20
 
 
-def test_delay_falls_between_taking_and_answering_order(
-    make_config: MakeConfig, merchant: Merchant, tmp_path: Path
-) -> None:
+def test_delay_rule_waits_after_recording_order(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
     config = make_config(tmp_path / "record.csv", behaviour="[default]\ndelay_s = 0.4\n")
     with (
         running_sandbox(config) as base_url,
@@ -199,7 +197,7 @@ def test_a_wrong_signature_gets_401_with_a_challenge(sandbox: Running, merchant:
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", PATH, 405), ("DELETE", PATH, 405), ("POST", "/", 404), ("GET", "/", 404)]
 )
-def test_another_method_or_path_gets_json_too(sandbox: Running, method: str, path: str, status: int) -> None:
+def test_wrong_method_or_path_gets_json_error(sandbox: Running, method: str, path: str, status: int) -> None:
     sender = connection(sandbox.base_url)
     sender.request(method, path)
     reply = sender.getresponse()
@@ -210,7 +208,7 @@ def test_another_method_or_path_gets_json_too(sandbox: Running, method: str, pat
     sender.close()
 
 
-def test_a_percent_encoded_path_is_not_the_path(sandbox: Running) -> None:
+def test_percent_encoded_path_is_not_found(sandbox: Running) -> None:
     sender = connection(sandbox.base_url)
     sender.request("POST", PATH.replace("payout", "%70ayout"))
 
@@ -291,7 +289,7 @@ def test_delayed_answer_does_not_delay_end(make_config: MakeConfig, merchant: Me
     assert set(threading.enumerate()) == threads_before
 
 
-def test_an_exception_inside_the_context_comes_through(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_exception_inside_sandbox_context_is_raised(make_config: MakeConfig, tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), running_sandbox(make_config(tmp_path / "record.csv")):
         raise ZeroDivisionError
 
@@ -353,7 +351,7 @@ def test_an_unknown_profile_is_a_configuration_error(make_config: MakeConfig, tm
         pass
 
 
-def test_the_record_is_the_owners_alone(sandbox: Running, merchant: Merchant) -> None:
+def test_sandbox_record_is_private(sandbox: Running, merchant: Merchant) -> None:
     post(merchant, sandbox.base_url, payout("OWNER"))
 
     assert stat.S_IMODE(sandbox.record_path.stat().st_mode) == 0o600

@@ -43,7 +43,7 @@ KENYA = GOOD["KE"]
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("code", GOOD)
-def test_good_request_of_every_country_is_order(
+def test_valid_request_for_every_country_is_accepted(
     make_verifier: MakeVerifier, merchant_key: RSAPrivateKey, code: str, profile: str
 ) -> None:
     merchant = Merchant(merchant_key, profile)
@@ -133,7 +133,7 @@ def test_wrong_signature_uses_up_no_nonce(verifier: Verifier, merchant: Merchant
     assert isinstance(verifier.verify(request), Order)
 
 
-def test_failed_form_uses_up_nonce(verifier: Verifier, merchant: Merchant) -> None:
+def test_refused_form_uses_up_nonce(verifier: Verifier, merchant: Merchant) -> None:
     nonce = "n" * 32
     wrong = request_of(merchant, KENYA | {"phone": ""}, overrides={"oauth_nonce": nonce})
     assert refusal(verifier.verify(wrong)).code == "phone"
@@ -155,7 +155,7 @@ def test_nonce_is_remembered_while_timestamp_could_pass(steps_s: list[float], po
             memory.first_use(f"another {index}", now_s)
 
 
-def test_nonces_do_not_pile_up_for_ever() -> None:
+def test_expired_nonces_are_discarded() -> None:
     memory = NonceMemory()
     for second in range(100):
         memory.first_use(str(second), second * CLOCK_TOLERANCE_S)
@@ -261,7 +261,7 @@ def test_request_other_than_post_to_endpoint_is_refused(
         ("authorization", None, 401),
     ],
 )
-def test_another_header_than_asked_for_is_refused(
+def test_header_other_than_required_is_refused(
     verifier: Verifier, merchant: Merchant, name: str, value: str, http_status: int
 ) -> None:
     verdict = refusal(verifier.verify(request_of(merchant, KENYA, headers={name: value})))
@@ -299,7 +299,7 @@ line_of_text = (
 
 @settings(max_examples=share_of(40), deadline=None)
 @given(profile=st.sampled_from(PROFILES), name=line_of_text, order_id=line_of_text, amount=st.integers(1, 10**9))
-def test_sandbox_verifies_client_signature(
+def test_sandbox_accepts_client_signature(
     merchant_key: RSAPrivateKey, rules: Rules, profile: str, name: str, order_id: str, amount: int
 ) -> None:
     merchant = Merchant(merchant_key, profile)

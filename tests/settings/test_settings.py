@@ -94,14 +94,14 @@ def test_paths_are_relative_to_the_file_itself(file: Path, monkeypatch: pytest.M
     assert settings.journal_path() == file.parent / "paygw-journal.sqlite3"
 
 
-def test_settings_flag_beats_environment_and_environment_beats_file(file: Path) -> None:
+def test_option_overrides_environment_and_file_settings(file: Path) -> None:
     environ = {"PAYGW_CONCURRENCY": "3", "PAYGW_RATE_PER_S": "2.5"}
     settings = load_settings(file, environ=environ, flags={("submission", "concurrency"): 7})
     assert settings.submission.concurrency == 7
     assert settings.submission.rate_per_s == 2.5
 
 
-def test_the_environment_names_the_journal(file: Path, tmp_path: Path) -> None:
+def test_environment_sets_journal_path(file: Path, tmp_path: Path) -> None:
     settings = load_settings(file, environ={"PAYGW_JOURNAL": str(tmp_path / "other.sqlite3")})
     assert settings.journal_path() == tmp_path / "other.sqlite3"
 
@@ -129,7 +129,7 @@ def test_every_environment_key_reaches_its_setting(name: str, tmp_path: Path) ->
     assert str(getattr(getattr(settings, section), key)) in {text, f"{text}.0"}
 
 
-def test_all_wrong_keys_are_told_at_once(tmp_path: Path) -> None:
+def test_all_wrong_settings_are_reported_at_once(tmp_path: Path) -> None:
     message = refusal(tmp_path, "[gateway]\nhost = 1\n[limits]\nmax_rows = 0\n[nonsense]\n")
     assert all(key in message for key in ("gateway.host", "limits.max_rows", "nonsense"))
 
@@ -174,7 +174,7 @@ def test_a_wrong_value_is_refused_by_name(tmp_path: Path, text: str, said: str) 
     "origin",
     ["https://payouts.example.com", "https://payouts.example.com:8443", "http://localhost:8087", "https://localhost"],
 )
-def test_console_origin_fit_for_passkeys_is_accepted(tmp_path: Path, origin: str) -> None:
+def test_console_origin_suitable_for_passkeys_is_accepted(tmp_path: Path, origin: str) -> None:
     (tmp_path / "paygw.toml").write_text(f'[console]\norigin = "{origin}"\n')
     assert load_settings(tmp_path / "paygw.toml", environ={}).console.origin == origin
 
@@ -189,12 +189,12 @@ def test_missing_settings_file_and_directory_are_refused(tmp_path: Path) -> None
             load_settings(path, environ={})
 
 
-def test_open_interface_questions_have_no_default() -> None:
+def test_open_interface_settings_have_no_default() -> None:
     missing = load_settings(None, environ={}).missing_to_send()
     assert {"gateway.signature_profile", "outcomes", "gateway.base_url"} <= set(missing)
 
 
-def test_misspelt_variables_are_found_except_passphrase(file: Path) -> None:
+def test_misspelt_environment_variables_are_listed(file: Path) -> None:
     settings = load_settings(file, environ={})
     environ = {"PAYGW_KEY_PASSPHRASE": "x", "PAYGW_CONCURENCY": "2", "PAYGW_CONFIG": "c", "HOME": "/"}
     assert unknown_variables(environ, settings) == ["PAYGW_CONCURENCY"]
@@ -230,7 +230,7 @@ def test_known_journals_are_not_kept_beside_journal(file: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"from file\n", b"\xef\xbb\xbffrom file\r\n", b"\xef\xbb\xbffrom file", b"from file"])
-def test_passphrase_comes_from_variable_or_file(file: Path, tmp_path: Path, text: bytes) -> None:
+def test_passphrase_is_read_from_variable_or_file(file: Path, tmp_path: Path, text: bytes) -> None:
     settings = load_settings(file, environ={})
     assert passphrase(settings, {"PAYGW_KEY_PASSPHRASE": "from variable"}) == b"from variable"
     assert passphrase(settings, {}) is None
@@ -277,9 +277,7 @@ def test_foreign_configuration_is_refused_for_real_gateway(tmp_path: Path) -> No
         load_settings(config, environ={})
 
 
-def test_environment_path_is_relative_but_address_stays_unchanged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_path_is_relative_to_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, here = tmp_path / "config" / "paygw.toml", tmp_path / "here"
     for folder in (config.parent, here):
         folder.mkdir(mode=0o700)
@@ -313,7 +311,7 @@ at = "*/5 6-18 * * 1-5"
 """
 
 
-def test_timetable_tells_tasks_and_times(tmp_path: Path) -> None:
+def test_timetable_setting_yields_tasks_and_times(tmp_path: Path) -> None:
     path = tmp_path / "several.toml"
     path.write_text(TIMETABLE)
     found = load_settings(path, environ={}).timetable
@@ -343,7 +341,7 @@ def test_timetable_tells_tasks_and_times(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_wrong_timetable_is_told_in_sentence(tmp_path: Path, right: str, wrong: str, why: str) -> None:
+def test_wrong_timetable_is_refused_with_sentence(tmp_path: Path, right: str, wrong: str, why: str) -> None:
     assert right in TIMETABLE
     message = refusal(tmp_path, TIMETABLE.replace(right, wrong))
     assert re.search(why, message), message

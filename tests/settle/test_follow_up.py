@@ -51,16 +51,16 @@ def claim(status: str | None = "approved", *, amount: str = "1500.50", proof: Pr
         (claim("limbo"), State.REJECTED, False),
     ],
 )
-def test_gateway_is_asked_about_moving_or_contradicting_words(said: Claim, state: State, *, is_asked: bool) -> None:
+def test_only_notifications_affecting_row_prompt_enquiry(said: Claim, state: State, *, is_asked: bool) -> None:
     one = candidate(state)
     assert asked_about(said, [one], WORDS) == ([one] if is_asked else [])
 
 
-def test_foreign_order_is_not_asked_about() -> None:
+def test_unknown_order_prompts_no_enquiry() -> None:
     assert asked_about(claim(), [], WORDS) == []
 
 
-def test_a_row_in_flight_waits() -> None:
+def test_enquiry_waits_for_row_in_flight() -> None:
     assert isinstance(asked_about(claim(), [candidate(State.IN_FLIGHT)], WORDS), Waits)
 
 
@@ -123,7 +123,7 @@ def answer(status: str, *, is_not_found: bool = False) -> EnquiryAnswer:
 NO_ANSWER = EnquiryAnswer(None, "connect.refused", GoOn(), has_replied=False)
 
 
-def test_answer_is_kept_as_enquiry_moving_row() -> None:
+def test_enquiry_answer_is_recorded_and_moves_row() -> None:
     world = World(answer("approved"))
     world.run(lambda: bool(world.kept), claim())
     ((_, expected),) = world.asked
@@ -136,7 +136,7 @@ def test_answer_is_kept_as_enquiry_moving_row() -> None:
     assert ruling.finding is Finding.MOVED
 
 
-def test_answer_says_nothing_about_later_attempt() -> None:
+def test_enquiry_answer_does_not_settle_later_attempt() -> None:
     world = World(answer("declined"))
     world.run(lambda: bool(world.kept), claim("declined"))
     later = candidate(intended_at="2026-11-22T05:00:00.000Z")
@@ -146,31 +146,31 @@ def test_answer_says_nothing_about_later_attempt() -> None:
     assert ruling.outcome is None
 
 
-def test_enquiry_is_repeated_then_left_to_person() -> None:
+def test_unanswered_enquiry_is_repeated_up_to_limit() -> None:
     world = World(NO_ANSWER, answer("processing"), NO_ANSWER)
     world.run(lambda: len(world.asked) == MAX_ASKED, claim())
     assert world.kept == []
 
 
-def test_news_after_a_while_is_kept() -> None:
+def test_enquiry_continues_until_new_answer() -> None:
     world = World(NO_ANSWER, answer("processing"), answer("approved"))
     world.run(lambda: bool(world.kept), claim())
     assert len(world.asked) == 3
 
 
-def test_not_found_is_kept_for_a_person() -> None:
+def test_not_found_answer_is_recorded_as_evidence() -> None:
     world = World(answer("not-found", is_not_found=True))
     world.run(lambda: bool(world.kept), claim())
     assert decode_notification(world.kept[0]).claim.is_not_found
 
 
-def test_order_waits_once_despite_repeated_notifications() -> None:
+def test_repeated_notifications_queue_order_once() -> None:
     world = World(answer("approved"))
     world.run(lambda: bool(world.kept), claim(), claim("declined"), claim())
     assert len(world.asked) == 1
 
 
-def test_refusing_gateway_is_told_once_and_rested() -> None:
+def test_refused_enquiries_pause_after_one_message() -> None:
     refused = EnquiryAnswer(None, "http.403", StopRun("it does not accept our signature."), has_replied=True)
     world = World(refused, refused, answer("approved"))
     world.run(lambda: bool(world.kept), claim())
@@ -179,7 +179,7 @@ def test_refusing_gateway_is_told_once_and_rested() -> None:
     assert times[1] - times[0] >= 60
 
 
-def test_unreadable_journal_is_told_and_read_again() -> None:
+def test_unreadable_journal_is_reported_once_and_retried() -> None:
     world = World(answer("approved"))
     world.errors = [JournalError("It is damaged."), JournalError("It is damaged.")]
     world.run(lambda: bool(world.kept), claim())
@@ -194,7 +194,7 @@ def test_unexpected_error_stops_no_enquiry_and_quotes_nothing() -> None:
     assert world.told == ["The gateway cannot be asked about an unproven notification: unexpected error (ValueError)."]
 
 
-def test_orders_beyond_waiting_limit_go_to_person(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_beyond_queue_limit_prompt_no_enquiry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresh, "MAX_WAITING", 1)
     world = World(answer("approved"))
     world.run(lambda: bool(world.kept), claim(), replace(claim(), order_id="PAY-2"))

@@ -122,7 +122,7 @@ def sent_twice(*, suffix: bool = False) -> SqliteJournal:
     return journal
 
 
-def test_statement_settles_no_attempt_after_comparison() -> None:
+def test_statement_does_not_settle_attempt_sent_after_comparison() -> None:
     journal = sent(OutcomeKind.UNKNOWN)
     found = match(journal, line(status="declined"))
     says(journal, Resolution.REJECTED)
@@ -138,14 +138,14 @@ def test_statement_settles_no_attempt_after_comparison() -> None:
 
 @pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED])
 @pytest.mark.parametrize(("word", "said"), [("approved", Resolution.PAID), ("declined", Resolution.REJECTED)])
-def test_gateway_word_settles_waiting_row(kind: OutcomeKind, word: str, said: Resolution) -> None:
+def test_statement_line_settles_doubtful_or_accepted_row(kind: OutcomeKind, word: str, said: Resolution) -> None:
     found = match(sent(kind), line(status=word))
     assert found.settlements == [Settlement(2, said, f"{EVIDENCE}{word}", Basis.PERSON)]
     assert (found.differences, found.agreeing, found.elsewhere, found.waiting) == ([], 0, 0, 0)
     assert (found.silent, found.contrary) == ([], [])
 
 
-def test_flying_row_of_ended_run_awaits_word() -> None:
+def test_statement_settles_row_left_in_flight() -> None:
     journal = memory()
     open_sheet(journal, new=1)
     journal.append([intent(one, at(1)) for one in all_due(journal, 1)])
@@ -157,7 +157,7 @@ def test_flying_row_of_ended_run_awaits_word() -> None:
     ("answer", "said"),
     [("paid", Resolution.PAID), ("rejected", Resolution.REJECTED), ("not-received", Resolution.NOT_RECEIVED)],
 )
-def test_own_answer_settles_doubtful_row_as_persons_word(answer: str, said: Resolution) -> None:
+def test_typed_answer_settles_row_as_person_evidence(answer: str, said: Resolution) -> None:
     found = settled(sent(OutcomeKind.UNKNOWN), line(answer=answer, time="2026-11-21T08:30:00Z"))
     assert found == Settlement(2, said, f"{EVIDENCE}{answer} at 2026-11-21T08:30:00Z", Basis.PERSON)
 
@@ -171,24 +171,24 @@ def test_own_answer_settles_doubtful_row_as_persons_word(answer: str, said: Reso
         ("", "2026-11-21T08:30:00Z", Basis.PERSON),
     ],
 )
-def test_word_has_gateway_basis_in_later_proven_line(time: str, as_of: str, basis: Basis) -> None:
+def test_proven_later_line_counts_as_gateway_evidence(time: str, as_of: str, basis: Basis) -> None:
     journal, one = sent(OutcomeKind.UNKNOWN), line(status="declined", time=time)
     for proof in StatementProof:
         assert basis_of(journal, one, proof, as_of) is (basis if proof.is_proven else Basis.PERSON)
 
 
-def test_own_answer_stays_persons_word_in_proven_statement() -> None:
+def test_typed_answer_in_proven_statement_stays_person_evidence() -> None:
     one = line(answer="rejected", time="2026-11-21T08:30:00Z")
     assert basis_of(sent(OutcomeKind.UNKNOWN), one, StatementProof.SIGNED) is Basis.PERSON
 
 
-def test_not_received_in_proven_statement_awaits_quarantine() -> None:
+def test_not_received_in_proven_statement_needs_quarantine() -> None:
     lost = statement(line(answer="not-received", time="2026-11-21T08:30:00Z"), proof=StatementProof.SIGNED)
     early = reader(sent(OutcomeKind.UNKNOWN), now=datetime(2026, 11, 22, 8, tzinfo=UTC)).match(lost)
     assert (len(early.settlements), len(early.differences)) == (0, 1)
 
 
-def test_vouched_line_moves_no_row() -> None:
+def test_statement_line_recorded_as_evidence_moves_nothing() -> None:
     """A worker can send the row between the comparison and the taking in: then the line is no answer of the gateway."""
     journal, declined = sent(OutcomeKind.UNKNOWN), line(status="declined", time="2026-11-21T08:30:00Z")
     by = reader(journal)
@@ -197,14 +197,14 @@ def test_vouched_line_moves_no_row() -> None:
     assert next(iter(journal.rows(1))).state is State.IN_DOUBT
 
 
-def test_undecided_line_settles_nothing() -> None:
+def test_processing_or_empty_line_settles_nothing() -> None:
     journal = sent(OutcomeKind.UNKNOWN, rows=2)
     found = match(journal, line(status="processing"), line("ORD-3", number=3, answer=""))
     assert (found.waiting, found.settlements, found.differences) == (2, [], [])
     assert [row.row for row in found.silent] == [2, 3]
 
 
-def test_unsettled_doubtful_rows_are_named() -> None:
+def test_doubtful_rows_missing_in_statement_are_listed() -> None:
     journal = sent(OutcomeKind.UNKNOWN, rows=3)
     found = match(journal, line("ORD-3", number=7), line("ORD-4", "unheard", 8))
     assert [row.row for row in found.silent] == [2, 4]
@@ -233,7 +233,7 @@ def test_accepted_row_cannot_be_not_received() -> None:
         ({"status": ""}, "The configuration does not say what the gateway's status '' means."),
     ],
 )
-def test_unexplained_word_settles_nothing(said: Mapping[str, Any], sentence: str) -> None:
+def test_unlisted_status_settles_nothing(said: Mapping[str, Any], sentence: str) -> None:
     assert told(sent(OutcomeKind.UNKNOWN), line(**said)) == sentence
 
 
@@ -248,7 +248,7 @@ def test_unexplained_word_settles_nothing(said: Mapping[str, Any], sentence: str
     ],
 )
 @pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.PAID])
-def test_line_about_other_money_is_other_payment(
+def test_statement_line_with_different_amount_is_difference(
     money: Mapping[str, Any], sentence: str | None, kind: OutcomeKind
 ) -> None:
     found = match(sent(kind), line(**money))
@@ -256,7 +256,7 @@ def test_line_about_other_money_is_other_payment(
     assert len(found.settlements) == (sentence is None and kind is OutcomeKind.UNKNOWN)
 
 
-def test_twice_named_order_is_not_settled() -> None:
+def test_order_named_twice_is_not_settled() -> None:
     journal = sent(OutcomeKind.UNKNOWN)
     found = match(journal, line(), line(number=3, status="declined"))
     assert [one.sentence for one in found.differences] == [
@@ -265,7 +265,7 @@ def test_twice_named_order_is_not_settled() -> None:
     assert ([one.line for one in found.differences], found.settlements) == ([2, 3], [])
 
 
-def test_each_line_without_order_is_difference() -> None:
+def test_each_line_without_order_id_is_difference() -> None:
     found = match(sent(OutcomeKind.UNKNOWN), line(""), line("", number=3))
     assert [(one.line, one.order_id, one.sentence) for one in found.differences] == [
         (2, "", "The line has no order id."),
@@ -301,7 +301,7 @@ def test_line_outside_latest_attempt_time_settles_nothing(when: Mapping[str, Any
 
 
 @pytest.mark.parametrize("time", ["2026-11-22T09:10:00Z", "2026-11-22T09:00:00Z"])
-def test_a_gateways_clock_may_be_ten_minutes_ahead(time: str) -> None:
+def test_statement_time_may_be_ten_minutes_ahead(time: str) -> None:
     assert settled(sent(OutcomeKind.UNKNOWN), line(time=time)).resolution is Resolution.PAID
 
 
@@ -313,7 +313,7 @@ def test_a_gateways_clock_may_be_ten_minutes_ahead(time: str) -> None:
         ({}, "2026-11-21T08:11:00Z"),
     ],
 )
-def test_explicit_line_settles_latest_of_several_attempts(when: Mapping[str, Any], as_of: str) -> None:
+def test_dated_line_settles_latest_attempt(when: Mapping[str, Any], as_of: str) -> None:
     assert settled(sent_twice(), line(status="declined", **when), as_of=as_of).resolution is Resolution.REJECTED
 
 
@@ -322,12 +322,12 @@ def test_explicit_line_settles_latest_of_several_attempts(when: Mapping[str, Any
     [({}, ""), ({"time": "2026-11-21"}, ""), ({}, "2026-11-21")],
 )
 @pytest.mark.parametrize("word", ["approved", "declined", "processing"])
-def test_vague_line_settles_no_attempt_of_several(when: Mapping[str, Any], as_of: str, word: str) -> None:
+def test_undated_line_does_not_settle_resent_row(when: Mapping[str, Any], as_of: str, word: str) -> None:
     sentence = told(sent_twice(), line(status=word, **when), as_of=as_of)
     assert sentence.startswith(VAGUE)
 
 
-def test_line_is_no_newer_than_first_carrying_out() -> None:
+def test_line_is_dated_by_first_use_of_statement() -> None:
     journal = sent(OutcomeKind.REJECTED)
     again(journal, suffix=False)
     journal.settle([], note=CarriedOut("b1", "day.csv", SHA, "amina", at(7)))
@@ -339,13 +339,13 @@ def test_line_is_no_newer_than_first_carrying_out() -> None:
     assert wrong.startswith("ORD-2: 2026-11-21T08:30:00Z is before the latest")
 
 
-def test_later_carried_out_file_leaves_attempt_open() -> None:
+def test_reapplied_undated_statement_settles_no_attempt() -> None:
     journal = sent_twice()
     journal.settle([], note=CarriedOut("b1", "day.csv", SHA, "amina", at(20)))
     assert told(journal, line(status="declined")).startswith(VAGUE)
 
 
-def test_only_same_file_counts_as_carried_out() -> None:
+def test_only_same_statement_file_counts_as_applied() -> None:
     journal = sent(OutcomeKind.UNKNOWN, minute=20)
     journal.settle([], note=CarriedOut("b1", "day.csv", "f" * 64, "amina", at(7)))
     assert settled(journal, line()).resolution is Resolution.PAID
@@ -399,7 +399,7 @@ def test_file_of_other_batch_never_settles_later_attempt() -> None:
     assert told(journal, line("ORD-3", time=LATER), batch=2)
 
 
-def test_claim_read_before_attempt_is_superseded() -> None:
+def test_claim_from_file_read_before_attempt_is_superseded() -> None:
     journal = sent(OutcomeKind.UNKNOWN)
     claim = Claim("ORD-2", "1500.50", "KES", "declined", proof=Proof.PROVEN, is_current=True)
     found = [rule(replace(claim, attempts=then), journal.orders("ORD-2"), WORDS) for then in ({}, {1: 1}, {1: 0})]
@@ -413,7 +413,7 @@ def test_file_read_after_attempt_settles_attempt() -> None:
     assert settled(journal, one).resolution is Resolution.PAID
 
 
-def test_slow_clock_moves_attempt_time_later() -> None:
+def test_slow_clock_postpones_attempt_time() -> None:
     journal = sent(OutcomeKind.UNKNOWN, minute=30)
     journal.settle([], note=ClockSeen(at(30), "2026-11-21T09:30:00.000Z", -3600))
     wrong = told(journal, line(time="2026-11-21T09:29:00Z"))
@@ -482,7 +482,7 @@ PAID_BEFORE = (
         ),
     ],
 )
-def test_line_about_settled_row_agrees_or_contradicts(
+def test_line_about_settled_row_is_agreement_or_difference(
     state: State, said: Mapping[str, Any], sentence: str | None
 ) -> None:
     found = match(in_state(state), line(**said))
@@ -492,12 +492,12 @@ def test_line_about_settled_row_agrees_or_contradicts(
     assert [one.order_id for one in found.contrary] == (["ORD-2"] if is_held else [])
 
 
-def test_an_unanswered_question_about_a_settled_row_waits() -> None:
+def test_unanswered_line_about_settled_row_waits() -> None:
     assert match(sent(OutcomeKind.PAID), line(answer="")).waiting == 1
 
 
 @pytest.mark.parametrize(("word", "is_told"), [("declined", False), ("approved", True)])
-def test_older_paid_word_of_reused_id_is_told(word: str, *, is_told: bool) -> None:
+def test_older_paid_line_under_reused_id_is_reported(word: str, *, is_told: bool) -> None:
     journal = sent(OutcomeKind.REJECTED)
     again(journal, suffix=False)
     send(journal, 1, OutcomeKind.PAID, at(10))
@@ -506,7 +506,7 @@ def test_older_paid_word_of_reused_id_is_told(word: str, *, is_told: bool) -> No
     assert found.agreeing == (not is_told)
 
 
-def test_older_word_of_unique_id_is_read_normally() -> None:
+def test_older_line_under_unique_id_is_compared_normally() -> None:
     found = match(sent(OutcomeKind.PAID), line(time="2026-11-21T07:00:00Z"))
     assert (found.agreeing, found.differences) == (1, [])
     wrong = told(sent(OutcomeKind.PAID), line(status="declined", time="2026-11-21T07:00:00Z"))
@@ -534,7 +534,7 @@ def test_earlier_rejected_attempt_agrees_unless_paid() -> None:
 
 
 @pytest.mark.parametrize("word", ["approved", "processing", "declined"])
-def test_any_gateway_word_holds_unsent_row(word: str) -> None:
+def test_statement_line_about_unsent_row_holds_it(word: str) -> None:
     journal = memory()
     open_sheet(journal, new=1)
     found = match(journal, line(status=word))
@@ -544,7 +544,7 @@ def test_any_gateway_word_holds_unsent_row(word: str) -> None:
     assert [one.order_id for one in found.contrary] == ["ORD-2"]
 
 
-def test_line_about_other_money_holds_no_unsent_row() -> None:
+def test_line_with_different_amount_holds_no_row() -> None:
     journal = memory()
     open_sheet(journal, new=1)
     assert match(journal, line(status="declined", amount="7")).contrary == []
@@ -572,7 +572,7 @@ def test_resendable_order_of_other_batch_is_held() -> None:
     assert match(journal, line("ORD-9", "declined")).elsewhere == 1
 
 
-def test_unknown_order_is_difference_and_unknown_attempt_held() -> None:
+def test_statement_line_for_unknown_attempt_holds_row() -> None:
     journal = sent(OutcomeKind.UNKNOWN)
     assert told(journal, line("NOBODY")) == (
         "The journal has no order NOBODY: was it sent from elsewhere, or was its id changed?"
@@ -621,7 +621,7 @@ def test_altered_id_names_order_with_same_amount() -> None:
 
 
 @pytest.mark.parametrize(("amount", "is_open"), [("1500.50", True), ("77.00", False)])
-def test_id_of_equal_payout_and_collection_stays_unsettled(amount: str, *, is_open: bool) -> None:
+def test_line_matching_payout_and_collection_settles_neither(amount: str, *, is_open: bool) -> None:
     found = match(two_batches(OutcomeKind.UNKNOWN, "payin", amount), line())
     told = [one.sentence for one in found.differences]
     assert [sentence.startswith("ORD-2 is both a payout and a collection of the same amount") for sentence in told] == (
@@ -641,7 +641,7 @@ def kept(journal: SqliteJournal, one: StatementLine) -> Sequence[Finding]:
     return journal.record_evidence(evidence, read.meanings(statement(one)), at=at(50))
 
 
-def test_contrary_line_is_kept_and_holds_row() -> None:
+def test_contradicting_line_is_recorded_and_holds_row() -> None:
     journal = sent(OutcomeKind.REJECTED)
     one = line(time="2026-11-21T08:30:00Z")
     read = reader(journal)
@@ -661,7 +661,7 @@ def test_contrary_line_is_kept_and_holds_row() -> None:
     assert list(all_due(journal, 1)) == []
 
 
-def test_timeless_answer_is_kept_in_own_word() -> None:
+def test_undated_answer_is_recorded_with_its_status() -> None:
     journal = sent(OutcomeKind.REJECTED)
     one = line(answer="paid")
     read = reader(journal)
@@ -672,13 +672,13 @@ def test_timeless_answer_is_kept_in_own_word() -> None:
     assert read.meanings(statement(one, line("ORD-3", number=3, answer="not-received"))) == {"paid": OutcomeKind.PAID}
 
 
-def test_meanings_cover_only_listed_words() -> None:
+def test_statement_meanings_cover_only_listed_statuses() -> None:
     lines = (line(), line("ORD-3", "limbo"), line("ORD-4", answer="rejected"), line("ORD-5", answer=""))
     found = reader(sent(OutcomeKind.PAID)).meanings(statement(*lines))
     assert found == {"approved": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
 
 
-def test_a_line_with_no_plain_amount_claims_none() -> None:
+def test_line_with_unreadable_amount_claims_none() -> None:
     (evidence,) = reader(sent(OutcomeKind.PAID)).evidence(statement(), [line(amount="much")], "amina")
     assert evidence.claim.amount is None
 

@@ -89,7 +89,7 @@ class World:
 
 
 @pytest.mark.parametrize("kind", [OutcomeKind.ACCEPTED, OutcomeKind.UNKNOWN])
-def test_rows_with_final_word_are_asked_no_more(kind: OutcomeKind) -> None:
+def test_refresh_stops_enquiring_after_final_answer(kind: OutcomeKind) -> None:
     words = {"PAY-2": ["processing", "approved"], "PAY-3": ["declined"]}
     world = World(lambda order_id, n: replied(words[order_id][n - 1], order_id), kind=kind)
     done = world.run()
@@ -99,7 +99,7 @@ def test_rows_with_final_word_are_asked_no_more(kind: OutcomeKind) -> None:
     assert world.journal.messages().contradictions == []
 
 
-def test_rhythm_slows_after_five_minutes_and_ends() -> None:
+def test_refresh_slows_after_five_minutes_and_ends() -> None:
     world = World(lambda order_id, _: replied("processing", order_id), rows=1)
     done = world.run(limit_s=900.0)
     times = [at_s for at_s, _ in world.asked]
@@ -123,7 +123,7 @@ def test_rhythm_slows_after_five_minutes_and_ends() -> None:
         REFUSED,
     ],
 )
-def test_unsound_answer_changes_nothing(reply: RawReply | TransportFault) -> None:
+def test_invalid_enquiry_answer_changes_nothing(reply: RawReply | TransportFault) -> None:
     world = World(lambda *_: reply, rows=1, kind=OutcomeKind.UNKNOWN)
     head = world.journal.head()
     world.run(limit_s=60)
@@ -140,7 +140,7 @@ def test_unsound_answer_changes_nothing(reply: RawReply | TransportFault) -> Non
         replied("approved", "PAY-2", currency="UGX"),
     ],
 )
-def test_answer_about_other_payout_changes_nothing_and_stops(reply: RawReply) -> None:
+def test_answer_about_other_payout_stops_refresh(reply: RawReply) -> None:
     world = World(lambda *_: reply, rows=1)
     done = world.run()
     assert world.states() == [State.ACCEPTED]
@@ -148,7 +148,7 @@ def test_answer_about_other_payout_changes_nothing_and_stops(reply: RawReply) ->
     assert done.asked == 1
 
 
-def test_not_found_is_kept_once_and_releases_nothing() -> None:
+def test_not_found_is_recorded_once_without_releasing() -> None:
     world = World(lambda order_id, _: replied("no-such-order", order_id), rows=1, kind=OutcomeKind.UNKNOWN)
     world.run(limit_s=60)
     assert world.states() == [State.IN_DOUBT]
@@ -158,7 +158,7 @@ def test_not_found_is_kept_once_and_releases_nothing() -> None:
     assert len(world.asked) > 3
 
 
-def test_absent_gateway_is_not_asked_for_ever() -> None:
+def test_refresh_gives_up_on_absent_gateway() -> None:
     world = World(lambda *_: REFUSED)
     done = world.run()
     assert "does not answer" in (done.stop_reason or "")
@@ -172,7 +172,7 @@ def test_refused_credentials_stop_enquiries() -> None:
     assert len(world.asked) <= 2
 
 
-def test_rest_asked_by_gateway_is_kept() -> None:
+def test_refresh_observes_pause_requested_by_gateway() -> None:
     def script(order_id: str, n: int) -> RawReply:
         if n == 1:
             return RawReply(429, (("retry-after", "120"),), b'{"status": "error"}')
@@ -195,7 +195,7 @@ def test_signal_ends_refresh_after_current_enquiries() -> None:
     assert world.states().count(State.PAID) == len(world.asked) <= 2
 
 
-def test_the_request_names_the_order_alone() -> None:
+def test_enquiry_expects_only_requested_order() -> None:
     assert OPERATION.path == "/paynet/api/v4/status/{endpoint_id}"
     expected = Expected("PAY-2", Decimal("1500.50"), "KES")
     answer = read_answer(replied("approved", "PAY-2"), expected, WORDS, OPERATION, not_found=[], now=START)

@@ -124,14 +124,14 @@ def test_settlement_order_names_current_state_of_rows() -> None:
     assert list(to_settle(journal, 3, 2).settlements) == [word(3), word(2)]
 
 
-def test_flying_row_of_ended_run_counts_as_doubtful() -> None:
+def test_row_left_in_flight_counts_as_doubtful() -> None:
     journal = memory()
     open_sheet(journal, new=1)
     journal.append([intent(one, at(1)) for one in all_due(journal, 1)])
     assert to_settle(journal).content.rows[0].state is State.IN_DOUBT
 
 
-def test_order_of_unsent_held_row_names_hold_only() -> None:
+def test_order_on_held_ready_row_names_hold() -> None:
     journal = memory()
     open_sheet(journal, new=1)
     hold(journal, 1)
@@ -159,7 +159,7 @@ def test_order_names_statement_of_origin() -> None:
     in_force(approved(of_file), journal)
 
 
-def test_an_order_to_release_names_rejected_rows_alone() -> None:
+def test_release_order_names_only_rejected_rows() -> None:
     journal = rejected()
     with pytest.raises(ValueError, match="releases rejected ones"):
         to_release(journal, 4, 3)
@@ -171,7 +171,7 @@ def test_an_order_to_release_names_rejected_rows_alone() -> None:
     assert (content.endpoint, content.journal, content.batch) == (PLACE, JOURNAL, "b1")
 
 
-def test_order_with_mixed_acts_is_not_read() -> None:
+def test_malformed_order_content_is_refused() -> None:
     settling, releasing = to_settle(doubtful(), 3, 4), to_release(rejected(), 2)
     (row,), (first, _) = releasing.content.rows, settling.content.rows
     wrong: tuple[dict[str, Any], ...] = (
@@ -225,7 +225,7 @@ def test_order_needs_as_many_people_as_policy(make: Make, ordered: Ordered) -> N
 
 
 @BOTH
-def test_order_holds_only_for_endpoint_journal_and_batch(make: Make, ordered: Ordered) -> None:
+def test_order_is_valid_only_for_its_batch(make: Make, ordered: Ordered) -> None:
     journal = make()
     order = approved(ordered(journal))
     noun = order.noun
@@ -256,7 +256,7 @@ def changed_rows(order: Any, **changes: object) -> Any:
     return approved(signed(order.model_copy(update={"content": order.content.model_copy(update={"rows": rows})}), ADA))
 
 
-def test_settlement_order_ends_with_changed_rows() -> None:
+def test_settlement_order_is_refused_after_row_changes() -> None:
     journal = doubtful()
     order = approved(to_settle(journal, 2, 3))
     journal.append([outcome_of(1, 1, OutcomeKind.ACCEPTED, at(5))])
@@ -293,7 +293,7 @@ def test_first_changed_rows_are_named_and_rest_counted() -> None:
     assert five == f"The order is no longer valid: {'; '.join(names)}."
 
 
-def test_release_order_ends_with_changed_rows() -> None:
+def test_release_order_is_refused_after_row_changes() -> None:
     journal = rejected()
     order = approved(to_release(journal, 2, 3))
     in_force(order, journal)
@@ -330,7 +330,7 @@ def released_by(journal: SqliteJournal, order: RowOrder, *, rows: Sequence[int] 
     journal.release(1, rows or order.numbers, suffix=True, by=found.by, at=at(30), order=order_kept)
 
 
-def test_carried_out_orders_are_counted_and_found() -> None:
+def test_carried_out_orders_are_counted_and_recognised() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.REJECTED, OutcomeKind.REJECTED)
     assert check_kept_orders(journal) == 0
     settling, releasing = approved(to_settle(journal, 2, 3)), approved(to_release(journal, 4, 5))
@@ -346,7 +346,7 @@ def test_carried_out_orders_are_counted_and_found() -> None:
     assert not is_kept(memory(), settling)
 
 
-def test_order_is_checked_with_facts_of_second_batch() -> None:
+def test_order_on_second_batch_is_carried_out() -> None:
     journal = memory()
     open_sheet(journal, "b0", [new_instruction(2, "FIRST")])
     open_sheet(journal, new=1)
@@ -369,7 +369,7 @@ def corrupt(journal: SqliteJournal) -> str:
     return found.value.message
 
 
-def test_unreadable_kept_order_is_found() -> None:
+def test_unreadable_kept_order_is_detected() -> None:
     journal = doubtful()
     keep(journal, "{}")
     assert corrupt(journal) == "A signed order of batch b1 cannot be read."
@@ -406,7 +406,7 @@ def test_kept_order_must_match_journal_and_batch(name: str, value: str) -> None:
     assert corrupt(journal).startswith(f"The signed order {changed.digest()[:16]} of batch b1 ")
 
 
-def test_kept_order_with_other_deeds_is_found() -> None:
+def test_kept_order_with_different_acts_is_detected() -> None:
     journal = doubtful()
     order = approved(to_settle(journal, 2, 3))
     settled_by(journal, order, rows=[2])

@@ -69,7 +69,7 @@ OPEN = {State.IN_DOUBT, State.IN_FLIGHT}
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("resolution", Resolution)
 @pytest.mark.parametrize("is_held", [True, False])
-def test_row_state_and_hold_decide_allowed_words(state: State, resolution: Resolution, *, is_held: bool) -> None:
+def test_row_state_and_hold_decide_allowed_settlements(state: State, resolution: Resolution, *, is_held: bool) -> None:
     allowed = state in OPEN or (state is State.READY and is_held)
     allowed = allowed or (state is State.ACCEPTED and resolution is not Resolution.NOT_RECEIVED)
     assert may_settle(state, resolution, is_held=is_held) == allowed
@@ -77,12 +77,12 @@ def test_row_state_and_hold_decide_allowed_words(state: State, resolution: Resol
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("resolution", Resolution)
-def test_word_permitting_resend_needs_two_people(state: State, resolution: Resolution) -> None:
+def test_settlement_permitting_resend_needs_two_people(state: State, resolution: Resolution) -> None:
     could_leave = state in OPEN | {State.ACCEPTED, State.READY} and resolution is not Resolution.PAID
     assert needs_second_person(state, resolution) == could_leave
 
 
-def test_all_wrong_settlements_are_told_by_row() -> None:
+def test_all_wrong_settlements_are_reported_by_row() -> None:
     journal = journal_of(*KINDS, None)
     check(
         journal, word(2), word(2, Resolution.PAID), word(2, Resolution.NOT_RECEIVED), word(3), word(3, Resolution.PAID)
@@ -149,7 +149,7 @@ def test_settlements_are_recorded_with_person_time_reason() -> None:
     ]
 
 
-def test_statement_and_order_are_kept_with_settlements() -> None:
+def test_settlement_records_its_statement_and_order() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN)
     note = CarriedOut("b1", "day.csv", "a" * 64, "amina")
     settle(
@@ -168,7 +168,7 @@ def test_statement_and_order_are_kept_with_settlements() -> None:
     journal.verify()
 
 
-def test_flying_or_missing_row_stops_settlement() -> None:
+def test_row_in_flight_or_missing_stops_settlement() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, None)
     (due,) = all_due(journal, 1)
     journal.append([intent(due, at(3))])
@@ -205,7 +205,7 @@ def test_rows_not_rejected_are_refused_with_reason() -> None:
     )
 
 
-def test_row_rejected_by_person_leaves_after_quarantine() -> None:
+def test_row_rejected_by_person_is_releasable_after_quarantine() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.REJECTED)
     write(journal, word(2), word(3, basis=Basis.GATEWAY), now=LEFT + timedelta(hours=1))
     early = OPENS - timedelta(milliseconds=1)
@@ -218,7 +218,7 @@ def test_row_rejected_by_person_leaves_after_quarantine() -> None:
 
 
 @pytest.mark.parametrize(("rows", "waiting"), [(None, [2, 3]), ([3, 4], [3]), ([4], []), ([], [])])
-def test_rows_waiting_for_release_are_found(rows: Sequence[int] | None, waiting: Sequence[int]) -> None:
+def test_rows_in_quarantine_are_listed(rows: Sequence[int] | None, waiting: Sequence[int]) -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.REJECTED, OutcomeKind.UNKNOWN)
     write(journal, word(2), word(3), now=LEFT + timedelta(hours=1))
     batch, early = journal.batches()[0], LEFT + timedelta(hours=2)
@@ -226,7 +226,7 @@ def test_rows_waiting_for_release_are_found(rows: Sequence[int] | None, waiting:
     assert quarantined(journal, batch, rows, quarantine_h=24, now=lambda: OPENS) == {}
 
 
-def test_waiting_sentence_of_unsent_row_says_now() -> None:
+def test_unsent_row_may_be_sent_again_now() -> None:
     sentence = waiting_sentence(row_of(journal_of(None), 1, 2), Quarantine(24))
     assert "it may be sent again from now (a quarantine of 24 h)." in sentence
 
@@ -240,7 +240,7 @@ def test_rejected_held_unsent_row_skips_quarantine() -> None:
     releasable(journal, 2, now=LEFT + timedelta(hours=2))
 
 
-def test_only_the_latest_attempt_is_counted() -> None:
+def test_quarantine_counts_from_latest_attempt() -> None:
     journal = journal_of(OutcomeKind.REJECTED)
     journal.release(1, None, suffix=True, by="amina", at=at(5))
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
@@ -248,7 +248,7 @@ def test_only_the_latest_attempt_is_counted() -> None:
     assert "from 2026-11-22T08:10:00.000Z (" in why_not(journal, 2, now=OPENS)
 
 
-def test_settlement_reads_journal_in_few_statements() -> None:
+def test_settlement_needs_few_database_statements() -> None:
     journal, statements = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.PAID), []
     (batch,) = journal.batches()
 
@@ -262,7 +262,7 @@ def test_settlement_reads_journal_in_few_statements() -> None:
     assert len(statements) <= 12, "\n".join(statements)  # the last read is of the end of the evidence
 
 
-def test_settlement_hits_only_checked_attempt() -> None:
+def test_settlement_refuses_attempt_sent_after_check() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN)
     (batch,) = journal.batches()
     standings = check_settlements(journal, batch, [word(2)], quarantine_h=24, now=lambda: LATER)

@@ -138,7 +138,7 @@ def test_comments_and_problem_list_explain_and_link_cells(desk: Desk) -> None:
     assert [sheet.sheet_view.tabSelected for sheet in book.worksheets] == [False, True]
 
 
-def test_new_copy_removes_only_colours_of_earlier_copy(desk: Desk) -> None:
+def test_new_copy_removes_only_colours_it_added(desk: Desk) -> None:
     def red(_: openpyxl.Workbook, sheet: Worksheet) -> None:
         sheet["H2"].fill = PatternFill("solid", fgColor=RED)
 
@@ -169,7 +169,7 @@ def test_marked_copy_adds_no_formula_or_other_change(desk: Desk) -> None:
             assert cell.value == was.value or cell.coordinate == "C4"
 
 
-def test_a_warning_has_another_colour_and_refuses_nothing(desk: Desk) -> None:
+def test_warning_is_coloured_differently_and_refuses_nothing(desk: Desk) -> None:
     rows = [*BAD, ["KE", "A-9", 50, "KES", "12345", "254712345679", "+254712345679", None]]
     _, path = desk.annotate(workbook(desk.folder / "bad.xlsx", rows))
     assert "E6" in coloured(path, YELLOW)
@@ -206,7 +206,7 @@ def test_problem_list_is_never_read_as_payee_sheet(desk: Desk) -> None:
     assert len(read_sheet(path, ReadOptions(aliases=aliases)).frame) == len(rows)
 
 
-def test_a_senders_own_worksheet_called_problems_stays(desk: Desk) -> None:
+def test_sender_worksheet_named_problems_is_kept(desk: Desk) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD, lambda book, _: book.create_sheet("problems").append(["mine"]))
     _, path = desk.annotate(source)
     assert openpyxl.load_workbook(path).sheetnames == ["Sheet", "problems", "Problems 2"]
@@ -286,7 +286,7 @@ def test_marked_formulas_need_recalculation_before_payment(desk: Desk) -> None:
     assert desk.codes(path) == []
 
 
-def test_cut_number_stays_cut_in_marked_copy(desk: Desk) -> None:
+def test_marked_copy_keeps_truncated_number_refused(desk: Desk) -> None:
     rows: list[list[Any]] = [["KE", "A-1", 50, "KES", "Jane", 12345678901234567890, "+254712345678", None]]
     source = workbook(desk.folder / "bad.xlsx", rows)
     assert (2, "account_number.digits") in desk.codes(source)
@@ -352,7 +352,7 @@ def test_workbook_above_size_bound_returns_as_table(desk: Desk, monkeypatch: pyt
         ("xl/worksheets/sheet9.xml", '<x><mergeCell ref="nonsense"/></x>', "damaged"),
     ],
 )
-def test_hostile_parts_are_not_given_to_the_library(desk: Desk, name: str, text: str, why: str) -> None:
+def test_workbook_with_hostile_parts_is_not_annotated(desk: Desk, name: str, text: str, why: str) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD)
     with_part(source, name, text)
     written, _ = desk.annotate(source)
@@ -360,7 +360,7 @@ def test_hostile_parts_are_not_given_to_the_library(desk: Desk, name: str, text:
     assert why in written.notes[0]
 
 
-def test_huge_merged_cells_are_kept_from_workbook_library(desk: Desk) -> None:
+def test_workbook_with_huge_merged_cells_is_not_annotated(desk: Desk) -> None:
     written, _ = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD, huge_merge))
     assert "span too many cells" in written.notes[0]
 

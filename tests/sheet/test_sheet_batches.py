@@ -77,7 +77,7 @@ def test_duplicate_id_is_defect_of_every_row(rules: Rules) -> None:
     assert set(defects["message"]) == {"A is used in 3 rows (2, 4, 6). Give each row its own id."}
 
 
-def test_often_duplicated_id_names_first_rows(rules: Rules) -> None:
+def test_often_duplicated_id_defect_lists_first_rows(rules: Rules) -> None:
     defects = validate(of_rows(*[KENYAN] * 500), rules).defects
     assert defects.height == 500
     assert defects["message"][499] == "A-1 is used in 500 rows (2, 3, 4, 5, 6, 7, ...). Give each row its own id."
@@ -85,7 +85,7 @@ def test_often_duplicated_id_names_first_rows(rules: Rules) -> None:
 
 @settings(deadline=None, max_examples=share_of(60))
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", "é"]), st.text(max_size=3)), max_size=40))
-def test_repeated_ids_match_count(ids: list[str | None]) -> None:
+def test_repeated_ids_are_those_counted_twice(ids: list[str | None]) -> None:
     frame = pl.DataFrame({"client_orderid": ids}, schema={"client_orderid": pl.String}).with_row_index("row")
     expected = [row for row, name in enumerate(ids) if name is not None and ids.count(name) > 1]
     assert sorted(repeated_ids(frame)["row"]) == expected
@@ -116,7 +116,7 @@ def test_id_can_be_duplicate_and_look_alike(rules: Rules) -> None:
 
 @settings(deadline=None, max_examples=share_of(60))
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "A", "b", "B", "é", "É", "E\u0301"])), max_size=30))
-def test_ids_spelled_alike_match_count(ids: list[str | None]) -> None:
+def test_similarly_spelled_ids_are_all_found(ids: list[str | None]) -> None:
     frame = pl.DataFrame({"client_orderid": ids}, schema={"client_orderid": pl.String}).with_row_index("row")
     others = [{one for one in ids if one and spelled_alike(one) == spelled_alike(name)} for name in ids if name]
     rows = [row for row, name in enumerate(ids) if name]
@@ -126,7 +126,7 @@ def test_ids_spelled_alike_match_count(ids: list[str | None]) -> None:
 
 @settings(deadline=None, max_examples=share_of(60))
 @given(st.lists(st.one_of(st.none(), st.text(max_size=6))))
-def test_column_spelling_matches_spelling_of_each_value(ids: list[str | None]) -> None:
+def test_column_normalisation_equals_normalising_each_value(ids: list[str | None]) -> None:
     found = in_one_spelling(pl.Series("id", ids, dtype=pl.String)).to_list()
     assert found == [None if one is None else spelled_alike(one) for one in ids]
 
@@ -139,7 +139,7 @@ def test_rows_are_refused_under_a_rewritten_id(rules: Rules) -> None:
     assert validated.instructions["client_orderid"].to_list() == ["2"]
 
 
-def test_a_left_out_row_rewrites_no_other(rules: Rules) -> None:
+def test_invalid_row_makes_no_other_id_rewritten(rules: Rules) -> None:
     other = {**KENYAN, "client_orderid": "1", "amount": "1,5"}
     assert codes(validate(of_rows({**KENYAN, "client_orderid": "00001"}, other), rules).defects) == [
         (3, "amount.format")
@@ -147,7 +147,7 @@ def test_a_left_out_row_rewrites_no_other(rules: Rules) -> None:
 
 
 @pytest.mark.parametrize("change", [{"amount": "750"}, {"account_number": "254712345999"}])
-def test_ids_stay_free_for_another_payment(rules: Rules, change: dict[str, str]) -> None:
+def test_similar_ids_are_accepted_for_different_payments(rules: Rules, change: dict[str, str]) -> None:
     one, other = {**KENYAN, "client_orderid": "PAY-7"}, {**KENYAN, "client_orderid": "PAY-007"}
     validated = validate(of_rows(one, other | change), rules)
     assert validated.payable == 2
@@ -200,7 +200,7 @@ def test_unused_reference_is_noted_for_sheet_with_ids(rules: Rules) -> None:
     assert not validate(of_rows(KENYAN), rules).sheet.notes
 
 
-def test_equal_rows_are_counted_without_invalid_rows(rules: Rules) -> None:
+def test_derived_ids_do_not_count_invalid_rows(rules: Rules) -> None:
     bad = {**NO_IDS, "amount": "0"}
     ids = validate(of_rows(NO_IDS, bad, NO_IDS, {**NO_IDS, "phone": "0712345678"}), rules, reference="R").rows[
         "client_orderid"
@@ -229,7 +229,7 @@ def finding(row: int, code: str = "client_orderid.conflict") -> pl.DataFrame:
     return pl.DataFrame([line], schema=DEFECT_SCHEMA, orient="row")
 
 
-def test_further_defects_make_rows_invalid_and_another_batch(rules: Rules) -> None:
+def test_added_defects_invalidate_rows_and_change_batch(rules: Rules) -> None:
     before = validate(of_rows(KENYAN, {**TANZANIAN, "amount": "0"}, {**KENYAN, "client_orderid": "A-3"}), rules)
     after = with_defects(before, finding(2))
     assert after.rows["valid"].to_list() == [False, False, True]
@@ -241,14 +241,14 @@ def test_further_defects_make_rows_invalid_and_another_batch(rules: Rules) -> No
     assert after.totals == before.totals
 
 
-def test_further_defect_is_told_in_column_order(rules: Rules) -> None:
+def test_added_defect_is_listed_in_column_order(rules: Rules) -> None:
     before = validate(of_rows({**KENYAN, "amount": "0"}), rules)
     after = with_defects(before, finding(2))
     assert codes(after.defects) == [(2, "client_orderid.conflict"), (2, "amount.zero")]
     assert after.rows["message"][0] == "Used before. 0: an amount must be above zero."
 
 
-def test_further_warnings_change_nothing_else(rules: Rules) -> None:
+def test_added_warnings_change_nothing_else(rules: Rules) -> None:
     before = validate(of_rows(KENYAN), rules)
     after = with_warnings(before, finding(2, "row.look_alike"))
     assert codes(after.warnings) == [(2, "row.look_alike")]
@@ -305,7 +305,7 @@ def test_pages_restore_rows_with_bounded_size(rules: Rules) -> None:
         from_pages([])
 
 
-def test_reserved_headings_do_not_mix_with_result_columns(sheet: MakeSheet, rules: Rules) -> None:
+def test_sender_headings_do_not_overwrite_result_columns(sheet: MakeSheet, rules: Rules) -> None:
     content = lines(GOOD + ",7,yes,old", header=HEADER + ",row,valid,message")
     rows = validate(sheet(content), rules).rows
     assert rows.select("row (sheet)", "valid (sheet)", "message (sheet)", "row", "valid", "message").rows() == [

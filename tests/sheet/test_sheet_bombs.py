@@ -171,7 +171,7 @@ def test_uncalculated_workbook_is_refused_as_whole(tmp_path: Path) -> None:
     assert "calculates the formulas" in (refusal.value.hint or "")
 
 
-def test_tags_in_tags_are_refused(tmp_path: Path) -> None:
+def test_deeply_nested_workbook_tags_are_refused(tmp_path: Path) -> None:
     path = packed(workbook(first=worksheet(ROWS, b"<x>" * 100_000, b"</x>" * 100_000)), tmp_path / "bomb.xlsx")
     with pytest.raises(SheetError, match="damaged or protected"):
         read_sheet(path, ReadOptions())
@@ -212,7 +212,7 @@ def test_unusual_workbook_compression_is_refused(tmp_path: Path, compression: in
         read_sheet(path, ReadOptions())
 
 
-def test_zip_within_workbook_is_not_opened(tmp_path: Path) -> None:
+def test_nested_zip_in_workbook_is_not_unpacked(tmp_path: Path) -> None:
     inner = io.BytesIO()
     with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x", bytes(20 * MIB))
@@ -220,13 +220,13 @@ def test_zip_within_workbook_is_not_opened(tmp_path: Path) -> None:
     assert read_sheet(path, ReadOptions()).frame.height == 1
 
 
-def test_a_million_declared_columns_are_no_cells(tmp_path: Path) -> None:
+def test_million_declared_columns_allocate_no_cells(tmp_path: Path) -> None:
     declared = b'<dimension ref="A1:XFD1048576"/><cols><col min="1" max="1000000" width="9"/></cols><sheetData>'
     first = [f"<worksheet {NAMESPACE}>".encode(), declared, ROWS, b"</sheetData></worksheet>"]
     assert read_sheet(packed(workbook(first=first), tmp_path / "wide.xlsx"), ReadOptions()).frame.height == 1
 
 
-def test_lying_zip_directory_unpacks_no_more_than_stated(tmp_path: Path) -> None:
+def test_zip_with_false_sizes_is_refused_within_memory(tmp_path: Path) -> None:
     path = packed(workbook(first=worksheet(ROWS, *[b" " * MIB] * 100)), tmp_path / "lies.xlsx")
     content = bytearray(path.read_bytes())
     for signature, offset in ((b"PK\x01\x02", 24), (b"PK\x03\x04", 22)):

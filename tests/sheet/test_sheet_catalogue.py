@@ -37,14 +37,14 @@ def typed_codes() -> Iterator[str]:
                         yield node.value
 
 
-def test_typed_codes_are_in_catalogue() -> None:
+def test_every_code_in_source_is_catalogued() -> None:
     typed = {*typed_codes(), *(f"{ANY_COLUMN}.{doubt}" for doubt in Doubt)}
     assert {"*.missing", "*.float", "row.fields", "client_orderid.conflict"} <= typed  # the search finds something
     known = {*DEFECTS, *WARNINGS, READ_AS, SPELLED}  # the last are findings about a plan
     assert [code for code in typed if code not in known and f"{ANY_COLUMN}.{code.partition('.')[2]}" not in known] == []
 
 
-def test_check_codes_and_meanings_match() -> None:
+def test_every_check_code_has_catalogued_meaning() -> None:
     defects, warnings = SCRIPT.codes_of(SCRIPT.every_rule())
     for codes, meanings in ((defects, DEFECTS), (warnings, WARNINGS)):
         used = {code if code in meanings else f"{ANY_COLUMN}.{code.partition('.')[2]}" for code in codes}
@@ -63,7 +63,7 @@ def test_meaning_has_label_sentence_and_suggestion(meaning: CodeMeaning) -> None
     assert meaning.suggestion.endswith(".")
 
 
-def test_a_meaning_names_the_column() -> None:
+def test_defect_meaning_names_its_column() -> None:
     assert meaning_of("receiver_email.missing").label == "receiver_email is missing"
     with pytest.raises(KeyError):
         meaning_of("receiver_email.no_such_code")

@@ -134,7 +134,7 @@ def test_validation_and_pandera_agree_on_listed_cells_everywhere(
     assert len(found) >= codes_at_least
 
 
-def test_comparison_finds_row_refused_by_pandera_alone(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_difference_between_validation_and_pandera_is_detected(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: validation that drops one column's check is another answer."""
     monkeypatch.setattr(
         "paygw_batch.sheet.check.judge.checks_in",
@@ -187,7 +187,7 @@ def test_every_row_returns_once_valid_or_with_reason(rules: Rules, rows: list[di
     decimals=st.text("0123456789", max_size=4),
     country=st.sampled_from(["GH", "UG", "CI"]),
 )
-def test_amounts_are_read_as_the_core_reads_them(rules: Rules, whole: int, decimals: str, country: str) -> None:
+def test_sheet_and_core_read_amounts_alike(rules: Rules, whole: int, decimals: str, country: str) -> None:
     text = f"{whole}.{decimals}" if decimals else str(whole)
     assume(len(text.replace(".", "").lstrip("0")) <= 15)  # of more digits the rest is what a formula left
     units = rules[country].minor_units
@@ -251,7 +251,7 @@ def test_receiver_row_shows_receiver_name_and_phone(rules: Rules) -> None:
     assert (bad["account_name"], bad["account_number"], bad["phone"]) == ("Asha Mushi", None, "0621234567")
 
 
-def test_missing_values_are_filled_and_contradictions_are_defects(rules: Rules) -> None:
+def test_missing_values_are_derived_and_contradictions_refused(rules: Rules) -> None:
     row = validate(of_rows(KENYAN), rules).rows.row(0, named=True)
     assert (row["currency"], row["purpose"]) == ("KES", "WALLET-KE")
     wrong = {**KENYAN, "currency": "UGX", "purpose": "OTHER", "receiver_country_code": "UG"}
@@ -262,7 +262,7 @@ def test_missing_values_are_filled_and_contradictions_are_defects(rules: Rules) 
     ]
 
 
-def test_south_africa_takes_no_purpose(rules: Rules) -> None:
+def test_south_africa_refuses_purpose(rules: Rules) -> None:
     row = {**KENYAN, "country": "ZA", "account_number": "27711234567", "phone": "+27711234567"}
     good = validate(of_rows(row), rules)
     assert good.rows["purpose"].to_list() == [None]
@@ -278,7 +278,7 @@ def test_south_africa_takes_no_purpose(rules: Rules) -> None:
         ("BJ", "country.unknown", "BN"),
     ],
 )
-def test_missing_or_unknown_country_is_told_right_code(
+def test_missing_or_unknown_country_gets_matching_defect(
     rules: Rules, country: str | None, code: str, sentence: str
 ) -> None:
     defects = validate(of_rows({**KENYAN, "country": country}), rules).defects

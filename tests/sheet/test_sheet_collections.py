@@ -103,16 +103,16 @@ def test_hidden_number_defect_names_readable_signs(sheet: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["+2547123XX67", "+254XXXXXXXXX", "+2547123XXX78 ext"])
-def test_hiding_signs_do_not_excuse_malformed_number(sheet: Path, number: str) -> None:
+def test_partly_hidden_malformed_number_is_defect(sheet: Path, number: str) -> None:
     assert codes(validated(sheet, COLLECTED | {"phone": number})) == ["phone.format"]
 
 
-def test_hiding_signs_are_refused_where_full_number_needed(sheet: Path) -> None:
+def test_partly_hidden_number_is_refused_where_full_required(sheet: Path) -> None:
     found = validated(sheet, RWANDAN | {"cell_phone": "+250788XXX103", "client_orderid": "C-2"})
     assert codes(found) == ["cell_phone.format"]
 
 
-def test_south_africa_takes_no_name_purpose_or_data(sheet: Path) -> None:
+def test_south_africa_refuses_name_purpose_and_data(sheet: Path) -> None:
     african = RWANDAN | {"country": "ZA", "cell_phone": "27821000105", "phone": "27821000105", "amount": "5"}
     found = validated(sheet, african | {"purpose": "X", "merchant_data": "t", "order_desc": "Fees"})
     assert sorted(codes(found)) == ["account_name.not_used", "merchant_data.not_used", "purpose.not_used"]
@@ -141,7 +141,7 @@ def test_phone_may_be_partly_hidden_and_keeps_digits(written: str, digits: str) 
 
 
 @given(digits=masked.filter(lambda text: "*" in text))
-def test_a_hidden_digit_passes_nowhere_else(digits: str) -> None:
+def test_hidden_digits_are_refused_in_other_columns(digits: str) -> None:
     for name, kind in (("cell_phone", FieldKind.INTERNATIONAL_PHONE), ("account_number", FieldKind.WALLET)):
         column = PhoneColumn.of(RULES["KE"], name, kind)
         text = pl.Series(name, [f"+254{digits}"])
@@ -149,7 +149,7 @@ def test_a_hidden_digit_passes_nowhere_else(digits: str) -> None:
         assert not frame.select(column.is_valid).item()
 
 
-def test_columns_of_other_operation_are_unknown_and_returned(sheet: Path) -> None:
+def test_columns_of_other_operation_are_unknown(sheet: Path) -> None:
     found = read(sheet, COLLECTED | {"account_number": "254712345678"})
     assert found.unknown == ("account_number (sheet)",)
     payout = read(sheet, {"country": "KE", "amount": "1", "city": "Nairobi", "customer_url": "x"}, operation="payout")
@@ -173,7 +173,7 @@ def test_sheet_with_columns_of_both_operations_is_accepted(sheet: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", ["payout", "payin"])
-def test_sheet_without_telling_column_is_accepted(sheet: Path, operation: str) -> None:
+def test_sheet_without_distinguishing_column_is_accepted(sheet: Path, operation: str) -> None:
     refuse_misdirected(read(sheet, {"country": "KE", "amount": "1"}, operation=operation), COMMANDS)
 
 
@@ -189,7 +189,7 @@ def test_batch_id_changes_with_collection_fields(sheet: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", ["payin", "payout"])
-def test_zone_countries_must_share_purpose(operation: str) -> None:
+def test_countries_sharing_currency_must_share_purpose(operation: str) -> None:
     terms = {code: OperatorTerms(purpose=f"P-{code}", form=form_of(operation)) for code in ("CI", "SN")}
     named = rf"countries\.CI\.{operation}\.purpose, countries\.SN\.{operation}\.purpose"
     with pytest.raises(ConfigurationError, match=named):

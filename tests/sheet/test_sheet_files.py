@@ -144,7 +144,7 @@ def test_same_rows_give_same_batch_in_every_format(sheet: MakeSheet, rules: Rule
 # Parquet
 
 
-def test_parquet_integers_decimals_and_categories_are_taken_exactly(sheet: MakeSheet) -> None:
+def test_parquet_values_are_read_exactly(sheet: MakeSheet) -> None:
     read = sheet(
         parquet(
             country=pl.Series(["KE"] * 4, dtype=pl.Categorical),
@@ -366,7 +366,7 @@ def test_several_payee_worksheets_are_refused_until_named(sheet: MakeSheet) -> N
         sheet(content, "pay.xlsx", sheet_name="Notes")
 
 
-def test_hidden_rows_and_worksheets_are_told(sheet: MakeSheet) -> None:
+def test_hidden_rows_and_worksheets_are_reported(sheet: MakeSheet) -> None:
     book = openpyxl.load_workbook(io.BytesIO(workbook(HEADINGS, CELLS, CELLS, more={"Old": [HEADINGS, CELLS]})))
     book["Old"].sheet_state = "hidden"
     book["Sheet"].row_dimensions[3].hidden = True
@@ -481,7 +481,7 @@ def warned(sheet: MakeSheet, style: Callable[[Worksheet], object], row: list[Any
         *((code, 1500.5) for code in ("0", "#,##0", "0.00E+00", "# ?/?", "#,##0;(#,##0)", "[$KES-409]0")),
     ],
 )
-def test_amount_shown_differently_is_warned_of(sheet: MakeSheet, code: str, amount: float) -> None:
+def test_differently_displayed_amount_gets_warning(sheet: MakeSheet, code: str, amount: float) -> None:
     assert warned(sheet, formats(C2=code), ["KE", "P-1", amount]) == [(2, "amount.shown_otherwise")]
 
 
@@ -497,7 +497,7 @@ def test_amount_shown_differently_is_warned_of(sheet: MakeSheet, code: str, amou
         *((code, 1500.5) for code in ("0.0", "#,##0.00", "General", "0.00;(0.00)")),
     ],
 )
-def test_amount_shown_truly_has_no_warning(sheet: MakeSheet, code: str, amount: float) -> None:
+def test_correctly_displayed_amount_has_no_warning(sheet: MakeSheet, code: str, amount: float) -> None:
     assert warned(sheet, formats(C2=code), ["KE", "P-1", amount]) == []
 
 
@@ -517,7 +517,7 @@ def test_amount_shown_truly_has_no_warning(sheet: MakeSheet, code: str, amount: 
         ({}, "FFFF00", True),
     ],
 )
-def test_value_in_cell_colour_is_warned_of(
+def test_value_in_background_colour_gets_warning(
     sheet: MakeSheet, font: dict[str, Any], fill: str | None, *, is_seen: bool
 ) -> None:
     def style(worksheet: Worksheet) -> None:
@@ -530,7 +530,7 @@ def test_value_in_cell_colour_is_warned_of(
     assert warned(sheet, style) == ([] if is_seen else unseen)
 
 
-def test_white_format_is_seen_on_dark_ground(sheet: MakeSheet) -> None:
+def test_white_number_format_is_visible_on_dark_background(sheet: MakeSheet) -> None:
     def style(worksheet: Worksheet) -> None:
         worksheet["C2"].number_format = "[White]0"
         worksheet["C2"].fill = PatternFill("solid", fgColor="1F3864")
@@ -540,11 +540,11 @@ def test_white_format_is_seen_on_dark_ground(sheet: MakeSheet) -> None:
     assert warned(sheet, style) == [(2, "client_orderid.shown_otherwise")]
 
 
-def test_text_hidden_by_format_is_warned_of(sheet: MakeSheet) -> None:
+def test_text_hidden_by_format_gets_warning(sheet: MakeSheet) -> None:
     assert warned(sheet, formats(C2=";;;", C3="0;0;0;@"), ["KE", "P-1", "250"]) == [(2, "amount.shown_otherwise")]
 
 
-def test_a_row_struck_through_is_warned_of_once(sheet: MakeSheet) -> None:
+def test_struck_row_gets_one_warning(sheet: MakeSheet) -> None:
     def style(worksheet: Worksheet) -> None:
         for cell in worksheet[2]:
             cell.font = Font(strike=True)
@@ -575,7 +575,7 @@ def test_text_with_any_struck_run_counts_as_struck(sheet: MakeSheet, strikes: st
         ("F0", "010101", False),
     ],
 )
-def test_run_in_ground_colour_is_warned_of(
+def test_text_run_in_background_colour_gets_warning(
     sheet: MakeSheet, colours: str, ground: str | None, *, is_seen: bool
 ) -> None:
     def style(worksheet: Worksheet) -> None:
@@ -592,7 +592,7 @@ def test_run_in_ground_colour_is_warned_of(
 
 
 @pytest.mark.parametrize("how", [b'hidden="1"', b'width="0"'])
-def test_hidden_used_column_is_warned_of_once(sheet: MakeSheet, how: bytes) -> None:
+def test_hidden_used_column_gets_one_warning(sheet: MakeSheet, how: bytes) -> None:
     def style(worksheet: Worksheet) -> None:
         for column in "CDE":  # D has no heading of ours, E nothing at all
             worksheet.column_dimensions[column].hidden = True
@@ -605,7 +605,7 @@ def test_hidden_used_column_is_warned_of_once(sheet: MakeSheet, how: bytes) -> N
     ]
 
 
-def test_a_row_of_no_height_counts_as_hidden(sheet: MakeSheet) -> None:
+def test_row_with_zero_height_counts_as_hidden(sheet: MakeSheet) -> None:
     def style(worksheet: Worksheet) -> None:
         worksheet.row_dimensions[3].height = 7
 
@@ -633,9 +633,7 @@ def test_distant_coloured_empty_cell_is_no_damage(sheet: MakeSheet, column: int)
         ("A1:C1 C9:D9 D2:E3", []),
     ],
 )
-def test_value_under_merged_cells_is_warned_of_once(
-    sheet: MakeSheet, areas: str, unseen: list[tuple[int, str]]
-) -> None:
+def test_value_under_merged_cells_gets_one_warning(sheet: MakeSheet, areas: str, unseen: list[tuple[int, str]]) -> None:
     def style(worksheet: Worksheet) -> None:
         for area in areas.split():  # the values stay, as by pasting the format of merged cells alone
             worksheet.merged_cells.add(area)
@@ -667,13 +665,13 @@ RULES: dict[str, tuple[Rule, list[tuple[int, str]]]] = {
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_hiding_or_striking_rule_is_warned_of_once(sheet: MakeSheet, name: str) -> None:
+def test_hiding_conditional_format_gets_one_warning(sheet: MakeSheet, name: str) -> None:
     rule, expected = RULES[name]
     assert warned(sheet, lambda worksheet: worksheet.conditional_formatting.add("C2:C9 C12", rule)) == expected
 
 
 @pytest.mark.parametrize("area", ["C1", "D1:F9", "E2:E3"])
-def test_rule_covering_no_value_has_no_warning(sheet: MakeSheet, area: str) -> None:
+def test_conditional_format_on_empty_cells_has_no_warning(sheet: MakeSheet, area: str) -> None:
     rule, _ = RULES["struck"]
     assert warned(sheet, lambda worksheet: worksheet.conditional_formatting.add(area, rule)) == []
 

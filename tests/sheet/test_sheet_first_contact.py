@@ -65,7 +65,7 @@ def test_amount_with_currency_or_groups_proposes_plain_number(checked: Check, am
         ("1.5000", "1.5000: KES has 2 decimals, write 1.50."),
     ],
 )
-def test_ambiguous_point_in_amount_is_left_to_person(checked: Check, amount: str, said: str) -> None:
+def test_ambiguous_decimal_point_in_amount_is_defect(checked: Check, amount: str, said: str) -> None:
     found = checked(row(amount)).defects
     assert (found["code"].to_list(), found["message"].to_list()) == (["amount.decimals"], [said])
 
@@ -209,7 +209,7 @@ DAMAGED = st.lists(
 
 
 @given(st.one_of(st.text(st.characters(codec="utf-8"), max_size=30), DAMAGED))
-def test_damaged_name_is_found_and_repaired_whole(name: str) -> None:
+def test_repaired_name_contains_no_further_damage(name: str) -> None:
     found = repaired(name)
     assert found == name or pl.Series([name]).str.contains(MAYBE_DAMAGED).item()
     assert repaired(found) == found

@@ -17,7 +17,7 @@ def columns(**headings: tuple[str, ...]) -> list[str]:
     return [one.column for one in guessed(seen, PAYOUT)]
 
 
-def test_the_commonest_payroll_is_guessed_whole() -> None:
+def test_every_column_of_common_payroll_is_guessed() -> None:
     assert columns(
         Employee_Name=("Jane Wanjiku",), Country=("KE",), Mobile_Number=("0712345678",), Net_Pay=("1500",), Ccy=("KES",)
     ) == ["account_name", "country", "phone", "amount", "currency"]
@@ -40,7 +40,7 @@ def test_heading_near_column_is_not_guessed(heading: str) -> None:
 
 
 @pytest.mark.parametrize("heading", ["Staff No", "Employee ID", "Matricule"])
-def test_staff_number_is_guessed(heading: str) -> None:
+def test_staff_number_column_is_guessed(heading: str) -> None:
     (found,) = guessed([SeenHeading(heading, None, ("0012",))], PAYOUT)
     assert (found.column, found.is_known) == ("staff_number", False)
 
@@ -57,7 +57,7 @@ def test_staff_number_is_guessed(heading: str) -> None:
         ("MSISDN", "phone"),
     ],
 )
-def test_headings_in_two_languages(heading: str, column: str) -> None:
+def test_english_and_french_headings_are_guessed(heading: str, column: str) -> None:
     assert [one.column for one in guessed([SeenHeading(heading, None)], PAYOUT)] == [column]
 
 
@@ -75,5 +75,5 @@ def test_three_cells_of_each_column_are_shown(tmp_path: Path, header: str) -> No
     assert {len(one.samples) for one in found} == {SAMPLES}
 
 
-def test_every_column_has_a_name_in_words() -> None:
+def test_every_column_has_readable_name() -> None:
     assert all(label_of(name) != name and label_of(name)[0].isupper() for name in known_columns())

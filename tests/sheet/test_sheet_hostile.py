@@ -114,7 +114,7 @@ unchanged = st.text(
     quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
     end=st.sampled_from(["\n", "\r\n"]),
 )
-def test_csv_of_another_program_is_read_exactly(
+def test_csv_from_other_program_is_read_exactly(
     tmp_path: Path, rules: Rules, rows: list[list[str]], delimiter: str, quoting: int, end: str
 ) -> None:
     text = io.StringIO()
@@ -256,7 +256,7 @@ def test_seed_always_gives_same_sheet() -> None:
     assert hostile_sheet(7).content != hostile_sheet(8).content
 
 
-def test_a_lost_row_would_be_found(tmp_path: Path) -> None:
+def test_hostile_sheet_test_detects_lost_row(tmp_path: Path) -> None:
     content = lines(GOOD, GOOD.replace("A-1", "A-2")).encode()
     assert verdict_on(tmp_path / "pay.csv", Hostile(".csv", content, 2)) == "read"
     with pytest.raises(AssertionError, match="3 rows went in, 2 came out"):

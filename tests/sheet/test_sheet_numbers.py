@@ -82,7 +82,7 @@ def test_lost_zero_is_restored_with_warning(rules: Rules) -> None:
         ("EG", "01001234567", "+201001234567", False),
     ],
 )
-def test_zero_is_kept_or_dropped_by_country(
+def test_country_decides_whether_leading_zero_is_kept(
     rules: Rules, country: str, written: str, phone: str, *, warned: bool
 ) -> None:
     validated = validate(
@@ -93,7 +93,7 @@ def test_zero_is_kept_or_dropped_by_country(
 
 
 @pytest.mark.parametrize("written", ["0621234567", "+255621234567", "255 621 234 567"])
-def test_the_receiver_form_wants_the_local_number(rules: Rules, written: str) -> None:
+def test_receiver_form_converts_to_local_number(rules: Rules, written: str) -> None:
     validated = validate(of_rows({**TANZANIAN, "receiver_phone": written}), rules)
     assert validated.rows["phone"].to_list() == ["0621234567"]
 
@@ -103,7 +103,7 @@ def test_wrong_local_number_is_explained_by_local_form(rules: Rules) -> None:
     assert defects["message"][0] == "06212345 has 8 digits; a Tanzanian mobile number has 10, as in 0621 234 567."
 
 
-def test_bank_account_is_taken_where_operator_allows(rules: Rules) -> None:
+def test_bank_account_is_accepted_where_operator_allows(rules: Rules) -> None:
     row = {**KENYAN, "country": "NG", "phone": "+2348021234567"}
     validated = validate(of_rows({**row, "account_number": " 0021234567 "}), rules)
     assert validated.instructions["payee"].to_list() == ["0021234567"]
@@ -139,7 +139,7 @@ def test_ambiguous_number_is_refused_when_lengths_differ(rules: Rules) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(150))
 @given(data=st.data())
-def test_valid_number_reads_same_in_every_spelling(rules: Rules, data: st.DataObject) -> None:
+def test_every_spelling_of_valid_number_is_equal(rules: Rules, data: st.DataObject) -> None:
     numbers = rules[data.draw(st.sampled_from(sorted(rules)))].numbers
     national = data.draw(st.from_regex(numbers.pattern, fullmatch=True))
     ways = [
@@ -169,7 +169,7 @@ def test_removing_separators_keeps_digits_and_order(text: str) -> None:
         st.text("0123456789+- .(\t\u0663\uff15'e", max_size=24), st.from_regex(r"\A\+?[0-9]{1,3}([ -][0-9]{1,4})*\Z")
     )
 )
-def test_cleaned_numbers_match_bare_numbers(text: str) -> None:
+def test_cleaned_numbers_equal_bare_numbers(text: str) -> None:
     frame = cleaned(pl.DataFrame({"row": pl.Series([2], dtype=pl.UInt32), "phone": [text]}))
     assert frame[bare("phone")].item() == bare_number(frame["phone"]).item()
     if is_clean(pl.Series([text]), Cleaning.NUMBER).item():
@@ -221,7 +221,7 @@ def test_landline_or_cut_number_gets_no_proposal(rules: Rules, country: str, wri
 
 
 @pytest.mark.parametrize(("country", "written", "national"), FORMER_NUMBERS)
-def test_former_numbers_replace_new_numbers_where_configured(country: str, written: str, national: str) -> None:
+def test_configured_country_accepts_only_former_numbers(country: str, written: str, national: str) -> None:
     rules = load_rules("payout", {country: OperatorTerms(form="account", purpose="X", former_numbers=True)})
     code = rules[country].numbers.dialling_code
     former = re.sub("[^0-9]", "", written)[-8:]
@@ -249,7 +249,7 @@ def test_proposed_number_fits_plan_in_use(country: str, data: st.DataObject) -> 
         assert re.fullmatch(numbers.pattern, numbers.example)
 
 
-def test_later_number_range_is_taken_by_terms(rules: Rules) -> None:
+def test_operator_terms_add_number_range(rules: Rules) -> None:
     row = {**KENYAN, "phone": "0164712345", "account_number": "254164712345"}
     assert set(validate(of_rows(row), rules).defects["code"]) == {"phone.format", "account_number.format"}
     terms = {"KE": OperatorTerms(purpose="X", also_numbers=("164", "16"))}
@@ -270,7 +270,7 @@ def test_later_number_range_is_taken_by_terms(rules: Rules) -> None:
         ("UG", 0, "1500.00", "1500.00: UGX has no decimals, write 1500."),
     ],
 )
-def test_operator_may_take_fewer_decimals_than_currency(
+def test_operator_may_accept_fewer_decimals_than_currency(
     country: str, decimals: int, amount: str, sentence: str
 ) -> None:
     rules = load_rules("payout", {country: OperatorTerms(purpose="X", decimals=decimals)})

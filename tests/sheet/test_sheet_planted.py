@@ -16,7 +16,7 @@ def found(rules: Rules) -> list[tuple[int, str]]:
     return breaches(of_rows(KENYAN, {**KENYAN, "client_orderid": "A-2", "amount": "-5"}).frame, rules).rows()
 
 
-def test_validation_of_a_lazy_frame_is_found(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_of_lazy_frame_is_detected(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(rules) == [(3, "amount")]
     validate = pa.DataFrameSchema.validate
 

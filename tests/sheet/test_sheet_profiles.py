@@ -18,7 +18,7 @@ PAYROLLS = {
 }
 
 
-def test_every_profile_is_tried_here() -> None:
+def test_every_profile_is_tested() -> None:
     assert profile_names() == sorted(PAYROLLS)
 
 
@@ -40,12 +40,12 @@ def test_profile_headings_are_unambiguous_and_avoid_column_names(name: str) -> N
 
 
 @pytest.mark.parametrize("name", profile_names())
-def test_profile_takes_no_employee_number_as_order_id(name: str) -> None:
+def test_profile_never_reads_employee_number_as_id(name: str) -> None:
     ids = [heading for heading, column in read_profile(name).items() if column == "client_orderid"]
     assert not [heading for heading in ids if any(word in heading.lower() for word in ("employ", "staff", "matric"))]
 
 
-def test_an_unknown_profile_names_the_nearest() -> None:
+def test_unknown_profile_error_suggests_nearest() -> None:
     with pytest.raises(ConfigurationError, match="did you mean payroll-english"):
         known_headings("payrol-english", {})
     with pytest.raises(ConfigurationError, match=r"column_profile: no profile is called '\.\./forms/account'"):

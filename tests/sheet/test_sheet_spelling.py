@@ -36,7 +36,7 @@ def read(spelling: Spelling, **cells: str | None) -> dict[str, str]:
         ("-1.500", None, None),
     ],
 )
-def test_a_sign_gives_each_amount_one_meaning(text: str, comma: str | None, point: str | None) -> None:
+def test_decimal_sign_gives_each_amount_one_meaning(text: str, comma: str | None, point: str | None) -> None:
     for sign, meaning in (("comma", comma), ("point", point)):
         assert read(Spelling(sign, None, is_text=True), amount=text).get("amount") == meaning
 
@@ -47,19 +47,19 @@ def test_decimals_of_zero_are_cut_without_decimals() -> None:
     assert read(comma, country="SN", amount="175 000,50") == {}
 
 
-def test_numbers_of_workbooks_are_never_thousands() -> None:
+def test_workbook_numbers_have_no_thousands_separators() -> None:
     assert read(Spelling("comma", None, is_text=False), amount="12.345") == {}
 
 
 @pytest.mark.parametrize("country", ["S\xe9n\xe9gal", "SENEGAL", "senegal", "C\xf4te d\u2019Ivoire", "Afrique du Sud"])
-def test_countries_are_known_by_their_names(country: str) -> None:
+def test_country_names_are_recognised(country: str) -> None:
     codes = {"S": "SN", "s": "SN", "C": "CI", "A": "ZA"}
     words = Spelling(None, "words", is_text=True)
     assert read(words, country=country) == {"country": codes[country[0]]}
     assert read(words, country="Total") == {}
 
 
-def test_only_its_own_currency_is_read() -> None:
+def test_currency_name_is_read_only_for_country() -> None:
     words = Spelling("comma", "words", is_text=True)
     expected = {"country": "SN", "currency": "XOF", "amount": "1500"}
     assert read(words, country="S\xe9n\xe9gal", currency="F CFA", amount="1.500") == expected

@@ -177,7 +177,7 @@ def test_file_other_than_statement_is_refused(tmp_path: Path, text: str, sentenc
     assert refused(file(tmp_path, text)) == (sentence, hint)
 
 
-def test_unended_quote_is_told_with_line(tmp_path: Path) -> None:
+def test_unclosed_quote_error_names_line(tmp_path: Path) -> None:
     sentence, _ = refused(file(tmp_path, 'order_id,amount,currency,status\n"A"x,1,KES,ok\n'))
     assert sentence.startswith("day.csv, line 2: this is not CSV (")
 

@@ -26,7 +26,7 @@ def utc(text: str) -> datetime:
         ("2026-11-20", "2026-11-19T10:00:00", "2026-11-21T12:00:00"),
     ],
 )
-def test_time_is_as_long_as_stated_unit(text: str, start: str, end: str) -> None:
+def test_stated_time_spans_its_smallest_unit(text: str, start: str, end: str) -> None:
     assert read_time(text) == TimeSpan(utc(start), utc(end))
 
 

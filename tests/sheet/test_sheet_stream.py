@@ -157,7 +157,7 @@ def test_sheet_in_pieces_matches_whole_sheet(tmp_path: Path, rules: Rules, case:
 
 @pytest.mark.share(3)
 @pytest.mark.parametrize("case", ["findings of every kind", "another country at the end", "good"])
-def test_counted_findings_match_in_pieces(
+def test_findings_counted_in_pieces_match_whole_sheet(
     tmp_path: Path, rules: Rules, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "pay.csv"
@@ -173,14 +173,14 @@ def test_counted_findings_match_in_pieces(
     assert (case == "findings of every kind") == bool(whole.warnings_found.rows.len() > findings.LISTED)
 
 
-def test_derived_order_ids_are_the_same(tmp_path: Path, rules: Rules) -> None:
+def test_order_ids_derived_in_pieces_are_equal(tmp_path: Path, rules: Rules) -> None:
     header = HEADER.replace("client_orderid,", "")
     content = lines(*(row.replace(f"A-{n},", "") for n, row in enumerate(rows(30), 1)), header=header)
     found = both_ways(tmp_path / "pay.csv", (content + content.splitlines()[1] + "\n").encode(), rules, "R")
     assert found[0] != "refused"
 
 
-def test_missing_column_is_told_of_large_sheet(tmp_path: Path, rules: Rules) -> None:
+def test_missing_column_refuses_large_sheet(tmp_path: Path, rules: Rules) -> None:
     header, cut = HEADER.rsplit(",", 1)[0], [row.rsplit(",", 1)[0] for row in rows(30)]
     assert both_ways(tmp_path / "pay.csv", lines(*cut, header=header).encode(), rules)[0] == "refused"
 
@@ -197,7 +197,7 @@ def test_warnings_become_defects_in_large_sheet(tmp_path: Path, rules: Rules) ->
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(120))
 @given(seed=st.integers(0, 10**6))
-def test_hostile_texts_come_to_the_same(tmp_path: Path, rules: Rules, seed: int) -> None:
+def test_hostile_sheet_reads_equally_in_pieces(tmp_path: Path, rules: Rules, seed: int) -> None:
     sheet = hostile_sheet(seed)
     both_ways(tmp_path / f"pay{sheet.ending}", sheet.content, rules)
 
@@ -208,7 +208,7 @@ def test_hostile_texts_come_to_the_same(tmp_path: Path, rules: Rules, seed: int)
     st.booleans(),
     st.integers(0, 3),
 )
-def test_alike_marks_have_all_fields_in_each_line(texts: list[str], end: str, is_ended: bool, delimiters: int) -> None:
+def test_line_scan_recognises_equal_field_counts(texts: list[str], end: str, is_ended: bool, delimiters: int) -> None:
     text = end.join(texts) + (end if is_ended or not texts[-1] else "")
     marks = Marks.of(("a,b\n" + text).encode(), b",", len("a,b\n"))
     assert marks.lines == len(texts)

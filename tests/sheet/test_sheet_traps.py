@@ -122,7 +122,7 @@ def test_wrong_byte_is_located_in_large_file(sheet: MakeSheet) -> None:
         ),
     ],
 )
-def test_untrusted_sheet_is_refused_whole_with_sentence(sheet: MakeSheet, content: bytes, sentence: str) -> None:
+def test_malformed_sheet_is_refused_with_sentence(sheet: MakeSheet, content: bytes, sentence: str) -> None:
     with pytest.raises(SheetError, match=sentence) as refused:
         sheet(content)
     assert refused.value.message.startswith("pay.csv")
@@ -135,7 +135,7 @@ def test_control_character_in_name_is_defect_of_row(sheet: MakeSheet, rules: Rul
     assert validated.defects["correction"].to_list() == ["Wanjiru Kam au"]
 
 
-def test_letter_split_by_control_character_is_proposed_whole(sheet: MakeSheet, rules: Rules) -> None:
+def test_letter_split_by_control_character_is_repaired(sheet: MakeSheet, rules: Rules) -> None:
     found = validate(sheet(lines(GOOD.replace("Kamau", "Nu\xc3\x91ez \xc3\x89"))), rules).defects
     assert found.select("code", "correction").rows() == [("account_name.format", "Wanjiru Nu\xd1ez \xc9")]
 
@@ -160,7 +160,7 @@ def test_line_break_in_unused_column_becomes_blank(sheet: MakeSheet, rules: Rule
     assert validated.rows.select("row", "Note", "valid").rows() == [(2, "one two", True), (3, None, True)]
 
 
-def test_no_row_vanishes_in_a_remark(sheet: MakeSheet) -> None:
+def test_quoted_remark_spanning_rows_is_refused(sheet: MakeSheet) -> None:
     header, second = HEADER + ",note", GOOD.replace("A-1", "A-2")
     for content in (
         lines(GOOD + ',"x', second + ',y"', header=header),
@@ -171,7 +171,7 @@ def test_no_row_vanishes_in_a_remark(sheet: MakeSheet) -> None:
             sheet(content)
 
 
-def test_surplus_field_of_every_row_is_told_once(sheet: MakeSheet) -> None:
+def test_surplus_field_in_every_row_is_reported_once(sheet: MakeSheet) -> None:
     rows = [GOOD.replace("A-1", f"A-{n}") for n in range(3)]
     read = sheet(lines(*(row + "," for row in rows)))
     assert read.notes == ("Every row ends with an empty field that has no heading. It is left out.",)
@@ -197,12 +197,12 @@ def test_surplus_empty_field_is_harmless_only_without_commas(sheet: MakeSheet) -
     assert sheet(content.replace(",", "\t"), "pay.tsv").frame["gross"].to_list() == ["500", "500"]
 
 
-def test_row_of_single_field_is_counted_in_words(sheet: MakeSheet) -> None:
+def test_row_with_single_field_is_explained_in_words(sheet: MakeSheet) -> None:
     assert sheet(lines(GOOD, "x")).defects["message"][0].startswith("The row has one field, but the header has 7")
 
 
 @pytest.mark.parametrize("end", [b"\x1a", b"\x1a\x1a\r\n", b"\n\x1a\n"])
-def test_dos_end_mark_is_dropped(sheet: MakeSheet, end: bytes) -> None:
+def test_dos_end_of_file_mark_is_ignored(sheet: MakeSheet, end: bytes) -> None:
     assert sheet(lines(GOOD).encode() + end).frame.equals(sheet(lines(GOOD)).frame)
 
 
@@ -279,7 +279,7 @@ def test_header_below_twentieth_row_is_not_found(sheet: MakeSheet) -> None:
         sheet("x\n" * 20 + lines(GOOD))
 
 
-def test_a_total_at_the_end_is_recognised(sheet: MakeSheet, rules: Rules) -> None:
+def test_total_row_at_end_is_recognised(sheet: MakeSheet, rules: Rules) -> None:
     for total in ("TOTAL,,1500.50,,,,", ",,1500.50,,Grand total:,,", ",,1500.50,,,,Totaux"):
         validated = validate(sheet(lines(GOOD, total)), rules)
         assert codes(validated.defects)[0] == (3, "row.total")
@@ -436,7 +436,7 @@ def test_unsupported_file_is_named_with_advice(
     assert (said in refused.value.message, advice in refused.value.hint) == (True, True), refused.value
 
 
-def test_overlong_file_name_is_told(tmp_path: Path) -> None:
+def test_overlong_file_name_is_refused_with_advice(tmp_path: Path) -> None:
     with pytest.raises(SheetError, match="name is too long") as refused:
         read_sheet(tmp_path / f"{'x' * 300}.csv", ReadOptions())
     assert "shorter" in refused.value.hint

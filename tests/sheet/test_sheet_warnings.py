@@ -69,7 +69,7 @@ def test_account_under_two_names_warns_each_row(rules: Rules) -> None:
 
 
 @pytest.mark.parametrize("other", ["KAMAU, Wanjiru", "wanjiru  kamau", "Wánjirú Kamau", "Wanjiru-Kamau"])
-def test_same_name_in_other_spelling_has_no_warning(rules: Rules, other: str) -> None:
+def test_respelled_payee_name_has_no_warning(rules: Rules, other: str) -> None:
     rows = [kenyan("A", amount="10"), kenyan("B", amount="20", account_name=other)]
     assert not validate(of_rows(*rows), rules).warnings.height
 
@@ -108,13 +108,13 @@ def test_number_of_other_operator_is_warning(number: str, warned: bool) -> None:
     assert not any("operator" in code for code in validate(sheet, operator_rules("KE", None)).warnings["code"])
 
 
-def test_the_sentence_names_both_operators() -> None:
+def test_operator_warning_names_both_operators() -> None:
     sheet = of_rows(kenyan("A", account_number="254733123456", phone="254733123456"))
     (message,) = validate(sheet, operator_rules("KE", "Safaricom")).warnings["message"]
     assert "like a number of Airtel, but this row pays through Safaricom" in message
 
 
-def test_form_without_account_is_judged_by_phone() -> None:
+def test_operator_warning_uses_phone_without_account() -> None:
     rules = operator_rules("TZ", "Airtel")
     assert codes(validate(of_rows({**TANZANIAN, "receiver_phone": "0621234567"}), rules).warnings) == [
         (2, "receiver_phone.operator")
@@ -122,7 +122,7 @@ def test_form_without_account_is_judged_by_phone() -> None:
     assert not validate(of_rows({**TANZANIAN, "receiver_phone": "0681234567"}), rules).warnings.height
 
 
-def test_a_bank_account_has_no_operator() -> None:
+def test_bank_account_gets_no_operator_warning() -> None:
     terms = OperatorTerms(purpose="W", operator="MTN", bank_account_pattern="[0-9]{10}")
     row = kenyan("A", country="NG", account_number="8021234567", phone="+2348031234567")
     warnings = validate(of_rows(row), load_rules("payout", {"NG": terms})).warnings
@@ -145,7 +145,7 @@ def nigerian(order_id: str, account: str, phone: str = "+2348031234567") -> dict
         ("08021234567", "+2348031234567", True),  # the wallet of another phone
     ],
 )
-def test_account_readable_as_another_payee_is_warning(rules: Rules, account: str, phone: str, is_warned: bool) -> None:
+def test_account_resembling_other_number_gets_warning(rules: Rules, account: str, phone: str, is_warned: bool) -> None:
     warnings = validate(of_rows(nigerian("A", account, phone)), rules).warnings
     told = warnings.filter(pl.col("code") == "account_number.two_meanings")
     assert told.select("row", "column", "value").rows() == ([(0, "account_number", account)] if is_warned else [])
@@ -158,7 +158,7 @@ def test_wallet_differing_from_phone_is_warning(rules: Rules, account: str, is_w
     assert not validate(of_rows({**kenyan("A", account_number=account), "phone": "bad"}), rules).warnings.height
 
 
-def test_ambiguous_accounts_are_told_once_with_rows(rules: Rules) -> None:
+def test_ambiguous_accounts_share_one_warning(rules: Rules) -> None:
     rows = [nigerian(f"N{n}", f"80312345{n:02}", f"+23480312345{n:02}") for n in range(10, 30)]
     rows += [nigerian("X", "0123456789"), nigerian("Y", "8021234567")]
     rows += [kenyan("K", account_number="254733123456"), kenyan("L"), nigerian("Z", "8031234599", "+2348031234599")]
@@ -211,7 +211,7 @@ PAYMENTS = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=share_of(100))
 @given(st.lists(PAYMENTS, max_size=8))
-def test_comparison_filter_loses_no_payee_warning(payments: list[dict[str, object]]) -> None:
+def test_payee_prefilter_loses_no_warning(payments: list[dict[str, object]]) -> None:
     made = [payment | {"row": n, "client_orderid": f"A-{n}"} for n, payment in enumerate(payments, 2)]
     schema = dict.fromkeys(LINE_COLUMNS, pl.String) | {"row": pl.UInt32, "valid": pl.Boolean}
     lines = pl.DataFrame(made, schema=schema, orient="row")

@@ -31,7 +31,7 @@ FRAME = pl.DataFrame(
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "xlsx"])
-def test_written_table_is_private_and_alone(tmp_path: Path, ending: str) -> None:
+def test_written_table_is_private_without_temporary_files(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"out.{ending}"
     write_frame(FRAME, path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -43,7 +43,7 @@ def test_parquet_keeps_values_and_types(tmp_path: Path) -> None:
     assert pl.read_parquet(tmp_path / "out.parquet").equals(FRAME)
 
 
-def test_a_workbook_holds_text_as_text(tmp_path: Path) -> None:
+def test_workbook_stores_text_as_text(tmp_path: Path) -> None:
     write_frame(FRAME, tmp_path / "out.xlsx")
     sheet = openpyxl.load_workbook(tmp_path / "out.xlsx").active
     assert sheet is not None
@@ -97,7 +97,7 @@ def test_no_guarded_text_starts_a_formula(text: str) -> None:
     assert written == text or (written[0], written[1:]) == ("'", text)
 
 
-def test_old_file_stays_whole_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out.csv"
     path.write_text("old")
 
@@ -137,7 +137,7 @@ def test_written_file_is_synced_before_appearing(tmp_path: Path, monkeypatch: py
         ("folder.csv", "not a regular file"),
     ],
 )
-def test_unwritable_place_is_found_before_and_while_writing(tmp_path: Path, name: str, sentence: str) -> None:
+def test_unwritable_place_is_reported_before_and_during_writing(tmp_path: Path, name: str, sentence: str) -> None:
     (tmp_path / "folder.csv").mkdir()
 
     def check(path: Path) -> None:
@@ -151,7 +151,7 @@ def test_unwritable_place_is_found_before_and_while_writing(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.ending)
-def test_format_recognises_its_own_tables(tmp_path: Path, form: TableFormat) -> None:
+def test_each_format_recognises_its_own_tables(tmp_path: Path, form: TableFormat) -> None:
     path = tmp_path / f"out{form.ending}"
     write_frame(FRAME.select("row", "name"), path)
     assert form.recognise(path, ["row", "name"])
@@ -164,7 +164,7 @@ def test_a_device_is_never_replaced_by_a_file(tmp_path: Path) -> None:
         write_frame(FRAME, tmp_path / "null.csv")
 
 
-def test_checking_a_place_leaves_nothing_there(tmp_path: Path) -> None:
+def test_checking_writability_leaves_no_file(tmp_path: Path) -> None:
     check_writable(tmp_path / "out.csv")
     assert not list(tmp_path.iterdir())
 
@@ -208,20 +208,20 @@ def test_rejects_have_sender_headings_and_problems(sheet: MakeSheet, rules: Rule
     assert frame["Note"].to_list() == ["=HYPERLINK(1)", "plain"]
 
 
-def test_row_with_surplus_fields_returns_whole(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
+def test_rejects_keep_every_surplus_field(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
     validated = validate(sheet(lines(GOOD + ",x")), rules)
     write_frame(rejects(validated), tmp_path / "r.csv")
     assert codes(validate(read_sheet(tmp_path / "r.csv", ReadOptions()), rules).defects) == [(2, "phone.format")]
     assert rejects(validated)["phone"].to_list() == ["+254712345678,x"]
 
 
-def test_columns_lost_to_rejects_file_are_noted(sheet: MakeSheet) -> None:
+def test_ignored_columns_of_rejects_file_are_noted(sheet: MakeSheet) -> None:
     read = sheet(lines(GOOD + ",2,none", header=HEADER + ",row,problems"))
     assert read.unknown == ()
     assert read.notes == ("The columns row and problems are those of a rejects file, and are left out.",)
 
 
-def test_a_senders_own_column_called_row_survives(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
+def test_sender_column_named_row_survives_rejects(sheet: MakeSheet, rules: Rules, tmp_path: Path) -> None:
     validated = validate(sheet(lines(GOOD.replace("1500.50", "0") + ",77", header=HEADER + ",row")), rules)
     write_frame(rejects(validated), tmp_path / "r.csv")
     again = read_sheet(tmp_path / "r.csv", ReadOptions())
@@ -231,7 +231,7 @@ def test_a_senders_own_column_called_row_survives(sheet: MakeSheet, rules: Rules
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(40))
 @given(note=st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=20))
-def test_any_printable_note_survives_being_rejected(sheet: MakeSheet, rules: Rules, tmp_path: Path, note: str) -> None:
+def test_printable_note_survives_rejects_file(sheet: MakeSheet, rules: Rules, tmp_path: Path, note: str) -> None:
     quoted = '"' + note.replace('"', '""') + '"'
     validated = validate(sheet(lines(f"{GOOD},{quoted}".replace("1500.50", "0"), header=HEADER + ",note")), rules)
     write_frame(rejects(validated), tmp_path / "r.csv")

@@ -40,13 +40,13 @@ def colours() -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("state", STATE_COLOURS)
-def test_a_state_can_be_read_in_the_workbook(state: str) -> None:
+def test_workbook_state_colours_have_sufficient_contrast(state: str) -> None:
     assert contrast(*STATE_COLOURS[state]) >= AA
 
 
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
 @pytest.mark.parametrize("ink", ["good", "bad", "warn", "info"])
-def test_a_state_can_be_read_on_the_page(mode: int, ink: str) -> None:
+def test_page_state_colours_have_sufficient_contrast(mode: int, ink: str) -> None:
     found = colours()[mode]
     assert contrast(found[ink], found[f"{ink}-fill"]) >= AA
 
@@ -54,12 +54,12 @@ def test_a_state_can_be_read_on_the_page(mode: int, ink: str) -> None:
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
 @pytest.mark.parametrize("ink", ["ink", "ink-soft", "link"])
 @pytest.mark.parametrize("ground", ["paper", "ground"])
-def test_text_can_be_read_on_the_page(mode: int, ink: str, ground: str) -> None:
+def test_page_text_has_sufficient_contrast(mode: int, ink: str, ground: str) -> None:
     found = colours()[mode]
     assert contrast(found[ink], found[ground]) >= AA
 
 
-def test_the_dark_page_is_for_screens_alone() -> None:
+def test_dark_style_applies_only_to_screens() -> None:
     assert re.findall("@media.*dark.*", STYLE_SHEET) == ["@media screen and (prefers-color-scheme: dark) {"]
 
 
@@ -69,7 +69,7 @@ def test_the_style_sheet_names_every_state() -> None:
     }
 
 
-def test_a_page_fetches_nothing() -> None:
+def test_remittance_page_loads_no_other_file() -> None:
     text = remittance_page([])
     assert "default-src 'none'; style-src 'unsafe-inline'" in text
     assert STYLE_SHEET in text

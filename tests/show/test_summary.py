@@ -24,7 +24,7 @@ from paygw_batch.show.totals import books, money_text
         ({"in_doubt": 1, "rejected": 1, "paid": 7}, 5),
     ],
 )
-def test_the_exit_code_of_how_rows_stand(states: dict[str, int], code: int) -> None:
+def test_row_states_decide_exit_code(states: dict[str, int], code: int) -> None:
     assert of_states(states) == code
 
 
@@ -37,7 +37,7 @@ def test_interruption_ranks_between_doubt_and_rejection() -> None:
     assert of_states({"ready": 2, "in_doubt": 1}, interrupted=True) == ExitCode.PERSON_NEEDED
 
 
-def test_the_documented_order_of_exit_codes() -> None:
+def test_exit_codes_rank_in_documented_order() -> None:
     left = set(ExitCode)
     order = []
     while left:
@@ -46,7 +46,7 @@ def test_the_documented_order_of_exit_codes() -> None:
     assert order == [1, 2, 7, 8, 3, 5, 6, 130, 4, 0]
 
 
-def test_books_are_exact_and_count_every_row() -> None:
+def test_totals_are_exact_and_count_every_row() -> None:
     frame = pl.DataFrame(
         {
             "country": ["KE", "KE", "KE", "UG", None],
@@ -65,7 +65,7 @@ def test_books_are_exact_and_count_every_row() -> None:
     ("amount", "minor_units", "text"),
     [("1500.5", 2, "1500.50"), ("1500", 0, "1500"), ("0", 2, "0.00"), ("1.005", 2, "1.005"), ("12.30", None, "12.3")],
 )
-def test_sums_have_the_currencys_decimals_and_lose_none(amount: str, minor_units: int | None, text: str) -> None:
+def test_sums_use_decimals_of_their_currency(amount: str, minor_units: int | None, text: str) -> None:
     assert money_text(Decimal(amount), minor_units) == text
 
 

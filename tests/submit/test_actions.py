@@ -72,7 +72,7 @@ def continued(program: Program) -> Iterator[SendJob]:
         yield task
 
 
-def test_use_cases_load_no_command_line() -> None:
+def test_use_cases_import_no_command_line_modules() -> None:
     code = (
         "import importlib, pkgutil, sys\n"
         "for room in ('approval', 'opening', 'settle', 'show', 'submit', 'unattended'):\n"
@@ -85,7 +85,7 @@ def test_use_cases_load_no_command_line() -> None:
     assert done.stdout.split() == []
 
 
-def test_submission_without_surface_notes_person(program: Program) -> None:
+def test_submission_without_user_interface_records_person(program: Program) -> None:
     end = submit(program, asked_for(program, kenyan_rows(3)))
     assert isinstance(end, RunEnd)
     assert end.sent == 3
@@ -107,7 +107,7 @@ def test_defective_sheet_is_refused_and_not_opened(program: Program) -> None:
 
 
 @pytest.mark.parametrize("answer", [True, False, None])
-def test_repeated_sheet_asks_and_silence_refuses(program: Program, answer: bool | None) -> None:
+def test_repeated_sheet_is_refused_without_confirmation(program: Program, answer: bool | None) -> None:
     questions: list[str] = []
 
     def confirm(question: str) -> bool:
@@ -177,7 +177,7 @@ def test_batch_status_counts_states_and_rows(program: Program) -> None:
         ),
     ],
 )
-def test_the_next_steps_about_a_batch(states: dict[str, int], interrupted: bool, steps: list[str]) -> None:
+def test_batch_state_decides_next_steps(states: dict[str, int], interrupted: bool, steps: list[str]) -> None:
     assert list(batch_steps(states, "B", contradictions=0, waiting=0, interrupted=interrupted)) == steps
 
 
@@ -203,7 +203,7 @@ NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
         (State.PAID, False, 25, None, False),
     ],
 )
-def test_the_next_step_about_a_row(
+def test_row_state_decides_next_step(
     state: State, by_person: bool, left_h: int, step: RowStep | None, has_to_wait: bool
 ) -> None:
     row = standing(state, timestamp(NOW - timedelta(hours=left_h)), by_person=by_person)

@@ -44,7 +44,7 @@ def journal() -> SqliteJournal:
     return in_memory_journal()
 
 
-def test_payee_under_anothers_staff_number_is_named(journal: SqliteJournal) -> None:
+def test_payee_with_staff_number_of_other_is_reported(journal: SqliteJournal) -> None:
     pay(journal, planned(journal, "Jane 001 1000 1", "Otieno 002 1100 2"))
     again = planned(journal, "Jane 001 1000 1", "Otieno 002 1100 1", "Amani 003 1200 3")
     (used,) = [one for one in again.questions if one.code == USED_REFERENCE]
@@ -52,7 +52,7 @@ def test_payee_under_anothers_staff_number_is_named(journal: SqliteJournal) -> N
     assert [row for row, _, code, _ in used.people if code == NEW_PAYEE] == [3, 4]
 
 
-def test_account_corrected_to_known_account_is_named(journal: SqliteJournal) -> None:
+def test_account_changed_to_known_account_is_reported(journal: SqliteJournal) -> None:
     """A salary went to a wrong account and a bonus to the right one; then both are written to the right one."""
     pay(journal, planned(journal, "Jane 009 1000", "Jane 001 50"))
     left = 0
@@ -64,7 +64,7 @@ def test_account_corrected_to_known_account_is_named(journal: SqliteJournal) -> 
     assert left
 
 
-def test_further_payment_under_another_name_is_named(journal: SqliteJournal) -> None:
+def test_further_payment_under_different_name_is_reported(journal: SqliteJournal) -> None:
     """The accounts of two bonuses are mixed up: one row is in conflict, and the other looks like a further payment."""
     pay(journal, planned(journal, "Jane 001 1000", "Otieno 002 1100", "Otieno 002 1100"))
     again = planned(journal, "Jane 001 1000", "Otieno 002 1100", "Otieno 001 1100", "Jane 002 70")
@@ -72,7 +72,7 @@ def test_further_payment_under_another_name_is_named(journal: SqliteJournal) -> 
     assert [one.names for one in again.questions if one.code == USED_REFERENCE] == [("Otieno",)]
 
 
-def test_refused_row_of_another_worksheet_is_not_known(journal: SqliteJournal) -> None:
+def test_refused_row_is_not_counted_as_known(journal: SqliteJournal) -> None:
     pay(journal, planned(journal, "Jane 001 1000", name="pay.xlsx [May]"))
     june = planned(journal, "Jane 001 1000", "Otieno 002 1100", name="pay.xlsx [June]")
     assert june.validated.rows["valid"].to_list() == [False, True]

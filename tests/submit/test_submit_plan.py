@@ -31,14 +31,14 @@ def journal() -> SqliteJournal:
     return in_memory_journal()
 
 
-def test_the_same_sheet_again_is_the_same_batch(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_resubmitted_sheet_has_same_batch(journal: SqliteJournal, tmp_path: Path) -> None:
     first = submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
     again = plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal)
     assert again.existing == first
     assert again.known_rows == 2
 
 
-def test_known_rows_keep_state_and_new_rows_leave(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_resubmitted_sheet_sends_only_new_rows(journal: SqliteJournal, tmp_path: Path) -> None:
     submit(plan(sheet(tmp_path, "A 100 001", "B 100 002"), journal), journal)
     corrected = plan(sheet(tmp_path, "B 100 002", "C 100 003", "A 100 001"), journal)
     assert corrected.known_rows == 2
@@ -51,7 +51,7 @@ def test_known_rows_keep_state_and_new_rows_leave(journal: SqliteJournal, tmp_pa
 @pytest.mark.parametrize(
     "environ", [{}, {"PANDERA_VALIDATION_ENABLED": "False"}, {"PANDERA_VALIDATION_DEPTH": "SCHEMA_ONLY"}]
 )
-def test_missed_defect_is_found_before_recording(
+def test_defect_missed_by_validation_stops_opening(
     journal: SqliteJournal, tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environ.items():
@@ -64,7 +64,7 @@ def test_missed_defect_is_found_before_recording(
     assert journal.batches() == []
 
 
-def test_known_unsent_row_leaves_with_later_batch(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_known_unsent_row_is_sent_with_later_batch(journal: SqliteJournal, tmp_path: Path) -> None:
     first = plan(sheet(tmp_path, "A 100 001"), journal)
     open_planned_batch(first, journal, RULES, sheet_path=Path("payroll.csv"), now=lambda: NOW)
     gateway = ScriptedGateway()
@@ -83,7 +83,7 @@ def test_reused_id_defect_names_batch_and_date(journal: SqliteJournal, tmp_path:
 
 
 @pytest.mark.parametrize("content", ["A 100.00 001", "A 100 001"])
-def test_payment_with_other_decimals_is_known(journal: SqliteJournal, tmp_path: Path, content: str) -> None:
+def test_payment_with_different_trailing_zeros_is_known(journal: SqliteJournal, tmp_path: Path, content: str) -> None:
     submit(plan(sheet(tmp_path, "A 100 001"), journal), journal)
     assert plan(sheet(tmp_path, content), journal).validated.defects.is_empty()
 
@@ -177,7 +177,7 @@ def test_reconciliation_is_repeatable_and_keeps_notes(journal: SqliteJournal, tm
     assert first["note"].to_list() == ["n-A", "n-B"]
 
 
-def test_disk_journal_keeps_nothing_of_invalid_batch(tmp_path: Path) -> None:
+def test_invalid_batch_leaves_journal_empty(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     endpoint = EndpointIdentity("gateway.example", "1")
     known_dir = tmp_path / "journals"
@@ -198,7 +198,7 @@ def test_disk_journal_keeps_nothing_of_invalid_batch(tmp_path: Path) -> None:
     held.close()
 
 
-def test_a_row_in_flight_is_shown_in_doubt(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_row_in_flight_is_shown_as_doubtful(journal: SqliteJournal, tmp_path: Path) -> None:
     planned = plan(sheet(tmp_path, "A 100 001"), journal)
     gateway = ScriptedGateway()
     seen: list[pl.DataFrame] = []
@@ -219,7 +219,7 @@ def test_respelled_used_id_is_defect_despite_amend(journal: SqliteJournal, tmp_p
 
 
 @pytest.mark.parametrize(("days", "repeats"), [(0, True), (4, True), (5, False)])
-def test_repeated_sheet_is_told_once_and_not_opened(
+def test_repeated_sheet_is_reported_once_and_not_opened(
     journal: SqliteJournal, tmp_path: Path, days: int, repeats: bool
 ) -> None:
     before = submit(plan(sheet(tmp_path, *rows("A", 6)), journal), journal)
@@ -239,7 +239,7 @@ def test_days_are_counted_by_gateway_clock(journal: SqliteJournal, tmp_path: Pat
     assert not plan(sheet(tmp_path, *rows("B", 3)), journal, days=6).questions
 
 
-def test_slight_repeats_of_several_batches_ask_nothing(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_small_overlap_with_several_batches_asks_nothing(journal: SqliteJournal, tmp_path: Path) -> None:
     for batch in range(3):
         submit(plan(sheet(tmp_path, *rows("A", 3, 1 + 3 * batch)), journal), journal)
     planned = plan(sheet(tmp_path, *rows("B", 9)), journal)
@@ -247,7 +247,7 @@ def test_slight_repeats_of_several_batches_ask_nothing(journal: SqliteJournal, t
     assert planned.warnings.select("row", "code").rows() == [(0, "row.look_alike")] * 3
 
 
-def test_most_repeated_batch_is_named_besides_single_rows(journal: SqliteJournal, tmp_path: Path) -> None:
+def test_repeat_question_names_most_repeated_batch(journal: SqliteJournal, tmp_path: Path) -> None:
     most = submit(plan(sheet(tmp_path, *rows("A", 5)), journal), journal)
     submit(plan(sheet(tmp_path, *rows("C", 1, 6), *rows("C", 2, 60)), journal), journal)
     planned = plan(sheet(tmp_path, *rows("B", 6)), journal)

@@ -118,7 +118,7 @@ def test_sheet_in_parts_opens_same_batch(
 @pytest.mark.share(2)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("amend", [False, True])
-def test_known_changed_repeated_rows_are_found_in_parts(tmp_path: Path, amend: bool) -> None:
+def test_sheet_in_parts_finds_known_and_changed_rows(tmp_path: Path, amend: bool) -> None:
     some = ids(120)
     path = write(tmp_path / "p.csv", some)
     journals = in_memory_journal(), in_memory_journal()
@@ -215,7 +215,9 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_siz
     first=st.integers(1, 10**12),
 )
 @example(rows=[("", "", "", 0, False)] * 2, first=2**32 - 2)
-def test_columns_are_stored_as_their_rows_are(rows: list[tuple[str, str, str, int, bool]], first: int) -> None:
+def test_instructions_from_columns_equal_instructions_from_rows(
+    rows: list[tuple[str, str, str, int, bool]], first: int
+) -> None:
     news = [
         NewInstruction(
             n,
@@ -291,7 +293,9 @@ def test_reconciliation_in_pieces_equals_whole_file(tmp_path: Path, ending: str)
 @pytest.mark.share(2)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_untied_reconciliation_is_not_written(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inconsistent_reconciliation_is_not_written(
+    tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = in_memory_journal()
     opened(planned(streamed(write(tmp_path / "p.csv", ids(120))), journal), journal)
     (batch,) = journal.batches()

@@ -67,7 +67,7 @@ def test_power_cut_leaves_journal_with_every_sent_order(in_memory: Machine, ever
         long("plants:left_not_synced", 3),
     ],
 )
-def test_a_power_cut_finds_the_planted_bug(in_memory: Machine, planted: str, every: int) -> None:
+def test_power_cut_test_detects_planted_bug(in_memory: Machine, planted: str, every: int) -> None:
     operations = record(in_memory, "submit", in_memory.sheet(ROWS), planted=planted)
     with pytest.raises(Broken, match=r"had begun to leave|does not open"):
         play(in_memory, operations, every=every)
@@ -90,6 +90,6 @@ def test_power_cut_undoes_no_reported_result(in_memory: Machine, story: str) -> 
         long("backup", "plants:backup_not_synced", "is gone|is no copy|is damaged"),
     ],
 )
-def test_power_cut_story_finds_planted_bug(in_memory: Machine, story: str, planted: str, what: str) -> None:
+def test_power_cut_story_detects_planted_bug(in_memory: Machine, story: str, planted: str, what: str) -> None:
     with pytest.raises(Broken, match=what):
         play_story(in_memory, STORIES[story], planted=planted)

@@ -35,7 +35,7 @@ def finish(machine: Machine, at: GatewayProcess, sheet: Path) -> None:
 
 
 @pytest.mark.parametrize("file_bytes", share([0, 1_000, 5_000, 40_000, 70_000, 90_000, 110_000], every=3))
-def test_file_size_limit_ends_run_in_order(machine: Machine, slow_gateway: GatewayProcess, file_bytes: int) -> None:
+def test_file_size_limit_ends_run_cleanly(machine: Machine, slow_gateway: GatewayProcess, file_bytes: int) -> None:
     sheet = machine.sheet(ROWS)
     code = machine.run("submit", sheet, file_bytes=file_bytes, **ELSEWHERE)
     check_end(machine, slow_gateway, code)
@@ -58,7 +58,7 @@ def small_disk(tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess) -
         subprocess.run(["umount", "-l", disk], check=True)
 
 
-def test_disk_without_room_sends_nothing(small_disk: Machine, slow_gateway: GatewayProcess) -> None:
+def test_full_disk_at_start_sends_nothing(small_disk: Machine, slow_gateway: GatewayProcess) -> None:
     sheet = small_disk.sheet(ROWS)
     filler = small_disk.home / "filler"
     assert small_disk.run("submit", sheet, "--dry-run", **ELSEWHERE) == 0
@@ -72,7 +72,7 @@ def test_disk_without_room_sends_nothing(small_disk: Machine, slow_gateway: Gate
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("room", [0, 8, 40, 80, 120, 160, 200, 240, 280])
-def test_a_full_disk_ends_the_run_in_order(small_disk: Machine, slow_gateway: GatewayProcess, room: int) -> None:
+def test_full_disk_ends_run_cleanly(small_disk: Machine, slow_gateway: GatewayProcess, room: int) -> None:
     sheet = small_disk.sheet(ROWS)
     filler = small_disk.home / "filler"
     fill(filler, room * 1024)

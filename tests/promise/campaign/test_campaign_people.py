@@ -8,5 +8,5 @@ from tests.support.long_part import share
 
 
 @pytest.mark.parametrize("name", share(PEOPLE, every=2))
-def test_acts_of_people_pay_no_row_twice(machine: Machine, slow_gateway: GatewayProcess, name: str) -> None:
+def test_human_mistakes_pay_no_row_twice(machine: Machine, slow_gateway: GatewayProcess, name: str) -> None:
     play_people(machine, slow_gateway, PEOPLE[name])

@@ -17,7 +17,7 @@ from tests.promise.campaign.tracing import can_trace, traced
 
 
 @can_trace
-def test_a_reconciliation_written_in_place_is_found(machine: Machine, slow_gateway: GatewayProcess) -> None:
+def test_reconciliation_written_in_place_is_detected(machine: Machine, slow_gateway: GatewayProcess) -> None:
     """A kill while the file is written again leaves the older one whole, or (planted) half of the new one."""
     sheet = machine.sheet(4)
     assert machine.run("submit", sheet) in ENDS
@@ -53,7 +53,7 @@ def test_repeated_reconciliation_is_identical_unless_bug_planted(machine: Machin
     assert (made[0] == made[1]) == (planted is None)
 
 
-def test_amounts_as_floats_are_found(machine: Machine, slow_gateway: GatewayProcess) -> None:
+def test_amounts_sent_as_floats_are_detected(machine: Machine, slow_gateway: GatewayProcess) -> None:
     """The digits of the sheet are the digits that arrive."""
     sheet = machine.sheet(3)
     sheet.write_text(sheet.read_text().replace("100.25", "1500.50"))
@@ -63,7 +63,7 @@ def test_amounts_as_floats_are_found(machine: Machine, slow_gateway: GatewayProc
     assert digits_differ(machine, slow_gateway)
 
 
-def test_the_digits_of_the_sheet_arrive(machine: Machine, slow_gateway: GatewayProcess) -> None:
+def test_amounts_arrive_with_digits_of_sheet(machine: Machine, slow_gateway: GatewayProcess) -> None:
     sheet = machine.sheet(3)
     sheet.write_text(sheet.read_text().replace("100.25", "1500.50").replace("101.25", "1500"))
     machine.run("submit", sheet)
@@ -71,7 +71,7 @@ def test_the_digits_of_the_sheet_arrive(machine: Machine, slow_gateway: GatewayP
 
 
 @pytest.mark.long
-def test_forget_order_wrongly_called_done_is_found(
+def test_forget_order_wrongly_marked_done_is_detected(
     tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess
 ) -> None:
     """A kill between the commit and the new file leaves pages with names in them, unless the order is run again."""
@@ -95,7 +95,7 @@ def test_forget_order_wrongly_called_done_is_found(
         pytest.param("notices_noted_at_the_end", "sent twice", marks=pytest.mark.long),
     ],
 )
-def test_notice_written_or_noted_late_is_found(
+def test_notice_recorded_late_is_detected(
     tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, planted: str, found: str
 ) -> None:
     plant = f"plants:{planted}"

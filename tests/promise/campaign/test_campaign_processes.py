@@ -66,7 +66,7 @@ def test_no_notice_is_lost_or_doubled_without_kill(
 
 
 @pytest.mark.parametrize("number", share([signal.SIGTERM, signal.SIGINT], every=2))
-def test_first_signal_lets_rows_in_flight_land(
+def test_first_signal_waits_for_rows_in_flight(
     machine: Machine, slow_gateway: GatewayProcess, number: signal.Signals
 ) -> None:
     sheet = machine.sheet(300)
@@ -85,7 +85,7 @@ def test_first_signal_lets_rows_in_flight_land(
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 @pytest.mark.parametrize("name", share(["TERM", "INT"], every=2))
 @pytest.mark.parametrize("commit", share([6, 4, 8], every=3))
-def test_signal_during_commit_ends_run_in_order(
+def test_signal_during_commit_ends_run_cleanly(
     machine: Machine, slow_gateway: GatewayProcess, name: str, commit: int
 ) -> None:
     """It comes while an intent or an outcome is flushed to the disk: the batch was opened before."""
@@ -141,7 +141,7 @@ def test_stopped_process_ends_with_spawner(tmp_path: Path, slow_gateway: Gateway
 
 
 @pytest.mark.parametrize("starts", [long(2), 4])
-def test_single_start_sends_and_others_are_told(machine: Machine, slow_gateway: GatewayProcess, starts: int) -> None:
+def test_simultaneous_starts_send_rows_once(machine: Machine, slow_gateway: GatewayProcess, starts: int) -> None:
     sheet = machine.sheet(8)
     runs = [machine.start("submit", sheet) for _ in range(starts)]
     codes = [run.done() for run in runs]

@@ -141,7 +141,7 @@ def lose_the_directory_of_the_reconciliation(machine: Machine) -> None:
         every=3,
     ),
 )
-def test_secrets_and_payees_leak_nowhere(canary: Machine, happening: Callable[[Machine], None]) -> None:
+def test_outputs_leak_no_secrets_or_payees(canary: Machine, happening: Callable[[Machine], None]) -> None:
     happening(canary)
     assert leaks(others(canary)) == []
     assert list((canary.home / "tmp").iterdir()) == []
@@ -149,12 +149,12 @@ def test_secrets_and_payees_leak_nowhere(canary: Machine, happening: Callable[[M
 
 
 @pytest.mark.parametrize("planted", share(["plants:body_in_a_log_line", "plants:header_in_a_log_line"], every=2))
-def test_the_planted_log_line_is_found(canary: Machine, planted: str) -> None:
+def test_planted_secret_in_log_is_detected(canary: Machine, planted: str) -> None:
     submit(canary, planted=planted)
     assert leaks(others(canary)) != []
 
 
-def test_a_process_may_leave_no_core_dump(machine: Machine, slow_gateway: GatewayProcess) -> None:
+def test_process_disables_core_dumps(machine: Machine, slow_gateway: GatewayProcess) -> None:
     run = machine.start("submit", machine.sheet(30))
     wait_for_orders(machine, slow_gateway, 1)
     limits = Path(f"/proc/{run.pid}/limits").read_text()
@@ -189,7 +189,7 @@ OF_VALIDATION = {"PANDERA_VALIDATION_ENABLED", "PANDERA_VALIDATION_DEPTH", "PYTH
 
 @pytest.mark.share(8)
 @pytest.mark.parametrize("name", share(UNHEARD, every=4))
-def test_a_variable_of_the_environment_changes_nothing(
+def test_unrelated_environment_variables_change_nothing(
     machine: Machine, slow_gateway: GatewayProcess, name: str
 ) -> None:
     sheet = machine.sheet(2)

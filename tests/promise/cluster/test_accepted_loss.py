@@ -109,7 +109,7 @@ def send_rows(journal: PostgresJournal, due: Iterable[Due], kind: OutcomeKind | 
             journal.append([outcome_of(one.number, one.standing.attempt + 1, kind, at(6))])
 
 
-def test_exactly_lost_sent_rows_come_into_doubt(lossy: Lossy) -> None:
+def test_only_lost_sent_rows_become_doubtful(lossy: Lossy) -> None:
     with closing(lossy.north()) as journal:
         send_rows(journal, all_due(journal, 1)[:2])
         send_rows(journal, all_due(journal, 1)[:1], None)  # in flight before the loss, its answer is lost
@@ -210,7 +210,7 @@ def _due_while_people_decide(journal: PostgresJournal, *, suffix: bool) -> set[i
 @pytest.mark.share(3)
 @pytest.mark.parametrize("suffix", [True, False])
 @pytest.mark.parametrize("known", [OutcomeKind.REJECTED, OutcomeKind.ACCEPTED, OutcomeKind.UNKNOWN, None])
-def test_an_attempt_after_lost_decisions_holds_its_row(lossy: Lossy, suffix: bool, known: OutcomeKind | None) -> None:
+def test_attempt_after_lost_decisions_holds_row(lossy: Lossy, suffix: bool, known: OutcomeKind | None) -> None:
     accepted = _sent_again_by_lost_decisions(lossy, known, suffix=suffix)
     assert (accepted.rows.in_doubt, accepted.rows.held, accepted.is_guess) == (0, 1, False)
     assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
@@ -273,7 +273,7 @@ def test_sheet_of_lost_batch_resends_no_order(lossy: Lossy) -> None:
         journal.verify()
 
 
-def test_sent_order_is_held_despite_partial_witness(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sent_order_is_held_despite_partial_records(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(left, "MAX_BYTES", 600)
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
@@ -320,7 +320,7 @@ def test_interrupted_acceptance_is_finished_by_repeating(lossy: Lossy, monkeypat
     lossy.north().close()
 
 
-def test_a_held_row_is_counted_after_a_crash(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_acceptance_counts_held_row(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -347,7 +347,7 @@ def _missing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_damaged, _with_a_line_missing, _missing])
-def test_without_all_lines_every_row_is_in_doubt(lossy: Lossy, spoil: Callable[[Path], None]) -> None:
+def test_incomplete_host_records_put_every_row_in_doubt(lossy: Lossy, spoil: Callable[[Path], None]) -> None:
     with closing(lossy.north()) as journal:
         send_rows(journal, all_due(journal, 1)[:2])
     with closing(lossy.north()) as journal:  # the database has seen how much the witness knew
@@ -364,7 +364,7 @@ def test_without_all_lines_every_row_is_in_doubt(lossy: Lossy, spoil: Callable[[
     lossy.north().close()
 
 
-def test_an_older_copy_of_lines_is_not_believed(lossy: Lossy) -> None:
+def test_older_copy_of_host_records_is_refused(lossy: Lossy) -> None:
     (path,) = (lossy.home / NORTH / "journals").glob("*/left-1.1")
     older = path.read_bytes()
     with closing(lossy.north()) as journal:
@@ -380,7 +380,7 @@ def test_an_older_copy_of_lines_is_not_believed(lossy: Lossy) -> None:
     assert lossy.goes_on() == []
 
 
-def test_acceptance_with_overwritten_intents_is_guess(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acceptance_is_guess_when_intents_were_overwritten(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(left, "MAX_BYTES", 300)
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
@@ -390,7 +390,7 @@ def test_acceptance_with_overwritten_intents_is_guess(lossy: Lossy, monkeypatch:
     assert (accepted.is_guess, accepted.rows.in_doubt) == (True, 9)
 
 
-def test_a_guess_holds_rows_known_to_have_left(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guessed_loss_holds_rows_known_as_sent(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rejected row was released and sent again; older lines of the host are overwritten, and this one is there."""
     monkeypatch.setattr(left, "MAX_BYTES", 600)
     with closing(lossy.north()) as journal:
@@ -445,7 +445,7 @@ def test_breaker_stop_remains_after_accepted_loss(lossy: Lossy) -> None:
     assert lossy.query("SELECT stop_kind, stop_text FROM gate") == [("rejected", "51")]
 
 
-def test_each_verb_is_refused_for_wrong_host(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepting_and_retiring_refuse_wrong_host(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
         send_rows(journal, all_due(journal, 1)[:1])
@@ -482,7 +482,7 @@ def test_host_without_loss_only_answers(lossy: Lossy) -> None:
     assert len(lossy.goes_on()) == 9
 
 
-def test_intent_barred_from_leaving_is_no_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intent_known_as_unsent_causes_no_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process was frozen before the departure: the host notes that nothing left, and the database never knows."""
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
@@ -552,7 +552,7 @@ def _last_two(found: Callable[..., tuple[list[LeftLine], bool]]) -> Callable[...
     ],
     ids=["the intents are not noted", "noted after the bytes left", "intents older than the last 2 are forgotten"],
 )
-def test_planted_bug_leaves_sent_row_ready(
+def test_sent_row_wrongly_ready_is_detected(
     lossy: Lossy, monkeypatch: pytest.MonkeyPatch, name: str, bug: object
 ) -> None:
     with monkeypatch.context() as planted:
@@ -569,7 +569,7 @@ def test_planted_bug_leaves_sent_row_ready(
     assert {one.number for one in left} - lossy.in_doubt(), "the judge sees it"
 
 
-def test_bug_holding_no_row_is_seen(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepted_loss_holding_no_row_is_detected(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     judge = LostRows.judge
     monkeypatch.setattr(LostRows, "judge", lambda self, numbers: (judge(self, numbers)[0], []))
     _sent_again_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=False)
@@ -614,7 +614,7 @@ def test_lagging_standby_leaves_only_sent_rows_doubtful(tmp_path: Path, monkeypa
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the process is killed in a fork")
-def test_a_kill_before_the_note_leaves_no_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kill_before_note_leaves_only_lost_row_doubtful(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     backup = lossy.backup()
     child = os.fork()
     if child == 0:  # pragma: no cover - another process

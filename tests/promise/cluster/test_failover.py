@@ -94,7 +94,7 @@ def test_no_host_sends_after_failover_to_lagging_standby(
     assert found == [(5,)], "these were sent: whoever sends them again pays twice"
 
 
-def test_bug_comparing_nothing_would_be_seen(
+def test_missing_comparison_after_failover_is_detected(
     pair: tuple[PostgresServer, PostgresServer, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A planted bug: then the rows that north has sent are given out again."""
@@ -151,7 +151,7 @@ def waiting(tmp_path: Path, server: PostgresServer) -> Iterator[tuple[PostgresJo
 
 
 @pytest.mark.parametrize("is_planted", [False, True], ids=["as it is", "with the planted bug"])
-def test_cancelled_wait_for_standby_is_no_commit(
+def test_cancelled_wait_for_standby_fails_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_planted: bool
 ) -> None:
     """The server then answers as if all were well, with a notice. The planted bug does not read it."""
@@ -195,7 +195,7 @@ def test_state_after_crash_is_durable_before_sending(
             assert shown == [("ghost",)], "it would be sent, although no standby has it"
 
 
-def test_black_hole_after_lost_answer_ends_run(tmp_path: Path) -> None:
+def test_unreachable_server_after_lost_answer_ends_run(tmp_path: Path) -> None:
     """Counted by the client: a network that says nothing for ever keeps nobody waiting for ever."""
     with own_server() as server:
         with waiting(tmp_path, server) as (journal, intended):

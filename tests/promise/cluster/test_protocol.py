@@ -21,7 +21,7 @@ def test_no_order_of_events_repeats_or_loses_rows(postgres_server: PostgresServe
 
 
 @pytest.mark.parametrize("name", [*map(long, [*BUGS][:3]), *share([*BUGS][3:], every=3)])
-def test_a_planted_bug_of_the_protocol_is_found(postgres_server: PostgresServer, open_batch: str, name: str) -> None:
+def test_protocol_test_detects_planted_bug(postgres_server: PostgresServer, open_batch: str, name: str) -> None:
     for seed in range(HUNTED):
         try:
             play(postgres_server, open_batch, seed, BUGS[name])

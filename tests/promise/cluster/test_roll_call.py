@@ -66,7 +66,7 @@ def test_host_without_sending_waits_for_sender(restored: SplitCompany, monkeypat
 
 
 @pytest.mark.parametrize("call", ["take_desk(%(process)s, '{}')", "hold_desk(%(process)s)"])
-def test_the_database_itself_refuses_while_hosts_are_missing(
+def test_database_refuses_writes_while_hosts_are_missing(
     restored: SplitCompany, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """Also a program that does not ask."""
@@ -102,7 +102,7 @@ def a_process(connection: psycopg.Connection[Any]) -> OwnProcess:
     return enrol(connection, command="a test", kind=HolderKind.RUN, intent_lives_s=30.0)
 
 
-def test_all_hosts_go_on_after_full_roll_call(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_hosts_continue_after_complete_roll_call(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     company.opens(monkeypatch, SOUTH).close()
     with closing(company.opens(monkeypatch, NORTH)) as journal:
         open_sheet(journal, new=5)
@@ -151,7 +151,7 @@ def test_living_host_accepts_loss_instead_of_retirement(
         open_sheet(journal, "b2", new=[])
 
 
-def test_crash_during_retirement_keeps_roll_open(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_during_retirement_keeps_roll_call_open(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -191,7 +191,7 @@ def test_no_retirement_while_row_is_in_flight(company: SplitCompany, monkeypatch
         assert {row.state for row in found.rows(1)} == {State.IN_DOUBT}
 
 
-def test_returning_retired_host_is_told(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_returning_retired_host_is_refused(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     """What left may be there: it was only away for too long."""
     company.opens(monkeypatch, NORTH).close()
     company.opens(monkeypatch, SOUTH).close()
@@ -203,7 +203,7 @@ def test_returning_retired_host_is_told(company: SplitCompany, monkeypatch: pyte
     company.opens(monkeypatch, NORTH).close()
 
 
-def test_host_away_over_30_days_is_not_called(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roll_call_omits_host_absent_30_days(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     with psycopg.connect(restored.server.url(restored.name), autocommit=True) as connection:
         connection.execute("SET search_path = paygw")
         connection.execute("UPDATE host SET seen_at = seen_at - interval '31 days'")
@@ -227,7 +227,7 @@ def test_run_with_replaced_database_waits_and_stops(company: SplitCompany, monke
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_unnoted_intent_leaves_only_if_kept_in_database(
+def test_intent_missing_on_host_needs_database_record(
     company: SplitCompany, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
 ) -> None:
     """A process freezes between commit and note; another one of its host answers the roll of a restored database."""
@@ -254,7 +254,7 @@ def test_unnoted_intent_leaves_only_if_kept_in_database(
         assert next(iter(found.rows(1))).state is State.READY
 
 
-def test_restarted_server_calls_no_roll(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restarted_server_starts_no_roll_call(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is called when nothing else is in the place of the database."""
     company.opens(monkeypatch, SOUTH).close()
     with closing(company.opens(monkeypatch, NORTH)) as journal:
@@ -267,7 +267,7 @@ def test_restarted_server_calls_no_roll(company: SplitCompany, monkeypatch: pyte
         assert connection.execute("SELECT count(*) FROM paygw.roll_call").fetchall() == calls
 
 
-def test_a_synchronous_copy_elsewhere_is_not_waived(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restored_synchronous_copy_needs_roll_call(restored: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     """The word `synchronous` is about a standby of the same cluster, never about a copy that was restored."""
     server = replace(restored.host(SOUTH).server, replication="synchronous")
     monkeypatch.setattr("paygw_batch.journal.postgres.session._check_durable", lambda *_, **__: None)
@@ -334,7 +334,7 @@ def taken_over(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> Databa
     return south
 
 
-def test_decider_waives_roll_after_synchronous_takeover(
+def test_desk_waives_roll_call_after_synchronous_takeover(
     company: SplitCompany, taken_over: DatabasePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(RollCallOpen, match="Missing: north"):
@@ -345,7 +345,7 @@ def test_decider_waives_roll_after_synchronous_takeover(
 
 
 @pytest.mark.usefixtures("taken_over")
-def test_roll_is_not_waived_for_incomplete_host(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roll_call_is_not_waived_for_incomplete_host(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     with psycopg.connect(company.server.url(company.name), autocommit=True) as connection:
         (host_id,) = (company.home / NORTH / "journals").glob("*/host")
         connection.execute("SELECT paygw.call_roll(%s, 'north')", (host_id.read_text().strip(),))
@@ -353,7 +353,7 @@ def test_roll_is_not_waived_for_incomplete_host(company: SplitCompany, monkeypat
     assert [one.name for one in synchronously(company.host(SOUTH), monkeypatch).roll_call()] == [NORTH]
 
 
-def test_restored_copy_and_open_roll_stay_unwaived(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roll_call_of_restored_copy_is_not_waived(company: SplitCompany, monkeypatch: pytest.MonkeyPatch) -> None:
     company.opens(monkeypatch, NORTH).close()
     company.opens(monkeypatch, SOUTH).close()
     south = as_worker(company, SOUTH)

@@ -46,7 +46,7 @@ def test_batch_is_paid_once_through_all_troubles(
 
 
 @pytest.mark.long
-def test_worker_putting_back_flying_rows_is_found(
+def test_worker_resending_rows_in_flight_is_detected(
     tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess
 ) -> None:
     """A planted bug: the gateway's record has a row twice."""
@@ -57,7 +57,7 @@ def test_worker_putting_back_flying_rows_is_found(
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize(("seed", "is_lagging"), [(LAGGING, True), long(WHOLE, False)])
-def test_failover_keeps_rows_known_or_stops_sending(
+def test_failover_loses_no_row_or_stops_sending(
     tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, seed: int, is_lagging: bool
 ) -> None:
     endured = fail_over(tmp_path, spawner, slow_gateway, seed=seed, rows=ROWS)

@@ -44,34 +44,34 @@ def test_corrected_sheets_pay_each_person_once(piece: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [102_352, 302_874, 309_703, 310_687, 315_406, 376_706])
-def test_failed_forging_seed_is_now_sound(seed: int) -> None:
+def test_formerly_failing_forging_seed_passes(seed: int) -> None:
     """102,352: a payment that only its maker saw hid who is missing; the others: tests/promise/campaign/RESULTS.md."""
     play_forging(seed)
 
 
 @pytest.mark.long
-def test_forging_makers_are_judged_for_every_danger() -> None:
+def test_simulated_forgers_try_every_danger() -> None:
     worlds = [play_forging(seed) for seed in range(WORLDS_OF_EVERY_DANGER)]
     assert sum(world.judge.judged for world in worlds) > WORLDS_OF_EVERY_DANGER / 10
     assert {"account", "amount", "new"} <= set().union(*(world.judge.dangers for world in worlds))
 
 
 @pytest.mark.parametrize("seed", [900_519, 7_032_239, 7_037_040, 8_007_912])
-def test_failed_seed_is_now_sound(seed: int) -> None:
+def test_formerly_failing_seed_passes(seed: int) -> None:
     """What each of them was: docs/decisions/0208; 900,519: tests/promise/campaign/RESULTS.md."""
     play(seed)
 
 
 @pytest.mark.share(9)
 @pytest.mark.parametrize("name", share(BUGS, every=3))
-def test_the_simulation_finds(name: str) -> None:
+def test_simulation_detects_planted_bug(name: str) -> None:
     bug = BUGS[name]
     found = hunt(name, range(bug.from_seed, bug.from_seed + SEEDS_FOR_A_BUG))
     assert found.failure is not None
     assert found.failure.invariant in bug.found_by
 
 
-def test_a_seed_plays_the_same_world_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seed_reproduces_its_world(monkeypatch: pytest.MonkeyPatch) -> None:
     def played() -> SimWorld:
         monkeypatch.setattr("paygw_batch.journal.new_batch.urandom", Random(11).randbytes)  # noqa: S311 (a script, no secret)
         return play(11)
