@@ -1,6 +1,6 @@
 """Registers the extras: optional folders with their commands, health checks and libraries.
 
-The core imports no extra. It loads the modules listed here by name, when they are needed.
+The core imports no extra. It loads the modules listed here by name, and only when they are needed.
 """
 
 import json
@@ -17,7 +17,7 @@ from paygw_batch.errors import UsageError
 from paygw_batch.language import say
 
 FOLDERS = ("cluster", "console", "custody", "journal/postgres", "notices", "sandbox")
-"""The folders of the extras, below the package."""
+"""The folders of the extras, as paths below the package."""
 COMMANDS: Mapping[str, str] = {
     "console": "console.console_command",
     "invite": "console.invite_command",
@@ -27,7 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "limits": "cluster.workers_command",
     "sandbox": "sandbox.sandbox_command",
 }
-"""The module of each command of an extra. Its words for `--help` are in `cli/main.py`, with the others."""
+"""The module of each command of an extra. The help texts of these commands are in `cli/main.py`, with all others."""
 AFTER_A_COMMAND = ("notices.delivery",)
 """Modules whose `begin(settings, environ)` is called when a run begins. It returns a function for the run's end."""
 HEALTH = ("notices.health",)
@@ -54,18 +54,18 @@ def extras(names: tuple[str, ...]) -> Iterator[ModuleType]:
 
 
 IMAGE = "PAYGW_IMAGE"
-"""The variable that the container image sets. The image is built with every extra, so nothing is installed there."""
+"""The environment variable that the container image sets. The image has every extra, so nothing is installed in it."""
 
 
 def install_command(extra: str) -> str:
     """Return the command that adds `extra` to this copy of the program: a checkout, a wheel, or the container image.
 
-    The command never asks a package index for this program's name, because anybody could own that name there.
+    The command never looks for this program in a package index, because anybody could own its name there.
     """
     if IMAGE in os.environ:
         return "docker build -t paygw-batch ."
     package = distribution("paygw-batch")
-    # Every installer writes this file for a package that it installed from a path (PEP 610).
+    # Every installer writes this file beside a package that it installs from a path (PEP 610).
     origin = json.loads(package.read_text("direct_url.json") or "{}")
     path = Path(unquote(urlsplit(origin.get("url", "")).path))
     if not path.is_absolute():

@@ -1,7 +1,7 @@
-"""Answers the listener's requests as an ASGI application: it reads a notification, keeps it, and only then answers.
+"""Receives the gateway's notifications over HTTP, as an ASGI application.
 
-A notification is answered with 200 once it is durable, with any content: an unknown order, a status word that is not
-listed, a hash that is wrong. It is kept, and the journal decides its effect. The sender gets no hint of the result.
+A notification that can be read is answered with 200 once it is durable, even if its order is unknown, its status word
+is not listed, or its hash is wrong. The journal decides its effect later, and the answer gives the sender no hint.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from paygw_batch.language import say
 from paygw_batch.web_server import LocalServer, bounded, listen_on_loopback
 
 MAX_DISCARDED_BYTES = 32 * 1024 * 1024
-"""The bytes of a body that are read and thrown away if it is too long, so that its sender receives the reason."""
+"""The most bytes that are read of a body that is too long. They are thrown away, but its sender receives the reason."""
 KEPT_UNREADABLE_BYTES = 4096
-"""The most bytes that are kept of the query, and as many of the body, of a notification that cannot be read."""
+"""The most bytes that are kept of the query of an unreadable notification. The same limit applies to its body."""
 MAX_UNREADABLE = 1000
-"""The maximum number of unreadable notifications that one listener keeps. Later ones are only counted."""
+"""The maximum number of unreadable notifications that one listener keeps. It only counts later ones."""
 BURST_S = 10
-"""The seconds' worth of notifications that may arrive at once."""
+"""The seconds for which the average rate may be used up at once: the largest burst is `rate_per_s * BURST_S`."""
 
 _log = logging.getLogger(__name__)
 _METHODS = frozenset({"GET", "POST"})
@@ -57,18 +57,19 @@ def _no_follow_up(_claim: Claim) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one listener. `rate_per_s` is an average, and `BURST_S` seconds' worth may arrive at once."""
+    """The limits of one listener. `rate_per_s` is an average; a burst may have `BURST_S` times as many requests."""
 
     max_body_bytes: int
     rate_per_s: float
 
 
 class ListenerApp:
-    """An ASGI application that receives notifications at `path`, the only path served, which includes a secret token.
+    """An ASGI application that receives notifications at `path`. It serves no other path.
 
-    `read` returns the claim of a notification, or why it cannot be read. `keep` makes a line durable, and raises
-    `JournalError`. `counts` has the number of events so far, by our own words. `header` names the header that could
-    prove a notification. `follow_up` is called with an unproven claim, after the notification was kept.
+    The path includes a secret token. `read` returns the claim of a notification, or why it cannot be read. `keep` makes
+    an encoded notification durable; it raises `JournalError` if it cannot. `header` names the header that could prove a
+    notification. `counts` has the number of answers by HTTP status, and of notifications by "kept" and "unreadable".
+    `follow_up` is called with an unproven claim, after its notification was kept.
     """
 
     def __init__(
@@ -95,13 +96,13 @@ class ListenerApp:
         self._counted_at_s = monotonic_s()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. A body that does not arrive whole is ignored."""
+        """Serve one request. A request whose body does not arrive whole gets no answer."""
         try:
             status = await self._serve(Request(scope, receive))
         except ClientDisconnect:
             return
-        except Exception as error:  # noqa: BLE001 (after any error it was not kept: the sender must hear that)
-            # The message leaves out the error's own text, which could quote the request.
+        except Exception as error:  # noqa: BLE001 (after any error the sender must hear that nothing was kept)
+            # The log gets only the type of the error, because its text could quote the request.
             _log.error("The listener failed on a request: %s.", type(error).__name__)
             status = 503
         self.counts[str(status)] += 1
@@ -123,14 +124,14 @@ class ListenerApp:
         return await self._kept(Received(request.method, content_type, query, body, headers))
 
     async def _kept(self, received: Received) -> int:
-        """Make a notification durable, and return the HTTP status of the answer."""
+        """Make a notification durable. Return the HTTP status of the answer."""
         reading = self._read(received)
         if isinstance(reading, str):
             self.counts["unreadable"] += 1
             if self.counts["unreadable"] > MAX_UNREADABLE:
                 return 400
         try:
-            # The notification is durable before the answer: the gateway need not repeat one that was answered with 200.
+            # The notification is made durable before the answer, because after a 200 the gateway need not repeat it.
             await self._keep(encode_notification(self._notice(received, reading)))
         except JournalError:
             return 503
@@ -155,7 +156,7 @@ class ListenerApp:
         )
 
     def _is_allowed(self) -> bool:
-        """Return whether one more notification is allowed, and take it from the allowance, which grows with time."""
+        """Return whether the rate allows one more notification, and if so, take it from the allowance."""
         now_s = self._monotonic_s()
         rate = self._limits.rate_per_s
         self._allowance = min(self._allowance + (now_s - self._counted_at_s) * rate, rate * BURST_S)
@@ -167,7 +168,10 @@ class ListenerApp:
 
 
 async def _read_body(request: Request, limit: int) -> bytes | None:
-    """Return the body, or None if it is longer than `limit`. The rest is then read and thrown away, up to a bound."""
+    """Return the body of a request; None if it is longer than `limit`.
+
+    The rest of a longer body is read and thrown away, up to `MAX_DISCARDED_BYTES`.
+    """
     body, length = b"", 0
     async for piece in request.stream():
         length += len(piece)
@@ -179,7 +183,7 @@ async def _read_body(request: Request, limit: int) -> bytes | None:
 
 
 class InGroups:
-    """Writes notifications with `keep_all`, in a separate thread. All that wait share the next write."""
+    """Writes notifications with `keep_all`, in a separate thread. All notifications that wait share the next write."""
 
     def __init__(self, keep_all: Callable[[Sequence[str]], None]) -> None:
         self._keep_all = keep_all
@@ -187,17 +191,17 @@ class InGroups:
         self._turn = asyncio.Lock()
         self._waiting: list[str] = []
         self._write: asyncio.Task[None] | None = None
-        """The next write, for all notifications that wait; None while none waits."""
+        """The next write, which takes all waiting notifications; None while none waits."""
 
     async def keep(self, content: str) -> None:
-        """Return once `content` is durable. Raises `JournalError`."""
+        """Return once an encoded notification is durable. Raises `JournalError` if it cannot be written."""
         self._waiting.append(content)
         if self._write is None:
             self._write = asyncio.create_task(self._keep_waiting())
-        await asyncio.shield(self._write)  # the write survives the end of this request, for other requests
+        await asyncio.shield(self._write)  # the write goes on for other requests if this request ends
 
     def close(self) -> None:
-        """Wait for the write under way."""
+        """Wait for the write under way, and end the thread."""
         self._thread.shutdown()
 
     async def _keep_waiting(self) -> None:
@@ -212,10 +216,10 @@ _BACKLOG = 2048
 
 
 async def serve(app: ListenerApp, port: int, *, client_timeout_s: float, ready: Callable[[int], None]) -> None:
-    """Serve until SIGINT or SIGTERM. Both signals end the serving in order, even before the port is open.
+    """Serve the listener until SIGINT or SIGTERM, which end it in order, even before the port is open.
 
-    `ready` is called with the port once the server listens; 0 asks for any free port. A connection carries one request
-    and ends within `client_timeout_s` seconds. Raises `ConfigurationError` if the port cannot be used.
+    `port` 0 means any free port; `ready` is called with the actual port once the server listens. A connection carries
+    one request, and ends within `client_timeout_s` seconds. Raises `ConfigurationError` if the port cannot be used.
     """
     server = LocalServer(
         app,

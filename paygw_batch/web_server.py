@@ -16,14 +16,14 @@ from paygw_batch.language import say
 
 LOOPBACK = "127.0.0.1"
 
-# Without this handler the library's warnings would go to standard error, with any text that they quote.
+# Without this handler the warnings of uvicorn, which may quote a request, would go to standard error.
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 
 
 def listen_on_loopback(port: int, *, backlog: int, hint: str = "", who: str = "") -> socket.socket:
-    """Return a socket on the loopback address; port 0 asks for any free port.
+    """Return a socket that listens on the loopback address. Port 0 means any free port.
 
-    Raises `ConfigurationError` with `hint` if the port is in use.
+    Raises `ConfigurationError` with `hint` if the port cannot be used. `who` names the server in its message.
     """
     try:
         return socket.create_server((LOOPBACK, port), backlog=backlog)
@@ -38,12 +38,15 @@ def listen_on_loopback(port: int, *, backlog: int, hint: str = "", who: str = ""
 
 
 _TICK_S = 0.1
-"""The interval in seconds at which the server does its own duties, such as renewing the date in answers."""
+"""The interval in seconds at which uvicorn does its regular work, such as renewing the date in answers."""
 _TICKS_OF_A_DAY = 864_000
 
 
 class LocalServer(uvicorn.Server):
-    """Serves one application in one process: no log, no trust in proxies' headers, no signal handlers of uvicorn."""
+    """A uvicorn server for one application in one process.
+
+    It writes no log, does not trust the headers of proxies, and installs no signal handlers of its own.
+    """
 
     def __init__(self, app: Callable[..., Any], *, grace_s: int, **limits: Any) -> None:
         super().__init__(
@@ -66,14 +69,14 @@ class LocalServer(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def end(self) -> None:
-        """End the serving at once. May be called from any thread."""
+        """Make the server stop now rather than at its next tick. May be called from any thread."""
         self.should_exit = True
         if self._loop is not None:
-            with suppress(RuntimeError):  # the serving has ended already
+            with suppress(RuntimeError):  # the event loop has ended already
                 self._loop.call_soon_threadsafe(self._ended.set)
 
     async def main_loop(self) -> None:
-        """Serve until `end` is called. The library would only check for the end every tenth of a second."""
+        """Serve until `end` is called. Without this override, uvicorn would notice that only at its next tick."""
         self._loop = asyncio.get_running_loop()
         ticks = 0
         while not await self.on_tick(ticks):
@@ -84,12 +87,12 @@ class LocalServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle no signal; the library's own method would."""
+        """Handle no signal. Without this override, uvicorn would."""
         yield
 
     @contextmanager
     def stopped_by_signals(self) -> Iterator[None]:
-        """Let SIGINT and SIGTERM end the serving in order while the block lasts. Enter it inside the event loop."""
+        """Let SIGINT and SIGTERM stop the server in order during the block. The block must run in the event loop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.end)
@@ -103,8 +106,8 @@ class LocalServer(uvicorn.Server):
 def bounded(limit_s: float, *, heads_alone: bool = False) -> type[asyncio.Protocol]:
     """Return a protocol that cuts a connection after `limit_s` seconds, even while bytes still arrive.
 
-    With `heads_alone` the time runs only until a request's head is complete, so a client that never finishes a head
-    does not keep its connection. Bodies and answers have separate limits.
+    With `heads_alone` the time runs only until the head of a request is complete. A client that never finishes a head
+    then loses its connection, while bodies and answers, which have separate limits, may take longer.
     """
 
     class _BoundedProtocol(H11Protocol):
