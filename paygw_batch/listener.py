@@ -168,10 +168,7 @@ class ListenerApp:
 
 
 async def _read_body(request: Request, limit: int) -> bytes | None:
-    """Return the body of a request; None if it is longer than `limit`.
-
-    The rest of a longer body is read and thrown away, up to `MAX_DISCARDED_BYTES`.
-    """
+    """Return the body of a request; None if it is longer than `limit`, and its rest was thrown away, up to a bound."""
     body, length = b"", 0
     async for piece in request.stream():
         length += len(piece)

@@ -43,10 +43,7 @@ _TICKS_OF_A_DAY = 864_000
 
 
 class LocalServer(uvicorn.Server):
-    """A uvicorn server for one application in one process.
-
-    It writes no log, does not trust the headers of proxies, and installs no signal handlers of its own.
-    """
+    """A uvicorn server for one application, without a log, trust in proxies' headers, or uvicorn's signal handlers."""
 
     def __init__(self, app: Callable[..., Any], *, grace_s: int, **limits: Any) -> None:
         super().__init__(

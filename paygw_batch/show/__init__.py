@@ -1,1 +1,1 @@
-"""What people and programs are shown of a batch: states, sums, next steps, pages, files."""
+"""Shows a batch to people and programs: states, sums, next steps, pages and files."""

@@ -1,7 +1,7 @@
-"""Counts the rows of batches by state, with the next step for each that needs a person; finds payments and rows.
+"""Counts the rows of batches by state, finds the next step for rows that need a person, and searches for payments.
 
-Everything is read from the journal. The pages find its holder without touching its lock: a row in flight is being sent
-while a run is alive, and in doubt after that.
+The journal is only read, and its lock is never touched. A row in flight counts as being sent while the run that sends
+it is alive, and as in doubt after that.
 """
 
 import re
@@ -53,15 +53,15 @@ _ABROAD = "00"
 
 
 def is_number(typed: str) -> bool:
-    """Whether a text is a number rather than a word: digits, perhaps with separators."""
+    """Return whether a typed text is a number rather than a word: digits, perhaps with separators."""
     return _NUMBER.fullmatch(typed) is not None and len(_digits(typed)) >= _SHORTEST_NUMBER
 
 
 def spellings_of_number(typed: str, numbers: Iterable[MobileNumbers]) -> list[str]:
-    """Return the forms in which a journal may hold a typed number: whole, and its local part.
+    """Return the spellings in which a journal may hold a typed number.
 
-    A journal has international numbers without the plus, or national ones with a leading zero. The person may have
-    typed either, in any country.
+    A journal has international numbers without the plus sign, or national numbers with a leading zero. A person may
+    have typed either form, of any of the countries in `numbers`.
     """
     digits = _digits(typed)
     abroad = digits.removeprefix(_ABROAD)
@@ -84,14 +84,14 @@ def _digits(typed: str) -> str:
 
 
 MAX_FOUND = 500
-"""The maximum number of payments shown: a search with more matches is too broad for a question about one person."""
+"""The maximum number of payments shown. A search with more matches is too broad to be about one person."""
 _SHORTEST_BEGINNING = 3
 
 
 def payment_search(text: str, numbers: Iterable[MobileNumbers]) -> PaymentSearch:
     """Return the search for a typed text: a number in any spelling, words of a name, or an order id.
 
-    `numbers` describes each country's mobile numbers.
+    `numbers` has the rules for mobile numbers of each country.
     """
     countries = list(numbers)
     typed = text.strip()
@@ -113,19 +113,19 @@ def batch_summary(journal: JournalReader, record: BatchRecord) -> Summary:
 
 
 def tallies_now(journal: JournalReader, batch: int) -> Sequence[StateTally]:
-    """Return the tallies of a batch as `with_living` gives them."""
+    """Return the present tallies of a batch, in which rows of dead processes are in doubt (`with_living`)."""
     tallies = journal.tallies(batch)
     return with_living(tallies, rows_being_sent(journal, batch, tallies))
 
 
 def rows_being_sent(journal: JournalReader, batch: int, tallies: Sequence[StateTally]) -> Sequence[RowBeingSent]:
-    """Return a batch's rows in flight in living processes, at most as many as its `tallies` count."""
+    """Return the rows of a batch that living processes are sending, at most as many as `tallies` has in flight."""
     in_flight = sum(tally.count for tally in tallies if tally.state is State.IN_FLIGHT)
     return journal.being_sent(batch)[:in_flight] if in_flight else ()
 
 
 def with_living(tallies: Sequence[StateTally], being_sent: Sequence[RowBeingSent]) -> Sequence[StateTally]:
-    """Return the tallies with living processes' rows as `IN_FLIGHT`, and dead ones' rows as in doubt."""
+    """Return the tallies with only the rows of living processes in flight. Those of dead processes are in doubt."""
     living: Counter[tuple[str, str]] = Counter()
     sums: Counter[tuple[str, str]] = Counter()
     for row in being_sent:
@@ -152,7 +152,7 @@ def summary_of(
     stop_reason: str | None = None,
     interrupted: bool = False,
 ) -> Summary:
-    """Return the summary of a batch whose `states`, `totals` and `messages` have already been read."""
+    """Return the summary of a batch from its `states`, `totals` and `messages`, without reading the journal."""
     contradictions, waiting = len(messages.contradictions), len(messages.waiting)
     parts = [", ".join(counted_state(count, state) for state, count in states.items()) + "."]
     if stop_reason:
@@ -171,9 +171,9 @@ def summary_of(
 
 
 def states_of(record: BatchRecord, tallies: Sequence[StateTally]) -> Mapping[str, int]:
-    """Return the number of rows of a batch's sheet in each state, from tallies as `with_living` gives them.
+    """Return the number of rows of a batch's sheet in each state, from the tallies of `with_living`.
 
-    Rows without an instruction are invalid, and so are replaced ones.
+    Rows without an instruction, and replaced rows, count as invalid.
     """
     counts: Counter[str] = Counter()
     for tally in to_be_paid(tallies):
@@ -183,7 +183,7 @@ def states_of(record: BatchRecord, tallies: Sequence[StateTally]) -> Mapping[str
 
 
 def counted_once(tallies: Iterable[StateTally], known: Iterable[StateTally]) -> Sequence[StateTally]:
-    """Return the combined tallies of several batches without their `known` rows, so that each row counts once."""
+    """Return the combined tallies of several batches, less their `known` rows, so that each row counts once."""
     counts: Counter[tuple[str, str, State]] = Counter()
     sums: Counter[tuple[str, str, State]] = Counter()
     for sign, part in ((1, tallies), (-1, known)):
@@ -195,7 +195,7 @@ def counted_once(tallies: Iterable[StateTally], known: Iterable[StateTally]) -> 
 
 
 def totals_of(tallies: Iterable[StateTally]) -> Mapping[str, Mapping[str, str]]:
-    """Return the exact sums, as text with the currency's decimals, by currency and state; none of replaced rows."""
+    """Return the exact sums by currency and state, as text with the currency's decimals, without replaced rows."""
     units, sums = minor_units_by_currency(), dict[str, Counter[str]]()
     for tally in to_be_paid(tallies):
         sums.setdefault(tally.currency, Counter())[tally.state.value] += tally.minor
@@ -206,12 +206,12 @@ def totals_of(tallies: Iterable[StateTally]) -> Mapping[str, Mapping[str, str]]:
 
 
 def to_be_paid(tallies: Iterable[StateTally]) -> Iterator[StateTally]:
-    """Return the tallies without replaced rows: another row is paid instead of them."""
+    """Return the tallies without those of replaced rows, instead of which other rows are paid."""
     return (tally for tally in tallies if tally.state is not State.REPLACED)
 
 
 def sums_by_currency(amounts: Iterable[StateTally | RowState]) -> Mapping[str, str]:
-    """Return the exact sums as text with the currency's decimals, by currency."""
+    """Return the exact sums by currency, as text with the currency's decimals."""
     units, minor = minor_units_by_currency(), Counter[str]()
     for entry in amounts:
         minor[entry.currency] += entry.minor
@@ -224,7 +224,7 @@ PERSON_STATES = ("in_doubt", "rejected", "returned")
 
 @dataclass(frozen=True, slots=True)
 class RowStatus:
-    """A row that needs a person, and the next step for it."""
+    """A row that needs a person, with the person's next step, and the evidence that holds the row, if any."""
 
     row: RowState
     step: NextStep | None
@@ -233,10 +233,10 @@ class RowStatus:
 
 @dataclass(frozen=True, slots=True)
 class BatchStatus:
-    """The state of a batch. `needing` counts the rows that need a person; `rows` are the first of them.
+    """The state of a batch.
 
-    `evidence` counts the gateway's messages about its rows by finding; `waiting` counts those that a person must
-    answer.
+    `needing` is the number of rows that need a person, and `rows` are the first of them. `evidence` has the number of
+    the gateway's messages about rows of the batch, by finding. `waiting` are the messages that wait for a person.
     """
 
     record: BatchRecord
@@ -257,7 +257,7 @@ def batch_status(
     only_doubt: bool = False,
     limit: int | None = None,
 ) -> BatchStatus:
-    """Return the state of a batch, with at most `limit` rows that need a person (None: all)."""
+    """Return the state of a batch, with at most `limit` rows that need a person, or all such rows if it is None."""
     now, batch = utc_now(), record.number
     tallies, messages, holds = journal.tallies(batch), journal.messages(batch), journal.holds(batch)
     being_sent = rows_being_sent(journal, batch, tallies)
@@ -302,11 +302,11 @@ def _needing_person(
     only_doubt: bool,
     limit: int | None,
 ) -> tuple[int, Sequence[RowState]]:
-    """Return the number of rows that need a person, and the first: held ones, then those whose money may be gone."""
+    """Return the number of rows that need a person, and the first: held rows, then rows that may have been paid."""
     until = long_accepted_until(now)
     if any(tally.state is State.ACCEPTED for tally in tallies):
         tallies = journal.tallies(batch, accepted_until=until)
-    sent = {row.row for row in being_sent}  # their senders will settle them
+    sent = {row.row for row in being_sent}  # a living process will record the outcomes of these rows
     most = None if limit is None else limit + len(sent)
     doubtful = journal.rows(batch, states=SHOWN_IN_DOUBT, limit=most)
     rows = [row for row in doubtful if row.row not in sent][:limit]
@@ -328,10 +328,10 @@ def _count(tallies: Sequence[StateTally], states: Collection[State]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ListedBatch:
-    """A batch in the list of all batches. `age` is the time since it was opened.
+    """A batch in the list of all batches.
 
-    `known` are the rows that an earlier batch brought, and are counted there. `contradictions` counts contradicting
-    messages and messages that wait for a person.
+    `known` are the tallies of rows that belong to an earlier batch and are counted in it. `contradictions` is the
+    number of messages that contradict a row or wait for a person. `age` is the time since the batch was opened.
     """
 
     record: BatchRecord
@@ -349,7 +349,7 @@ class ListedBatch:
 
 @dataclass(frozen=True, slots=True)
 class JournalStatus:
-    """All batches of a journal, oldest first. States and totals count each row once."""
+    """All batches of a journal, oldest first. `states` and `totals` count each row once."""
 
     batches: Sequence[ListedBatch]
     states: Mapping[str, int]
@@ -379,7 +379,7 @@ def journal_status(journal: JournalReader) -> JournalStatus:
 
 
 def tallies_once(listed: Sequence[ListedBatch]) -> Sequence[StateTally]:
-    """Return the tallies of several batches together, as `with_living` gives them; each row counts once."""
+    """Return the combined tallies of several batches, adjusted by `with_living`. Each row counts once."""
     once = counted_once(
         (tally for batch in listed for tally in batch.tallies), (t for batch in listed for t in batch.known)
     )
@@ -402,9 +402,9 @@ def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> 
 
 @dataclass(frozen=True, slots=True)
 class FollowedBatch:
-    """A batch as a page shows it: the number of rows in each state, and their sums by currency.
+    """A batch as a page shows it: the number of rows in each state, and sums by currency and state.
 
-    `running` is the process that holds the journal for a run, of this batch or another one.
+    `running` is the process whose run holds the journal, for this batch or another one; None if there is no run.
     """
 
     record: BatchRecord
@@ -414,7 +414,7 @@ class FollowedBatch:
 
     @property
     def is_sending(self) -> bool:
-        """Whether a run has rows of this batch on their way now."""
+        """Whether a run is sending rows of this batch now."""
         return self.counts.get(State.IN_FLIGHT, 0) > 0
 
     @property
@@ -440,7 +440,7 @@ class FollowedRow:
 
 @dataclass(frozen=True, slots=True)
 class FollowedRowHistory:
-    """One row with everything known about it. `step` is a person's next step; None if there is none."""
+    """One row with its replies and its history. `step` is a person's next step; None if there is none."""
 
     followed: FollowedRow
     step: NextStep | None
@@ -449,7 +449,7 @@ class FollowedRowHistory:
 
 
 def running_now(settings: Settings) -> LockHolder | None:
-    """Return the run that holds the journal, without touching the lock; None if there is none."""
+    """Return the process whose run holds the journal, without touching the lock; None if there is no run."""
     holder = place_of(settings).holder()
     return holder if holder is not None and holder.kind is not HolderKind.LISTENER else None
 
@@ -460,8 +460,8 @@ def followed_batch(
     record: BatchRecord,
     tallies: Callable[[], Sequence[StateTally]] | None = None,
 ) -> FollowedBatch:
-    """Return a batch's counts and sums; `tallies`, if given, replaces the journal's own count."""
-    # Look for the run first: rows counted before a run that has just ended would seem to be left over.
+    """Return a batch with its counts and sums. `tallies` replaces the count in the journal, if it is given."""
+    # The run is looked for before the rows are counted. Otherwise a run that ends meanwhile would seem to leave rows.
     running = running_now(settings)
     counted = journal.tallies(record.number) if tallies is None else tallies()
     if running is None:
@@ -472,7 +472,10 @@ def followed_batch(
 def followed_rows(
     settings: Settings, journal: JournalReader, record: BatchRecord, *, state: str = "", after: int = 0, limit: int
 ) -> Sequence[FollowedRow]:
-    """Return the first `limit` rows of a batch after row `after`: all, or those that a page shows in `state`."""
+    """Return the first `limit` rows of a batch after row `after`.
+
+    `state` selects the rows that a page shows in this state; empty means all. Raises `UsageError` for an unknown state.
+    """
     running = running_now(settings)
     states: Collection[State] | None = None
     if state:
@@ -486,7 +489,7 @@ def followed_rows(
 def with_payees(
     journal: JournalReader, record: BatchRecord, standings: Sequence[RowState], running: LockHolder | None
 ) -> Sequence[FollowedRow]:
-    """Return rows of a batch with their payees and amounts. `running` is the run that holds the journal, if any."""
+    """Return rows of a batch with their payees and amounts. `running` is the process whose run holds the journal."""
     payments = journal.payments(record.number, [row.row for row in standings])
     pairs = ((row, payments[row.row]) for row in standings)
     return [
@@ -496,7 +499,7 @@ def with_payees(
 
 
 def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord, row: int) -> FollowedRowHistory:
-    """Return everything about one row. Raises `UsageError` if the batch has no such row."""
+    """Return a row with its replies and its history. Raises `UsageError` if the batch has no such row."""
     standing = next(journal.rows(record.number, numbers={row}), None)
     if standing is None:
         raise UsageError(say("Row {row} is not part of this payout.", row=row))

@@ -1,4 +1,4 @@
-"""The checks of `doctor`: each room and each extra makes its own."""
+"""The values of health checks, which each folder and each extra makes for `doctor`."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,9 +18,10 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """One check and its result.
+    """One check of `doctor` and its result.
 
-    `what` is a marked name, and `of` its subject: a country, a person. `code` is the exit code if the check fails.
+    `what` is the check's name, marked for the catalogue, and `of` its subject: a country or a person. `found` is a
+    sentence about the result. `code` is the exit code if the check fails.
     """
 
     what: str
@@ -31,6 +32,6 @@ class HealthCheck:
 
     @classmethod
     def failed(cls, what: str, error: PaygwError, code: ExitCode = ExitCode.USAGE) -> "HealthCheck":
-        """Return the failed check for an error, with its hint."""
-        hint = "" if error.hint == say(ConfigurationError.default_hint) else error.hint  # it names this very command
+        """Return a failed check for an error. Its sentence is the error's message and hint."""
+        hint = "" if error.hint == say(ConfigurationError.default_hint) else error.hint  # it names `doctor`
         return cls(what, Health.BAD, f"{error.message} {hint}".strip(), code)

@@ -1,6 +1,6 @@
-"""Finds a person's next step for a row or a batch, as data and in command-line terms.
+"""Finds a person's next step for a row or a batch, as a value and as a sentence about commands.
 
-Pages have their own words for the same steps.
+The console's pages have sentences of their own for the same steps.
 """
 
 import shlex
@@ -22,12 +22,12 @@ from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.settle.resolve import open_from
 
 _WORDS = mark_all("notification", "enquiry", "statement", "person", "reply", "witness", "pay", "collect")
-"""The sources of evidence and the verbs of operations, for the catalogue."""
+"""The names of sources of evidence and the verbs of operations, marked here so that the catalogue has them."""
 HELD_FOR_OFFICERS = mark("A message from the gateway contradicts this row's state, so no run sends it.")
 LONG_ACCEPTED_H = 24
-"""An accepted row without a final answer is worth a question after this many hours from its attempt."""
+"""The hours after its attempt from which an accepted row without a final answer needs a question to the gateway."""
 NEED_PERSON = frozenset({State.IN_FLIGHT, State.IN_DOUBT, State.REJECTED, State.RETURNED, State.ACCEPTED})
-"""The states in which a row may wait for a person to find out or decide something; an accepted one only after long."""
+"""The states in which a row may need a person. An accepted row needs one only after `LONG_ACCEPTED_H`."""
 
 
 class RowStep(StrEnum):
@@ -38,7 +38,7 @@ class RowStep(StrEnum):
     RESOLVE_ACCEPTED = "resolve_accepted"
     WAIT_FOR_RUN = "wait_for_run"
     RETRY_AFTER_PERSON = "retry_after_person"
-    """The row is rejected on a person's word alone."""
+    """The row is rejected only because a person said so."""
     RETRY = "retry"
     SEND = "send"
     PAY_ANEW = "pay_anew"
@@ -46,10 +46,10 @@ class RowStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """A person's next step for `row` of a batch (its id, shortened or not).
+    """A person's next step for `row` of a batch.
 
-    `verb` is that of the batch's operation, and `hold` the evidence that holds the row. The person's decision takes
-    effect from `not_before`; empty: from now.
+    `batch` is the id of the batch, shortened or not. `verb` is the verb of its operation, and `hold` the evidence that
+    holds the row. `not_before` is the time from which the person may let the row be sent again; empty if that is now.
     """
 
     step: RowStep
@@ -63,7 +63,7 @@ class NextStep:
 def next_step(
     row: RowState, *, batch: str, verb: str, quarantine: Quarantine, now: datetime, hold: Hold | None = None
 ) -> NextStep | None:
-    """Return a person's next step for a row, or None."""
+    """Return a person's next step for a row; None if there is nothing to do."""
     step = RowStep.RESOLVE_HELD if hold is not None else _step_of(row, now)
     if step is None:
         return None
@@ -93,7 +93,7 @@ def _step_of(row: RowState, now: datetime) -> RowStep | None:
 
 
 def long_accepted_until(now: datetime) -> str:
-    """Return the intent time up to which an accepted row has waited too long by `now`."""
+    """Return the time of the latest intent whose accepted row has waited too long by `now`."""
     return timestamp(now - timedelta(hours=LONG_ACCEPTED_H))
 
 
@@ -169,13 +169,13 @@ _COMMAND_WORDS: Mapping[RowStep, str] = {
         "The money was returned: find out why, and {verb} it under another order id in a new sheet."
     ),
 }
-"""Each step for a row, in command-line terms."""
+"""The sentence about commands for each step."""
 
 
 def batch_steps(
     states: Mapping[str, int], batch: str, *, contradictions: int, waiting: int, interrupted: bool
 ) -> Iterator[str]:
-    """Yield a person's next steps for a batch, in command-line terms."""
+    """Yield a person's next steps for a batch, as sentences about commands."""
     if states.get(State.IN_DOUBT):
         yield say(
             "Rows in doubt may have been paid and are never sent again automatically. `paygw-batch status "
@@ -213,7 +213,7 @@ class StateStep:
 
 
 def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first_row: int) -> StateStep:
-    """Return the next step for a batch's rows in `state`, as people see it; `first_row` is one of them."""
+    """Return the next step for all rows of a batch that people see in `state`. Example commands name `first_row`."""
     sheet = shlex.quote(batch.sheet_path or batch.sheet_name)
     match state:
         case State.IN_DOUBT:
@@ -266,10 +266,10 @@ def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first
 def next_steps(
     journal: JournalReader, batch: BatchRecord, rows: Collection[int], *, verb: str, quarantine_h: float
 ) -> Mapping[int, str]:
-    """Return the next steps of those of `rows` that need their own: in doubt, held, or rejected by a person.
+    """Return the next step of each of `rows` that needs its own: in doubt, held, or rejected by a person.
 
-    Computed as of the batch's opening, so a quarantine is named even if it is over, and repeating this gives the same
-    text.
+    The steps are those of the time when the batch was opened. So the same journal always gives the same text, and a
+    quarantine is named even after its end.
     """
     holds, opened = journal.holds(batch.number), datetime.fromisoformat(batch.opened_at)
     quarantine, steps = JournalClock.read(journal, opened).quarantine(quarantine_h), {}
@@ -284,7 +284,7 @@ def next_steps(
 
 
 def order_steps(words: str) -> str:
-    """Return the commands by which two people do what one may not; `words` follow `paygw-batch order`."""
+    """Return the commands with which two people carry out an order. `words` are arguments of `paygw-batch order`."""
     return say(
         "`paygw-batch order {words} --out ORDER.json --key KEY` writes an order; another person approves it "
         "(`paygw-batch approve ORDER.json --key KEY`); `paygw-batch carry-out ORDER.json` carries it out.",

@@ -1,4 +1,4 @@
-"""Guards the files that a command writes: they may replace an older output of the same kind, and nothing else."""
+"""Checks where a command may write: a file may replace an older output of the same kind, and nothing else."""
 
 import os
 import re
@@ -23,7 +23,7 @@ _HEAD_BYTES = 64 * 1024
 
 
 class OutputKind(StrEnum):
-    """The kinds of files that a command writes. Without --force, a file is replaced only by one of its kind."""
+    """The kinds of files that a command writes. Without --force, a file is replaced only by a file of the same kind."""
 
     RECONCILIATION = "reconciliation"
     REJECTS = "rejects"
@@ -37,14 +37,14 @@ class OutputKind(StrEnum):
     LOG = "log"
     METRICS = "metrics"
     CONFIGURATION = "configuration"
-    """It overwrites a file that is there only with force, even one that this program wrote."""
+    """A configuration file. It replaces an existing file only with --force, even a file that this program wrote."""
     NEW = "new file"
-    """It never replaces a file that is there, of any kind."""
+    """A file of any kind. It never replaces an existing file, even with --force."""
 
 
 NOTHING_READ: Mapping[str, Path | None] = MappingProxyType({})
 _NOT_NEEDED = frozenset({OutputKind.LOG, OutputKind.METRICS})
-"""The outputs that a run can do without: docs/decisions/0044."""
+"""The outputs without which a run continues if they cannot be written: docs/decisions/0044."""
 _COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
     {
         OutputKind.RECONCILIATION: RECONCILIATION_COLUMNS,
@@ -52,7 +52,7 @@ _COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
         OutputKind.QUESTIONS: QUESTION_COLUMNS,
     }
 )
-"""The first columns of the tables that this program writes, in earlier versions too."""
+"""The first columns by which a table is recognised as an output of this program, of earlier versions too."""
 
 
 def _page(kind: PageKind) -> re.Pattern[bytes]:
@@ -61,7 +61,7 @@ def _page(kind: PageKind) -> re.Pattern[bytes]:
 
 _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
     {
-        # Plans of the first format began with their content.
+        # Plans in the first format began with their content, without a "document" member.
         OutputKind.PLAN: re.compile(
             rb'\{\s*(?:"document": "paygw-batch plan |"content": \{.*"instructions_sha256")', re.DOTALL
         ),
@@ -74,14 +74,15 @@ _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
         OutputKind.REMITTANCE: _page(PageKind.REMITTANCE),
     }
 )
-"""How the other files begin, in any language."""
+"""The patterns that the other files begin with, in any language."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """A file that was asked for as `named` (`--out`), or None if it was not.
+    """A file that a command may have to write.
 
-    `run_of`: the sheet, or the id of the batch, that a run with this output sends.
+    `named` is the option that asks for it, such as `--out`, and `path` is None if the option was not given. `run_of` is
+    the sheet, or the id of the batch, that a run with this output sends.
     """
 
     named: str
@@ -92,7 +93,7 @@ class RequestedOutput:
 
 @dataclass(frozen=True, slots=True)
 class OutputGuard:
-    """Keeps the outputs of a command off everything that they must not replace. `config` is the configuration file."""
+    """Keeps a command from replacing files that it must not replace. `config` is the configuration file."""
 
     settings: Settings
     config: Path | None
@@ -101,10 +102,10 @@ class OutputGuard:
     def check(
         self, *wanted: RequestedOutput, inputs: Mapping[str, Path | None] = NOTHING_READ, reporting: bool = False
     ) -> None:
-        """Raise `OutputError` unless every wanted file may be written. To be asked before anything is read or sent.
+        """Raise `OutputError` unless every wanted file may be written. Call this before anything is read or sent.
 
-        `inputs`: what the command reads, in words (`the sheet`), and where. With `reporting`, the log and the metrics
-        of the configuration are among the outputs.
+        `inputs` has the path of each file that the command reads, by its name in words (`the sheet`). With `reporting`,
+        the log and the metrics file of the configuration are checked as well.
         """
         section = self.settings.reporting
         requested = [*wanted]
@@ -123,11 +124,11 @@ class OutputGuard:
         check_outputs(outputs, [*read, *self._kept(results)], force=self.force)
 
     def is_own(self, path: Path) -> bool:
-        """Whether a file is one of the program's own: its configuration, a key, the journal, a log."""
+        """Return whether a file is one of the program's own: its configuration, a key, the journal, a log."""
         return any(protected.is_hit_by(path) for protected in self._own())
 
     def own_in(self, folder: Path) -> str | None:
-        """Name an own file or a home directory that a folder holds, at any depth; None if there is none."""
+        """Return words for an own file or the home directory in a folder, at any depth; None if it has neither."""
         within = Path(os.path.realpath(folder))
         for protected in self._own():
             its = Path(os.path.realpath(protected.path))
@@ -144,7 +145,7 @@ class OutputGuard:
                 yield ProtectedFile(name, path)
 
     def _console_results(self, run_of: Path | str | None) -> Iterator[Path]:
-        """Yield where the console has a run write its results: above the sheet that it keeps, or by the batch's id."""
+        """Yield the path of a console run's results: in the payout's folder, or named after the batch."""
         if isinstance(run_of, str):
             yield self.settings.console_runs_directory() / f"{run_of}.reconciliation.csv"
         elif run_of is not None and (folder := run_of.parent.parent).parent == self.settings.console_directory():
@@ -173,13 +174,13 @@ class OutputGuard:
 
 
 def _recogniser(kind: OutputKind) -> Callable[[Path], bool] | None:
-    if kind is OutputKind.CONFIGURATION:  # people write in it
+    if kind is OutputKind.CONFIGURATION:  # people edit this file, so its content does not show who wrote it
         return lambda _path: False
     return None if kind is OutputKind.NEW else partial(_is_ours, kind)
 
 
 def _is_ours(kind: OutputKind, path: Path) -> bool:
-    """Whether the file at `path` is one of a kind that this program writes, by its content."""
+    """Return whether the content of the file at `path` shows that this program wrote it as an output of `kind`."""
     if kind in _MARKS:
         return _MARKS[kind].match(head_of(path, _HEAD_BYTES)) is not None
     is_copy = kind is OutputKind.REJECTS and has_strings(path, [f">{generator_marks.PROBLEMS}<"])

@@ -18,7 +18,7 @@ _HERE = Path(__file__).parent
 
 
 def page_environment(*folders: Path) -> "Environment":
-    """Return an environment for the templates in these folders; it escapes every value and rejects unknown names."""
+    """Return an environment for the templates in these folders. It escapes every value, and rejects unknown names."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 (only if a page is written)
 
     environment = Environment(
@@ -45,5 +45,5 @@ def our_templates() -> "Environment":
 
 
 def page(kind: PageKind, **values: object) -> str:
-    """Return a page as one file with its style sheet, without scripts; it loads nothing."""
+    """Return a page as one HTML file. It contains its style sheet, has no scripts, and loads nothing."""
     return our_templates().get_template(f"{kind}.html").render(generator=kind.generator, **values)

@@ -1,6 +1,6 @@
-"""Joins the received sheet with the state of every row, and lists the rows in doubt as questions to the gateway.
+"""Joins a sheet with the state of every row, and lists the rows in doubt as questions to the gateway.
 
-Everything is a pure function of sheet and journal.
+The results depend only on the sheet and the journal.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from paygw_batch.show.next_step import HELD_FOR_OFFICERS, held_sentence
 
 
 def _ours(name: str) -> str:
-    """Return the name of a journal column beside a sheet's: no sheet has such a name."""
+    """Return the name of a journal's column in a joined frame. No sheet can have a column of this name."""
     return name if name == "row" else f"\0{name}"
 
 
@@ -44,8 +44,8 @@ def reconciliation(
 ) -> pl.DataFrame:
     """Return one line for every row of the batch's sheet, with the columns of the reconciliation file.
 
-    `minor_units` gives the decimals of each currency; messages for officers have no codes and logins. Raises
-    `InternalError` if rows or amounts do not match the journal's: such a file is never written.
+    `minor_units` has the number of decimals of each currency. Messages for officers have no codes and logins. Raises
+    `InternalError` if rows or amounts differ from those of the journal, so that no wrong file is written.
     """
     return pl.concat(reconciled(journal, batch, minor_units, is_for_officers=is_for_officers))
 
@@ -53,7 +53,7 @@ def reconciliation(
 def reconciled(
     journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int], *, is_for_officers: bool = False
 ) -> Iterator[pl.DataFrame]:
-    """Yield the reconciliation piece by piece. Raises `InternalError` before its end if it does not match."""
+    """Yield the frame of `reconciliation` in pieces. Raises `InternalError` before the end, as it does."""
     require_remembered(journal, batch)
     holds = {
         row: say(HELD_FOR_OFFICERS) if is_for_officers else held_sentence(hold)
@@ -75,9 +75,9 @@ def reconciled(
 
 
 def with_typed_columns(pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Yield the pieces of a reconciliation with amounts and times added at the end as typed columns, for a data frame.
+    """Yield the pieces of a reconciliation with typed columns for amounts and times, added after the others.
 
-    The text columns keep exactly what was read and answered; an unreadable amount is null here.
+    The text columns stay as they are. An unreadable amount is null in the typed column.
     """
     for piece in pieces:
         names = {typed: _free_name(typed, piece.columns) for typed in ("amount_decimal", *_TYPED_TIMES)}
@@ -102,7 +102,7 @@ def _free_name(name: str, taken: Sequence[str]) -> str:
 
 
 def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
-    """Yield the sheet's pages joined with the states of their rows, holding at most one page twice in memory."""
+    """Yield the sheet's pages joined with the states of their rows. At most one page is in memory twice."""
     standings = _standings(journal.standing_lines(batch.number))
     ahead = next(standings)
     for page in journal.pages(batch.number):
@@ -121,7 +121,7 @@ def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str
 
 
 def _shown(joined: pl.DataFrame, being_sent: Sequence[int]) -> pl.DataFrame:
-    """Return the columns shown to a person, and `valid`, of rows joined with their states."""
+    """Return joined rows with only the columns that a person is shown, and `valid`."""
     ours = {name: pl.col(_ours(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
     is_sent = pl.col("row").is_in(being_sent) & (ours["state"] == State.IN_FLIGHT)
     shown = pl.when(is_sent).then(ours["state"]).otherwise(ours["state"].replace(_STATES, _AS_SHOWN))
@@ -171,7 +171,7 @@ def _with_holds(frame: pl.DataFrame, holds: Mapping[int, str]) -> pl.DataFrame:
 
 
 def _checked_order(batch: BatchRecord, newest: int, rows: pl.Series) -> int:
-    """Return the last of some row numbers. Raises `InternalError` unless they increase.
+    """Return the last of the row numbers `rows`. Raises `InternalError` unless they increase, starting above `newest`.
 
     Together with the count of all rows, this proves that every row of the sheet appears exactly once.
     """
@@ -182,10 +182,9 @@ def _checked_order(batch: BatchRecord, newest: int, rows: pl.Series) -> int:
 
 
 def _check_states_and_amounts(batch: BatchRecord, joined: pl.DataFrame, minor_units: Mapping[str, int]) -> None:
-    """Check two invariants in one pass over the rows.
+    """Raise `InternalError` unless the journal pays exactly the valid rows, with exactly the amounts shown.
 
-    The journal pays the rows that were found valid, and no others. Every amount shown, and so every sum, is what the
-    journal pays.
+    Both are checked in one pass over the rows. As every amount is right, every sum is right as well.
     """
     factors = {currency: Decimal(10**units) for currency, units in minor_units.items()}
     factor = pl.col("currency").replace_strict(factors, default=None, return_dtype=pl.Decimal(10, 0))
@@ -206,10 +205,10 @@ _QUESTION_SCHEMA: Mapping[str, type[pl.DataType]] = {
 
 
 def questions(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:
-    """Return one line (`QUESTION_COLUMNS`) for every in-doubt row of the batch, in the sheet's order.
+    """Return one line (`QUESTION_COLUMNS`) for every row of the batch in doubt, in the sheet's order.
 
-    It names orders and no people: the gateway knows its payees. `answer` is empty, for support to fill in with paid,
-    rejected or not-received; `resolve statement` reads the list back.
+    A line names an order and no person, because the gateway knows the payee. The gateway's support fills the empty
+    column `answer` with paid, rejected or not-received. `resolve statement` reads the completed list.
     """
     lines = [
         (

@@ -1,4 +1,4 @@
-"""Finds the payee in a form's fields, and writes remittance advices: the payments to each person, as a page."""
+"""Finds the payee in the fields of a payment, and writes remittance advices: pages with the payments to a person."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from paygw_batch.show.page import page
 
 @dataclass(frozen=True, slots=True)
 class Payee:
-    """The recipient of a payment: name and account or phone number, as the reconciliation shows them."""
+    """The recipient of a payment: a name, and an account or phone number, as the reconciliation shows them."""
 
     name: str
     number: str
 
     @property
     def person(self) -> tuple[str, str]:
-        """The key of one person's payments: the number, and the name regardless of case."""
+        """The key by which payments to one person are grouped: the number, and the name regardless of case."""
         return self.number, " ".join(self.name.casefold().split())
 
 
@@ -32,14 +32,14 @@ _SHOWN_DIGITS = 3
 
 
 def masked(number: str) -> str:
-    """Return an account or phone number as it is shown to many: enough digits to compare, too few to pay to."""
+    """Return the last digits of an account or phone number: enough to compare numbers, too few to pay anybody."""
     return f"...{number[-_SHOWN_DIGITS:]}"
 
 
 def payee_of(form: str, fields: Mapping[str, str]) -> Payee:
-    """Return the payee named by a form's fields: the account counts, or the phone if the form has no account."""
+    """Return the payee in the fields of a payment with this form. Without an account, the number is the phone's."""
     forms = read_forms(config_dir())
-    shown = forms[form].shown if form in forms else {}  # the fields shown in a column, if not its own
+    shown = forms[form].shown if form in forms else {}  # the fields whose texts a column shows instead of its own
     name, account, phone = (
         " ".join(fields[name] for name in shown.get(column, (column,)) if fields.get(name))
         for column in ("account_name", "account_number", "phone")
@@ -48,12 +48,12 @@ def payee_of(form: str, fields: Mapping[str, str]) -> Payee:
 
 
 def paid_out(payments: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
-    """Return the payouts among payments that are paid: a remittance advice has no others."""
+    """Return the payments that a remittance advice may list: payouts that are paid."""
     return [payment for payment in payments if payment.state is State.PAID and payment.operation == PAYOUT]
 
 
 def advices_of_batch(journal: JournalReader, batch: BatchRecord, day: Callable[[str], str] | None = None) -> str:
-    """Return the advices to everybody whom a batch paid, in the sheet's order (`remittance_page`)."""
+    """Return the advices to all payees of a batch, in the sheet's order. Raises `UsageError` if nobody was paid."""
     rows = [row.row for row in journal.rows(batch.number, states={State.PAID})]
     people: dict[tuple[str, str], list[FoundPayment]] = {}
     for payment in paid_out(list(journal.payments(batch.number, rows).values())):
@@ -65,13 +65,14 @@ def advices_of_batch(journal: JournalReader, batch: BatchRecord, day: Callable[[
 
 
 _NAME = "\0"
-"""Placeholder for the name, which is printed in bold."""
+"""A placeholder for the payee's name, which the page prints in bold."""
 
 
 def remittance_page(people: Sequence[Sequence[FoundPayment]], day: Callable[[str], str] | None = None) -> str:
-    """Return the page with the payments to each person, all of them paid, newest last; each prints on its own sheet.
+    """Return a page with an advice for each person. Each advice prints on a sheet of its own.
 
-    `day` shows the day of a time where the reader is; None: as the journal has it, in UTC.
+    `people` has the payments to each person, all of them paid; an advice lists the newest last. `day` returns the day
+    of a time in the reader's time zone. If it is None, days are in UTC, as in the journal.
     """
     return page(PageKind.REMITTANCE, advices=[_advice(paid) for paid in people], day=day)
 

@@ -1,7 +1,7 @@
-"""Writes the reconciliation as one HTML page: sums, the rows that need a person, and the rest on demand.
+"""Writes the reconciliation as one HTML page: sums, the rows that need a person, and other rows on demand.
 
-Made from the same frame as the CSV, and like it a pure function of sheet and journal. It shows payees, so it is for
-people who may see the reconciliation.
+The page is made from the same frame as the CSV, and depends only on the sheet and the journal. It names payees, so only
+people who may see the reconciliation may read it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,12 +27,12 @@ LATENCY_STEPS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000
 _TIME = "%Y-%m-%dT%H:%M:%S%.3fZ"
 _TOP, _BOTTOM = 12, 34
 _GAP = 0.15
-"""The share of a bar's width that is left empty."""
+"""The share of a bar's place that stays empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar: `label` below it (empty: none), and `parts` stacked from the bottom, each (state, count)."""
+    """One bar of a chart. `parts` are (state, count) from the bottom up. `label` is the text below it, or empty."""
 
     label: str
     parts: Sequence[tuple[str, int]]
@@ -40,7 +40,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One part of a bar, where it is drawn."""
+    """The rectangle that is drawn for one part of a bar."""
 
     state: str
     count: int
@@ -52,7 +52,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A bar chart under a heading, with a sentence about it, and a title for screen readers."""
+    """A bar chart with a heading, a sentence `about` the chart, and a `title` for screen readers."""
 
     heading: str
     about: str
@@ -63,7 +63,7 @@ class Chart:
     left = 56
 
     def scale(self) -> Iterator[tuple[int, float]]:
-        """Yield the counts on the chart's axis, each with its height."""
+        """Return the counts on the chart's axis, each with its vertical position."""
         highest = self._highest()
         return ((count, self._y(count)) for count in sorted({0, highest // 2, highest}))
 
@@ -79,7 +79,7 @@ class Chart:
                     below += count
 
     def labels(self) -> Iterator[tuple[str, float]]:
-        """Yield the labels below the bars, each with the centre of its bar."""
+        """Return the labels below the bars, each with the horizontal position of the centre of its bar."""
         place = self._place()
         return ((bar.label, self.left + (at + 0.5) * place) for at, bar in enumerate(self.bars) if bar.label)
 
@@ -94,9 +94,9 @@ class Chart:
 
 
 def outcomes_over_time(frame: pl.DataFrame) -> Chart | None:
-    """Return a chart of when rows reached their state, in bars of equal duration.
+    """Return a chart of when rows reached their present state; None if no row was sent.
 
-    Rows that need a person are on top of a bar.
+    Each bar stands for the same duration. Rows that need a person are at the top of a bar.
     """
     moved = frame.filter(pl.col("updated_at").is_not_null() & (pl.col("attempts") > 0)).select(
         "state", at=pl.col("updated_at").str.to_datetime(_TIME, time_zone="UTC")
@@ -130,7 +130,7 @@ def outcomes_over_time(frame: pl.DataFrame) -> Chart | None:
 
 
 def latency(frame: pl.DataFrame) -> Chart | None:
-    """Return a chart of the gateway's response times, for rows answered at the first attempt."""
+    """Return a chart of the response times of rows answered at the first attempt; None if there are no such rows."""
     answered = frame.filter((pl.col("attempts") == 1) & pl.col("gateway_status").is_not_null())
     sent, ended = (pl.col(name).str.to_datetime(_TIME, time_zone="UTC") for name in ("first_sent_at", "updated_at"))
     durations = answered.select(ms=(ended - sent).dt.total_milliseconds()).drop_nulls()["ms"]
@@ -161,12 +161,12 @@ def _duration(ms: int) -> str:
 
 
 SHOWN_ROWS = 500
-"""The maximum number of rows listed for a state that needs a person; the reconciliation file has all of them."""
+"""The maximum number of rows listed for a state that needs a person. The reconciliation file has all rows."""
 ROWS_ON_DEMAND = 1_000
 """The maximum number of rows listed for a state that needs nobody."""
 SHOWN_DEEDS = 200
 HELD = "held"
-"""Ready rows that evidence speaks against: no run sends them."""
+"""The page's own state for ready rows that evidence holds, so that no run sends them."""
 PERSON_STATES = ("in_doubt", HELD, "rejected", "returned", "invalid")
 """The states of rows that wait for a person, in the page's order."""
 _ON_DEMAND = ("in_flight", "accepted", "paid")
@@ -180,9 +180,10 @@ _CUT = mark("These are the first {shown:,} of {all:,} rows: the reconciliation f
 
 @dataclass(frozen=True, slots=True)
 class RowsInState:
-    """The rows in one state: their number, and the first ones by column, with a `caption` for their table.
+    """The rows in one state.
 
-    `step` is the next step for all of them, and `own` a single row's.
+    `count` is the number of all of them, and `rows` are the first ones, by column, with a `caption` for their table.
+    `step` is the next step for all of them. `own` has the steps of single rows, by row number.
     """
 
     state: str
@@ -203,9 +204,9 @@ def _operators_deed(deed: HistoryEntry) -> tuple[str, str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Who reads a report: the operator, or people who know no command, path, login or code of ours.
+    """The kind of person who reads a report: an operator, or someone who knows no commands, paths, logins and codes.
 
-    `when` shows a time, and `deed` returns when, what, who and why.
+    `when` returns a time as text. `deed` returns time, action, person and reason of an entry of the history.
     """
 
     when: Callable[[str], str] = minute
@@ -226,7 +227,7 @@ def report_html(
     quarantine_h: float,
     reader: Reader = OPERATOR,
 ) -> str:
-    """Return the page of a batch, from its reconciliation frame and its totals."""
+    """Return the HTML of the report of a batch, from its reconciliation `frame` and its totals (`books`)."""
     history = journal.history(batch.number)
     held = list(journal.holds(batch.number))
     shown = frame.with_columns(
@@ -271,7 +272,7 @@ def _about(batch: BatchRecord, history: Sequence[HistoryEntry], reader: Reader) 
 
 
 def _rows_in_state(frame: pl.DataFrame, state: str, most: int, minor_units: Mapping[str, int]) -> RowsInState:
-    """Return the rows in one state, in the sheet's order, with amounts formatted for people."""
+    """Return the first `most` rows in one state, in the sheet's order, with amounts formatted for people."""
     matching = frame.filter(pl.col("state") == state)
     rows = [
         {**row, "amount": _amount(row["amount"], minor_units.get(row["currency"] or ""))}
@@ -298,7 +299,7 @@ def _waiting(
     minor_units: Mapping[str, int],
     quarantine_h: float,
 ) -> Iterator[RowsInState]:
-    """Yield the rows that need a person by state, in doubt first, each with its next step; ready rows come last."""
+    """Yield the rows that need a person, by state, with their next steps. Ready rows come last."""
     operation = load_operation(batch.operation)
     for state in (*PERSON_STATES, State.READY.value):
         listed = _rows_in_state(frame, state, SHOWN_ROWS, minor_units)
@@ -311,7 +312,7 @@ def _waiting(
 
 
 def _charts(frame: pl.DataFrame, history: Sequence[HistoryEntry]) -> Sequence[Chart]:
-    # If a person decided about a row, its time is that of the decision, not of an answer.
+    # If a person decided about a row, its last change is the decision, so it says nothing about response times.
     decided = [deed.row for deed in history if deed.row is not None]
     charts = (outcomes_over_time(frame), latency(frame.filter(~pl.col("row").is_in(decided))))
     return [chart for chart in charts if chart is not None]

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ExitCode(IntEnum):
-    """The exit code of the program. If several apply, `worst` chooses."""
+    """The exit code of the program. If several codes apply, `worst` chooses one."""
 
     DONE = 0
     UNEXPECTED = 1
@@ -37,14 +37,15 @@ _ORDER = (
 
 
 def worst(codes: set[ExitCode]) -> ExitCode:
-    """Return the code that comes first in the documented order."""
+    """Return the code that comes first in the documented order; `DONE` if there is none."""
     return next((code for code in _ORDER if code in codes), ExitCode.DONE)
 
 
 def of_states(states: Mapping[str, int], *, interrupted: bool = False, contradictions: int = 0) -> ExitCode:
-    """Return the exit code of a batch whose rows have these states.
+    """Return the exit code of a batch from the number of its rows in each state.
 
-    Rows left ready by an interruption do not make it a run that stopped early by itself: that case is 130.
+    After an interruption, rows that were not sent count as `INTERRUPTED` rather than `STOPPED_EARLY`.
+    `contradictions` is the number of messages that a person must look at.
     """
     codes = {ExitCode.DONE}
     if states.get("in_doubt") or contradictions:
@@ -60,7 +61,7 @@ def of_states(states: Mapping[str, int], *, interrupted: bool = False, contradic
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The result of a command. `totals`: exact sums as text with the currency's decimals, by currency and state."""
+    """The result of a command. `totals` are exact sums by currency and state, as text with the currency's decimals."""
 
     exit_code: ExitCode
     message: str
@@ -76,9 +77,9 @@ class Summary:
     reconciliation: Path | None = None
     further: Mapping[str, Any] = field(default_factory=dict)
     option: str = ""
-    """As `PaygwError.option`, for a refused sheet; not in the JSON object."""
+    """The option that lets a refused sheet through (`PaygwError.option`). It is not in the JSON object."""
     is_under_way: bool = False
-    """Whether workers continue it; not in the JSON object."""
+    """Whether workers still send the batch. It is not in the JSON object."""
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -23,19 +23,20 @@ STATE_COLOURS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "paid": ("#A9D18E", "#274E13"),
     }
 )
-"""Fill and ink colours of each state on white, states that need a person first. All are readable in greyscale."""
+"""The fill and ink colours of each state on white, readable in greyscale. States that need a person come first."""
 
 
 _KEYS = ("country", "currency", "state")
 _ROWS_AT_ONCE = 100_000
-"""The number of rows counted at a time, so that the exact decimals of a large sheet take little memory."""
+"""The number of rows that are counted at a time. It is limited because exact decimals take much memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTotals:
-    """Counts and sums of the rows of a sheet, by state. `lines`: country, currency, state, count, sum as text.
+    """Counts and sums of the rows of a sheet.
 
-    Rows that are left out have no sum in `lines`: their amounts may be none.
+    `states` are the counts by state, and `totals` the sums as text by currency and state. Each of `lines` has country,
+    currency, state, count, and the sum as text. The sum is empty for invalid rows, whose amounts may be unreadable.
     """
 
     states: Mapping[str, int]
@@ -45,9 +46,10 @@ class BatchTotals:
 
 @dataclass(frozen=True, slots=True)
 class CurrencyTotals:
-    """The rows of one currency that are to be paid: their number, their sum as text, and (state, rows, sum) of each.
+    """The number and the sum of the rows of one currency that are to be paid.
 
-    States that need a person come first. Rows that are left out come last: they are in no sum.
+    Each of `states` has a state, its number of rows, and their sum as text. States that need a person come first.
+    Invalid rows come last, and are in no sum.
     """
 
     currency: str
@@ -57,7 +59,7 @@ class CurrencyTotals:
 
 
 def by_currency(books: BatchTotals) -> Sequence[CurrencyTotals]:
-    """Return each currency's totals over all countries. Rows without a currency come last."""
+    """Return the totals of each currency over all countries. Rows without a currency come last."""
     counts: dict[str, dict[str, int]] = {}
     sums: dict[str, dict[str, Decimal]] = {}
     for _, currency, state, count, amount in books.lines:
@@ -81,16 +83,16 @@ def by_currency(books: BatchTotals) -> Sequence[CurrencyTotals]:
 
 
 class RunningTotals:
-    """Counts and sums rows exactly as they pass through."""
+    """Exact counts and sums of the rows of frames that pass through `counting`."""
 
     def __init__(self, minor_units: Mapping[str, int]) -> None:
         self._minor_units = minor_units
         self._parts: list[pl.DataFrame] = []
 
     def counting(self, pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-        """Yield frames with the columns `country, currency, amount, state`, counting their rows.
+        """Yield the frames unchanged, and count their rows.
 
-        An amount that is not a plain number (of an invalid row) adds nothing to a sum.
+        A frame needs the columns `country, currency, amount, state`. An unreadable amount adds nothing to a sum.
         """
         for piece in pieces:
             self._parts += (
@@ -108,7 +110,7 @@ def books(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
 
 
 def books_of_pieces(pieces: Iterable[pl.DataFrame], minor_units: Mapping[str, int]) -> BatchTotals:
-    """Count and sum frames as `RunningTotals` does, keeping none of them."""
+    """Return the totals of frames, as `RunningTotals` counts them, without keeping any frame."""
     counter = RunningTotals(minor_units)
     deque(counter.counting(pieces), maxlen=0)
     return counter.books()
@@ -140,7 +142,7 @@ def _books(parts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
 
 
 def money_text(amount: Decimal, minor_units: int | None) -> str:
-    """Return an amount with the currency's decimals, or more if it has more."""
+    """Return an amount as text with the decimals of its currency, or with more if it needs them."""
     if minor_units is not None and amount == (rounded := round(amount, minor_units)):
         return format(rounded, "f")
     return format(amount.normalize(), "f")

@@ -1,4 +1,4 @@
-"""Writes the reconciliation as a workbook: payments for reading and printing, totals, and every column."""
+"""Writes the reconciliation as a workbook with three worksheets: payments to read and print, totals, all columns."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from paygw_batch.sheet.formats import workbook_options
 from paygw_batch.show.totals import STATE_COLOURS, BatchTotals, CurrencyTotals, by_currency
 
 EXACT_DIGITS = 15
-"""The number of digits that a spreadsheet keeps. An amount that may need more is written as text."""
+"""The number of digits that a spreadsheet keeps of a number. An amount that may need more is written as text."""
 MAX_ROWS = 1_048_400
 """The number of rows that fit in a worksheet between its header and the totals at the bottom."""
 
@@ -35,24 +35,24 @@ _COLUMNS: Mapping[str, int] = {
     mark("Sent (UTC)"): 17,
     mark("Last change (UTC)"): 18,
 }
-"""The columns that a person needs and prints, in order, with their widths in characters."""
+"""The columns of the printed worksheet, in order, with their widths in characters."""
 _AMOUNT, _STATE, _KNOWN, _SENT, _CHANGED = (
     [*_COLUMNS].index(name) for name in ("Amount", "State", "What is known", "Sent (UTC)", "Last change (UTC)")
 )
 _TOTALS = dict(zip(mark_all("Currency", "Country", "State", "Rows", "Sum"), (10, 14, 12, 10, 24), strict=True))
 _WIDTHS = {"message": 44, "row": 7, "country": 9, "currency": 9, "state": 10, "attempts": 9, "http_status": 11}
-"""The widths of columns under their own names, if not the usual one."""
+"""The widths of columns in the worksheet of all columns, except those of `_USUAL_WIDTH`."""
 _USUAL_WIDTH = 20
 _LETTERS_A_LINE = int(1.1 * _COLUMNS["What is known"])
-"""A width is in digits; letters are narrower on average."""
+"""The letters that fit on one line of a sentence. A width counts digits, and letters are narrower on average."""
 _LINE_POINTS, _MAX_LINES = 15, 20
 _LINED = {"bottom": 1, "bottom_color": "#D9D9D9"}
 _RIGHT = {"align": "right"}
 _GAP = "_)"
-"""Ends a number format: a small space on the right."""
+"""The end of a number format, which leaves a small space on the right."""
 _A4 = 9
 _MAX_PRINTED = 80
-"""The maximum length of a name printed at the top of a page; a spreadsheet allows 255 characters in all."""
+"""The maximum length of a sheet's name in a page header. The whole header may have 255 characters."""
 _TIME = "%Y-%m-%dT%H:%M:%S%.3fZ"
 _DAY_MS = 86_400_000
 _FIRST_DAY = 25_569
@@ -60,10 +60,11 @@ _FIRST_DAY = 25_569
 
 
 def workbook_of(frame: pl.DataFrame, books: BatchTotals, batch: BatchRecord, minor_units: Mapping[str, int]) -> bytes:
-    """Return a reconciliation frame as an .xlsx file. The `excel` extra must be installed.
+    """Return a reconciliation frame as the bytes of an .xlsx file. The `excel` extra must be installed.
 
-    Amounts are numbers if a spreadsheet holds them exactly, otherwise text. The worksheet of all columns has exactly
-    the texts of the CSV. The file is reproducible to the byte. Raises `OutputError` if there are too many rows.
+    An amount is a number if a spreadsheet keeps it exactly; otherwise it is text. The worksheet of all columns has
+    exactly the texts of the CSV. The same arguments give the same bytes. Raises `OutputError` if there are more than
+    `MAX_ROWS` rows.
     """
     from xlsxwriter import Workbook  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
 
@@ -78,7 +79,7 @@ def workbook_of(frame: pl.DataFrame, books: BatchTotals, batch: BatchRecord, min
         payments, totals, all_columns = (
             workbook.add_worksheet(name) for name in say_all("Payments", "Totals", "All columns")
         )
-        # These names come first among the file's texts, and identify the file as one of ours.
+        # These column names come first among the texts of the file, and show `outputs.py` that this program wrote it.
         pen.headings(all_columns, {name: _WIDTHS.get(name, _USUAL_WIDTH) for name in frame.columns})
         _add_payments(pen, payments, frame, books)
         _add_totals(pen, totals, books)
@@ -91,7 +92,7 @@ def workbook_of(frame: pl.DataFrame, books: BatchTotals, batch: BatchRecord, min
 
 
 def _add_payments(pen: "_Pen", sheet: Any, frame: pl.DataFrame, books: BatchTotals) -> None:
-    """Add a line for each row, with the sender's own columns after those for people, and totals at the bottom."""
+    """Write a line for each row, with the sender's own columns after `_COLUMNS`. The totals are below the lines."""
     of_sender = [name for name in frame.columns if name not in RECONCILIATION_COLUMNS]
     pen.headings(sheet, {say(name): width for name, width in _COLUMNS.items()}, right=[say("Amount")])
     pen.headings(sheet, dict.fromkeys(of_sender, _USUAL_WIDTH), first=len(_COLUMNS))
@@ -126,7 +127,7 @@ def _as_text(count: int) -> str:
 
 
 def _for_people(frame: pl.DataFrame, of_sender: Sequence[str]) -> pl.DataFrame:
-    """Return `_COLUMNS` and the sender's own, with times as a spreadsheet's day numbers."""
+    """Return a frame of `_COLUMNS` and the sender's own columns. Times are a spreadsheet's day numbers."""
     sent, changed = (
         pl.col(name).str.to_datetime(_TIME, time_zone="UTC").dt.epoch("ms") / _DAY_MS + _FIRST_DAY
         for name in ("first_sent_at", "updated_at")
@@ -148,7 +149,7 @@ def _for_people(frame: pl.DataFrame, of_sender: Sequence[str]) -> pl.DataFrame:
 
 
 def _add_foot(pen: "_Pen", sheet: Any, at: int, books: BatchTotals) -> int:
-    """Add the totals of each currency from line `at` on, and return the next free line."""
+    """Write the totals of each currency from line `at` on, and return the next free line."""
     for total in by_currency(books):
         name = say("Total {currency}", currency=total.currency) if total.currency else say("Total without a currency")
         for state, rows, amount in _lines_of(total):
@@ -161,7 +162,7 @@ def _add_foot(pen: "_Pen", sheet: Any, at: int, books: BatchTotals) -> int:
 
 
 def _lines_of(total: CurrencyTotals) -> Sequence[tuple[str, int, str]]:
-    """Return the lines of a currency: all its rows that are to be paid, without a state, and then each state."""
+    """Return the lines of a currency as (state, rows, sum). The first, without a state, is for all rows to be paid."""
     return [*([("", total.rows, total.sum)] if total.rows else []), *total.states]
 
 
@@ -184,7 +185,7 @@ def _add_totals(pen: "_Pen", sheet: Any, books: BatchTotals) -> None:
 
 
 def _set_up_pages(sheet: Any, batch: BatchRecord) -> None:
-    """Set up a worksheet for people: the header stays visible, and it prints on A4 landscape."""
+    """Keep the headings of a worksheet visible, and make it print on A4 landscape."""
     sheet.freeze_panes(1, 2 if sheet.get_name() != say("Totals") else 0)
     sheet.ignore_errors({"number_stored_as_text": "A1:XFD1048576"})
     sheet.set_landscape()
@@ -198,7 +199,7 @@ def _set_up_pages(sheet: Any, batch: BatchRecord) -> None:
 
 
 class _Pen:
-    """Writes a workbook's cells in its formats: text as text, and money as numbers if they are exact."""
+    """Writes the cells of a workbook, each in the format for its kind of value."""
 
     def __init__(self, workbook: Any, minor_units: Mapping[str, int]) -> None:
         self._minor_units = minor_units
@@ -224,13 +225,13 @@ class _Pen:
     def headings(
         self, sheet: Any, widths: Mapping[str, int], *, first: int = 0, at: int = 0, right: Iterable[str] = ()
     ) -> None:
-        """Write headings in line `at` from column `first` on, and set the columns' widths."""
+        """Write headings in line `at` from column `first` on, and set the widths of their columns."""
         for place, (name, width) in enumerate(widths.items(), start=first):
             sheet.set_column(place, place, width)
             sheet.write_string(at, place, name, self._head_right if name in right else self._head)
 
     def line(self, sheet: Any, at: int, cells: Sequence[str | int | None], *, is_total: bool = False) -> None:
-        """Write texts, and counts of rows and attempts; None leaves a cell as it is."""
+        """Write a line of texts and counts. None leaves a cell as it is."""
         for place, cell in enumerate(cells):
             if isinstance(cell, str):
                 _write_text(sheet, at, place, cell, self._texts[is_total])
@@ -241,20 +242,20 @@ class _Pen:
         sheet.write_number(at, place, count, self._money[0, is_total])
 
     def sentence(self, sheet: Any, at: int, place: int, sentence: str) -> None:
-        """Write a text over several lines. Not every spreadsheet adjusts a row's height to wrapped text."""
+        """Write a wrapped text and set the height of its row, because not every spreadsheet adjusts the height."""
         _write_text(sheet, at, place, sentence, self._wrapped)
         lines = ceil(len(sentence) / _LETTERS_A_LINE)
         if lines > 1:
             sheet.set_row(at, _LINE_POINTS * min(lines, _MAX_LINES))
 
     def state(self, sheet: Any, at: int, place: int, state: str) -> None:
-        """Write a state in its colours; an empty one means all rows that are to be paid."""
+        """Write the words of a state in its colours. The empty state means all rows that are to be paid."""
         sheet.write_string(at, place, state_words(state) if state else say("to be paid"), self._states[state])
 
     def money(
         self, sheet: Any, at: int, place: int, amount: str | None, currency: str | None, *, is_total: bool = False
     ) -> bool:
-        """Write an amount or a sum; return whether it was written as a number rather than text."""
+        """Write an amount or a sum. Return whether it was written as a number rather than as text."""
         units = self._minor_units.get(currency or "")
         if units is not None and amount and is_exact(amount, units):
             sheet.write_number(at, place, float(amount), self._money[units, is_total])
@@ -264,7 +265,7 @@ class _Pen:
 
 
 def _write_text(sheet: Any, at: int, place: int, text: str, style: Any) -> None:
-    """Write a text as text, even if it looks like a number or a formula."""
+    """Write a text so that it stays text, even if it looks like a number or a formula."""
     if text:
         sheet.write_string(at, place, text, style)
     else:
@@ -272,11 +273,11 @@ def _write_text(sheet: Any, at: int, place: int, text: str, style: Any) -> None:
 
 
 def _money_pattern(units: int | None) -> str:
-    """Return the number format for money with `units` decimals; None means text."""
+    """Return the number format for money with `units` decimals, or the format for text if `units` is None."""
     return "@" if units is None else f"#,##0{'.' if units else ''}{'0' * units}{_GAP}"
 
 
 def is_exact(amount: str, minor_units: int) -> bool:
-    """Whether a spreadsheet's number shows an amount exactly, with all decimals of its currency."""
+    """Return whether a number in a spreadsheet shows an amount exactly, with all decimals of its currency."""
     whole_digits = len(amount.partition(".")[0])
     return whole_digits + minor_units <= EXACT_DIGITS and parse_amount(amount, minor_units=minor_units) is not None
