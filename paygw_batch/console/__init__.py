@@ -1,1 +1,1 @@
-"""Pages for people who prepare, approve and follow payouts in a browser. Nothing here sends: a run is a process."""
+"""Pages for people who prepare, approve and follow payouts in a browser. They send nothing: a run is a process."""

@@ -1,7 +1,7 @@
 """Checks a payout in preparation: reads and validates its sheet with all corrections, and drafts its plan.
 
-It writes the results as files into the payout's folder: a summary, every defect and warning, and the sender's own
-table. Pages read only these, never the sheet itself.
+The results are files in the payout's folder: a summary, all defects and warnings, and the sender's own table. The pages
+read only these files, never the sheet itself.
 """
 
 import hashlib
@@ -56,20 +56,22 @@ from paygw_batch.submit.plan import Plan
 from paygw_batch.submit.submission import Conversation, Prepared, Submission, draft_plan, plan_sheet
 
 _MAX_LOOKED_AT = 50
+"""The maximum number of earlier payouts that are considered for the reading of a new sheet."""
 _MAX_TRIED = 4
-"""The numbers of earlier payouts looked at, and of their readings that are tried: each reads the whole sheet."""
+"""The maximum number of earlier payouts whose reading is tried. Few are tried, because each reads the whole sheet."""
 
 
 def check_payout(folder: PayoutFolder, settings: Settings, rules: Rules, maker: PublicKey) -> None:
-    """Check a payout, and write the results into its folder. An unreadable sheet is a result too."""
+    """Check a payout, and write the result into its folder. For an unreadable sheet, the result says why."""
     folder.write_checked(_checked(folder, settings, rules, maker))
 
 
 def check_again(folder: PayoutFolder, settings: Settings, rules: Rules, memory: ComparisonMemory) -> bool:
-    """Check the corrections of a payout whose sheet was kept as it was read, and write the results.
+    """Check a payout again after corrections, with its sheet as it was read before, and write the result.
 
-    The journal is only asked about rows changed since the last time. No plan is drafted: `check_payout` does that,
-    from the file itself. Returns False, and checks nothing, if the sheet was not kept or was read in another way.
+    Only rows that changed since the last check are compared with the journal. No plan is drafted, because only
+    `check_payout` reads the file itself. Returns False, without a check, if the sheet was not kept or was read in
+    another way.
     """
     if (kept := _kept_sheet(folder)) is None:
         return False
@@ -86,12 +88,12 @@ def check_again(folder: PayoutFolder, settings: Settings, rules: Rules, memory: 
 
 
 def is_kept(folder: PayoutFolder) -> bool:
-    """Whether `check_again` can check the corrections of a payout."""
+    """Return whether `check_again` can check a payout."""
     return _kept_values(folder) is not None
 
 
 def remember(folder: PayoutFolder, settings: Settings, rules: Rules, memory: ComparisonMemory) -> None:
-    """Load a checked payout into `memory`, so that its first correction is as fast as later ones."""
+    """Load a checked payout into `memory`, so that the first correction is as fast as later corrections."""
     if (kept := _kept_sheet(folder)) is not None:
         mending, sheet = kept
         submission = _submission(folder, _given_sheet(folder, settings, rules, mending), sheet)
@@ -102,11 +104,11 @@ def remember(folder: PayoutFolder, settings: Settings, rules: Rules, memory: Com
 _FRAMES = ("frame", "defects", "warnings")
 _VALUES = "sheet.json"
 MAX_KEPT_ROWS = 200_000
-"""A larger sheet is read from its file again: the pages lack the memory for it."""
+"""The maximum number of rows of a kept sheet. The process of the pages has too little memory for a larger one."""
 
 
 def _keep_sheet(folder: PayoutFolder, mending: Mending, sheet: Sheet) -> None:
-    """Keep a sheet as it was read, so that a correction needs no new process."""
+    """Write a sheet as it was read into the folder, so that the check of a correction needs no new process."""
     folder.kept.mkdir(mode=0o700, exist_ok=True)
     (folder.kept / _VALUES).unlink(missing_ok=True)
     if sheet.frame.height > MAX_KEPT_ROWS:
@@ -119,7 +121,7 @@ def _keep_sheet(folder: PayoutFolder, mending: Mending, sheet: Sheet) -> None:
 
 
 def _kept_sheet(folder: PayoutFolder) -> tuple[Mending, Sheet] | None:
-    """Return the corrections and the sheet as it was read; None if it is not kept, or was read in another way."""
+    """Return the corrections, and the sheet as it was read; None if it was not kept, or was read in another way."""
     if (kept := _kept_values(folder)) is None:
         return None
     mending, kept_values = kept
@@ -130,7 +132,7 @@ def _kept_sheet(folder: PayoutFolder) -> tuple[Mending, Sheet] | None:
 
 
 def _kept_values(folder: PayoutFolder) -> tuple[Mending, dict[str, Any]] | None:
-    """Return the corrections, and the values of a kept sheet other than its frames, as `_kept_sheet` does."""
+    """Return the same as `_kept_sheet`, but with a dictionary of the sheet's values without its frames."""
     if (mending := folder.mending) is None:
         return None
     try:
@@ -169,7 +171,7 @@ def _read_as_before(
 ) -> tuple[Mending, Sheet | None]:
     """Read a new upload with the answers of the newest signed payout whose sheet had the same headings.
 
-    Records the answers, and returns the corrections and the sheet; the `mending` as it is and None if there is none.
+    Records these answers, and returns the corrections and the sheet. Without such a payout, returns `mending` and None.
     """
     uploaded = folder.uploaded
     tried: list[Any] = []
@@ -188,7 +190,7 @@ def _read_as_before(
         with suppress(SheetError):
             given_sheet = GivenSheet(settings, rules, folder.sheet, Reading(**answers, mending=meant))
             sheet, names = given_sheet.read(), partial(worksheets_in, options=given_sheet.options)
-            # A workbook that has another worksheet by now may mean that one.
+            # If the workbook has other worksheets now, the sender may mean one of them.
             is_same_book = not earlier.worksheet or names(folder.sheet) == names(other.sheet)
             if {*sheet.headers.values()} == known and is_same_book:
                 folder.note(replace(uploaded, **answers, like=earlier.called))
@@ -198,7 +200,7 @@ def _read_as_before(
 
 
 def _next_reference(earlier: UploadedSheet) -> str | None:
-    """Return this month's name of the payment run if an earlier one had its own month's, which was another one."""
+    """Return the payment run's name for this month if the `earlier` payout had the usual name for an earlier month."""
     suggested = suggested_reference(PAYOUT, utc_now())
     is_usual = earlier.reference == suggested_reference(PAYOUT, datetime.fromisoformat(earlier.at))
     return suggested if is_usual and earlier.reference != suggested else None
@@ -209,7 +211,7 @@ def _submission(folder: PayoutFolder, given_sheet: GivenSheet, sheet: Sheet) -> 
 
 
 def unreadable(error: PaygwError, headings_of: Callable[[], Sequence[SeenHeading]] = tuple) -> UnreadableSheet:
-    """Return the result for a sheet that could not be checked, with its headings if it has any."""
+    """Return the result for a sheet that could not be checked. `headings_of` returns the headings of the sheet."""
     columns = columns_of_operation(PAYOUT)
     headings: Sequence[SeenHeading] = ()
     if isinstance(error, HeadingError):
@@ -238,7 +240,7 @@ def _about_headings(guesses: Sequence[GuessedHeading], needed: Sequence[str]) ->
     """Return a sentence about the columns of a sheet that uses the sender's own headings."""
     columns = {guess.column for guess in guesses}
     if any(guess.column == "phone" and not guess.is_known for guess in guesses):
-        columns.add("account_number")  # if the guess is right, the phone may be the account
+        columns.add("account_number")  # a guessed phone column may also serve as the account
     lacking = [label_of(name) for name in needed if name not in columns]
     if not lacking:
         return say("The sheet has its own headings. Our guesses are filled in below.")
@@ -246,15 +248,15 @@ def _about_headings(guesses: Sequence[GuessedHeading], needed: Sequence[str]) ->
 
 
 def digest_of(sheet: Path) -> str:
-    """Return the digest of a file, computed like `Sheet.sha256`."""
+    """Return the SHA-256 digest of a file in hex, as in `Sheet.sha256`."""
     with sheet.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def mark_payout(folder: PayoutFolder, settings: Settings, rules: Rules, path: Path) -> None:
-    """Write the sheet of a payout as a workbook to `path`, with all corrections, and every defect marked.
+    """Write the sheet of a payout to `path` as a workbook with all corrections, in which every defect is marked.
 
-    Raises `OutputError` if no workbook can be made.
+    Raises `OutputError` if the sheet cannot be written as a workbook.
     """
     mending = folder.mending
     given_sheet = _given_sheet(folder, settings, rules, mending)
@@ -270,7 +272,7 @@ def _planned(
     maker: PublicKey | None = None,
     memory: ComparisonMemory | None = None,
 ) -> CheckedSheet:
-    """Return the results for a sheet; without a `maker`, no plan is drafted."""
+    """Return the result of the check of a sheet, and draft its plan if there is a `maker` and nothing is open."""
     plan = plan_sheet(submission, journal, memory=memory)
     defects = plan.validated.defects.with_columns(is_defect=pl.lit(value=True))
     warnings = plan.warnings.with_columns(is_defect=pl.lit(value=False))
@@ -325,7 +327,7 @@ def _planned(
 
 
 def _kinds(findings: pl.DataFrame, names: Mapping[str, str]) -> Sequence[FoundKind]:
-    """Return the kinds of defects and warnings, most frequent first."""
+    """Return the kinds of defects and warnings among findings, the most frequent first."""
     counts = findings.group_by("code", "is_defect").agg(pl.col("row").n_unique()).iter_rows()
     return [
         FoundKind(code, *kind_meaning(code, names, is_defect=is_defect), rows, is_defect)
@@ -334,7 +336,7 @@ def _kinds(findings: pl.DataFrame, names: Mapping[str, str]) -> Sequence[FoundKi
 
 
 def kind_meaning(code: str, names: Mapping[str, str], *, is_defect: bool) -> tuple[str, str, str]:
-    """Return the label, sentence and suggestion of a kind of defect or warning. `names` are those of the columns."""
+    """Return the label, sentence and suggestion for a code of a defect or warning. `names` are the columns' names."""
     try:
         meaning = meaning_of(code, DEFECTS if is_defect else WARNINGS, names)
     except KeyError:
@@ -344,7 +346,7 @@ def kind_meaning(code: str, names: Mapping[str, str], *, is_defect: bool) -> tup
 
 
 def _totals(plan: Plan, minor_units: Mapping[str, int]) -> Sequence[tuple[str, int, str]]:
-    """Return currency, number and sum of the rows that would be sent."""
+    """Return the number and the sum of the rows that would be sent, as (currency, rows, sum)."""
     sent = [row.row for row in plan.sent_before]
     sums: dict[str, tuple[int, int]] = {}
     for part in plan.validated.parts():

@@ -1,4 +1,4 @@
-"""Builds the application (every path, its handler, and who may request it), and serves it until a signal."""
+"""Builds the console's web application from a table of its paths, and serves it until a signal."""
 
 import asyncio
 import socket
@@ -130,25 +130,25 @@ ROUTES = (
     WebRoute("/payouts/{batch}/continue", payout_page.continue_payout, Act.START, "continue payout", "POST"),
     WebRoute("/payouts/{batch}/rows/{row:int}", payout_page.row, Act.LOOK, "open row"),
 )
-"""Every page and every action. No other path exists."""
+"""Every page and every action, with its handler and the permission that it needs. No other path exists."""
 _UPLOADS = ("/new", "/again", "/statement")
 """The endings of the paths that accept file uploads."""
 _MAX_SHEETS = 2
-"""The sheets remembered at once: one of 200,000 rows takes about 100 MB. A third one displaces the oldest."""
+"""The number of latest sheets that are kept in memory. A sheet of 200,000 rows takes about 100 MB."""
 
 
 def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str, str], port: int) -> Console:
-    """Return the parts that the pages work with. `port` is where browsers reach them, unless there is a proxy.
+    """Return the values that the pages work with. Browsers reach the pages at `port`, unless there is a proxy.
 
-    Raises `ConfigurationError` if the configuration names nobody who prepares or approves.
+    Raises `ConfigurationError` without a configuration file, or if its lists of people are empty or contradictory.
     """
     section, public, members = settings.console, settings.console.origin, members_of(settings)
     if config is None:
         raise ConfigurationError(say("The pages need a configuration file."), hint=say("Name it with --config."))
     options = ["--config", str(config.absolute())]
-    if settings.journal.url is None:  # only the configuration names a journal in a database
+    if settings.journal.url is None:  # a journal in a database is named only by the configuration
         options += ["--journal", str(settings.journal_path())]
-    with journal_for_document(settings, "console", must_be_known=False):  # creates the sandbox's journal
+    with journal_for_document(settings, "console", must_be_known=False):  # this creates the sandbox's journal
         pass
     kept = KeptSessions(settings.journal_path())
     access = passkey_access(settings, members, kept)
@@ -210,7 +210,7 @@ _BACKLOG = 256
 _MAX_HEAD_BYTES = 32 * 1024
 _GRACE_S = 10
 HEAD_LIMIT_S = 5.0
-"""The time limit for a request's head. A browser, or the proxy before it, sends it at once."""
+"""The time limit for the head of a request, which a browser or a proxy sends at once."""
 
 
 def serve_console(
@@ -221,9 +221,9 @@ def serve_console(
     *,
     read_again: Callable[[], Settings],
 ) -> None:
-    """Serve the pages configured in the file `config` until SIGINT or SIGTERM; call `tell` with their address.
+    """Serve the pages until SIGINT or SIGTERM. `tell` is called with their address, once they are served.
 
-    `read_again` reloads that file, because people get their keys while the pages are being served.
+    `read_again` loads the file `config` again after a change, because people get keys while the pages are served.
     """
     section = settings.console
     with ExitStack() as stack:
@@ -247,9 +247,9 @@ def serve_console(
 
 
 class CurrentPages:
-    """Serves the pages as now configured: they are rebuilt after a change of the configuration file.
+    """An ASGI application that serves the pages, and rebuilds them after a change of the configuration file.
 
-    An unusable file changes nothing, and `tell` is called with the reason.
+    If the changed file cannot be used, the pages stay as they were, and `tell` is called with the reason.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class CurrentPages:
             )
 
     def _mark(self) -> tuple[int, int] | None:
-        """Return a value that differs for every version of the file; None if there is no file."""
+        """Return a value that differs for every version of the configuration file; None if there is no file."""
         if self._config is None:
             return None
         with suppress(OSError):
@@ -289,13 +289,16 @@ class CurrentPages:
 
 
 def listen_on_port(port: int) -> socket.socket:
-    """Return a socket on loopback; 0 means any free port. The pages never use another address."""
+    """Return a socket on the loopback address, the only one that the pages use. Port 0 means any free port."""
     return listen_on_loopback(port, backlog=_BACKLOG)
 
 
 @contextmanager
 def listen_on_socket(path: Path) -> Iterator[socket.socket]:
-    """Yield a Unix socket for its owner and group only; a proxy in front of it provides TLS."""
+    """Yield a Unix socket that only its owner and group can use. A proxy in front of it provides TLS.
+
+    Raises `ConfigurationError` if the socket cannot be created.
+    """
     listener = socket.socket(socket.AF_UNIX)
     try:
         if path.is_socket():
@@ -318,7 +321,7 @@ def listen_on_socket(path: Path) -> Iterator[socket.socket]:
 
 
 async def serve_pages(app: AsgiApp, listener: socket.socket, *, ready: Callable[[], None]) -> None:
-    """Serve until SIGINT or SIGTERM. Runs are separate processes, and continue."""
+    """Serve the pages until SIGINT or SIGTERM. Runs continue after that, because they are separate processes."""
     server = LocalServer(
         app,
         http=bounded(HEAD_LIMIT_S, heads_alone=True),

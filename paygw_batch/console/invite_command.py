@@ -60,7 +60,7 @@ def invite_command(invocation: Invocation, *, name: str) -> None:
 
 
 def _member(settings: Settings, name: str) -> Member:
-    """Return the person with a name. Raises `UsageError`, which gives the nearest name, if there is none."""
+    """Return the person with this name. Raises `UsageError`, which says the nearest name, if there is none."""
     members = {plain_name(member.name): member for member in members_of(settings)}
     if (member := members.get(plain_name(name))) is None:
         raise UsageError(

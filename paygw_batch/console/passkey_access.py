@@ -1,8 +1,8 @@
-"""Gives people access by passkey (key owners, open sign-ins, invitations), and knows who is signed in.
+"""Keeps sessions, sign-ins and invitations: the parts of access to the console by passkey.
 
-A sign-in signs a text whose first line names this act, like every other signature here, so it never counts as an
-approval. No list of credentials is kept: the person is the one in the configuration whose key matches the signature.
-A session ends after inactivity, after some hours, or with the person's passkey.
+A sign-in signs a text whose first line says that it is a sign-in, so the signature never counts as an approval. No list
+of credentials is kept: the configuration says whose key made the signature. A session ends after inactivity, after some
+hours, or when the configuration no longer has the person or the passkey.
 """
 
 import base64
@@ -42,9 +42,9 @@ from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
 RANDOM_BYTES = 32
-"""The length of secrets, session ids, nonces, and the tokens of invitations."""
+"""The length in bytes of secrets, session ids, nonces, and tokens of invitations."""
 _MAX_SESSIONS = 1_000
-"""The maximum number of sessions; a new one ends the oldest."""
+"""The maximum number of sessions. A further session ends the oldest."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS session (
     digest     BLOB PRIMARY KEY,
@@ -63,15 +63,15 @@ CREATE TABLE IF NOT EXISTS secret (
     value BLOB NOT NULL
 ) STRICT;
 """
-"""`secret` proves that a sign-in was begun here. It opens no session, and signs nothing for anyone."""
+"""The tables of the sessions file. `secret` only proves that a sign-in was begun here; it opens no session."""
 _OLDEST = "DELETE FROM session WHERE digest NOT IN (SELECT digest FROM session ORDER BY started_s DESC LIMIT ?)"
 
 
 @dataclass(frozen=True, slots=True)
 class KeptSession:
-    """A stored session: its person, how and when they signed in, and its last use.
+    """A stored session: its person, how and when the person signed in, and its last use.
 
-    `key` and `credential` are the passkey's; empty if the person signed in another way.
+    `key` and `credential` identify the passkey. They are empty if the person signed in without a passkey.
     """
 
     person: str
@@ -83,9 +83,9 @@ class KeptSession:
 
 
 class KeptSessions:
-    """The sessions of the pages about one journal, until `close`. Safe to call from several threads.
+    """The stored sessions of the pages for one journal, in a file beside it. Safe to use from several threads.
 
-    Raises `SessionsBroken`, and `JournalError` if the file is not private.
+    Every method raises `SessionsBroken` if the file cannot be used.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -102,14 +102,14 @@ class KeptSessions:
             self.secret: bytes = self._run("SELECT value FROM secret")[0][0]
 
     def begin(self, digest: bytes, session: KeptSession, *, instead_of: bytes) -> None:
-        """Store a new session, and end the session `instead_of`, which it replaces."""
+        """Store a new session, and end the session `instead_of`, which the new session replaces."""
         with self._transaction():
             self._run("DELETE FROM session WHERE digest = ?", instead_of)
             self._run("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", digest, *astuple(session))
             self._run(_OLDEST, _MAX_SESSIONS)
 
     def session(self, digest: bytes) -> KeptSession | None:
-        """Return the session whose id has this digest; None if there is none."""
+        """Return the session whose id has this digest; None if there is no such session."""
         query = "SELECT person, way, key, credential, started_s, seen_s FROM session WHERE digest = ?"
         with self._transaction():
             rows = self._run(query, digest)
@@ -132,7 +132,7 @@ class KeptSessions:
                     self._run("DELETE FROM session WHERE digest = ?", digest)
 
     def end_sign_in(self, digest: bytes, at_s: float, *, forget_before_s: float) -> bool:
-        """Record that a sign-in was used; return whether this is the first time. Old ones are removed."""
+        """Record that a sign-in was used, and return whether it was the first use. Old records are removed."""
         with self._transaction():
             self._run("DELETE FROM used_sign_in WHERE at_s < ?", forget_before_s)
             self._run("INSERT OR IGNORE INTO used_sign_in VALUES (?, ?)", digest, at_s)
@@ -143,7 +143,7 @@ class KeptSessions:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Run the block in one durable transaction, alone."""
+        """Run the block in one durable transaction, while no other thread uses the file."""
         try:
             with self._lock, transaction(self._connection):
                 yield
@@ -155,9 +155,9 @@ class KeptSessions:
 
 
 _NOTED_EVERY_S = 15.0
-"""A use is recorded at most this often, so that pages opened in quick succession do not wait for a disk."""
+"""The interval within which further uses are not recorded, so that pages rarely wait for a disk."""
 _CLOCK_STEP_S = 60.0
-"""If the clock goes back by more than this, the sessions end, because their age is unknown."""
+"""If the clock goes back by more than this time, sessions end, because their age is unknown."""
 
 
 class SignInWay(StrEnum):
@@ -165,23 +165,23 @@ class SignInWay(StrEnum):
 
     PASSKEY = "passkey"
     LIST = "list"
-    """Chosen from the list of the sandbox."""
+    """The person chose a name from the list, which only the sandbox shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignedInKey:
-    """The passkey of a sign-in: the person signs approvals with this one, and no other."""
+    """The passkey of a sign-in. The person signs approvals with this passkey and no other."""
 
     key: PublicKey
     credential: str
-    """The browser's own name for it, by which a page asks for this one."""
+    """The browser's id of the passkey, with which a page asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebSession:
-    """A signed-in person. `csrf_token` is in each of their forms, and in nobody else's.
+    """The session of a signed-in person. `csrf_token` is in every form of this session, and in no other form.
 
-    `passkey` is None if the person signed in another way.
+    `passkey` is None if the person signed in without a passkey.
     """
 
     member: Member
@@ -191,14 +191,15 @@ class WebSession:
     """The seconds of inactivity after which the session ends."""
 
     def has_token(self, token: str) -> bool:
-        """Whether a form came from a page of this session. A missing or empty token never counts."""
+        """Return whether a form with this token came from a page of this session. An empty token never does."""
         return bool(token) and hmac.compare_digest(token.encode(), self.csrf_token.encode())
 
 
 class WebSessions:
-    """All sessions, by the digest of their id: nobody can sign in with a digest.
+    """The sessions of all people. Only digests of their ids are stored, and nobody can sign in with a digest.
 
-    Each ends with its basis: the person among `members`, the passkey among `keys`, the way among `ways`.
+    A session ends when its person is not among `members`, its passkey not among `keys`, or its way not among `ways`. It
+    also ends after `idle_s` seconds without use, and after `at_most_s` seconds.
     """
 
     def __init__(
@@ -222,7 +223,7 @@ class WebSessions:
         kept.end_all(lambda session: self._is_over(session, now_s()))
 
     def sign_in(self, member: Member, before: str, way: SignInWay, passkey: SignedInKey | None = None) -> str:
-        """Return the id of a new session. The session `before` it in the same browser ends."""
+        """Begin a session, and return its id. The session with the id `before`, in the same browser, ends."""
         session_id, now_s = secrets.token_urlsafe(RANDOM_BYTES), self._now_s()
         key, credential = ("", "") if passkey is None else (passkey.key.text, passkey.credential)
         session = KeptSession(member.name, way, key, credential, now_s, now_s)
@@ -230,7 +231,7 @@ class WebSessions:
         return session_id
 
     def session(self, session_id: str, *, is_poll: bool = False) -> WebSession | None:
-        """Return the session with an id, None if it has ended. A polling page does not prolong it."""
+        """Return the session with an id; None if it has ended. A polling page does not prolong the session."""
         digest = _digest(session_id)
         session = self._kept.session(digest) if session_id else None
         if session is None:
@@ -246,7 +247,7 @@ class WebSessions:
         passkey = None if key is None else SignedInKey(key[0], session.credential)
         idle_s = now_s - session.seen_s if is_poll else 0
         left_s = min(self._idle_s - idle_s, self._at_most_s - (now_s - session.started_s))
-        # It reveals nothing about the id, and is not stored.
+        # The token is derived from the session's id, so it need not be stored. It reveals nothing about the id.
         csrf_token = hmac.new(session_id.encode(), b"forms", hashlib.sha256).hexdigest()
         return WebSession(self._members[session.person], csrf_token, passkey, max(left_s, 0))
 
@@ -254,7 +255,7 @@ class WebSessions:
         self._kept.end(_digest(session_id))
 
     def close(self) -> None:
-        """Close the store of sessions; they continue when the pages are served again."""
+        """Close the file of sessions. The sessions continue when the pages are served again."""
         self._kept.close()
 
     def _is_over(self, session: KeptSession, now_s: float) -> bool:
@@ -274,33 +275,33 @@ def _digest(text: str) -> bytes:
 INVITATION_H = 24
 _PLAIN_TOKEN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 _TOKEN_CHARACTERS = 43
-"""`RANDOM_BYTES` in base64url."""
+"""The length of `RANDOM_BYTES` bytes in base64url."""
 
 
 class Invitations:
-    """The invitations in a folder, which is created with the first one."""
+    """The invitations in a folder, which is created for the first invitation."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = Lock()
 
     def invite(self, name: str, token: str, now: datetime) -> str:
-        """Write an invitation for a person, and return when it expires. `token` is random, and only in the link."""
+        """Write an invitation for a person, and return when it expires. Only the link contains the random `token`."""
         expires_at = timestamp(now + timedelta(hours=INVITATION_H))
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._write(self._path(token), {"name": name, "expires_at": expires_at})
         return expires_at
 
     def invitation(self, token: str, now: datetime) -> Mapping[str, str] | None:
-        """Return the open invitation with this token (`name`, `expires_at`); None if missing, used, or expired."""
+        """Return the open invitation with this token (`name`, `expires_at`); None if it is missing, used or expired."""
         is_token = len(token) == _TOKEN_CHARACTERS and _PLAIN_TOKEN.issuperset(token)
         return self._read(self._path(token), now) if is_token else None
 
     def use(self, token: str, fingerprint: str, now: datetime) -> tuple[str, bool] | None:
-        """Use an invitation for the passkey with this fingerprint only.
+        """Use an invitation for the passkey with this fingerprint, and for no other passkey.
 
-        Returns its person, and whether this was the first click: the same passkey again is a second click on one form.
-        Returns None as `invitation` does.
+        Returns the invited person, and whether this is the first use: the same passkey again is a second click on one
+        form. Returns None if the invitation is missing, expired, or used for another passkey.
         """
         used_path = self._path(token, "used")
         with self._lock:
@@ -331,7 +332,7 @@ class Invitations:
 
 _FLAGS = 32
 _HAS_KEY = 0x40
-"""The place of the flags in the authenticator's data, and the flag for a new key (WebAuthn, 6.1)."""
+"""The position of the flags in the authenticator's data, and the flag for a new key (WebAuthn, 6.1)."""
 ALGORITHMS = (-7, -8, -257)
 """ES256, EdDSA and RS256 (RFC 9053, RFC 8812), in order of preference."""
 
@@ -341,10 +342,10 @@ def invitation_challenge(token: str) -> str:
 
 
 def new_passkey(form: Mapping[str, str], token: str, party: RelyingParty) -> PublicKey | None:
-    """Return the key of a passkey created for an invitation on a page of `party`, with its owner verified; or None.
+    """Return the key of a passkey that a verified person created for an invitation, on a page of `party`; or None.
 
-    `form` has its parts as a browser sends them, each in base64url without padding. `public_key` is what
-    `getPublicKey()` returns: SubjectPublicKeyInfo.
+    `form` has the parts of the passkey as a browser sends them, each in base64url without padding. `public_key` is the
+    result of `getPublicKey()`: a SubjectPublicKeyInfo.
     """
     client_data, authenticator_data, plain = (
         from_base64url(form.get(name, "")) for name in ("client_data", "authenticator_data", "public_key")
@@ -359,21 +360,21 @@ def new_passkey(form: Mapping[str, str], token: str, party: RelyingParty) -> Pub
 
 
 SIGN_IN_S = 300.0
-"""How long a sign-in page may be open before the passkey is used."""
+"""The time for which a sign-in page may be open before the passkey is used."""
 _KEPT_S = 24 * 3600.0
-"""How long a finished sign-in is remembered: longer than a clock is ever set back."""
+"""The time for which a used sign-in is remembered. A clock is not expected to be set back further."""
 
 
 def sign_in_text(nonce: str) -> bytes:
-    """Return the text that a sign-in signs."""
+    """Return the text that a passkey signs in a sign-in."""
     return f"paygw-batch sign-in 1\n{nonce}".encode()
 
 
 class OpenSignIns:
-    """Begins sign-ins, and ends each of them once, within `SIGN_IN_S`.
+    """Begins sign-ins, and ends each of them at most once, within `SIGN_IN_S` seconds.
 
-    A nonce contains the time and a code that only this console can compute. Beginning one stores nothing, so nobody can
-    fill a disk or displace other people's sign-ins by opening the page. Finished ones are stored.
+    A nonce contains the time and a code that only this console can compute. Only used sign-ins are stored, so nobody
+    can fill a disk or displace the sign-ins of other people by opening the page many times.
     """
 
     def __init__(self, kept: KeptSessions, *, now_s: Callable[[], float], new_nonce: Callable[[], str]) -> None:
@@ -382,12 +383,12 @@ class OpenSignIns:
         self._new_nonce = new_nonce
 
     def begin(self) -> str:
-        """Return a new nonce."""
+        """Begin a sign-in, and return its nonce."""
         begun = f"{self._new_nonce()}.{int(self._now_s())}"
         return f"{begun}.{self._code(begun)}"
 
     def end(self, nonce: str) -> bool:
-        """Close an open sign-in; return whether there was one: begun here, not too long ago, and not used yet."""
+        """End a sign-in. Return whether it was open: begun here, within `SIGN_IN_S`, and not used yet."""
         begun, _, code = nonce.rpartition(".")
         if not hmac.compare_digest(code.encode(), self._code(begun).encode()):
             return False
@@ -403,7 +404,7 @@ class OpenSignIns:
 def key_that_signed(
     nonce: str, signature: PasskeySignature, keys: Iterable[PublicKey], party: RelyingParty
 ) -> PublicKey | None:
-    """Return the key among `keys` that signed the sign-in with this nonce, or None."""
+    """Return the key among `keys` that signed the sign-in with this nonce; None if no key did."""
     return next((key for key in keys if has_asserted(key, signature, sign_in_text(nonce), party)), None)
 
 
@@ -418,7 +419,7 @@ class PasskeyAccess:
 
 
 def passkey_access(settings: Settings, members: tuple[Member, ...], kept: KeptSessions) -> PasskeyAccess:
-    """Return the parts of access by passkey. Raises `ConfigurationError` if two people have one key."""
+    """Return the parts of access by passkey. Raises `ConfigurationError` if two people have the same key."""
     return PasskeyAccess(
         party=party_of(settings),
         keys=_keys_of(settings, members),
@@ -432,7 +433,7 @@ def invitation_folder(settings: Settings) -> Path:
 
 
 def signature_in(form: Mapping[str, str]) -> PasskeySignature:
-    """Return the signature in a form, as `static/passkey.js` puts it there; its parts are empty if it has none."""
+    """Return the signature that `static/passkey.js` wrote into a form. Its parts are empty if there is none."""
     return PasskeySignature(
         client_data=form.get("client_data", ""),
         authenticator_data=form.get("authenticator_data", ""),

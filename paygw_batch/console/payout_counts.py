@@ -1,6 +1,6 @@
-"""Caches the number of a payout's rows in each state, so that many polling tabs cost one count.
+"""Caches the number of a payout's rows in each state, so that many polling tabs need only one count.
 
-A count reads an index over all rows in the rarer states: a tenth of a second for a million rows.
+A count reads an index of all rows in the rarer states, which takes a tenth of a second for a million rows.
 """
 
 from collections import defaultdict, deque
@@ -11,9 +11,9 @@ from threading import Lock
 from paygw_batch.journal import BatchRecord, JournalReader, StateTally
 
 OLD_S = 1.0
-"""A polling tab may be shown a count of this age, because it polls again in two seconds."""
+"""The age that a count may have for a polling tab, which polls again in two seconds."""
 WINDOW_S = 30.0
-"""The rate covers the last seconds, because a run's speed follows the gateway's."""
+"""The time over which the rate is measured. It is short because the speed of the gateway changes."""
 _LEAST_S = 4.0
 
 
@@ -25,7 +25,7 @@ class _Count:
 
 
 class PayoutCounts:
-    """The latest count of each payout. Safe from several threads; only one counts a payout at a time."""
+    """The latest count of each payout. Safe to use from several threads. Only one thread counts a payout at a time."""
 
     def __init__(self, *, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
@@ -35,9 +35,10 @@ class PayoutCounts:
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
 
     def seen(self, batch: str, words: str) -> str | None:
-        """Return the value by which tabs know a payout as of at most a second ago; None if it was not looked at.
+        """Return the value that `note_seen` noted for a payout in the last second; None if there is none.
 
-        `words` is the tabs' language. While one tab reads the journal, the others read nothing.
+        The value changes with the payout, and `words` is the language of the tabs. If one tab has read the journal,
+        others need not.
         """
         look = self._seen.get((batch, words))
         return look[1] if look is not None and self._monotonic_s() - look[0] < OLD_S else None
@@ -46,7 +47,7 @@ class PayoutCounts:
         self._seen[batch, words] = (self._monotonic_s(), seen)
 
     def rate(self, batch: str, answered: int) -> float:
-        """Return the recent number of answered rows a second; 0 while unknown. `answered` is their present number."""
+        """Return how many rows a second were answered lately; 0 if unknown. `answered` is their present number."""
         with self._locks[batch]:
             looks, now_s = self._answered[batch], self._monotonic_s()
             while looks and (now_s - looks[0][0] > WINDOW_S or looks[0][1] > answered):
@@ -57,12 +58,12 @@ class PayoutCounts:
             return (answered - looks[0][1]) / passed_s if passed_s >= _LEAST_S else 0.0
 
     def tallies(self, journal: JournalReader, record: BatchRecord, *, is_poll: bool) -> Sequence[StateTally]:
-        """Return a payout's counts from the journal, as of now; for a poll, at most a second old."""
+        """Return the present counts of a payout from the journal. For a poll they may be up to a second old."""
         with self._locks[record.batch]:
             count, now_s = self._found.get(record.batch), self._monotonic_s()
             if count is not None and is_poll and now_s - count.at_s < OLD_S:
                 return count.tallies
-            head = journal.head().hash  # before the count, so that later writes cause a new one
+            head = journal.head().hash  # read before the count, so that later writes cause a new count
             if count is None or count.head != head:
                 count = _Count(head, self._monotonic_s(), journal.tallies(record.number))
                 self._found[record.batch] = count

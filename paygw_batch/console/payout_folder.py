@@ -1,7 +1,7 @@
-"""Keeps one payout in preparation in a folder: the sheet as received, corrections, check results, and its plan.
+"""Keeps one payout in preparation in a folder: the sheet as received, its corrections, the check's results, its plan.
 
-Each file is written whole or not at all, so a killed process leaves the previous one. No file stores the payout's
-progress, which is read from the files, the journal, and the run's process.
+Each file is written whole or not at all, so a killed process leaves the previous file. No file stores how far the
+payout has come: that follows from the files, the journal, and the process of the run.
 """
 
 import filecmp
@@ -35,21 +35,21 @@ _ID_BYTES = 8
 _MAX_NAME = 100
 _CHECKED = "checked.json"
 FOUND = "found.parquet"
-"""Every defect and warning: `row, column, value, code, message, correction, is_defect`."""
+"""The file of all defects and warnings: `row, column, value, code, message, correction, is_defect`."""
 HEADINGS = "headings"
-"""The question about the meaning of each column, besides those of `errors.Asked`."""
+"""The name of the question about the meaning of the headings. All other questions are in `errors.Asked`."""
 ROWS = "rows.parquet"
-"""The sender's own table with all corrections: `row`, then its columns."""
+"""The file of the sender's own table with all corrections: `row`, then the table's columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class UploadedSheet:
     """A sheet as it was uploaded: by whom, when, and how to read it.
 
-    `like` names the earlier payout whose answers were taken over; empty: none.
-    `answered` has the keys of the questions that its maker answered. `sent_back` says who sent the plan back and why;
-    empty if nobody did. `stated_rows` and `stated_sums` are the control totals that the maker typed, and `title` the
-    maker's name for the payout. `look_again` are row numbers left out of an earlier file that are other rows in this.
+    `like` is the name of the earlier payout whose answers were taken over, or empty. `answered` has the keys of the
+    questions that the maker answered. `sent_back` says who sent the plan back and why, or is empty. `stated_rows` and
+    `stated_sums` are the control totals that the maker typed, and `title` is the maker's name for the payout.
+    `look_again` has the numbers of rows that were left out of an earlier file, and have other content in this file.
     """
 
     name: str
@@ -70,7 +70,7 @@ class UploadedSheet:
 
     @property
     def called(self) -> str:
-        """The name of the payout: its maker's, or otherwise the file's."""
+        """The name of the payout: the title that its maker gave it, or the name of the file."""
         return self.title or self.name
 
     @property
@@ -80,7 +80,7 @@ class UploadedSheet:
 
     @property
     def choices(self) -> Choices:
-        """The decisions of its maker."""
+        """The maker's decisions about the sheet."""
         sums = {name: Decimal(amount) for name, amount in self.stated_sums.items()}
         expected = ControlTotals(self.stated_rows, sums)
         return Choices(skip_invalid=True, answered=self.answered, expected=expected, decided_by=self.by)
@@ -100,7 +100,7 @@ class FoundKind:
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """A question about a sheet that its maker has to answer (`OpenQuestion`), in sentences: one for each person."""
+    """A question about a sheet that its maker must answer (`OpenQuestion`). `people` has a sentence for each person."""
 
     key: str
     message: str
@@ -116,21 +116,21 @@ class CheckedSheet:
     batch: str
     rows: int
     payable: int
-    """The rows that can be paid, of which `known` are in an earlier payout and are not sent again."""
+    """The number of rows that can be paid. `known` of them are in an earlier payout, and are not sent again."""
     known: int
     rows_to_mend: int
     is_ready: bool
-    """Whether its plan can be signed once it `is_drafted`, which takes a check of the whole file."""
+    """Whether its plan can be signed, once the plan `is_drafted`. Only a check of the whole file drafts a plan."""
     is_drafted: bool
     questions: Sequence[AskedQuestion]
     left_out: Sequence[int]
     mended: Sequence[tuple[int, str]]
-    """Row and column of each corrected cell."""
+    """The row and the column of each corrected cell."""
     kinds: Sequence[FoundKind]
     wrong_totals: Sequence[str]
     """A sentence for each control total that the sheet does not match."""
     totals: Sequence[tuple[str, int, str]]
-    """Currency, number of rows and sum of the payable rows."""
+    """The number and the sum of the rows that would be sent, as (currency, rows, sum)."""
     of_sheet: Sequence[str]
     """The warnings about the whole sheet."""
     notes: Sequence[str]
@@ -144,11 +144,11 @@ class CheckedSheet:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableSheet:
-    """The result of checking an unreadable sheet: why, and its headings if they are the reason.
+    """The result of checking a sheet that cannot be read. `message` says why.
 
-    If only an answer is missing, `asks` is its name in `UploadedSheet` (of `errors.Asked`), or `HEADINGS`, and then
-    `message` lists the open columns. `question` asks for it, `choices` are the possible answers or
-    a suggestion, and `samples` are texts of the sheet, read according to the first choice.
+    If only an answer is missing, `asks` is its name in `UploadedSheet` (of `errors.Asked`), or `HEADINGS`. Then
+    `question` asks for the answer, and `choices` are the possible answers or a suggestion. `samples` are texts of the
+    sheet, read according to the first choice. For `HEADINGS`, `message` lists the columns without a heading.
     """
 
     message: str
@@ -162,10 +162,10 @@ class UnreadableSheet:
 
 
 class NamedFolder:
-    """A private folder of the pages, for one piece of work. `number` is its random name, in hex."""
+    """A private folder in which the pages keep one piece of work. `number` is its random name, in hex."""
 
     FIRST: ClassVar[str]
-    """The file written last; a folder without it does not count."""
+    """The name of the file that is written last. A folder without this file is ignored."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -178,11 +178,11 @@ class NamedFolder:
 
     @classmethod
     def newest_first(cls, directory: Path, moment: Callable[[Self], Any]) -> Sequence[Self]:
-        """Return all such folders by their `moment`; those for which it is None are left out."""
+        """Return the folders in a directory, sorted by `moment`. A folder is left out if its `moment` is None."""
         dated = list[tuple[Any, Self]]()
         with suppress(FileNotFoundError):
             for path in [path for path in directory.iterdir() if (path / cls.FIRST).exists()]:
-                with suppress(FileNotFoundError):  # another click may have removed it meanwhile, or put it away
+                with suppress(FileNotFoundError):  # another visit may have removed or moved the folder
                     dated.append((moment(folder := cls(path)), folder))
         dated = [entry for entry in dated if entry[0] is not None]
         return [folder for _, folder in sorted(dated, key=itemgetter(0), reverse=True)]
@@ -196,13 +196,13 @@ class NamedFolder:
         write_whole(self.path / name, json.dumps(asdict(value), ensure_ascii=False).encode())
 
     def remove(self) -> None:
-        """Remove the folder with everything in it, even if another click has begun to."""
+        """Remove the folder with all its files, even if another visit is removing it too."""
         with suppress(FileNotFoundError):
             shutil.rmtree(self.path)
 
 
 class PayoutFolder(NamedFolder):
-    """The folder of one payout in preparation, as one visit finds it: `upload.json` is read once."""
+    """The folder of one payout in preparation. An object belongs to one visit: it reads `upload.json` only once."""
 
     FIRST = "upload.json"
 
@@ -220,7 +220,7 @@ class PayoutFolder(NamedFolder):
 
     @property
     def sheet(self) -> Path:
-        """The path of the sheet, which keeps the name that its sender gave it."""
+        """The path of the sheet, under the name that its sender gave it."""
         return self.path / "sheet" / self.uploaded.name
 
     @property
@@ -229,23 +229,23 @@ class PayoutFolder(NamedFolder):
 
     @property
     def version(self) -> str:
-        """A digest of the file, how it is read, and its corrections, by which a page names the version it shows."""
+        """A digest of the upload, its reading and its corrections. A form has the version that its page showed."""
         mending = self.mending_file.read_bytes() if self.mending_file.exists() else b""
         digests = (hashlib.sha256(part).digest() for part in (self._upload_bytes(), mending))
         return hashlib.sha256(b"".join(digests)).hexdigest()[:32]
 
     @property
     def was_read(self) -> bool:
-        """Whether these bytes have been read successfully before."""
+        """Whether the present file has been read successfully before."""
         return (self.path / ROWS).exists()
 
     @property
     def kept(self) -> Path:
-        """The path of the folder that keeps the parsed sheet."""
+        """The path of the folder that keeps the sheet as it was read."""
         return self.path / "read"
 
     def reading(self, mending: Mending) -> str:
-        """Return a text for the bytes to read and how to read them: everything that the cells depend on."""
+        """Return a text that differs if the cells may differ: it names the bytes of the sheet and how they are read."""
         uploaded = self.uploaded
         return json.dumps(
             [mending.sheet_sha256, uploaded.name, uploaded.worksheet, uploaded.encoding, dict(mending.columns)]
@@ -253,11 +253,11 @@ class PayoutFolder(NamedFolder):
 
     @property
     def plan_file(self) -> Path:
-        """The path of the plan that its maker signed."""
+        """The path of the plan that the maker signed."""
         return self.path / "plan.json"
 
     def note(self, uploaded: UploadedSheet) -> None:
-        """Record how to read the sheet, and its maker's statements about it."""
+        """Record how to read the sheet, and the maker's statements about it."""
         self._upload = json.dumps(asdict(uploaded), ensure_ascii=False).encode()
         write_whole(self.path / "upload.json", self._upload)
 
@@ -267,20 +267,20 @@ class PayoutFolder(NamedFolder):
         return read_mending(self.mending_file) if self.mending_file.exists() else None
 
     def mend(self, mending: Mending) -> None:
-        """Replace the corrections. Check and plan describe the former sheet, and are removed first."""
+        """Replace the corrections. The check's result and the plan, which are about old cells, are removed first."""
         self.forget_plan()
         self.forget_check()
         write_mending(mending, self.mending_file)
 
     def has_sheet(self, name: str, content: Path) -> bool:
-        """Whether the sheet already is the file `content`, named `name`."""
+        """Return whether the sheet has this name and the content of the file `content`."""
         return self.uploaded.name == plain_file_name(name) and filecmp.cmp(self.sheet, content, shallow=False)
 
     def replace_sheet(self, name: str, content: Path) -> None:
-        """Replace the sheet with the file `content`, without any corrections or left-out rows.
+        """Replace the sheet with the file `content`, and remove all corrections.
 
-        Rows left out of the previous file must be looked at again. If killed in between, the folder has one of the two
-        files, without corrections.
+        The rows left out of the previous file are noted, for the maker to look at them again. If this process is
+        killed meanwhile, the folder has one of the two files, without corrections.
         """
         before, name, mending = self.sheet, plain_file_name(name), self.mending
         left_out = [] if mending is None else sorted(row.row for row in mending.left_out)
@@ -295,18 +295,18 @@ class PayoutFolder(NamedFolder):
             before.unlink()
 
     def forget_plan(self, sent_back: str = "") -> None:
-        """Remove the plan and its approvals; `sent_back` says who sent it back and why."""
+        """Remove the plan and its approvals. `sent_back` says who sent the plan back and why, or is empty."""
         self.plan_file.unlink(missing_ok=True)
         (self.path / "draft.json").unlink(missing_ok=True)
         self.note(replace(self.uploaded, sent_back=sent_back))
 
     def forget_check(self) -> None:
-        """Have the sheet checked again on the next visit."""
+        """Remove the result of the check, so that the next visit checks the sheet again."""
         (self.path / _CHECKED).unlink(missing_ok=True)
 
     @property
     def checked(self) -> CheckedSheet | UnreadableSheet | None:
-        """The result of the check; None until the present sheet is checked."""
+        """The result of the check of the present sheet; None until it is checked."""
         try:
             content = json.loads((self.path / _CHECKED).read_bytes())
         except FileNotFoundError:
@@ -324,14 +324,14 @@ class PayoutFolder(NamedFolder):
 
     @property
     def headings(self) -> set[str]:
-        """The sender's own headings; none of a sheet that could not be read."""
+        """The sender's own headings; empty if the sheet could not be read."""
         return set(result.headings.values()) if isinstance(result := self.checked, CheckedSheet) else set()
 
     @property
     def named_by_batch(self) -> tuple[str, UploadedSheet | None]:
-        """The batch of the checked sheet, and the sheet as uploaded; empty unless it can be paid.
+        """The batch of the checked sheet, and the sheet as uploaded. The batch is empty if the sheet was not read.
 
-        The files are read again only if they changed: a page names many payouts.
+        The files are read again only if they changed, because one page names many payouts.
         """
         try:
             files = [(self.path / name).stat() for name in (_CHECKED, self.FIRST)]
@@ -340,7 +340,7 @@ class PayoutFolder(NamedFolder):
             return "", None
 
     def write_checked(self, result: CheckedSheet | UnreadableSheet) -> None:
-        """Write the result of the check, after everything that it refers to."""
+        """Write the result of the check. Call this after writing the files that the result refers to."""
         self.write_json(_CHECKED, result)
 
     @property
@@ -353,7 +353,7 @@ class PayoutFolder(NamedFolder):
 
     @property
     def plan(self) -> PlanDocument | None:
-        """The plan signed by its maker, with its approvals; None if there is none."""
+        """The plan signed by its maker, with its approvals; None if no plan is signed."""
         return _plan(self.plan_file)
 
 
@@ -378,7 +378,7 @@ def new_folder_name() -> str:
 
 
 def new_named_folder(directory: Path, number: str | None = None) -> Path:
-    """Create an empty folder called `number`; None gives it a random name."""
+    """Create an empty folder named `number`, or with a random name if it is None."""
     make_directory(directory)
     path = directory / (number or new_folder_name())
     path.mkdir(mode=0o700)
@@ -386,21 +386,21 @@ def new_named_folder(directory: Path, number: str | None = None) -> Path:
 
 
 def is_folder_name(number: str) -> bool:
-    """Whether `number` can name such a folder. Checked before any look-up, so no path leads outside."""
+    """Return whether `number` can name such a folder. This is checked before any look-up, so no path leads outside."""
     return len(number) == 2 * _ID_BYTES and set(number) <= set("0123456789abcdef")
 
 
 def move_in(content: Path, path: Path) -> None:
-    """Move a received file to `path` and make it private."""
+    """Move a received file to `path`, and make the file private."""
     os.replace(content, path)  # noqa: PTH105 (as written)
     path.chmod(0o600)
 
 
 def plain_file_name(name: str) -> str:
-    """Return the last part of a file name. Raises `UsageError` if no sheet can have it.
+    """Return the last part of a file name. Raises `UsageError` if a sheet cannot have this name.
 
-    Browsers send any name that the sender's system allows: no part of it may lead out of the folder or pass for another
-    name.
+    A browser sends any name that the sender's system allows. No part of it may lead out of the folder, or look like
+    another name.
     """
     last = name.replace("\\", "/").rpartition("/")[2].strip()
     is_plain = last.isprintable() and not last.startswith(".") and 0 < len(last) <= _MAX_NAME
@@ -413,12 +413,12 @@ def plain_file_name(name: str) -> str:
 
 
 def all_folders(directory: Path) -> Sequence[PayoutFolder]:
-    """Return all payouts in preparation, and those started from here, newest first."""
+    """Return the folders of all payouts prepared on these pages, the newest first, even if they were started."""
     return PayoutFolder.newest_first(directory, lambda folder: folder.path.stat().st_mtime_ns)
 
 
 def uploads_by_batch(directory: Path) -> Mapping[str, UploadedSheet]:
-    """Return each payout prepared here, as uploaded, by its batch."""
+    """Return the uploaded sheet of each payout prepared on these pages, by its batch."""
     uploads = dict(folder.named_by_batch for folder in all_folders(directory))
     return {batch: uploaded for batch, uploaded in uploads.items() if uploaded is not None and batch}
 

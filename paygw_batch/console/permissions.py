@@ -1,4 +1,4 @@
-"""Knows who may use the pages, and for which actions: one table, and a refusal for everything else."""
+"""Decides who may do which actions on the pages: a table allows some, and all others are refused."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A person who may use the pages, identified as a person rather than by a key."""
+    """A person who may use the pages. A member is one person, even with several keys."""
 
     name: str
     roles: frozenset[Role]
@@ -40,12 +40,12 @@ class Member:
 
 
 def console_lists(settings: Settings) -> list[tuple[Role, Mapping[str, Keys]]]:
-    """Return the roles that have a list of people in `[console]`, with the lists."""
+    """Return each role that has a list of people in `[console]`, with the list."""
     return [(role, people) for role in Role if (people := getattr(settings.console, f"{role}s", None)) is not None]
 
 
 def members_of(settings: Settings) -> tuple[Member, ...]:
-    """Return everyone who may use the pages. Raises `ConfigurationError` if two lists contradict each other."""
+    """Return all who may use the pages. Raises `ConfigurationError` if the lists are empty or contradictory."""
     people = listed_people(settings).listed
     members = {
         plain_name(person.name): Member(
@@ -78,13 +78,13 @@ class Act(StrEnum):
     PREPARE = "prepare"
     """Upload a sheet."""
     MEND = "mend"
-    """Change a sheet in preparation: correct a cell, leave a row out, sign, take it back."""
+    """Change a sheet in preparation: correct a cell, leave a row out, sign the plan, or withdraw it."""
     APPROVE = "approve"
     """Approve a payout that another person signed, or send it back."""
     START = "start"
     """Start, continue or pause the sending of an approved payout."""
     SETTLE = "settle"
-    """Settle a row as paid, read one of the gateway's statements, or carry out an order that two people agreed to."""
+    """Settle a row as paid, read a statement of the gateway, or carry out an order that two people agreed to."""
     ORDER = "order"
     """Draft, sign or take back an order that lets rows be sent again."""
     AGREE = "agree"
@@ -116,13 +116,13 @@ _ROLES: Mapping[Act, frozenset[Role]] = MappingProxyType(
         Act.ADMINISTER: frozenset({Role.MAKER, Role.APPROVER, Role.AUDITOR, Role.ADMINISTRATOR}),
     }
 )
-"""The roles that may do each action at all. Any other action or role is refused."""
+"""The roles that may do each action. Any other action or role is refused."""
 
 
 def may(member: Member, act: Act, maker: str | None = None) -> bool:
-    """Whether a person may do something, with a payout or an order prepared by `maker` if it is about one.
+    """Return whether a person may do an action. `maker` prepared the payout or order that the action is about, if any.
 
-    A person has one role on each payout and each order: its maker does not approve it, and nobody else changes it.
+    Each payout or order has one maker, who must not approve it. Nobody else may change it.
     """
     if not member.roles & _ROLES.get(act, frozenset()):
         return False

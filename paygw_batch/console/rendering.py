@@ -1,6 +1,6 @@
-"""Renders the templates, with words and signs for states, in the browser's language.
+"""Renders the templates in the browser's language, with words and signs for states.
 
-Every value is escaped, and every sentence goes through one function. No state is shown by colour alone.
+Every value is escaped, and every sentence is translated by one function. No state is shown by colour alone.
 """
 
 import re
@@ -63,7 +63,10 @@ _DAYS = mark_all(
 
 
 def pages_after(after: int, next_after: int, anchor: str = "", /, **kept: str) -> Sequence[tuple[str, str]]:
-    """Return a list's links after a row: to its first page, and to the next one (0: none)."""
+    """Return the links of a list that shows the rows after `after`: to its first page and to its next page.
+
+    `next_after` is the last row on this page; 0 if there is no next page.
+    """
     labels = {say("First page"): 0 if after else None, say("Next page"): next_after or None}
     return page_links("after", labels, anchor, **kept)
 
@@ -71,7 +74,7 @@ def pages_after(after: int, next_after: int, anchor: str = "", /, **kept: str) -
 def page_links(
     name: str, places: Mapping[str, int | None], anchor: str = "", /, **kept: str
 ) -> Sequence[tuple[str, str]]:
-    """Return links to positions in a list, with labels. `name` is the position's in the address, `kept` the rest."""
+    """Return links to positions in a list, with labels. The query has the position as `name`, and `kept` besides."""
     return [
         (f"?{urlencode({key: value for key, value in {**kept, name: place}.items() if value})}#{anchor}", label)
         for label, place in places.items()
@@ -95,9 +98,9 @@ _zone: ContextVar[tzinfo] = ContextVar("zone", default=UTC)
 
 @contextmanager
 def shown_for(request: Request, zone: tzinfo) -> Iterator[None]:
-    """Respond in the browser's language, with times in this zone, and a narrow space between thousands.
+    """Let the block use the browser's language, times in this zone, and a narrow space between thousands.
 
-    Tables and sentences use the space in every language, because to some readers a comma is a decimal sign.
+    The space is used in every language, because some readers take a comma for a decimal sign.
     """
     token = _zone.set(zone)
     try:
@@ -111,7 +114,7 @@ _NARROW_SPACE = "\u202f"
 
 
 def when(at: str | None) -> str:
-    """Return a time for people, in the pages' zone: `22 Nov 2026, 23:26 EAT`; other text unchanged."""
+    """Return a time as `22 Nov 2026, 23:26 EAT`, in the zone of the pages. Other text is returned unchanged."""
     if not at:
         return ""
     try:
@@ -122,7 +125,7 @@ def when(at: str | None) -> str:
 
 
 def day(text: str) -> str:
-    """Return a day for people: `22 Nov 2026`; other text unchanged."""
+    """Return a day as `22 Nov 2026`. Other text is returned unchanged."""
     try:
         return _day(date.fromisoformat(text))
     except ValueError:
@@ -130,12 +133,12 @@ def day(text: str) -> str:
 
 
 def day_in_zone(at: str) -> str:
-    """Return the day of a time for people, in the pages' zone: `22 Nov 2026`."""
+    """Return the day of a time as `22 Nov 2026`, in the zone of the pages."""
     return day(day_of(at))
 
 
 def day_of(at: str) -> str:
-    """Return the day of a time in the pages' zone, in the format of a date field: `2026-11-22`."""
+    """Return the day of a time as a date field has it, `2026-11-22`, in the zone of the pages."""
     return datetime.fromisoformat(at).astimezone(_zone.get()).date().isoformat()
 
 
@@ -144,7 +147,7 @@ def _day(moment: date) -> str:
 
 
 def ago(at: str) -> str:
-    """Return how long ago a time was, in the largest suitable unit; other text unchanged."""
+    """Return how long ago a time was, in the largest suitable unit. Other text is returned unchanged."""
     try:
         passed_s = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
     except ValueError:
@@ -160,19 +163,19 @@ _HOUR_S, _DAY_S = 3_600, 86_400
 
 
 def _share(part: int, whole: int) -> int:
-    """Return a part in per cent, rounded down, so that 100 means all of it."""
+    """Return a part in per cent. It is rounded down, so that only the whole is 100."""
     return part * 100 // whole if whole else 0
 
 
 LANGUAGE_COOKIE = "language"
 _OWN_NAME = mark("English")
-"""Each catalogue translates this to the name of its language."""
+"""The message that each catalogue translates with the name of its language."""
 
 
 def language_of(request: Request) -> str:
-    """Return the language chosen on the pages, or the first that the browser accepts (`Accept-Language`) and we have.
+    """Return the language for a request: the one chosen on the pages, if there is a catalogue for it.
 
-    Without either, the process's.
+    Otherwise it is the first language of `Accept-Language` with a catalogue, or else the language of this process.
     """
     accepted = re.findall(r"(?:^|,)\s*([a-z]+)", request.headers.get("accept-language", "").lower())
     wanted = (request.cookies.get(LANGUAGE_COOKIE, ""), *accepted)

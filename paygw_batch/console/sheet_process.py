@@ -1,6 +1,6 @@
-"""Checks or marks a sheet in another process, within limits, because an upload may contain anything.
+"""Checks or marks a sheet in another process, because an upload may contain anything.
 
-The system limits the process. If it dies, the sheet was too much, and the pages continue.
+The system limits the memory, file size and time of that process. If the limits end it, the pages continue.
 """
 
 import os
@@ -20,12 +20,12 @@ from paygw_batch.processes import child_environment, forbid_core_dumps
 from paygw_batch.settings.configuration import Settings, load_settings, secret_variables
 
 MAX_MEMORY_BYTES = 8 * 1024**3
-"""Address space, of which libraries reserve far more than they use."""
+"""The maximum size of the address space. It is large because libraries reserve far more than they use."""
 MAX_FILE_BYTES = 4 * 1024**3
 MAX_PROCESSOR_S = 300
 LIMIT_S = 600
 IN_PROCESS_BYTES = 256 * 1024
-"""A sheet up to this size, once checked, is checked again in the pages' process: starting one costs a second."""
+"""The maximum size of a sheet that is checked again in the process of the pages. Starting another takes a second."""
 CHECKING = "from paygw_batch.console.sheet_process import check; check()"
 MARKING = "from paygw_batch.console.sheet_process import mark; mark()"
 
@@ -33,13 +33,13 @@ MARKING = "from paygw_batch.console.sheet_process import mark; mark()"
 def run_within_limits(
     program: str, arguments: Sequence[str], settings: Settings, *, config: Path, environ: Mapping[str, str]
 ) -> bool:
-    """Run one of our programs in another process, which limits itself first; return whether it ended by itself."""
+    """Run `program` in another process, which first limits itself. Return whether it ended without an error."""
     kept = {name: value for name, value in environ.items() if name.startswith("PAYGW_")}
     secrets = secret_variables(settings)
     environment = child_environment(environ) | {name: value for name, value in kept.items() if name not in secrets}
     environment.setdefault("POLARS_MAX_THREADS", os.environ.get("POLARS_MAX_THREADS", "2"))
     environment["PAYGW_LANG"] = language()
-    # Only the configuration names a journal in a database.
+    # A journal in a database is named only by the configuration, so there is nothing to pass on.
     journal = str(settings.journal_path()) if settings.journal.url is None else ""
     command = [sys.executable, "-P", "-c", program, str(config), journal]
     try:
@@ -59,7 +59,7 @@ def run_within_limits(
 
 
 def limit_this_process() -> Settings:
-    """Limit this process, which reads an upload; return the settings for its arguments configuration and journal."""
+    """Limit this process before it reads an upload. Return the settings for its configuration and journal."""
     forbid_core_dumps(for_good=True)
     os.umask(0o077)
     use(os.environ.get("PAYGW_LANG", ENGLISH))
@@ -71,7 +71,7 @@ def limit_this_process() -> Settings:
 
 
 def check() -> None:
-    """Check one payout; the arguments are configuration, journal, folder and the maker's public key."""
+    """Check one payout. The arguments are the configuration, the journal, the folder and the maker's public key."""
     settings = limit_this_process()
     folder, key = sys.argv[3:]
     maker = read_public_key(key)
@@ -81,7 +81,7 @@ def check() -> None:
 
 
 def mark() -> None:
-    """Mark the sheet of one payout; the arguments are configuration, journal, folder and the workbook to write."""
+    """Mark the sheet of one payout. The arguments are the configuration, the journal, the folder and the workbook."""
     settings = limit_this_process()
     folder, path = sys.argv[3:]
     mark_payout(PayoutFolder(Path(folder)), settings, rules_of(settings, PAYOUT), Path(path))

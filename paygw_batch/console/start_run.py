@@ -1,7 +1,7 @@
 """Starts runs as separate processes, and checks whether they are alive. A run outlives the process that started it.
 
-The journal has what a run did. Its record here only identifies the process, so that it can be paused, and the file of
-its summary, for a run that ended before it wrote to the journal.
+The journal records the effects of a run. The files here only identify its process, so that the run can be paused, and
+have its summary, for a run that ended before it wrote to the journal.
 """
 
 import json
@@ -34,7 +34,7 @@ class StartedRun:
     by: str
     at: str
     is_pausing: bool = False
-    """Whether it was asked to stop."""
+    """Whether somebody has paused the run, which then stops after the rows in flight."""
 
     @property
     def is_alive(self) -> bool:
@@ -50,9 +50,9 @@ def start_run(
     environ: Mapping[str, str],
     ended: Callable[[int], None] = lambda _exit_code: None,
 ) -> StartedRun:
-    """Start a command for a batch in a new session; if one is already alive, return that one.
+    """Start a command as the run for a batch, in a new session. If a run is already alive, return that run.
 
-    `ended` is called with the exit code, if this process lives so long.
+    `ended` is called with the exit code, unless this process ends before the run.
     """
     with _lock:
         # A second click finds the run of the first. Otherwise a second process would wait for the journal, and send the
@@ -76,13 +76,13 @@ def start_run(
             )
         started = StartedRun(batch, process.pid, _ticks(process.pid) or "", by, timestamp(utc_now()))
         write_whole(directory / f"{batch}.json", json.dumps(asdict(started)).encode())
-        # Somebody has to collect its exit status: until then the system keeps its number.
+        # A thread collects the exit status, because until then the system keeps the number of the ended process.
         threading.Thread(target=lambda: ended(process.wait()), daemon=True).start()
         return started
 
 
 def started_run(directory: Path, batch: str) -> StartedRun | None:
-    """Return the last run started for a batch; None if there is none."""
+    """Return the last run that was started for a batch; None if there was none."""
     try:
         return StartedRun(**json.loads((directory / f"{batch}.json").read_bytes()))
     except FileNotFoundError:
@@ -90,15 +90,15 @@ def started_run(directory: Path, batch: str) -> StartedRun | None:
 
 
 def run_shown(run: StartedRun | None) -> str:
-    """Return the name by which a page refers to the run it showed; empty for none."""
+    """Return the name by which a form refers to the run that its page showed; empty without a run."""
     return "" if run is None else f"{run.pid}-{run.started_ticks}-{run.at}"
 
 
 def pause_run(directory: Path, batch: str, shown: str) -> StartedRun:
-    """Ask the run that a page showed for a batch to stop: it finishes the rows in flight, and sends no others.
+    """Ask the run that a page showed for a batch to stop. The run finishes the rows in flight, and sends no others.
 
-    Repeating this, or calling it after the run's end, does nothing: a second signal would not wait. Return the newest
-    run, which is a different one if the page is out of date.
+    Repeating this, or calling it after the run's end, does nothing, because a second signal would stop the run at once.
+    Returns the newest run, which is another run if the page is out of date. Raises `UsageError` without any run.
     """
     with _lock:
         run = started_run(directory, batch)
@@ -112,7 +112,7 @@ def pause_run(directory: Path, batch: str, shown: str) -> StartedRun:
 
 
 def last_summary(directory: Path, batch: str) -> Mapping[str, object] | None:
-    """Return the summary that the last run of a batch wrote at its end; None if it wrote none."""
+    """Return the summary that the last run of a batch wrote at its end; None if there is none."""
     try:
         with _summary_path(directory, batch).open("rb") as file:
             summary = json.loads(file.read(_MAX_SUMMARY_BYTES))
@@ -126,7 +126,7 @@ def _summary_path(directory: Path, batch: str) -> Path:
 
 
 def _ticks(pid: int) -> str | None:
-    """Return when a process started, in the system's ticks; None if it is not running."""
+    """Return the start time of a process in ticks of the system; None if the process is not running."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:

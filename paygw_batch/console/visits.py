@@ -1,4 +1,4 @@
-"""Answers every request in one way: identify, authorise, check the form; then the page, or its error in plain words."""
+"""Answers every request in the same order: find the session, check the permission and the form, then call the page."""
 
 import importlib.util
 import logging
@@ -50,20 +50,20 @@ from paygw_batch.show.remittance import masked
 from paygw_batch.submit.compare_sheet import ComparisonMemory
 
 _MAX_ROW_DIGITS = 10
-"""No row number is longer."""
+"""The maximum number of digits of a row number."""
 _SECRETS = frozenset({"token"})
 _AT_ONCE = 1024 * 1024
 NOTED_BEFORE = "noted before: "
-"""The beginning of the reason in the audit trail for an act that an entry before has as done."""
+"""The prefix of a reason in the audit trail, if an earlier entry says that the refused act was done."""
 
 
 def row_number(text: str) -> int | None:
-    """Return the number that a text in an address or a form is; None if it is none."""
+    """Return the row number in a text of an address or a form; None if the text is not a number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_ROW_DIGITS else None
 
 
 def thing_of(path: Mapping[str, Any], form: Mapping[str, str]) -> str:
-    """Return the subject of a request, from its path and form. An invitation's token is left out as a secret."""
+    """Return the subject of a request as text, from its path and form, without the secret token of an invitation."""
     return ", ".join(f"{name} {value}" for name, value in _parts(path, form))
 
 
@@ -79,7 +79,7 @@ def _parts(path: Mapping[str, Any], form: Mapping[str, str]) -> Iterator[tuple[s
 
 
 def parts_of(thing: str) -> Mapping[str, str]:
-    """Split a text of `thing_of` into its named parts: `sheet`, `batch`, `row`, `column`. Any other text has none."""
+    """Return the parts of a text of `thing_of` by name, such as `sheet`, `batch`, `row`; empty for any other text."""
     pairs = (part.partition(" ") for part in thing.split(", "))
     return {name: value for name, _, value in pairs if value}
 
@@ -94,12 +94,12 @@ _GENERAL = mark_all(
     "You don't have permission to do this.",
     "This page is out of date. Reload it and check again.",
 )
-"""The general messages of the errors below, for the catalogue."""
+"""The default messages of the errors below, marked here so that the catalogue has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """Everything that the pages work with. `program` is the command line for starting other commands."""
+    """The values that all pages work with. `program` is the command line that starts this program in a process."""
 
     settings: Settings
     config: Path
@@ -109,7 +109,7 @@ class Console:
     sessions: WebSessions
     counts: PayoutCounts
     memories: Callable[[str], ComparisonMemory]
-    """Returns the memory of a payout in preparation by its number, empty if it was not corrected recently."""
+    """Returns the memory of a payout in preparation by its number. It is empty without a recent correction."""
     templates: Environment
     program: tuple[str, ...]
     environ: Mapping[str, str] = field(repr=False)
@@ -118,7 +118,7 @@ class Console:
     cookie: str
 
     def ran_within_limits(self, program: str, *arguments: str) -> bool:
-        """Run one of our programs on an upload, in a process with limits; return whether it ended by itself."""
+        """Run one of our programs on an upload, in a process with limits. Return whether it succeeded within them."""
         return run_within_limits(program, arguments, self.settings, config=self.config, environ=self.environ)
 
     @property
@@ -128,12 +128,12 @@ class Console:
 
     @property
     def runs(self) -> Path:
-        """The folder of the files of runs that were started here."""
+        """The folder of the files of runs that were started from these pages."""
         return self.settings.console_runs_directory()
 
     @property
     def is_secure(self) -> bool:
-        """Whether browsers see the pages over TLS, and must never send the cookie without it."""
+        """Whether browsers load the pages over TLS. If so, they must never send the cookie without TLS."""
         return (self.settings.console.origin or "").startswith("https:")
 
 
@@ -159,7 +159,7 @@ class FieldRefused(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a form was refused, for the field of this name, or for the whole page (empty)."""
+    """The reason why a form was refused. `field` names the field that is wrong, or is empty for the whole form."""
 
     sentence: str
     hint: str
@@ -168,7 +168,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One request by a person who may make it."""
+    """One request with its session, and the values of its form, as far as they have been read."""
 
     console: Console
     request: Request
@@ -176,44 +176,44 @@ class Visit:
     form: Mapping[str, str] = field(default_factory=dict)
     upload: UploadFile | None = None
     signature: UploadFile | None = None
-    """A detached signature of the upload, in its own field."""
+    """The detached signature of the upload, which comes in a separate field."""
     form_page: str = "/"
-    """The page with the form, if this answers one."""
+    """The address of the page whose form this request sends."""
     was_noted: bool = False
-    """Whether the audit trail has the act by now, which is noted before it is done."""
+    """Whether the act is already in the audit trail. An act is recorded there before it is done."""
     refusal: Refusal | None = None
-    """Why the form was refused: its page is shown again, with the answers filled in."""
+    """The reason why the form was refused. Its page is then shown again, with the answers filled in."""
 
     @property
     def member(self) -> Member:
-        """The person who asks. Raises `ActRefused` if nobody is signed in."""
+        """The person who makes the request. Raises `ActRefused` if nobody is signed in."""
         if self.session is None:
             raise ActRefused(say("Sign in first."))
         return self.session.member
 
     @property
     def passkey(self) -> SignedInKey | None:
-        """The passkey that the person signed in with, and signs with; None in the sandbox, where a name was chosen."""
+        """The passkey with which the person signed in and signs; None if a name was chosen in the sandbox."""
         return None if self.session is None else self.session.passkey
 
     def may(self, act: Act, maker: str | None = None) -> bool:
-        """Whether the person may do something, with a payout prepared by `maker` if one is named."""
+        """Return whether the person may do an action, on a payout prepared by `maker` if a maker is named."""
         return may(self.member, act, maker)
 
     def require(self, act: Act, maker: str, sentence: str) -> None:
-        """Raise `ActRefused` with a sentence unless the person may do something with a payout of `maker`."""
+        """Raise `ActRefused` with `sentence` unless the person may do an action on a payout prepared by `maker`."""
         if not self.may(act, maker):
             raise ActRefused(sentence)
 
     def account(self, number: str) -> str:
-        """Return an account as this person sees it: whole, or its last digits."""
+        """Return an account number as this person may see it: the whole number, or only its last digits."""
         return masked(number) if number and self.member.is_masked else number
 
     def path(self, name: str) -> str:
         return str(self.request.path_params[name])
 
     def note(self, act: str, thing: str, result: AuditResult, *, said: str = "", who: str | None = None) -> None:
-        """Record an action of the person (or `who`) in the audit trail before it is done. Raises `AuditUnwritable`."""
+        """Write an action of the person, or of `who`, to the audit trail. Raises `AuditUnwritable` if that fails."""
         name = "" if self.session is None else self.session.member.name
         note = AuditNote(name if who is None else who, act, thing, result, said)
         place_of(self.console.settings).note_act(note, timestamp(self.console.now()))
@@ -224,15 +224,15 @@ class Visit:
         return thing_of(self.request.path_params, self.form)
 
     def query(self, name: str) -> str:
-        """Return a query value, or that of the refused form; empty if there is none."""
+        """Return a value of the query or, if a form was refused, of that form; empty if there is none."""
         return self.request.query_params.get(name) or ("" if self.refusal is None else self.form.get(name, ""))
 
     def query_number(self, name: str) -> int:
-        """Return a numeric query value; 0 if there is none."""
+        """Return a value of the query as a number; 0 if there is none."""
         return row_number(self.query(name)) or 0
 
     def page(self, template: str, /, *, status: int = 200, **values: Any) -> Response:
-        """Return the page of a template, which knows these values, those of every page, and no other names."""
+        """Return a page made from a template. The template has `values`, and the values of every page."""
         console, member = self.console, None if self.session is None else self.session.member
         frame = {
             "member": member,
@@ -260,12 +260,12 @@ class Visit:
         return HTMLResponse(console.templates.get_template(template).render(frame | values), status_code=status)
 
     def gone(self, sentence: str) -> PaygwError:
-        """Return the error for a missing thing: a form about it came from an outdated page."""
+        """Return the error for a missing thing: `PageOutdated` for a form, whose page showed it, or `PageNotFound`."""
         return PageOutdated(sentence) if self.request.method == "POST" else PageNotFound(sentence)
 
     @property
     def _back(self) -> str:
-        """The address of this page or, for an answer to a form, of the page with the form."""
+        """The address of this page. In the answer to a form, it is the address of the page with the form."""
         url = self.request.url
         if self.request.method == "POST":
             shown = {name: self.form[name] for name in ("kind", "after") if self.form.get(name)}
@@ -274,7 +274,7 @@ class Visit:
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """The environment for a command started for the person, in the language of the page."""
+        """The environment for a command that is started for the person. Its language is that of the page."""
         return {**self.console.environ, "PAYGW_LANG": language()}
 
     def go_to(self, path: str) -> Response:
@@ -282,9 +282,10 @@ class Visit:
 
 
 def called_in(console: Console) -> Callable[[str, str], str]:
-    """Return a function that names payouts: as their makers did or, if started elsewhere, after their sheets.
+    """Return a function that returns the name of a payout, from its batch and the name of its sheet.
 
-    The names are looked up when the first one is needed.
+    A payout prepared on these pages has the name that its maker gave it; any other has the name of its sheet. The
+    folders are read when the first name is needed.
     """
     uploads = cache(partial(uploads_by_batch, console.directory))
 
@@ -300,10 +301,10 @@ _SHOWN, _REFUSED = 200, 409
 
 @dataclass(frozen=True, slots=True)
 class WebRoute:
-    """A path with its handler, the permission it needs (None: no sign-in), its name in the audit trail, and its method.
+    """A path with its handler, and the action that a person must be allowed to do (None if no sign-in is needed).
 
-    `form` locates the page with the form of a POST: beside the path under this name, at the path (empty), or, by
-    default, one step above it.
+    `audit_action` names the action in the audit trail. `form` says where the page with the form of a POST is: one step
+    above the path (None), at the path itself (empty), or beside it, under this name.
     """
 
     path: str
@@ -315,11 +316,11 @@ class WebRoute:
     form: str | None = None
 
     def endpoint(self, console: Console, pages: Mapping[str, Handler]) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint for Starlette. `pages` are the handlers of all pages, by path."""
+        """Return the endpoint for Starlette. `pages` has the handlers of all pages by path."""
         page_with_form = pages.get(self.form_page(self.path)) if self.method == "POST" and self.act else None
 
         async def answer(request: Request) -> Response:
-            zone = ZoneInfo(console.settings.console.time_zone)  # kept by its library
+            zone = ZoneInfo(console.settings.console.time_zone)  # zoneinfo caches it
             with shown_for(request, zone):
                 return await in_language(request)
 
@@ -345,7 +346,7 @@ class WebRoute:
                 answer = _problem_page(visit, 413, say("This cannot be done now"), message)
                 answer.headers["connection"] = "close"  # the rest of the body is not read
                 return answer
-            except Exception as error:  # noqa: BLE001 (the last resort: a page without details, a trace without data)
+            except Exception as error:  # noqa: BLE001 (for any other error: a page without details, and a trace without data)
                 _log.error("Unexpected error at %s. %s", self.path, _bare_trace(error))
                 return _problem_page(visit, 500, say("Something went wrong"))
             finally:
@@ -354,13 +355,13 @@ class WebRoute:
         return answer
 
     def _answer_poll(self, visit: Visit) -> Response:
-        """Answer a polling tab, all in one thread, because many tabs poll every two seconds."""
+        """Answer a polling tab. All steps run in one thread, because many tabs poll every two seconds."""
         visit = _with_session(visit, is_poll=True)
         refused = self._refused(visit)
         return self.handler(visit) if refused is None else refused
 
     def form_page(self, path: str) -> str:
-        """Return the address of the page whose form is sent to `path`."""
+        """Return the address of the page with the form that is sent to `path`."""
         if self.form == "":
             return path
         above = path.rpartition("/")[0]
@@ -368,13 +369,13 @@ class WebRoute:
 
     @property
     def is_noted(self) -> bool:
-        """Whether the action is recorded before it is done; a sign-in is recorded after it."""
+        """Whether the action is recorded before it is done. A sign-in is recorded only afterwards."""
         return self.act is not None and (self.method == "POST" or self.act is Act.DOWNLOAD)
 
     def _answer_refused(self, visit: Visit, error: PaygwError, page_with_form: Handler | None) -> Response:
-        """Return the page about an error, and record it if it was a refused action or lacked permission.
+        """Return the page about an error, and record a refused form or a missing permission in the audit trail.
 
-        A refused form comes back with its answers, and the reason.
+        A refused form is shown again, with its answers and the reason.
         """
         if (self.method == "POST" or isinstance(error, ActRefused)) and not isinstance(error, AuditUnwritable):
             try:
@@ -396,7 +397,10 @@ class WebRoute:
         visit.note(self.audit_action, visit.thing, AuditResult.REFUSED, said=said)
 
     def _refused(self, visit: Visit) -> Response | None:
-        """Return the refusal of a request before its body is read, or None."""
+        """Return the answer to a request without a session; None if the request may go on. The body is not read yet.
+
+        Raises `ActRefused` without the permission, or for a form of another site.
+        """
         if self.method == "POST":
             _require_own_origin(visit)
         if self.act is None:
@@ -408,11 +412,11 @@ class WebRoute:
         return None
 
     def _to_sign_in(self, visit: Visit) -> Response:
-        """Redirect to the sign-in, and from there to the requested page; for a form, to the page that has it."""
+        """Redirect to the sign-in page, which then leads to the requested page, or to the page with the sent form."""
         request, is_form = visit.request, self.method == "POST"
         wanted = visit.form_page if is_form else f"{request.url.path}?{request.url.query}".rstrip("?")
         if not is_form and request.headers.get("sec-fetch-site") == "cross-site" and not cookie_of(visit):
-            # A link in an e-mail: the browser withholds the session's cookie on the way from another site.
+            # This may be a link in an e-mail. The browser sends no session cookie with a request from another site.
             return visit.page("forward.html", address=wanted)
         shown = {"to": wanted if wanted != "/" else "", "ended": "yes" if cookie_of(visit) else ""}
         query = urlencode({name: value for name, value in shown.items() if value})
@@ -423,7 +427,7 @@ class WebRoute:
 
 
 def _with_session(visit: Visit, *, is_poll: bool = False) -> Visit:
-    """Return the visit with the browser's session, which a poll does not prolong."""
+    """Return the visit with the session of the browser. A poll does not prolong the session."""
     return replace(visit, session=visit.console.sessions.session(cookie_of(visit), is_poll=is_poll))
 
 
@@ -432,13 +436,13 @@ def cookie_of(visit: Visit) -> str:
 
 
 def own_path(address: str) -> str | None:
-    """Return an address unchanged if it is one of these pages; None if it may lead elsewhere."""
+    """Return an address unchanged if it is a path on these pages; None if it may lead to another site."""
     is_own = address.startswith("/") and not address.startswith("//") and "\\" not in address
     return address if is_own and address.isprintable() else None
 
 
 def error_page(visit: Visit, error: PaygwError) -> Response:
-    """Return the page about an error, in the pages' words and without hints for a terminal."""
+    """Return the page about an error, without hints for people at a terminal."""
     match error:
         case PageNotFound():
             status, heading = 404, say("There is no such page")
@@ -457,7 +461,7 @@ def _problem_page(
 
 
 def _require_own_origin(visit: Visit) -> None:
-    """Raise `ActRefused` for a form sent by another site. Every browser states the origin of a form."""
+    """Raise `ActRefused` for a form from another site. Every browser sends the origin with a form."""
     headers = visit.request.headers
     if headers.get("origin") not in visit.console.origins or headers.get("sec-fetch-site", "none") not in _OWN_SITE:
         raise ActRefused(say("This form does not come from these pages."))
@@ -490,14 +494,14 @@ def forget_cookie(visit: Visit, answer: Response) -> None:
 
 
 def _bare_trace(error: BaseException) -> str:
-    """Return where an error happened, without its text or source lines, which could contain a payee's data."""
+    """Return the files and lines of an error. Its text and source lines, which could name a payee, are left out."""
     frames = traceback.extract_tb(error.__traceback__)
     places = ", ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
     return f"{places}: {type(error).__qualname__}"
 
 
 def payout_record(journal: JournalReader, batch: str) -> BatchRecord:
-    """Return the batch at an address. Raises `PageNotFound` if there is none."""
+    """Return the batch with this id. Raises `PageNotFound` if there is none."""
     record = journal.batch(batch)
     if record is None:
         raise PageNotFound(say("There is no such payout."))
@@ -513,14 +517,14 @@ FILE_TYPES = {
 
 @contextmanager
 def payout_at(visit: Visit) -> Iterator[tuple[JournalReader, BatchRecord]]:
-    """Yield the journal to read, and the batch at the address. Raises `PageNotFound` if there is none."""
+    """Yield the journal, for reading, and the batch in the address. Raises `PageNotFound` if there is no such batch."""
     with journal_for_planning(visit.console.settings) as journal:
         yield journal, payout_record(journal, visit.path("batch"))
 
 
 @contextmanager
 def kept_upload(visit: Visit, upload: UploadFile) -> Iterator[Path]:
-    """Yield the temporary path of an uploaded file, which is removed afterwards unless it was moved away."""
+    """Yield the path of a temporary file with the upload. The file is removed afterwards if it is still there."""
     make_directory(visit.console.directory)
     with tempfile.NamedTemporaryFile(dir=visit.console.directory, prefix=".upload-", delete=False) as kept:
         try:
@@ -532,14 +536,14 @@ def kept_upload(visit: Visit, upload: UploadFile) -> Iterator[Path]:
 
 
 def required_ending(ending: str, *known: str) -> str:
-    """Return the ending of a file that was asked for. Raises `PageNotFound` unless it is known, and can be written."""
+    """Return `ending` unchanged. Raises `PageNotFound` unless it is known, and such a file can be written."""
     if ending not in known or (ending == "xlsx" and not has_workbooks()):
         raise PageNotFound(say("There is no such file."))
     return ending
 
 
 def file_to_take_away(visit: Visit, ending: str, write: Callable[[Path], str]) -> Response:
-    """Return the file that `write` writes and names for the person, without leaving anything behind."""
+    """Return a download. `write` writes a temporary file, which is removed afterwards, and returns a name for it."""
     make_directory(visit.console.directory)
     with tempfile.NamedTemporaryFile(
         dir=visit.console.directory, prefix=".download-", suffix=f".{ending}", delete=False
@@ -559,7 +563,7 @@ def file_to_take_away(visit: Visit, ending: str, write: Callable[[Path], str]) -
 
 
 def has_workbooks() -> bool:
-    """Whether workbooks can be written, which needs another extra."""
+    """Return whether workbooks can be written, for which the `excel` extra must be installed."""
     return importlib.util.find_spec("xlsxwriter") is not None
 
 
@@ -568,6 +572,6 @@ _locks: defaultdict[str, RLock] = defaultdict(RLock)
 
 @contextmanager
 def made_once(number: str) -> Iterator[None]:
-    """Let one visit at a time create `number`: a second click waits for the first."""
+    """Hold the lock for `number` during the block, so that a second click waits for the first."""
     with _locks[number]:
         yield

@@ -1,4 +1,4 @@
-"""Guards every request before a page sees it (host, size and time of the body), and sets every response's headers."""
+"""Checks the host and limits the body of every request, and sets the security headers of every response."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
@@ -29,18 +29,18 @@ HEADERS: Mapping[str, str] = MappingProxyType(
         "cache-control": "no-store",
     }
 )
-"""On every response. `same-origin`: with `no-referrer`, browsers send no origin with a form, and forms need one."""
+"""The headers of every response. With `no-referrer`, browsers would send no origin with a form, which forms need."""
 _FOR_A_YEAR = "max-age=31536000"
 MAX_FORM_BYTES = 256 * 1024
 BODY_LIMIT_S = 300.0
-"""The time limit for a body. A sheet of 64 MiB needs two Mbit/s."""
+"""The time limit for a body. A sheet of 64 MiB then needs two Mbit/s."""
 
 
 class WebGuard:
-    """The outermost layer of the pages.
+    """The outermost layer of the pages, as an ASGI application around `app`.
 
-    `hosts` are the accepted host names: any other means that a foreign site points its own name here. `most_bytes`
-    returns the maximum body length for a path.
+    `hosts` are the accepted host names; with another name, a foreign site may have pointed its own name here.
+    `most_bytes` returns the maximum length of a body for a path. `tls` says whether browsers use TLS.
     """
 
     def __init__(self, app: AsgiApp, *, hosts: Collection[str], most_bytes: Callable[[str], int], tls: bool) -> None:
@@ -76,11 +76,11 @@ class WebGuard:
 
 
 class BodyRefused(Exception):
-    """A body is too long, or does not end."""
+    """The body of a request is too long, or did not arrive in time."""
 
 
 class _Body:
-    """Counts a body's bytes as they arrive, and the time they take."""
+    """The body of a request as it arrives. `receive` raises `BodyRefused` if it is too long or too slow."""
 
     def __init__(self, receive: AsgiReceive, most: int) -> None:
         self._receive = receive
