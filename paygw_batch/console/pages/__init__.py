@@ -1,1 +1,1 @@
-"""The screens: each function answers one request."""
+"""The pages of the console. Each handler answers one kind of request."""

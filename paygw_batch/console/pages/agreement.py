@@ -1,7 +1,7 @@
-"""Agreements between people on the pages: one person signs a document, enough others approve, then it is started.
+"""Agreements on the pages: one person signs a document, enough others approve it, and then somebody starts it.
 
-There are two kinds: a payout, and an order about rows. A kind defines its document, when that is outdated, and how it
-is started. Its progress, and every action of two people, is here.
+There are two kinds of documents: the plan of a payout, and an order about rows. A kind says when its document is
+outdated, and how it is started. This module has everything else: progress, signing, approving and withdrawing.
 """
 
 from abc import ABC, abstractmethod
@@ -46,36 +46,36 @@ from paygw_batch.show.summary import ExitCode
 from paygw_batch.submit.approvals import withdraw_document
 
 _REFUSED = frozenset({ExitCode.UNEXPECTED, ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.JOURNAL, ExitCode.APPROVAL})
-"""The exit codes of a run that carried nothing out."""
+"""The exit codes of a run that did nothing."""
 
 
 class Stage(StrEnum):
-    """How far a document has come."""
+    """The stage that a document has reached."""
 
     DRAFTING = "drafting"
-    """There is nothing to sign yet."""
+    """The document is not ready to be signed."""
     TO_SIGN = "to_sign"
     SENT_BACK = "sent_back"
     TO_APPROVE = "to_approve"
     VOID = "void"
-    """Its signature is no longer valid: it was withdrawn, or its maker is no longer a maker."""
+    """The maker's signature is no longer valid: the document was withdrawn, or its maker is no longer a maker."""
     OUTDATED = "outdated"
-    """Its subject has changed: it can never be carried out."""
+    """The rows or the payout have changed since, so the document can never be carried out."""
     APPROVED = "approved"
-    """It can be started."""
+    """Enough people have approved the document, so it can be started."""
     FAILED = "failed"
-    """Its run ended before doing anything. It can be started again."""
+    """The run ended before it did anything. The document can be started again."""
     STARTING = "starting"
-    """A run is under way: its own, or one that has to end first."""
+    """A run for the batch is alive. It may still wait for another run to end."""
     DONE = "done"
 
 
 @dataclass(frozen=True, slots=True)
 class AgreementProgress:
-    """How far a document has come.
+    """The progress of a document.
 
-    `problem` says why it is void, outdated or failed. `approvers` are the people whose approval counts now or, once the
-    document is carried out, counted then, each with the time of the approval.
+    `problem` says why the document is void, outdated or failed. `approvers` has the time of each valid approval, by
+    person. Once the document is carried out, these are the approvals that were valid then.
     """
 
     stage: Stage
@@ -84,40 +84,43 @@ class AgreementProgress:
 
 
 class Agreement(ABC, Generic[Document]):
-    """A document that its maker signs, enough others approve, and someone starts.
+    """A document that its maker signs, enough other people approve, and somebody starts.
 
-    A new kind adds these texts and actions, and its own page on top of `agreement.html`.
+    A new kind of document is a subclass with these texts and methods, and a page that extends `agreement.html`.
     """
 
     own_act: ClassVar[Act]
     approving_act: ClassVar[Act]
     starting_act: ClassVar[Act]
     approve_path: ClassVar[str]
-    """The last part of the addresses of two of its forms; the others have the same names for every kind."""
+    """The last part of the address of the form that approves, and of the form that starts (`start_path`)."""
     start_path: ClassVar[str]
     start_noted: ClassVar[str]
-    """The name of its start in the audit trail."""
+    """The name in the audit trail for starting the document."""
     gone: ClassVar[str]
-    """The sentences for a missing document, for one that only {name} may change, and for one for someone else."""
+    """The sentence for a missing document."""
     only_maker: ClassVar[str]
+    """The sentence for a person who may not change the document, as only {name} may."""
     other_person: ClassVar[str]
+    """The sentence for its maker, who may not approve it."""
     next_steps: ClassVar[Mapping[Stage, str]]
-    """The next step as a list shows it, and the request (with `by` and `what`) to the person who takes it."""
+    """The next step at each stage, as a list shows it."""
     asks: ClassVar[Mapping[Stage, str]]
+    """The request at each stage to the person who takes the next step, with placeholders for maker and action."""
 
     visit: Visit
     folder: NamedFolder
     path: str
-    """The base address of its forms; `page` is the address of its page."""
+    """The address that the addresses of its forms begin with. `page` is the address of its page."""
     page: str
     maker: str
-    """The person who prepares it."""
+    """The name of the person who prepares the document."""
     batch: str
-    """The batch that it is about."""
+    """The id of the batch that the document is about."""
     what: str = ""
-    """The action that it asks for, in a few words."""
+    """The action that the document asks for, in a few words."""
     sent_back: str
-    """Who sent it back and why; empty if nobody did."""
+    """The person who sent the document back, and the reason; empty if nobody did."""
     document: Document | None
     """The signed document with its approvals, kept in `signed_file`; None until its maker signs."""
     signed_file: Path
@@ -125,7 +128,7 @@ class Agreement(ABC, Generic[Document]):
     @classmethod
     @abstractmethod
     def find(cls, visit: Visit) -> Self | None:
-        """Return the document at an address; None if it is gone."""
+        """Return the document in the address of a visit; None if there is no such document."""
 
     @abstractmethod
     def draft(self) -> Document | None:
@@ -133,43 +136,43 @@ class Agreement(ABC, Generic[Document]):
 
     @abstractmethod
     def stage_by_itself(self, journal: JournalReader) -> Stage | None:
-        """Return the stage, if it does not depend on signatures; otherwise None."""
+        """Return the stage if it does not depend on signatures; None if it does."""
 
     @abstractmethod
     def recorded_approvers(self, journal: JournalReader) -> Mapping[str, str]:
-        """Return who approved it, and when, as the journal recorded it when it was carried out."""
+        """Return the times of approvals by person, as the journal recorded them when the document was carried out."""
 
     @abstractmethod
     def changed(self, stage: Stage | None = None) -> PageOutdated:
-        """Return the error that the document has moved on (to `stage`) or back since its page was opened."""
+        """Return the error for a document that has changed, or reached `stage`, since its page was opened."""
 
     @abstractmethod
     def draft_again(self, sent_back: str = "") -> None:
-        """Replace the signed document with a new draft; `sent_back` says who sent it back and why."""
+        """Replace the signed document with a new draft. `sent_back` says who sent it back and why, or is empty."""
 
     @abstractmethod
     def start(self) -> StartedRun | None:
-        """Have the document carried out, by a run or (None) at once."""
+        """Carry the document out. Return the run that does so, or None if it was done at once."""
 
     def note_end(self, exit_code: int) -> None:
-        """Record in the audit trail that the start was refused, if its run ended so."""
+        """Record in the audit trail that the start was refused, if the exit code says that the run did nothing."""
         if exit_code in _REFUSED:
             with suppress(PaygwError):
                 said = f"{NOTED_BEFORE}exit {exit_code}"
                 self.visit.note(self.start_noted, self.visit.thing, AuditResult.REFUSED, said=said)
 
-    def outdated(self, journal: JournalReader) -> str | None:  # noqa: ARG002 (for kinds that can be)
-        """Return why it can never be carried out; None if it can."""
+    def outdated(self, journal: JournalReader) -> str | None:  # noqa: ARG002 (used by kinds that can be outdated)
+        """Return why the document can never be carried out; None if it can."""
         return None
 
     def write(self, document: Document) -> None:
-        """Store the document after its maker has signed or another person has approved it."""
+        """Store the document after its maker has signed it, or another person has approved it."""
         write_document(document, self.signed_file)
         self.document = document
 
     @classmethod
     def required(cls, visit: Visit) -> Self:
-        """Return the document at an address. Raises as `Visit.gone` says if it is gone."""
+        """Return the document in the address of a visit. Raises the error of `Visit.gone` if there is none."""
         if (agreement := cls.find(visit)) is None:
             raise visit.gone(say(cls.gone))
         return agreement
@@ -177,7 +180,7 @@ class Agreement(ABC, Generic[Document]):
     @classmethod
     @contextmanager
     def changing(cls, visit: Visit, act: Act) -> Iterator[Self]:
-        """Yield an address's document for an action, one at a time. Raises `ActRefused` unless the person may do it."""
+        """Yield the document for one change at a time. Raises `ActRefused` unless the person may do the action."""
         agreement = cls.required(visit)
         sentence = say(cls.only_maker if act is cls.own_act else cls.other_person, name=agreement.maker)
         visit.require(act, agreement.maker, sentence)
@@ -191,12 +194,12 @@ class Agreement(ABC, Generic[Document]):
 
     @property
     def run(self) -> StartedRun | None:
-        """The last run started for its batch; None if there was none, or no run carries it out."""
+        """The last run started for the batch; None if there was none, or if no run carries out such a document."""
         return started_run(self.visit.console.runs, self.batch)
 
     @property
     def is_own(self) -> bool:
-        """Whether it is prepared by the person at the page."""
+        """Whether the person at the page prepares the document."""
         return self.visit.may(self.own_act, self.maker)
 
     @property
@@ -212,16 +215,16 @@ class AgreementCard:
     progress: AgreementProgress
     document: SignedDocument
     digest: str
-    """The document's digest, computed only once because it covers everyone who is paid."""
+    """The document's digest. It is computed only once, because a document may list many people."""
     can_approve: bool
-    """Whether the person may approve it, and has not done so yet."""
+    """Whether the person may approve the document, and has not approved it yet."""
     can_start: bool
     passkey: Mapping[str, str] | None
-    """The parts of the form that asks for a passkey; None if it needs none."""
+    """The values of the form that asks for a passkey; None if no passkey is needed."""
     run: str
-    """The last run, named by forms so that a form from an older page is refused."""
+    """The name of the last run. A form contains it, so that a form of an older page is refused."""
     running_since: str
-    """Since when another run has held the journal; empty: none does."""
+    """The time since which a run has held the journal; empty if no run holds it."""
 
     @property
     def stage(self) -> Stage:
@@ -251,7 +254,7 @@ def progress_of(journal: JournalReader, agreement: Agreement[Any]) -> AgreementP
 def _approvers(
     journal: JournalReader, agreement: Agreement[Any], document: SignedDocument
 ) -> tuple[Mapping[str, str], str]:
-    """Return a document's valid approvers with the times, and why its signature is no longer valid; empty if it is."""
+    """Return the times of valid approvals by person, and why the maker's signature is invalid; empty if it is valid."""
     try:
         signatures = signatures_of(document, required_policy(agreement.visit.console.settings), utc_now())
     except ApprovalError as error:
@@ -265,7 +268,7 @@ def _approvers(
 
 
 def _failure(agreement: Agreement[Any], document: SignedDocument, run: StartedRun) -> str:
-    """Return why the run for a document did nothing; empty if it did something, or was for another document."""
+    """Return why the run for a document did nothing; empty if it did something, or was older than the approvals."""
     if run.at < max((approval.approved_at for approval in document.approvals), default=""):
         return ""
     summary = last_summary(agreement.visit.console.runs, agreement.batch)
@@ -275,7 +278,7 @@ def _failure(agreement: Agreement[Any], document: SignedDocument, run: StartedRu
 
 
 def asked_of_person(agreement: Agreement[Any], progress: AgreementProgress) -> str:
-    """Return a document's request to the person at the page; empty if there is none."""
+    """Return the sentence that asks the person at the page for the next step; empty if others take that step."""
     stage = progress.stage
     match stage:
         case Stage.TO_APPROVE:
@@ -295,44 +298,44 @@ def asked_of_person(agreement: Agreement[Any], progress: AgreementProgress) -> s
 
 @dataclass(frozen=True, slots=True)
 class ListedAgreement:
-    """A document in a list. `needs` is its request to the viewer; empty if there is none."""
+    """A document as a list shows it. `needs` asks the viewer for the next step, or is empty."""
 
     path: str
     number: str
     name: str
-    """The name of its sheet."""
+    """The name of the payout, or of the sheet of an order."""
     what: str
     by: str
     at: str
     next: str
     needs: str
     rows: Sequence[int] = ()
-    """The rows that it is about, if it is not about a whole sheet."""
+    """The numbers of the rows that an order is about. Empty for a plan, which is about a whole sheet."""
     people: int = 0
     sums: Mapping[str, str] = field(default_factory=dict)
-    """By currency, once it is signed."""
+    """The sums by currency of a signed plan."""
 
 
 def listed(
     agreement: Agreement[Any], progress: AgreementProgress, name: str, at: str, rows: Sequence[int] = ()
 ) -> ListedAgreement:
-    """Return a document drafted at time `at` as a list shows it."""
+    """Return a document as a list shows it. `at` is the time when it was drafted."""
     path = agreement.path if progress.stage is Stage.DRAFTING else agreement.page
     needs, then = asked_of_person(agreement, progress), say(agreement.next_steps[progress.stage])
     return ListedAgreement(path, agreement.folder.number, name, agreement.what, agreement.maker, at, then, needs, rows)
 
 
 SIGNED_AS = "?as=signed"
-"""The end of a page's address that shows what was signed, even after it was carried out."""
+"""The query with which a page shows the signed document even after it was carried out."""
 
 
 def is_left(visit: Visit, progress: AgreementProgress) -> bool:
-    """Whether a page gives way to the payout's: its document was carried out, and nobody asked for what was signed."""
+    """Return whether the payout's page replaces this page: the document is done, and not asked for as signed."""
     return progress.stage is Stage.DONE and visit.query("as") != "signed"
 
 
 def shown_document(agreement: Agreement[Document], stage: Stage) -> Document | None:
-    """Return the document as its page shows it; an unsigned one as the person at the page would sign it."""
+    """Return the document as its page shows it. A draft has the key with which the person at the page would sign."""
     document = agreement.document or agreement.draft()
     if document is not None and stage is Stage.TO_SIGN and agreement.is_own:
         return document.model_copy(update={"maker": signing_key(agreement.visit).text})
@@ -359,7 +362,7 @@ def agreement_card(agreement: Agreement[Any], document: SignedDocument, progress
 
 @dataclass(frozen=True, slots=True)
 class AgreementForms:
-    """The actions on one kind of document. Each is done once, and only from a form of the current page."""
+    """The actions on one kind of document. An action is done once, and only from a form of the present page."""
 
     kind: type[Agreement[Any]]
 
@@ -369,8 +372,8 @@ class AgreementForms:
                 _same_document(agreement)
             else:
                 progress = _progress(agreement, {Stage.TO_SIGN})
-                # The page showed one document, and another may have been drafted since. A person signs only the digest
-                # that they saw: their signature lets exactly these people be paid.
+                # Another document may have been drafted since the page was opened. A person signs only the document
+                # that the page showed, because the signature lets exactly these people be paid.
                 document = shown_document(agreement, progress.stage)
                 if document is None or document.digest() != visit.form.get("digest"):
                     raise agreement.changed()
@@ -388,19 +391,19 @@ class AgreementForms:
         return visit.go_to(agreement.page)
 
     def send_back(self, visit: Visit) -> Response:
-        """Send a document back to its maker with a reason; its signatures are no longer valid."""
+        """Send a document back to its maker with a reason. Its signatures are then no longer valid."""
         with self.kind.changing(visit, self.kind.approving_act) as agreement:
             reason = required_line(visit.form.get("reason", ""), say("The reason"))
             sent_back = f"{visit.member.name}: {reason}"
             if agreement.document is not None or agreement.sent_back != sent_back:
-                # First the journal, then the folder: if this process dies in between, the signed document is still
-                # here, but no run accepts it.
+                # The journal is written before the folder. If this process dies in between, the signed document is
+                # still in the folder, but no run accepts it.
                 _withdraw_signed(agreement, _WITHDRAWABLE | {Stage.VOID})
                 agreement.draft_again(sent_back)
         return visit.go_to("/")
 
     def withdraw(self, visit: Visit) -> Response:
-        """Withdraw a signed document as its maker, who has its draft again. Repeated, it withdraws one."""
+        """Withdraw a signed document as its maker, for whom it is drafted again. A second click does nothing."""
         with self.kind.changing(visit, self.kind.own_act) as agreement:
             if agreement.document is not None:
                 _withdraw_signed(agreement, _WITHDRAWABLE)
@@ -408,7 +411,7 @@ class AgreementForms:
         return visit.go_to(agreement.page)
 
     def sign_again(self, visit: Visit) -> Response:
-        """Redraft a document whose signature is no longer valid, for its maker to sign. Repeated, it makes one."""
+        """Draft a document again whose signature is no longer valid. A second click does nothing."""
         with self.kind.changing(visit, self.kind.own_act) as agreement:
             if agreement.document is not None:
                 _same_document(agreement)
@@ -417,7 +420,7 @@ class AgreementForms:
         return visit.go_to(agreement.page)
 
     def take_back(self, visit: Visit) -> Response:
-        """Remove a document that was not carried out, as its maker. A second click finds it gone."""
+        """Remove a document that was not carried out, as its maker. A second click does nothing."""
         if self.kind.find(visit) is None:
             return visit.go_to("/")
         with self.kind.changing(visit, self.kind.own_act) as agreement:
@@ -431,12 +434,12 @@ class AgreementForms:
         return visit.go_to("/")
 
     def start(self, visit: Visit) -> Response:
-        """Have a sufficiently approved document carried out. Repeating this carries it out once."""
+        """Start a document that enough people have approved. A second click does nothing."""
         with self.kind.changing(visit, self.kind.starting_act) as agreement:
             _same_document(agreement)
             progress = _progress(agreement, {Stage.APPROVED, Stage.FAILED, Stage.STARTING, Stage.DONE})
-            # The form names the last run that its page showed. A late click, from before a run that failed or was
-            # paused, must not start another one: somebody first sees the result.
+            # The form names the last run that its page showed. A late click on a page that is older than a failed or
+            # paused run must not start another run, before somebody has seen the result of that run.
             is_as_shown = run_shown(agreement.run) == visit.form.get("run", "")
             if progress.stage in {Stage.APPROVED, Stage.FAILED} and is_as_shown:
                 agreement.start()
@@ -444,7 +447,7 @@ class AgreementForms:
 
 
 def _same_document(agreement: Agreement[Document]) -> Document:
-    """Return the signed document. Raises `PageOutdated` if the page showed another one."""
+    """Return the signed document. Raises `PageOutdated` if the page showed another document."""
     document = agreement.document
     if document is None or document.digest() != agreement.visit.form.get("digest"):
         raise agreement.changed()
@@ -452,7 +455,7 @@ def _same_document(agreement: Agreement[Document]) -> Document:
 
 
 def _progress(agreement: Agreement[Any], allowed: Collection[Stage]) -> AgreementProgress:
-    """Return how far a document has come. Raises `PageOutdated` or `ApprovalError` if that is not in `allowed`."""
+    """Return the progress of a document. Raises `PageOutdated` or `ApprovalError` if its stage is not `allowed`."""
     settings, document = agreement.visit.console.settings, agreement.document
     with journal_for_planning(settings) as journal:
         progress = progress_of(journal, agreement)
@@ -465,11 +468,11 @@ def _progress(agreement: Agreement[Any], allowed: Collection[Stage]) -> Agreemen
     raise agreement.changed(progress.stage)
 
 
-# Signatures of the person at a page: with the sign-in's passkey or, in the sandbox, with the person's own key.
+# A person at a page signs with the passkey of the sign-in or, in the sandbox, with a key in a file.
 
 
 def signing_key(visit: Visit) -> PublicKey:
-    """Return the key of the person at the page."""
+    """Return the public key with which the person at the page signs."""
     return required_key(visit.console, visit.member).public if visit.passkey is None else visit.passkey.key
 
 
@@ -496,7 +499,7 @@ def _approved_by(visit: Visit, document: Document) -> Document:
 def withdraw(visit: Visit, document: SignedDocument | None) -> None:
     """Withdraw a signed document in the journal, so that no copy of it is valid any more.
 
-    A document for another journal opens nothing here, and one already withdrawn needs no second withdrawal.
+    Does nothing without a document, for a document for another journal, or for a document that is already withdrawn.
     """
     if document is None:
         return
@@ -514,11 +517,11 @@ def withdraw(visit: Visit, document: SignedDocument | None) -> None:
 
 
 _WITHDRAWABLE = frozenset({Stage.TO_APPROVE, Stage.APPROVED, Stage.FAILED, Stage.STARTING})
-"""The stages in which nothing was carried out yet, and the signatures are valid."""
+"""The stages in which the signatures are valid, and nothing was carried out yet."""
 
 
 def _withdraw_signed(agreement: Agreement[Document], allowed: Collection[Stage]) -> None:
-    """Withdraw the signed document that the page showed, and stop its run if that waits for another one."""
+    """Withdraw the signed document that the page showed, and stop its run if the run is only starting."""
     document = _same_document(agreement)
     stage = _progress(agreement, allowed).stage
     withdraw(agreement.visit, document)
@@ -527,7 +530,7 @@ def _withdraw_signed(agreement: Agreement[Document], allowed: Collection[Stage])
 
 
 def _has_approved_so(visit: Visit, document: SignedDocument, progress: AgreementProgress) -> bool:
-    """Whether a document already has the very approval in the form, and it is valid: a second click finds it there."""
+    """Return whether a document already has the approval in the form, and it is valid, as after a second click."""
     if visit.member.name not in progress.approvers:
         return False
     approvals = [(approval.approved_at, approval.signature) for approval in document.approvals]
@@ -535,26 +538,26 @@ def _has_approved_so(visit: Visit, document: SignedDocument, progress: Agreement
 
 
 def _passkey_form(visit: Visit, document: SignedDocument, *, is_maker: bool) -> Mapping[str, str] | None:
-    """Return the parts of the form that asks for the passkey; None if no passkey signs."""
+    """Return the values of the form that asks for the passkey; None if no passkey signs, or it may not approve."""
     passkey, party = visit.passkey, visit.console.access.party
     if passkey is None or party is None:
         return None
     form = {"kind": "get", "rp_id": party.rp_id, "credential": passkey.credential}
     if is_maker:
         return {**form, "challenge": challenge_of(_by_passkey(document, passkey).signed_text())}
-    with suppress(ApprovalError):  # a person who may not approve sees why, without a form
+    with suppress(ApprovalError):  # a person who may not approve gets no form
         text = approval_text(document, passkey.key, required_policy(visit.console.settings), utc_now())
         return {**form, "challenge": text.challenge, "approved_at": text.approved_at}
     return None
 
 
 def _by_passkey(draft: Document, passkey: SignedInKey) -> Document:
-    """Return a draft as this passkey's owner would sign it. A maker may have several keys."""
+    """Return a draft with this passkey as the maker's key, because a maker may have several keys."""
     return draft.model_copy(update={"maker": passkey.key.text})
 
 
 def required_key(console: Console, member: Member) -> ApprovalKey:
-    """Return the key that signs for a person. Raises `ConfigurationError` if there is none."""
+    """Return the person's key in the sandbox. Raises `ConfigurationError` if there is none."""
     key = sandbox_key(console.settings, member.name)
     if key is None:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The check of a sheet: the sender's own table with sentences in the red cells, corrected here or left out."""
+"""The page of a checked sheet: the sender's own table, in which people correct red cells or leave rows out."""
 
 import hashlib
 import json
@@ -38,7 +38,7 @@ from paygw_batch.sheet.check.mending import Mending, plain_cell, with_edits, wit
 
 ROWS_A_PAGE = 20
 SHOWN_HEADINGS = 200
-"""The maximum number of a sheet's headings that can be assigned on the page, in order."""
+"""The maximum number of headings of a sheet that can be assigned to columns on the page."""
 _FEW_ROWS = 10
 _TO_MEND = "to-mend"
 _MENDED = "mended"
@@ -46,7 +46,7 @@ _MENDED = "mended"
 
 @dataclass(frozen=True, slots=True)
 class ShownCell:
-    """A cell of the sender's table. `correction` is its only possible correction; None if there is none."""
+    """A cell of the sender's table. `correction` is its only possible correction, or None."""
 
     column: str
     text: str | None
@@ -58,7 +58,7 @@ class ShownCell:
 
 @dataclass(frozen=True, slots=True)
 class ShownRow:
-    """A row of the sender's table. `of_row` are sentences about the whole row, `digest` covers its texts."""
+    """A row of the sender's table. `of_row` has sentences about the whole row. `digest` covers its texts."""
 
     number: int
     cells: Sequence[ShownCell]
@@ -69,9 +69,9 @@ class ShownRow:
 
 @dataclass(frozen=True, slots=True)
 class ShownChange:
-    """The change just made, as a sentence, and the form that undoes it (empty if there is none).
+    """A sentence about the change just made, and the form that undoes the change.
 
-    `undo` is the end of the form's address, `fields` are its hidden fields.
+    `undo` is the last part of the form's address; empty if there is no such form. `fields` are its hidden fields.
     """
 
     sentence: str
@@ -130,7 +130,7 @@ def check_sheet(visit: Visit) -> Response:
         edits=sorted(mending_of(payout).edits, key=lambda edit: (edit.row, edit.column)),
         mostly=_mostly(result),
         has_guesses=any(heading.column and not heading.is_known for heading in headings),
-        # The kinds that one click can correct: the one shown, or all of those to correct.
+        # The kinds whose cells one click corrects: the kind shown, or all kinds of defects.
         answered=list(_answered(payout, result, kind)),
         change=change,
         # The red cell to correct next.
@@ -139,14 +139,14 @@ def check_sheet(visit: Visit) -> Response:
 
 
 def _is_of_kind(result: CheckedSheet, kind: str) -> bool:
-    """Whether a row is left of the kind that the page is to show."""
+    """Return whether the page has a row of this kind left to show."""
     if kind == _TO_MEND:
         return result.rows_to_mend > 0
     return kind == _MENDED or any(entry.code == kind for entry in result.kinds)
 
 
 def _red_cells(payout: PayoutFolder, result: CheckedSheet) -> pl.DataFrame:
-    """Return the cells to correct as `row, column, code, place` (of the column), in the sheet's order."""
+    """Return the cells to correct as `row, column, code, place`, in the sheet's order; `place` numbers the columns."""
     places = {name: place for place, name in enumerate(result.columns)}
     cells = _findings(payout).filter(
         pl.col("is_defect") & ~pl.col("row").is_in(list(result.left_out)) & pl.col("column").is_in(list(result.columns))
@@ -156,7 +156,7 @@ def _red_cells(payout: PayoutFolder, result: CheckedSheet) -> pl.DataFrame:
 
 
 def _next_cell(red: pl.DataFrame, result: CheckedSheet, visit: Visit, kind: str) -> tuple[int, str] | None:
-    """Return the red cell at or after the last change; after the last one, the first of all."""
+    """Return the row and column of the red cell at or after the last change, or else of the first red cell."""
     shown = red if kind == _TO_MEND else red.filter(pl.col("code") == kind)
     row, column = visit.query_number("row"), visit.query("column")
     place = list(result.columns).index(column) if column in result.columns else 0
@@ -168,7 +168,7 @@ def _next_cell(red: pl.DataFrame, result: CheckedSheet, visit: Visit, kind: str)
 
 
 def _change(visit: Visit, payout: PayoutFolder, result: CheckedSheet) -> ShownChange | None:
-    """Return the change that led to this page, in the present sheet; None if there was none, or it is gone."""
+    """Return the change after which this page is shown; None if there was none."""
     row, column, mending = visit.query_number("row"), visit.query("column"), mending_of(payout)
     match visit.query("did"):
         case "mend" if column in result.columns:
@@ -194,9 +194,9 @@ def _change(visit: Visit, payout: PayoutFolder, result: CheckedSheet) -> ShownCh
 
 
 def _answered(payout: PayoutFolder, result: CheckedSheet, kind: str) -> Iterator[tuple[FoundKind, int, str]]:
-    """Yield the kinds for which several cells have one correction each, with their number and a digest of the answers.
+    """Yield each kind of which several cells have one possible correction, with their number and a digest.
 
-    They are those of all rows to correct, or the kind shown.
+    Only the kind shown is yielded, or all kinds of defects if the page shows all rows to correct.
     """
     for entry in result.kinds:
         if entry.is_defect and kind in {_TO_MEND, entry.code}:
@@ -206,7 +206,7 @@ def _answered(payout: PayoutFolder, result: CheckedSheet, kind: str) -> Iterator
 
 
 def _mostly(result: CheckedSheet) -> Sequence[FoundKind]:
-    """Return the kinds that affect more than half of the rows, so that one sentence covers them all."""
+    """Return the kinds that more than half of the rows have. One sentence on the page is enough for such a kind."""
     return [kind for kind in result.kinds if kind.rows >= _FEW_ROWS and 2 * kind.rows > result.rows]
 
 
@@ -234,7 +234,7 @@ def mend(visit: Visit) -> Response:
 
 
 def mend_kind(visit: Visit) -> Response:
-    """Correct all cells of one kind that have a single possible correction."""
+    """Correct all cells of one kind that have exactly one possible correction."""
     code = visit.form.get("kind", "")
     with changing(visit) as payout:
         readable(visit, payout)
@@ -254,7 +254,7 @@ def mend_kind(visit: Visit) -> Response:
 
 
 def leave_out(visit: Visit) -> Response:
-    """Leave a row out or put it back, as the form says."""
+    """Leave a row out, or take it in again, as the form says."""
     with changing(visit) as payout:
         result, row, is_out = readable(visit, payout), _row(visit), visit.form.get("out") == "yes"
         _cell(payout, row, result.columns[0])
@@ -268,7 +268,7 @@ def leave_out(visit: Visit) -> Response:
 
 
 def answer(visit: Visit) -> Response:
-    """Record that the answer to a question of the page is yes."""
+    """Record that the maker answered a question of the page with yes."""
     with changing(visit) as payout:
         key = visit.form.get("question", "")
         questions = (entry for entry in readable(visit, payout).questions if entry.question)
@@ -283,7 +283,7 @@ def answer(visit: Visit) -> Response:
 
 
 def remove_sheet(visit: Visit) -> Response:
-    """Remove a sheet that was not started. A second click finds it gone."""
+    """Remove a sheet that was not started. A second click does nothing."""
     if PayoutFolder.named(visit.console.directory, visit.path("sheet")) is not None:
         with changing(visit) as payout:
             require_version(visit, payout)
@@ -293,7 +293,7 @@ def remove_sheet(visit: Visit) -> Response:
 
 
 def mending_of(payout: PayoutFolder) -> Mending:
-    """Return the corrections of a sheet. Raises `PageNotFound` if it could not be read at all."""
+    """Return the corrections of a sheet. Raises `PageNotFound` if the sheet could never be read."""
     mending = payout.mending
     if mending is None:
         raise PageNotFound(say("The sheet could not be read."))
@@ -309,7 +309,7 @@ def _same_file(visit: Visit, payout: PayoutFolder) -> Mending:
 
 
 def _answers(payout: PayoutFolder, code: str) -> pl.DataFrame:
-    """Return the cells of a kind that have a single possible correction, as they are now."""
+    """Return the present defects of a kind that have exactly one possible correction."""
     return _findings(payout).filter(pl.col("is_defect") & (pl.col("code") == code) & pl.col("correction").is_not_null())
 
 
@@ -323,7 +323,7 @@ def _digest_of_row(payout: PayoutFolder, row: int) -> str:
 
 
 def digest_of_texts(texts: Mapping[str, Any]) -> str:
-    """Return a digest of a row's texts, by which a form names the version on its page."""
+    """Return a digest of the texts of a row. A form has the digest of the row that its page showed."""
     return hashlib.sha256(json.dumps(list(texts.items())).encode()).hexdigest()[:32]
 
 
@@ -335,7 +335,7 @@ def _row(visit: Visit) -> int:
 
 
 def _back(visit: Visit, *, did: str = "", row: int = 0, column: str = "") -> Response:
-    """Redirect to the form's rows, at the next red cell, with a sentence about the correction.
+    """Redirect to the page of the form, at the next red cell, with a sentence about the change.
 
     The address has no anchor, because a browser would then not put the focus into the cell.
     """
@@ -356,7 +356,7 @@ def _findings(payout: PayoutFolder) -> pl.DataFrame:
 
 
 def cell_texts(payout: PayoutFolder, rows: Sequence[int]) -> Mapping[int, Mapping[str, str | None]]:
-    """Return the present cells of some rows, by row and column."""
+    """Return the present texts of the cells of `rows`, by row and column."""
     wanted = pl.scan_parquet(payout.path / ROWS).filter(pl.col("row").is_in(list(rows))).collect()
     return {line["row"]: line for line in wanted.iter_rows(named=True)}
 
@@ -369,7 +369,7 @@ def _cell(payout: PayoutFolder, row: int, column: str) -> str | None:
 
 
 def _rows(payout: PayoutFolder, result: CheckedSheet, kind: str, after: int) -> Sequence[ShownRow]:
-    """Return the rows of one kind after a row, one more than fits on a page."""
+    """Return the rows of a kind after row `after`: at most one more than fits on a page."""
     everything, left_out = _findings(payout), set(result.left_out)
     is_mended = {(row, column) for row, column in result.mended}
     if kind == _TO_MEND:

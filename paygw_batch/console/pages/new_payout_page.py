@@ -1,4 +1,4 @@
-"""A new payout: the upload of a sheet, how to read it, and the totals that its maker expects."""
+"""The pages of a new payout: people upload a sheet, say how to read it, and state the totals that they expect."""
 
 import re
 import shutil
@@ -55,7 +55,7 @@ from paygw_batch.sheet.write.template import write_template
 
 _MAX_TITLE = 80
 SAMPLE = "payroll-november.csv"
-"""The name of the sample sheet that `tooling/demo --console` creates."""
+"""The file name of the sample sheet, which `tooling/demo --console` creates."""
 _STATED_SUM = re.compile("([A-Z]{3})[ =:]+([0-9.,\u202f\u00a0 ]+)")
 _SEPARATORS = "[,\u202f\u00a0 ]"
 _GROUPED = re.compile(rf"[0-9]{{1,3}}(?:{_SEPARATORS}[0-9]{{3}})+(?:\.[0-9]+)?")
@@ -64,7 +64,7 @@ _MAX_ROWS_DIGITS = 9
 
 
 def _sample(visit: Visit) -> Path | None:
-    """Return the sample sheet beside a sandbox's configuration; None if there is none."""
+    """Return the path of the sample sheet beside the configuration of a sandbox; None if there is no such file."""
     path = visit.console.config.with_name(SAMPLE)
     return path if visit.console.settings.uses_sandbox and path.is_file() else None
 
@@ -86,7 +86,7 @@ def new_payout(visit: Visit) -> Response:
     countries = sorted((say(rule.name), code) for code, rule in console.rules.items() if rule.form is not None)
     return visit.page(
         "new.html",
-        # The name of the future folder, so that a form sent twice creates one.
+        # The page already names the new folder, so that a form sent twice creates only one folder.
         number=new_folder_name(),
         most_mib=console.settings.console.max_upload_mib,
         most_rows=console.settings.limits.max_rows,
@@ -111,7 +111,7 @@ def download_template(visit: Visit) -> Response:
 
 
 def upload(visit: Visit) -> Response:
-    """Store the sheet, check it, and redirect to the results. A form sent twice leads to the same sheet."""
+    """Store and check an uploaded sheet, and redirect to the results. A form sent twice leads to the same sheet."""
     rows, sums = _stated(visit)
     number = visit.form.get("number", "")
     number = number if is_folder_name(number) else new_folder_name()
@@ -137,7 +137,7 @@ def upload(visit: Visit) -> Response:
 
 
 def upload_again(visit: Visit) -> Response:
-    """Replace the sheet with a corrected file. It is read in the same way; unchanged rows stay left out."""
+    """Replace a sheet with a corrected file, which is read in the same way. Left-out rows stay so if unchanged."""
     with changing(visit) as payout, _kept(visit) as (name, content):
         if payout.has_sheet(name, content):
             return visit.go_to(f"/sheets/{payout.number}")
@@ -156,7 +156,7 @@ def upload_again(visit: Visit) -> Response:
 
 
 def choose_reading(visit: Visit) -> Response:
-    """Read the sheet in another way: with another worksheet, reference, or meaning of its headings."""
+    """Read a sheet in another way, such as with another worksheet, encoding, or meaning of its headings."""
     with changing(visit) as payout:
         result, uploaded, mending = checked(visit, payout), payout.uploaded, mending_of(payout)
         worksheet = visit.form.get("worksheet", uploaded.worksheet or "").strip() or None
@@ -178,7 +178,7 @@ def choose_reading(visit: Visit) -> Response:
 
 
 def _title(visit: Visit) -> str:
-    """Return the payout's name from the form; empty means the file's name. Raises `FieldRefused`."""
+    """Return the name of the payout from the form, or empty if the file's name is meant. Raises `FieldRefused`."""
     title = visit.form.get("title", "").strip()
     if title and not (title.isprintable() and len(title) <= _MAX_TITLE):
         raise FieldRefused("title", say("A name is one line of at most {most} characters.", most=_MAX_TITLE))
@@ -186,7 +186,7 @@ def _title(visit: Visit) -> str:
 
 
 def _encoding(visit: Visit, result: Check, uploaded: UploadedSheet) -> str | None:
-    """Return the encoding from the form. Raises `PageNotFound` if its page does not offer it."""
+    """Return the encoding from the form. Raises `PageNotFound` if the page does not offer this encoding."""
     encoding = visit.form.get("encoding", uploaded.encoding or "") or None
     offered = result.choices if isinstance(result, UnreadableSheet) and result.asks == Asked.ENCODING.value else ()
     if encoding not in {uploaded.encoding, *offered}:
@@ -195,7 +195,7 @@ def _encoding(visit: Visit, result: Check, uploaded: UploadedSheet) -> str | Non
 
 
 def _spelling(visit: Visit, uploaded: UploadedSheet) -> Mapping[str, Any]:
-    """Return how amounts and countries are written, from the form. Raises `PageNotFound` for another answer."""
+    """Return the answers about numbers and names from the form. Raises `PageNotFound` for an unknown answer."""
     known = {"numbers": get_args(Numbers), "names": get_args(Names)}
     answers = {name: visit.form.get(name, getattr(uploaded, name) or "") or None for name in known}
     if any(answer not in {None, *known[name]} for name, answer in answers.items()):
@@ -214,7 +214,7 @@ def state_totals(visit: Visit) -> Response:
 
 
 def download_marked(visit: Visit) -> Response:
-    """Return the sheet as a workbook, with all corrections made here, and its red cells."""
+    """Return the sheet as a workbook with all corrections and marked defects. Raises `SheetError` if that fails."""
     payout = folder(visit)
     readable(visit, payout)
 
@@ -231,7 +231,7 @@ def download_marked(visit: Visit) -> Response:
 
 @contextmanager
 def _kept(visit: Visit) -> Iterator[tuple[str, Path]]:
-    """Yield the name and the path (`kept_upload`) of the uploaded sheet. Raises `FieldRefused` if it cannot be one."""
+    """Yield the name and the path (`kept_upload`) of an uploaded sheet. Raises `FieldRefused` without a usable file."""
     upload = visit.upload
     if upload is None or not upload.filename:
         raise FieldRefused("sheet", say("No file was chosen."), hint=say("Choose the sheet, and upload it again."))
@@ -246,7 +246,7 @@ def _kept(visit: Visit) -> Iterator[tuple[str, Path]]:
 def _leave_out_again(
     visit: Visit, payout: PayoutFolder, before: Mending, cells: Mapping[int, Mapping[str, str | None]]
 ) -> None:
-    """Leave out again the rows that were left out of the previous file, if they are the same in this one."""
+    """Leave out the rows that were left out of the previous file, if their texts are the same in this file."""
     if not cells or isinstance(checked(visit, payout), UnreadableSheet):
         return
     now = cell_texts(payout, list(cells))
@@ -256,7 +256,7 @@ def _leave_out_again(
 
 
 def _meant(visit: Visit, result: Check) -> Mapping[str, str]:
-    """Return the chosen meaning of each heading. Raises `PageNotFound` for an unknown column."""
+    """Return the column chosen for each heading, or empty. Raises `PageNotFound` for an unknown column."""
     form = visit.form
     places = [place for place in range(SHOWN_HEADINGS) if f"heading-{place}" in form]
     meant = {form[f"heading-{place}"]: form.get(f"column-{place}", "") for place in places}
@@ -266,7 +266,7 @@ def _meant(visit: Visit, result: Check) -> Mapping[str, str]:
 
 
 def _stated(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
-    """Return a form's control totals: rows, and the sum of each currency. Raises `FieldRefused` for other text."""
+    """Return the control totals in a form: the number of rows, and the sum by currency. Raises `FieldRefused`."""
     rows = _without_separators(visit.form.get("stated_rows", "").strip())
     if not (rows == "" or (rows.isascii() and rows.isdigit() and len(rows) <= _MAX_ROWS_DIGITS)):
         raise FieldRefused("stated_rows", say("Write the number of rows as a plain number, such as 1200."))
@@ -285,5 +285,5 @@ def _stated(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
 
 
 def _without_separators(number: str) -> str:
-    """Return a number without separators, as the pages or many people write them: `1,200.50`."""
+    """Return a number without separators between thousands, which the pages and many people write: `1,200.50`."""
     return re.sub(_SEPARATORS, "", number) if _GROUPED.fullmatch(number) else number

@@ -1,7 +1,7 @@
-"""Keeps orders about rows, and statements, in folders of a payout: drafted by one person, agreed to by others.
+"""Keeps orders about rows, and statements, in folders. One person drafts an order, and others approve it.
 
-No file stores an order's progress, which is read from the files and from the journal, which keeps every order that was
-carried out.
+No file stores how far an order has come: that follows from its files, and from the journal, which keeps every order
+that was carried out.
 """
 
 import filecmp
@@ -51,9 +51,10 @@ READING = "from paygw_batch.console.pages.orders import main; main()"
 
 @dataclass(frozen=True, slots=True)
 class UploadedStatement:
-    """A statement as it was uploaded for a batch: by whom, when, and how that person knows it is the gateway's.
+    """A statement as it was uploaded for a batch: by whom and when.
 
-    `as_of` is its time, for lines without one; empty if nobody stated it.
+    `words` say how the person knows that the gateway made it. `as_of` is the time of lines without a time of their own;
+    empty if nobody stated that time.
     """
 
     batch: str
@@ -66,7 +67,7 @@ class UploadedStatement:
 
 @dataclass(frozen=True, slots=True)
 class UsedStatement:
-    """The order drafted from a statement, and the code of the page that showed it."""
+    """The order that a person drafted from a statement, and the code of the page that showed the statement."""
 
     by: str
     code: str
@@ -84,41 +85,41 @@ class StatementFolder(NamedFolder):
 
     @property
     def file(self) -> Path:
-        """The file as it was received, under the name that its sender gave it."""
+        """The path of the file as received, under the name that its sender gave it."""
         return self.path / "file" / self.uploaded.name
 
     def has_file(self, uploaded: UploadedStatement, content: Path) -> bool:
-        """Whether the same person has already uploaded the file `content` here, with the same words."""
+        """Return whether this is the same upload: the same person, the same words, and the content of the same file."""
         return replace(uploaded, at=self.uploaded.at) == self.uploaded and filecmp.cmp(
             self.file, content, shallow=False
         )
 
     @property
     def used(self) -> UsedStatement | None:
-        """The click that turned the statement into an order; None if there was none."""
+        """The order drafted from the statement; None if there was none."""
         path = self.path / "used.json"
         return UsedStatement(**json.loads(path.read_bytes())) if path.exists() else None
 
     def note_used(self, used: UsedStatement) -> None:
-        """Record the click that turned the statement into an order, so that a second one leads there."""
+        """Record the order drafted from the statement, so that a second click leads to the same order."""
         self.write_json("used.json", used)
 
     def keep_signature(self, signature: bytes) -> None:
-        """Keep the file's signature beside it."""
+        """Write the signature of the file beside the file."""
         write_whole(self.file.with_name(f"{self.file.name}{SIGNATURE_ENDING}"), signature)
 
     @property
     def lines_file(self) -> Path:
-        """The file with the statement's lines; missing if it cannot be read."""
+        """The path of the file with the lines of the statement. The file is missing if the statement cannot be read."""
         return self.path / "lines.json"
 
     @property
     def error_file(self) -> Path:
-        """The file that says why the statement cannot be read; missing if it can."""
+        """The path of the file that says why the statement cannot be read. The file is missing if it can be read."""
         return self.path / "error.txt"
 
     def asked(self, by: str) -> AskedStatement:
-        """Return the statement to carry out for `by`: its matching lines, even if others do not match."""
+        """Return the statement as the person `by` asks to use it: matching lines count, even if others do not match."""
         uploaded = self.uploaded
         statement = statement_of_json(self.lines_file.read_text(encoding="utf-8"))
         as_of = as_of_time(uploaded.as_of, say("The time")) if uploaded.as_of else None
@@ -162,13 +163,13 @@ def read_in_process(folder: StatementFolder, console: Console) -> None:
 
 
 def main() -> None:
-    """Read one statement; the arguments are configuration, journal and folder."""
+    """Read one statement. The arguments of the process are the configuration, the journal and the folder."""
     settings = limit_this_process()
     read_statement_of(StatementFolder(Path(sys.argv[3])), settings)
 
 
 def read_statement_of(folder: StatementFolder, settings: Settings) -> None:
-    """Write a statement's lines beside it, or why it cannot be read."""
+    """Write the lines of a statement into its folder, or the reason why it cannot be read."""
     try:
         write_whole(folder.lines_file, statement_as_json(statement_in(settings, folder.file)).encode())
     except PaygwError as error:
@@ -188,7 +189,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     ),
     RowAct.RELEASE: mark_all("Tried again"),
 }
-"""The name of each outcome and act on the pages, and the consequence of an outcome."""
+"""The name of each outcome and of each act on the pages. The consequence of an outcome follows its name."""
 
 
 def choice_name(act: str) -> str:
@@ -198,12 +199,12 @@ def choice_name(act: str) -> str:
 _DONE = "done"
 _drafting = Lock()
 ORDERS_SHOWN = "orders"
-"""The form field for the open orders that its page showed."""
+"""The form field with the numbers of the open orders that the page showed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftedOrder:
-    """Who drafted an order, and when. `sent_back` says who sent it back and why; empty if nobody did."""
+    """The person who drafted an order, and the time. `sent_back` says who sent it back and why, or is empty."""
 
     by: str
     at: str
@@ -221,7 +222,7 @@ class OrderFolder(NamedFolder):
 
     @property
     def draft(self) -> RowOrder:
-        """The order before its maker signs it."""
+        """The order without signatures."""
         return read_document(self.path / "draft.json", RowOrder)
 
     @property
@@ -231,22 +232,22 @@ class OrderFolder(NamedFolder):
 
     @property
     def order(self) -> RowOrder | None:
-        """The signed order with its approvals; None if there is none."""
+        """The signed order with its approvals; None if nobody has signed it."""
         return read_document(self.order_file, RowOrder) if self.order_file.exists() else None
 
     @property
     def document(self) -> RowOrder:
-        """The signed order, or the draft if there is none."""
+        """The signed order, or the draft if nobody has signed it."""
         return self.order or self.draft
 
     def draft_again(self, at: str, sent_back: str) -> None:
-        """Remove the signatures; `sent_back` says who sent it back and why. Its time makes the new draft distinct."""
+        """Remove the signatures, and make a draft with the time `at`. `sent_back` says who sent it back and why."""
         write_document(self.draft.model_copy(update={"made_at": at}), self.path / "draft.json")
         self.write_json("drafted.json", replace(self.drafted, sent_back=sent_back))
         self.order_file.unlink(missing_ok=True)
 
     def put_away(self) -> None:
-        """Move the folder to those of carried-out orders, where its name still finds it."""
+        """Move the folder to the folders of carried-out orders, where `order_folder_of` still finds it."""
         done = self.path.parent / _DONE
         if self.path.parent.name != _DONE:
             make_directory(done)
@@ -256,17 +257,17 @@ class OrderFolder(NamedFolder):
 
 
 def order_folder_of(directory: Path, number: str) -> OrderFolder | None:
-    """Return the folder with this name, of an open or a carried-out order; None if there is none."""
+    """Return the folder of the open or carried-out order with this number; None if there is no such order."""
     return OrderFolder.named(directory, number) or OrderFolder.named(directory / _DONE, number)
 
 
 def open_order_folders(directory: Path) -> Sequence[OrderFolder]:
-    """Return the open orders, newest first."""
+    """Return the folders of open orders, the newest first."""
     return OrderFolder.newest_first(directory, lambda folder: folder.drafted.at)
 
 
 class OrderAgreement(Agreement[RowOrder]):
-    """An order about rows of a payout."""
+    """The agreement about an order for rows of a payout."""
 
     folder: OrderFolder
 
@@ -298,7 +299,7 @@ class OrderAgreement(Agreement[RowOrder]):
         self.maker, self.sent_back = drafted.by, drafted.sent_back
         self.document = folder.order
         self.shown: RowOrder = self.document or folder.draft
-        """The order, signed or not."""
+        """The signed order, or the draft if nobody has signed it."""
         self.batch, self.what = self.shown.content.batch, what_is_asked(self.shown)
 
     @classmethod
@@ -311,11 +312,11 @@ class OrderAgreement(Agreement[RowOrder]):
 
     @property
     def run(self) -> StartedRun | None:
-        """The payout's last run, if the order has rows sent again."""
+        """The payout's last run if the order lets rows be sent again; None if it only settles rows."""
         return super().run if self.shown.is_release else None
 
     def stage_by_itself(self, journal: JournalReader) -> Stage | None:
-        """Return whether an order was sent back or carried out, as a stage; one that the journal keeps is put away."""
+        """Return the stage of an order that was carried out or sent back. The folder of a carried-out order moves."""
         if self.document is not None and is_kept(journal, self.document):
             self.folder.put_away()
             return Stage.DONE
@@ -337,20 +338,20 @@ class OrderAgreement(Agreement[RowOrder]):
         return PageOutdated(say("This order has changed since this page was opened."))
 
     def write(self, document: RowOrder) -> None:
-        """Store the signed order. The last approval also carries out a settlement order, unless a run is under way."""
+        """Store the signed order. The last approval also carries out a settlement order, unless a run is alive."""
         super().write(document)
         with journal_for_planning(self.visit.console.settings) as journal:
             is_approved = progress_of(journal, self).stage is Stage.APPROVED
         if is_approved and not document.is_release:
-            with suppress(JournalHeld):  # somebody will carry it out later
+            with suppress(JournalHeld):  # a person carries the order out later, after the run
                 self.start()
 
     def draft_again(self, sent_back: str = "") -> None:
-        """Make the order an unsigned draft again, with a new time."""
+        """Make the order an unsigned draft again. Its new time gives it another digest."""
         self.folder.draft_again(timestamp(self.visit.console.now()), sent_back)
 
     def start(self) -> StartedRun | None:
-        """Settle the rows, or start the run that releases and sends them, in another process."""
+        """Settle the rows, or start the run that sends them. Settling raises `JournalHeld` while a run is alive."""
         visit, console, order = self.visit, self.visit.console, self.document
         runs, by = console.runs, visit.member.name
         if order is not None and order.is_release:
@@ -361,12 +362,12 @@ class OrderAgreement(Agreement[RowOrder]):
             with run_journal(console.settings, "console", lambda _sentence: None) as journal:
                 folders = _statement_folders(visit, order)
                 carry_out_order(console.settings, journal, order, person(by), folders=folders)
-            self.folder.put_away()  # after the commit: an order that the journal lacks must stay in the list
+            self.folder.put_away()  # only after the commit: until then the order must stay in the list
         return None
 
 
 def _statement_folders(visit: Visit, order: RowOrder) -> Sequence[Path]:
-    """Return the folders of uploads that may be the statement cited by an order, to be read again."""
+    """Return the folders of statements in which the statement that an order cites may be found and read again."""
     if not order.claims_the_gateways_word:
         return []
     uploads = statement_folders(statements_directory(visit), order.content.batch)
@@ -382,9 +383,9 @@ def statements_directory(visit: Visit) -> Path:
 
 
 def drafted_order(visit: Visit, draft: RowOrder) -> OrderFolder:
-    """Store an order drafted by the person at the page. A second click stores nothing new.
+    """Store an order that the person at the page drafted, and return its folder. A second click stores nothing new.
 
-    Raises `PageOutdated` if another order about one of its rows was drafted since the page was opened.
+    Raises `PageOutdated` if another order about one of the rows was drafted since the page was opened.
     """
     shown = visit.form.get(ORDERS_SHOWN, "").split()
     with _drafting:
@@ -407,7 +408,7 @@ def drafted_order(visit: Visit, draft: RowOrder) -> OrderFolder:
 
 
 def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
-    """Return the orders not carried out yet, of one payout or of all."""
+    """Return the orders that are not carried out yet, of one payout or of all payouts."""
     folders = open_order_folders(orders_directory(visit))
     if not folders:
         return []
@@ -420,13 +421,13 @@ def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
                     content, numbers = order.shown.content, order.shown.numbers
                     shown.append(listed(order, progress, content.sheet, order.drafted.at, numbers))
             except (FileNotFoundError, ApprovalError):
-                if folder.path.exists():  # otherwise it was carried out or taken back meanwhile
+                if folder.path.exists():  # without the folder, the order was carried out or taken back meanwhile
                     raise
     return shown
 
 
 def signed_order_pages(visit: Visit, batch: str) -> Mapping[str, str]:
-    """Return the addresses of the signed orders carried out for a payout from these pages, by digest."""
+    """Return the addresses of the orders that these pages carried out for a payout, by the digest of each order."""
     done = OrderFolder.newest_first(orders_directory(visit) / _DONE, lambda folder: folder.drafted.at)
     orders = ((folder.number, *_done_order(folder.path)) for folder in done)
     return {digest: f"/orders/{number}{SIGNED_AS}" for number, of_batch, digest in orders if of_batch == batch}

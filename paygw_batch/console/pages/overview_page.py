@@ -1,4 +1,4 @@
-"""The overview: the payouts that need this person, then all of them; and the search for one person's payments."""
+"""The overview, with the payouts that need this person and then all payouts, and the search for payments."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ from paygw_batch.show.remittance import paid_out, payee_of
 
 _SHORTEST = 2
 SHOWN_PAYMENTS = 100
-"""The maximum number of payments on a page; for a person with more of them, type more of the name."""
+"""The maximum number of payments on a page. With more matches, a person must type more of the name."""
 
 
 def find_payee(visit: Visit) -> Response:
@@ -46,13 +46,13 @@ def find_payee(visit: Visit) -> Response:
         is_asked=len(typed) >= _SHORTEST,
         has_more=len(payments) > SHOWN_PAYMENTS,
         found=[(payee_of(row.form, row.fields), shown_state(row.state), row) for row in payments[:SHOWN_PAYMENTS]],
-        # Whether exactly one person was paid, who can be given a remittance advice.
+        # A remittance advice can be made only if exactly one person was found, and was paid.
         has_advice=bool(_paid_to_one(payments)),
     )
 
 
 def payee_advice(visit: Visit) -> Response:
-    """Return the remittance advice for the only person that a text matches. It never has other people's payments."""
+    """Return the remittance advice for the only person that a text matches. Raises `UsageError` for several people."""
     typed = visit.query("text").strip()
     paid = _paid_to_one(_payments(visit, typed))
     if not paid:
@@ -72,7 +72,7 @@ def _payments(visit: Visit, typed: str) -> Sequence[FoundPayment]:
 
 
 def _paid_to_one(payments: Sequence[FoundPayment]) -> Sequence[FoundPayment]:
-    """Return the paid payouts to the only person found; none if there are several people."""
+    """Return the paid payouts to the only person found; empty if several people were found."""
     people = {payee_of(payment.form, payment.fields).person for payment in payments}
     return paid_out(payments) if len(people) == 1 else []
 
@@ -83,7 +83,7 @@ _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 @dataclass(frozen=True, slots=True)
 class NeededAct:
-    """Something that waits for the viewer: its address, why, since when, and how much for how many people."""
+    """A task for the person at the page: an address, the reasons, since when, and how much for how many people."""
 
     path: str
     name: str
@@ -95,7 +95,7 @@ class NeededAct:
 
 @dataclass(frozen=True, slots=True)
 class ListedPayout:
-    """A payout in the list. `by` prepared it here; empty if it was started elsewhere."""
+    """A payout in the list. `by` prepared it on these pages; empty if it was prepared elsewhere."""
 
     record: BatchRecord
     name: str
@@ -107,7 +107,7 @@ class ListedPayout:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search for payouts: words of the name or of who prepared it, days, a state."""
+    """A search for payouts, by words of the name or of the person who prepared it, by days, and by a state."""
 
     words: str
     since: str
@@ -116,7 +116,7 @@ class Search:
 
     @classmethod
     def of(cls, visit: Visit) -> "Search":
-        """Return the search in the address."""
+        """Return the search in the query of a request."""
         days = [visit.query(name) for name in ("since", "until")]
         since, until = (day if _DAY.fullmatch(day) else "" for day in days)
         state = visit.query("state")
@@ -128,7 +128,7 @@ class Search:
         return any((self.words, self.since, self.until, self.state))
 
     def has_record(self, record: BatchRecord, uploaded: UploadedSheet | None) -> bool:
-        """Whether a payout matches the words and the days; its rows' states are counted later."""
+        """Return whether a payout matches the words and the days. The state needs a count, and is checked later."""
         texts = [record.sheet_name, *([] if uploaded is None else [uploaded.called, uploaded.by])]
         has_words = all(any(word in text.casefold() for text in texts) for word in self.words.casefold().split())
         day = day_of(record.opened_at)
@@ -191,19 +191,19 @@ def _line(batch: ListedBatch, uploaded: UploadedSheet | None) -> ListedPayout:
 
 
 def _prepared(visit: Visit, journal: JournalReader, opened: Collection[str]) -> Iterator[ListedAgreement]:
-    """Yield the payouts in preparation that are not in the journal yet, newest first."""
+    """Yield the payouts in preparation that are not in the journal yet, the newest first."""
     folders = (folder for folder in all_folders(visit.console.directory) if folder.named_by_batch[0] not in opened)
     for folder in islice(folders, PAYOUTS_A_PAGE):
         agreement, uploaded = PlanAgreement(visit, folder), folder.uploaded
         progress = progress_of(journal, agreement)
-        if progress.stage is not Stage.DONE:  # otherwise it was opened meanwhile
+        if progress.stage is not Stage.DONE:  # a payout that is done has been opened meanwhile
             line = listed(agreement, progress, uploaded.called, uploaded.at)
             content = None if agreement.document is None else agreement.document.content
             yield line if content is None else replace(line, people=content.rows, sums=content.totals)
 
 
 def _counts(batch: ListedBatch) -> Mapping[str, int]:
-    """Return the number of rows in each state, in the pages' order."""
+    """Return the number of rows in each state, in the order in which the pages show states."""
     return {name: batch.states[name] for name in STATES_SHOWN if batch.states.get(name)}
 
 

@@ -1,4 +1,4 @@
-"""A payout during and after its run: progress, totals, pages of rows; one row with its history; its files."""
+"""The pages of a payout during and after its run: progress, totals, rows, the history of a row, and downloads."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,15 +48,15 @@ from paygw_batch.submit.results import write_results
 ROWS_A_PAGE = 25
 _SIGNED: Mapping[str, str] = {"prepared": mark("Prepared"), "approved": mark("Approved")}
 MAX_DEEDS = 50
-"""The maximum number of people's actions on a page, newest first."""
+"""The maximum number of people's actions on a page. The newest actions are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """An event in the history of a payout or a row, in the words of the pages; `by` is empty if nobody did it.
+    """An event in the history of a payout or a row, in the words of the pages. `by` is empty if no person did it.
 
-    `reply` is the gateway's raw answer, `order` the digest of the signed order that asked for it, `page` the address of
-    that. `rows` counts those that an order did the same to; of several, `row` is None.
+    `reply` is the gateway's raw answer. `order` is the digest of the signed order behind the event, and `page` the
+    address of that order. If an order did the same to several rows, `rows` is their number and `row` is None.
     """
 
     at: str
@@ -73,7 +73,7 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class ShownStep:
-    """A person's next task for a row."""
+    """A person's next step for a row, in the words of the pages."""
 
     heading: str
     sentences: Sequence[str]
@@ -82,7 +82,7 @@ class ShownStep:
 
 @dataclass(frozen=True, slots=True)
 class ShownRun:
-    """The run of a payout, with its actions. A form carries `name`, the run shown by its page."""
+    """The run of a payout, and the actions on it. A form contains `name`, so that it is about the run on its page."""
 
     name: str
     is_running: bool
@@ -102,7 +102,7 @@ def payout(visit: Visit) -> Response:
 
 
 def progress(visit: Visit) -> Response:
-    """Show the changing part of a payout; 204 if nothing has changed since the browser's last look."""
+    """Show the changing part of a payout. Answers 204 if nothing has changed since the browser's last request."""
     if visit.query("seen") == visit.console.counts.seen(visit.path("batch"), language()):
         return Response(status_code=204)
     with payout_at(visit) as (journal, record):
@@ -132,7 +132,7 @@ def row(visit: Visit) -> Response:
 
 
 def row_at(visit: Visit) -> tuple[BatchRecord, FollowedRowHistory, Sequence[SettleChoice]]:
-    """Return the payout and the row at an address, and the outcomes that the row may be settled with.
+    """Return the payout and the row in an address, and the outcomes with which the row may be settled.
 
     Raises `PageNotFound` if there is no such row.
     """
@@ -153,13 +153,13 @@ def _followed(visit: Visit, journal: JournalReader, record: BatchRecord, *, is_p
 
 
 def _seen(visit: Visit, followed: FollowedBatch) -> str:
-    """Return a value that stays the same while nothing on the page changes."""
+    """Return a value that changes whenever the page of a payout changes."""
     text = repr((sorted(followed.counts.items()), sorted(followed.sums.items()), _run(visit, followed)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _live(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> Mapping[str, Any]:
-    """Return the values of the part of a payout's page that changes during a run."""
+    """Return the values for the part of a payout's page that changes during a run."""
     wanted, after = visit.query("state"), visit.query_number("after")
     try:
         rows = followed_rows(
@@ -201,7 +201,7 @@ def _run(visit: Visit, followed: FollowedBatch) -> ShownRun:
             else say("Another payout is running. This one continues when it finishes.")
         )
     elif is_alive and not is_running:
-        # Every row has an answer, but a run that retries some of them may not have released them yet.
+        # Every row has an answer, but a run that is to retry some rows may not have released them yet.
         waits = say("The run is starting, or writing its files.")
     return ShownRun(
         name=run_shown(run),
@@ -213,7 +213,7 @@ def _run(visit: Visit, followed: FollowedBatch) -> ShownRun:
 
 
 def pause(visit: Visit) -> Response:
-    """Stop the payout's run, as shown by the page, from sending anything new."""
+    """Pause the run that the page showed. Raises `PageOutdated` if another run was started since."""
     batch, shown = _known_batch(visit), visit.form.get("run", "")
     run = pause_run(visit.console.runs, batch, shown)
     if run_shown(run) != shown:
@@ -222,7 +222,7 @@ def pause(visit: Visit) -> Response:
 
 
 def continue_payout(visit: Visit) -> Response:
-    """Send the unsent rows of a payout, in another process."""
+    """Start a run for the unsent rows of a payout. Raises `PageOutdated` if the page did not show the last run."""
     batch, console = _known_batch(visit), visit.console
     runs = console.runs
     with made_once(f"continue {batch}"):
@@ -250,7 +250,7 @@ def _known_batch(visit: Visit) -> str:
 
 
 def _pace(visit: Visit, followed: FollowedBatch) -> str:
-    """Return a sentence about the rate of a run and the remaining time."""
+    """Return a sentence about the rate of a run and the remaining time; empty if nothing is being sent."""
     rate = visit.console.counts.rate(followed.record.batch, followed.answered)
     if rate <= 0 or not followed.is_sending:
         return ""
@@ -266,12 +266,12 @@ def _pace(visit: Visit, followed: FollowedBatch) -> str:
 
 
 _MINUTE_S, _HOUR_S = 90, 5400
-"""A time longer than these is shown in minutes, or in hours."""
+"""The seconds from which a time is shown in minutes, and in hours."""
 _FAST = 10
 
 
 def _bar(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
-    """Yield state, start and width of each part of the bar, in thousandths. No part is too thin to be seen."""
+    """Yield state, start and width of each part of the bar, in thousandths. Every part is wide enough to be seen."""
     start = 0.0
     for name in STATES_SHOWN:
         count = followed.counts.get(name, 0)
@@ -282,7 +282,7 @@ def _bar(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
 
 
 def _deeds(journal: JournalReader, record: BatchRecord) -> Sequence[Happened]:
-    """Return the actions of people on a payout, oldest first; what an order did to several rows is one of them."""
+    """Return the actions of people on a payout, the oldest first. An order that does one thing to many rows is one."""
     reasons = dict[tuple[str, int | None], str]()
     for order in kept_orders(journal, record.batch):
         digest, rows = order.digest(), order.content.rows if isinstance(order, RowOrder) else []
@@ -297,7 +297,7 @@ def _deeds(journal: JournalReader, record: BatchRecord) -> Sequence[Happened]:
 
 
 def _deed(entry: HistoryEntry, reason: str | None = None) -> Happened:
-    """Return a person's action in the words of the pages, without the record's login, plan and batch."""
+    """Return an action of a person in the words of the pages, without the login, plan and batch of the entry."""
     deed, at, by = deed_words(entry.kind), entry.at, name_in(entry.by)
     words = reason or recorded(entry.said, is_for_officers=True)
     if (agreed := agreed_by(entry.by)) is not None:
@@ -326,7 +326,7 @@ def _happened(visit: Visit, story: FollowedRowHistory) -> Iterator[Happened]:
         order = say("order {order}", order=standing.sent_orderid or "")
         yield Happened(standing.intended_at, say("Sent"), order, attempt=standing.attempt)
     for reply in story.replies:
-        # An auditor only sees the last digits of accounts, and a raw reply can repeat one.
+        # An auditor sees only the last digits of accounts, but a raw reply can repeat a whole account number.
         text = "" if visit.member.is_masked else f"{reply.reply.head}\n\n{reply.reply.body.decode(errors='replace')}"
         yield Happened(reply.at, say("The gateway answered"), attempt=reply.attempt, reply=text)
     yield from map(_deed, story.history)
@@ -361,7 +361,7 @@ _STEPS: Mapping[RowStep, tuple[str, ...]] = {
         "The money came back", "Find out why, and pay it under another order id in a new sheet."
     ),
 }
-"""The heading of each step for a row, and its sentences."""
+"""The heading and the sentences of each step for a row."""
 
 
 def _shown_step(step: NextStep) -> ShownStep:
@@ -395,7 +395,7 @@ def download_reconciliation(visit: Visit) -> Response:
 
 
 def row_advice(visit: Visit) -> Response:
-    """Return the remittance advice about one row. Raises `PageNotFound` unless it is a paid payout."""
+    """Return the remittance advice for one row. Raises `PageNotFound` unless the row is a paid payout."""
     with payout_at(visit) as (journal, record):
         paid = paid_out(list(journal.payments(record.number, [int(visit.path("row"))]).values()))
     if not paid or not paid[0].fields:  # without fields the person was forgotten
@@ -404,14 +404,14 @@ def row_advice(visit: Visit) -> Response:
 
 
 def remittance_advice(people: Sequence[Sequence[FoundPayment]]) -> Response:
-    """Return the page with the payments to each person as a file."""
+    """Return the page of remittance advices for these people as a download."""
     headers = {"content-disposition": 'attachment; filename="remittance-advice.html"'}
     page = remittance_page(people, day_in_zone)
     return Response(page, media_type=FILE_TYPES["html"], headers=headers)
 
 
 def download_advices(visit: Visit) -> Response:
-    """Return the remittance advices of a payout as a file, a page for each person."""
+    """Return the remittance advices of a payout as a download, with a page for each person."""
 
     def write(path: Path) -> str:
         with payout_at(visit) as (journal, record):

@@ -1,4 +1,4 @@
-"""People, keys, health, the audit trail, and the workers of all hosts: read-only."""
+"""The pages about people, keys, health, the audit trail and workers. They change nothing."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,11 +44,11 @@ _JOBS: Mapping[str, str] = {
     "verify": mark("Verify the whole journal"),
     "backup": mark("Back up the database"),
 }
-"""The timetable's jobs in words, except those of folders."""
+"""The words for the jobs of the timetable, except the jobs that watch folders."""
 
 
 def workers_of_all_hosts(visit: Visit) -> Response:
-    """Show the workers. Raises `PageNotFound` if the journal is a file, which only one machine sends from."""
+    """Show the workers. Raises `PageNotFound` if the journal is a file, because then only one machine sends."""
     settings = visit.console.settings
     if settings.journal.url is None:
         raise PageNotFound(say("This machine sends all payouts itself. There are no workers."))
@@ -58,7 +58,7 @@ def workers_of_all_hosts(visit: Visit) -> Response:
 
 
 def shown_work(work: SharedWork, jobs: Sequence[TimetableJob], settings: Settings, now: datetime) -> Mapping[str, Any]:
-    """Return the values of the page about the work of all hosts."""
+    """Return the values for the page about the work of all hosts."""
     gate, configured = work.gate, settings.submission
     names = {run.batch: run.sheet_name for run in work.runs}
 
@@ -67,21 +67,21 @@ def shown_work(work: SharedWork, jobs: Sequence[TimetableJob], settings: Setting
         return worker.rows / minutes if minutes > 0 else 0.0
 
     return {
-        # Each with the sheet that it is sending, and its rate in rows a minute since it started.
+        # Each worker, the sheet that it is sending, and its rate in rows a minute since it started.
         "workers": [(worker, names.get(worker.batch or "", ""), rows_a_minute(worker)) for worker in work.workers],
         "work": work,
         "jobs": [(_job_words(job.name, settings), job) for job in jobs],
-        # 0: no limit.
+        # The value 0 means that there is no limit.
         "rate_per_s": configured.rate_per_s if gate.rate_per_s is None else gate.rate_per_s,
-        # The maximum number of rows in flight over all workers.
+        # This is the maximum number of rows in flight over all workers.
         "in_flight": configured.concurrency if gate.concurrency is None else gate.concurrency,
-        # Empty while workers may send.
+        # The reason is empty while workers may send.
         "stop_reason": why_stopped(gate),
     }
 
 
 def _job_words(name: str, settings: Settings) -> str:
-    """Describe a job. A folder watched only by another host has no name here."""
+    """Return the words for a job. A folder that only another host watches has no name in this configuration."""
     if (known := _JOBS.get(name)) is not None:
         return say(known)
     folders = {pick_up_name(entry.folder): entry.folder.name for entry in settings.timetable.pick_up}
@@ -92,16 +92,16 @@ def _job_words(name: str, settings: Settings) -> str:
 
 ENTRIES_A_PAGE = 50
 LATER = 50
-"""The number of newer entries in which a refusal is looked for."""
+"""The number of newer entries that are searched for the refusal of an act on the page."""
 _CHECKS: Mapping[str, str] = {
     "doctor": mark("Configuration, key, clock, journal and connection"),
     "verify": mark("The whole journal, replayed"),
 }
-"""The commands by which the program checks itself, and the subject of each."""
+"""The commands with which the program checks itself, each with words for its subject."""
 HEALTH = "health"
-"""The folder for health checks, among those of the pages."""
+"""The name of the folder for the results of health checks."""
 RESULTS_NOTED = mark_all("done", "refused")
-"""The results in the audit trail, which is English, for the catalogue."""
+"""The results in the audit trail, which is in English, marked here so that the catalogue has them."""
 _WHY: Mapping[str, str] = {
     "ActRefused": mark("not allowed"),
     "PageOutdated": mark("the page was out of date"),
@@ -117,15 +117,15 @@ _WHY: Mapping[str, str] = {
     "exit 8": mark("what was signed does not count, or is no longer true"),
     "BodyRefused": mark("the file was too large or took too long"),
 }
-"""The kinds of refusals in the audit trail, and exit codes of runs, in words."""
+"""The words for the kinds of refusals in the audit trail, and for exit codes of runs."""
 _OTHER_REASON = mark("the action failed")
 
 
 @dataclass(frozen=True, slots=True)
 class OwnCheck:
-    """The program's last check of itself from these pages. `at` is empty if there was none.
+    """The last check of the program that was started from these pages. `at` is empty if there was none.
 
-    `findings` are the individual checks that failed: their subject, and what they found.
+    `findings` has the name and the finding of each individual check that failed.
     """
 
     name: str
@@ -148,7 +148,7 @@ def people_and_health(visit: Visit) -> Response:
     try:
         with journal_to_read(settings) as journal:
             head, about = journal.head(), _about(visit, journal)
-            # An entry is refused by a later one, which may be on the page before.
+            # The refusal of an entry is a later entry, which may be on the page of newer entries.
             entries = journal.acts(before=min(before + LATER, NO_ENTRY), limit=ENTRIES_A_PAGE + LATER)
             told = [entry for entry in _told(entries) if entry[0].number < before][:ENTRIES_A_PAGE]
             acts = [(entry, about(entry.thing), result, why) for entry, result, why in told]
@@ -170,13 +170,13 @@ def people_and_health(visit: Visit) -> Response:
         checks=[_own_check(visit, name) for name in _CHECKS],
         entries=acts,
         pages=page_links("before", {say("Older entries"): acts[-1][0].number if len(acts) == ENTRIES_A_PAGE else None}),
-        # Why the audit trail cannot be read.
+        # The reason why the audit trail cannot be read; empty if it can.
         trouble=trouble,
     )
 
 
 def check_program(visit: Visit) -> Response:
-    """Have the program check itself in another process, because a journal of a million rows takes a while."""
+    """Start a check of the program in another process, because a journal of a million rows takes a while."""
     name, console = visit.form.get("check", ""), visit.console
     if name not in _CHECKS:
         raise PageNotFound(say("There is no such check."))
@@ -204,7 +204,7 @@ def _own_check(visit: Visit, name: str) -> OwnCheck:
 
 
 def _told(newest_first: Iterable[AuditEntry]) -> Iterator[tuple[AuditEntry, str, str]]:
-    """Yield entries with their result, and why it was refused; an act that was refused after its entry is not done."""
+    """Yield each entry with its result, and the reason of a refusal. An act with a later refusal counts as refused."""
     refused = dict[tuple[str, ...], str]()
     for entry in newest_first:
         act = (entry.who, entry.act, entry.thing)
@@ -218,7 +218,7 @@ def _told(newest_first: Iterable[AuditEntry]) -> Iterator[tuple[AuditEntry, str,
 
 
 def _about(visit: Visit, journal: JournalReader) -> Callable[[str], str]:
-    """Return a function that names an entry's subject: its sheet, row and column."""
+    """Return a function that puts the subject of an entry into words, such as its sheet, row and column."""
     called = called_in(visit.console)
 
     def parts(thing: str) -> Iterator[str]:

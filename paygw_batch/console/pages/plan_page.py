@@ -1,4 +1,4 @@
-"""Shows a payout before it is sent: its maker signs it, another person approves it, and it is started."""
+"""The page of a payout's plan: its maker signs the plan, another person approves it, and somebody starts the payout."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -89,7 +89,7 @@ PEOPLE_A_PAGE = 50
 
 
 class PlanAgreement(Agreement[PlanDocument]):
-    """The plan of a payout in preparation."""
+    """The agreement about the plan of a payout in preparation."""
 
     folder: PayoutFolder
 
@@ -123,7 +123,7 @@ class PlanAgreement(Agreement[PlanDocument]):
 
     @classmethod
     def find(cls, visit: Visit) -> Self | None:
-        """Return the plan of a sheet after checking it; None if there is no such sheet."""
+        """Return the plan of a sheet, after a check of the sheet; None if there is no such sheet."""
         payout = PayoutFolder.named(visit.console.directory, visit.path("sheet"))
         if payout is None:
             return None
@@ -135,16 +135,16 @@ class PlanAgreement(Agreement[PlanDocument]):
 
     @property
     def needed(self) -> int:
-        """The number of other people who must approve: 0 for small sums."""
+        """The number of other people who must approve. It is 0 for sums below the limit in the configuration."""
         policy, document = required_policy(self.visit.console.settings), self.document or self.draft()
         return policy.needed if document is not None and needs_approval(document.content, policy) else 0
 
     def has_opened(self, journal: JournalReader) -> bool:
-        """Whether this very plan opened its payout, and not another one of the same sheet."""
+        """Return whether this plan opened its payout, rather than another plan of the same sheet."""
         return self.document is not None and bool(journal.batches(plan_sha256=self.document.digest()))
 
     def stage_by_itself(self, journal: JournalReader) -> Stage | None:
-        """Return whether a payout has started, or has nothing to sign yet, as a stage."""
+        """Return the stage of a payout that has started, or has nothing to sign yet; otherwise None."""
         if self.document is not None and any(record.batch == self.batch for record in journal.batches()):
             return Stage.DONE
         if self.checked is None or not self.checked.is_ready:
@@ -178,20 +178,20 @@ class PlanAgreement(Agreement[PlanDocument]):
         add_notices(console.settings, notices)
         self.folder.note(replace(self.folder.uploaded, sent_back=""))
         if notices:
-            # In a separate process, so that a slow mail server does not hold up the page. Cron sends what it leaves.
+            # Another process sends the notices, so a slow mail server does not delay the page. Cron sends the rest.
             command = [*console.program, "--json", "notices", "send"]
             runs, by = console.runs, self.visit.member.name
             with suppress(OSError):  # the plan is signed, even if this host cannot start a process
                 start_run(runs, "notices", command, by=by, environ=self.visit.environ)
 
     def draft_again(self, sent_back: str = "") -> None:
-        """Remove the plan, and have the sheet checked again, which drafts a new one."""
+        """Remove the plan, and check the sheet again, which drafts a new plan."""
         self.folder.forget_plan(sent_back)
         self.folder.forget_check()
         checked_or_reading(self.visit, self.folder)
 
     def start(self) -> StartedRun:
-        """Start the run that opens and sends the payout, in another process."""
+        """Start the process that opens the payout and sends it."""
         console, payout, uploaded = self.visit.console, self.folder, self.folder.uploaded
         command = [*console.program, "--json", "submit", str(payout.sheet), "--wait", "--skip-invalid", "--force"]
         command += ["--plan", str(payout.plan_file), "--mended", str(payout.mending_file)]
@@ -204,7 +204,7 @@ class PlanAgreement(Agreement[PlanDocument]):
 
 
 def signed_plan_page(visit: Visit, journal: JournalReader, batch: str) -> str:
-    """Return the address of the signed plan that opened a payout; empty if these pages do not have it."""
+    """Return the address of the signed plan that opened a payout; empty if these pages have no such plan."""
     folders = (folder for folder in all_folders(visit.console.directory) if folder.named_by_batch[0] == batch)
     found = (PlanAgreement(visit, folder) for folder in folders)
     return next((f"{plan.page}{SIGNED_AS}" for plan in found if plan.has_opened(journal)), "")
@@ -212,7 +212,7 @@ def signed_plan_page(visit: Visit, journal: JournalReader, batch: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShownDifference:
-    """A difference as the page shows it; a changed account as the old and the new one, in pieces."""
+    """A difference as the page shows it. If the account changed, `accounts` has the old and the new one, in pieces."""
 
     finding: PlanFinding
     accounts: Sequence[Sequence[Piece]]
@@ -220,7 +220,7 @@ class ShownDifference:
 
 
 def page_sentence(finding: PlanFinding) -> str:
-    """Return a finding as a sentence for the pages, with times in their zone and columns in words."""
+    """Return a finding as a sentence for the pages, with times in the zone of the pages and columns in words."""
     column = label_of(finding.column) if finding.code == MEANT and finding.column else finding.column
     return sentence_of(_as_shown(finding).model_copy(update={"column": column}))
 
@@ -246,7 +246,7 @@ def payout_plan(visit: Visit) -> Response:
     if agreement.checked is None or document is None or progress.stage is Stage.DRAFTING:
         return visit.go_to(agreement.path)
     listed = payees(document)
-    people = Counter(payee.currency for payee in listed)  # of what is signed, as the sums are
+    people = Counter(payee.currency for payee in listed)  # counted in the signed document, as the sums are
     return visit.page(
         "plan.html",
         card=agreement_card(agreement, document, progress),
@@ -260,7 +260,7 @@ def payout_plan(visit: Visit) -> Response:
         ),
         changes=differences(document),
         shown=partial(_shown_difference, visit),
-        # The cells corrected, those of money first; cells that had one text and have another are together.
+        # Corrected cells of money come first. Cells with the same old text and the same new text are together.
         corrections=_corrections(document, agreement.checked.headings.get("amount", "amount")),
         names={payee.row: payee.name for payee in listed},
         left_out=document.findings_of(LEFT_OUT),
@@ -331,17 +331,17 @@ _ORDERS: Mapping[str, Callable[[ListedPayee], Any]] = {
     "name": lambda payee: (plain_name(payee.name), payee.row),
     "row": lambda payee: payee.row,
 }
-"""The orders in which people can be listed; without one, those with a difference come first."""
+"""The orders in which people can be listed. By default, people with a difference come first."""
 
 
 def _fits(payee: ListedPayee, wanted: str, *, is_masked: bool) -> bool:
-    # Someone who sees masked accounts must not find the hidden digits by searching.
+    # A person who sees masked accounts must not find out the hidden digits by searching.
     account = masked(payee.account).lstrip(".") if is_masked else payee.account
     return wanted in plain_name(payee.name) or wanted in account.casefold()
 
 
 def _plan_to_look_at(visit: Visit) -> tuple[PayoutFolder, PlanDocument]:
-    """Return a payout's plan, signed or drafted. Raises `PageNotFound` if the sheet has none."""
+    """Return the signed or drafted plan of a payout. Raises `PageNotFound` if the sheet has no plan."""
     agreement = PlanAgreement.required(visit)
     document = agreement.document or agreement.draft()
     if document is None:

@@ -1,4 +1,4 @@
-"""Finds, locks and checks a payout in preparation, for all of its pages."""
+"""Finds, locks and checks a payout in preparation, for all pages about it."""
 
 import contextvars
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from paygw_batch.sheet.check.mending import Mending
 
 Check = CheckedSheet | UnreadableSheet
 _checks: dict[str, Thread] = {}
-"""The running checks of large sheets, by payout number."""
+"""The threads that check large sheets, by the number of the payout."""
 _starting = Lock()
 NO_SUCH_SHEET = mark("There is no such sheet. It may have been removed.")
 ONLY_MAKER = mark("Only {name}, who uploaded the sheet, can change it.")
@@ -34,7 +34,7 @@ STARTED = mark("This payout has already started, so its sheet can no longer be c
 
 
 def folder(visit: Visit) -> PayoutFolder:
-    """Return the payout in preparation at an address. Raises as `Visit.gone` says if there is none."""
+    """Return the payout in preparation in an address. Raises the error of `Visit.gone` if there is none."""
     payout = PayoutFolder.named(visit.console.directory, visit.path("sheet"))
     if payout is None:
         raise visit.gone(say(NO_SUCH_SHEET))
@@ -43,7 +43,10 @@ def folder(visit: Visit) -> PayoutFolder:
 
 @contextmanager
 def changing(visit: Visit) -> Iterator[PayoutFolder]:
-    """Yield the payout at an address for one change at a time. Raises `ActRefused` unless the person may make it."""
+    """Yield the payout in an address for one change at a time.
+
+    Raises `ActRefused` unless the person may change it, and `PageOutdated` if it has started.
+    """
     with made_once(folder(visit).number):  # a wrong address creates no lock
         payout = folder(visit)
         visit.require(Act.MEND, payout.uploaded.by, say(ONLY_MAKER, name=payout.uploaded.by))
@@ -53,20 +56,20 @@ def changing(visit: Visit) -> Iterator[PayoutFolder]:
 
 
 def require_version(visit: Visit, payout: PayoutFolder) -> None:
-    """Raise `PageOutdated` unless the form's page showed the present sheet."""
+    """Raise `PageOutdated` unless the page of the form showed the present version of the sheet."""
     if visit.form.get("version") != payout.version:
         raise PageOutdated(say("The sheet has been changed since this page was opened. Reload it and check again."))
 
 
 def checked(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -> Check:
-    """Return the result of checking the present sheet, checking it first if necessary.
+    """Return the result of the check of the present sheet, which is checked now if necessary.
 
-    An upload is first read in a process with limits. After that, a small sheet is read here. A large one is
-    kept as it was read, and read again before its plan is shown (`to_sign`). A sheet that exceeds the
-    limits is a result too.
+    An upload is first read in a process with limits. If a sheet exceeds them, the result says so. Later a small sheet
+    is read in this process. A large sheet is kept as it was read, and its file is read again only before its plan is
+    shown (`to_sign`).
     """
     with made_once(payout.number):
-        payout = PayoutFolder(payout.path)  # another visit may have changed it meanwhile
+        payout = PayoutFolder(payout.path)  # another visit may have changed the files meanwhile
         if (result := _known(payout, to_sign=to_sign)) is not None:
             return result
         key, console = own_key(visit.console, payout.uploaded.by), visit.console
@@ -90,19 +93,19 @@ def checked(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -> Che
 
 
 def _known(payout: PayoutFolder, *, to_sign: bool) -> Check | None:
-    """Return the result of an earlier check, unless it is not enough for signing."""
+    """Return the result of an earlier check; None if there is none, or if it is not enough `to_sign` a plan."""
     result = payout.checked
     is_enough = not to_sign or not isinstance(result, CheckedSheet) or result.is_drafted or not result.is_ready
     return result if is_enough else None
 
 
 def checked_or_reading(visit: Visit, payout: PayoutFolder, *, to_sign: bool = False) -> Check | None:
-    """Return the result of the check, or None while a large sheet is being checked in the background."""
+    """Return the result of the check; None while a large sheet is being checked in the background."""
     if (result := _known(payout, to_sign=to_sign)) is not None:
         return result
     if _is_small(payout) or (payout.checked is None and is_kept(payout)):
         return checked(visit, payout, to_sign=to_sign)
-    # A person who is no longer a maker gets a sentence, and nothing is begun.
+    # This raises `ActRefused` for a person who is no longer a maker, before a check is begun.
     own_key(visit.console, payout.uploaded.by)
     with _starting:
         running = _checks.get(payout.number)
@@ -115,7 +118,7 @@ def checked_or_reading(visit: Visit, payout: PayoutFolder, *, to_sign: bool = Fa
 
 
 def recheck(visit: Visit, payout: PayoutFolder, mending: Mending, **answers: Any) -> None:
-    """Check a payout again, with other corrections and its maker's new `answers`. Its plan is withdrawn."""
+    """Withdraw the plan of a payout, and check its sheet again with other corrections and the maker's `answers`."""
     withdraw(visit, payout.plan)
     payout.mend(mending)
     if answers:
@@ -124,7 +127,7 @@ def recheck(visit: Visit, payout: PayoutFolder, mending: Mending, **answers: Any
 
 
 def readable(visit: Visit, payout: PayoutFolder) -> CheckedSheet:
-    """Return the check result of a readable sheet. Raises `PageNotFound` if it could not be read."""
+    """Return the result of the check of a sheet. Raises `PageNotFound` if the sheet could not be read."""
     result = checked(visit, payout)
     if isinstance(result, UnreadableSheet):
         raise PageNotFound(say("The sheet could not be read."))
@@ -136,14 +139,14 @@ def _is_small(payout: PayoutFolder) -> bool:
 
 
 def opened_batch(visit: Visit, result: CheckedSheet) -> str | None:
-    """Return the batch of a checked sheet if the journal has it by now."""
+    """Return the id of the batch of a checked sheet if the journal has the batch; None if not."""
     with journal_for_planning(visit.console.settings) as journal:
         opened = journal.batch(result.batch)
         return None if opened is None else opened.batch
 
 
 def is_started(visit: Visit, result: Check) -> bool:
-    """Whether a payout is in the journal, or a run is about to store it there."""
+    """Return whether a payout is in the journal, or a run is alive that will store it there."""
     if isinstance(result, UnreadableSheet):
         return False
     run = started_run(visit.console.runs, result.batch)
@@ -151,7 +154,7 @@ def is_started(visit: Visit, result: Check) -> bool:
 
 
 def own_key(console: Console, name: str) -> PublicKey:
-    """Return a maker's key for signing on these pages: the one in the sandbox's folder, or a passkey."""
+    """Return a maker's key: the one in the sandbox's folder, or a passkey. Raises `ActRefused` for a former maker."""
     if (key := sandbox_key(console.settings, name)) is not None:
         return key.public
     people = listed_people(console.settings).listed
@@ -166,7 +169,7 @@ _BLOCK_BYTES = 1024 * 1024
 
 
 def reading_page(visit: Visit, payout: PayoutFolder) -> Response:
-    """Return the page shown while the sheet is read. A text has about one row a line."""
+    """Return the page that is shown while a sheet is read. It estimates one row for each line of a text file."""
     size, rows = payout.sheet.stat().st_size, 0
     if not payout.sheet.name.lower().endswith((".xlsx", ".parquet")):
         with payout.sheet.open("rb") as file:

@@ -1,7 +1,7 @@
-"""Settles one row by the gateway's answer, has rejected rows tried again, and shows an order that two people agree to.
+"""The pages that settle one row, that choose rejected rows to be sent again, and that show an order.
 
-One person may say that a row was paid, because then nothing more is sent. Every other outcome lets the row be sent
-again, so it becomes an order that a second person agrees to.
+One person alone may say that a row was paid, because after that nothing is sent. Every other outcome lets the row be
+sent again, so it becomes an order that a second person must agree to.
 """
 
 import hashlib
@@ -65,13 +65,13 @@ def settle_form(visit: Visit) -> Response:
 
 
 def settle_row(visit: Visit) -> Response:
-    """Settle one row as paid, or draft two people's order for any other outcome."""
+    """Settle one row as paid, or draft an order of two people for any other outcome."""
     batch, row, settings = visit.path("batch"), int(visit.path("row")), visit.console.settings
     resolution = next((resolution for resolution in Resolution if resolution.value == visit.form.get("said")), None)
     if resolution is None:
         raise UsageError(say("Choose what the gateway said."), hint="")
     settlement = Settlement(row, resolution, required_line(visit.form.get("evidence", ""), say("How you know it")))
-    # Nothing is sent after "paid", so one person's word is enough. Every other outcome lets money leave again.
+    # One person may settle a row as paid, because nothing is sent after that. Any other outcome lets it be sent again.
     if resolution is Resolution.PAID:
         with run_journal(settings, "console", lambda _sentence: None) as journal:
             if not _is_settled_so(visit, journal, settlement):
@@ -87,7 +87,7 @@ def settle_row(visit: Visit) -> Response:
 
 
 def _meaning(choice: SettleChoice) -> str:
-    """Return the consequence of an outcome: when the row can be retried, and who must agree."""
+    """Return sentences about an outcome: when the row can be sent again, and whether a second person must agree."""
     again = when(choice.again_from) if choice.again_from else say("now")
     consequence = say(CHOICES[choice.resolution][1], again=again)
     return f"{consequence} {say('A second person then approves it.')}" if choice.needs_two else consequence
@@ -100,7 +100,7 @@ def _why_shut(visit: Visit, choice: SettleChoice) -> str:
 
 
 def _is_settled_so(visit: Visit, journal: JournalReader, settlement: Settlement) -> bool:
-    """Whether this person has just settled the row with these words, so that a second click finds it done."""
+    """Return whether the newest action on the row is the same settlement by this person, as after a second click."""
     record = payout_record(journal, visit.path("batch"))
     row = standings_of(journal, record, [settlement.row]).get(settlement.row)
     deeds = [entry for entry in journal.history(record.number) if entry.row == settlement.row]
@@ -112,7 +112,7 @@ def _is_settled_so(visit: Visit, journal: JournalReader, settlement: Settlement)
 
 
 def _same_row(visit: Visit, journal: JournalReader, row: int) -> BatchRecord:
-    """Return the payout. Raises `PageOutdated` if the row's state or attempt differs from the page's."""
+    """Return the payout. Raises `PageOutdated` if the page showed another state or attempt of the row."""
     record = payout_record(journal, visit.path("batch"))
     standing = standings_of(journal, record, [row]).get(row)
     if standing is None:
@@ -133,19 +133,19 @@ def _same_row(visit: Visit, journal: JournalReader, row: int) -> BatchRecord:
 
 ROWS_A_PAGE = 25
 MAX_AT_ONCE = 2_000
-"""The maximum number of rejected rows on a page and in one order. The rest follow after these."""
+"""The maximum number of rejected rows on the page and in one order. Further rows follow in another order."""
 MAX_REASONS = 50
-"""The maximum number of reasons on a page, most frequent first. Rows with other reasons are listed one by one."""
+"""The maximum number of reasons on the page, the most frequent first. Rows with other reasons can be chosen singly."""
 _NO_REASON = mark("The gateway gave no reason.")
 _REASON, _ROW = "reason-", "row-"
-"""The prefixes of the form's checkboxes: a reason's key, or a row's number, follows."""
+"""The prefixes of the names of checkboxes, followed by the key of a reason, or by the number of a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedReason:
-    """A reason given by the gateway, and its rows. `key` names it in addresses and forms.
+    """A reason why rows were rejected, with these rows. `key` names the reason in addresses and forms.
 
-    `sums` are by currency, over the rows that may be retried now.
+    `sums` by currency are of the rows that may be sent again now; `waiting` is the number of the others.
     """
 
     key: str
@@ -167,7 +167,7 @@ def rejected_form(visit: Visit) -> Response:
         "retry.html",
         record=record,
         found=rejected,
-        # A digest of the rows shown by the page, sent with its form.
+        # The form sends a digest of the rows that its page showed.
         shown=_digest(rejected),
         reasons=reasons[:MAX_REASONS],
         other_reasons=max(len(reasons) - MAX_REASONS, 0),
@@ -181,7 +181,7 @@ def rejected_form(visit: Visit) -> Response:
 
 
 def choose_rejected(visit: Visit) -> Response:
-    """Draft the order to retry the chosen rows: single ones, and all with a chosen reason."""
+    """Draft the order to send the chosen rows again: single rows, and all rows with a chosen reason."""
     settings, form = visit.console.settings, visit.form
     with payout_at(visit) as (journal, record):
         rejected = rejected_rows(settings, journal, record, limit=MAX_AT_ONCE)
@@ -202,13 +202,13 @@ def choose_rejected(visit: Visit) -> Response:
 
 
 def _digest(rejected: RejectedRows) -> str:
-    """Return a value that stays the same while the page would show the same rows with the same choices."""
+    """Return a value that changes whenever the page would show other rows or other choices."""
     rows = [(row.row, row.attempt, _key(row), row.row in rejected.opens) for row in rejected.rows]
     return hashlib.sha256(repr((rows, rejected.has_more)).encode()).hexdigest()[:32]
 
 
 def _reasons(rejected: RejectedRows) -> Sequence[RejectedReason]:
-    """Return the rows' reasons, most frequent first."""
+    """Return the reasons of rejected rows, the most frequent first."""
     by_key: dict[str, list[RowState]] = {}
     for row in rejected.rows:
         by_key.setdefault(_key(row), []).append(row)
@@ -251,7 +251,7 @@ def show_order(visit: Visit) -> Response:
         card=agreement_card(agreement, document, progress),
         order=document,
         record=record,
-        # The payout's unsent rows, which the same run sends.
+        # The run that carries out the order also sends the unsent rows of the payout.
         ready=0 if progress.stage is Stage.DONE else ready,
         rows=shown,
         pages=pages_after(after, later[ROWS_A_PAGE - 1].row if len(later) > ROWS_A_PAGE else 0),

@@ -1,6 +1,6 @@
-"""Signs people in by passkey, and out; creates a passkey by invitation; changes the language from a page's footer.
+"""The pages for signing in and out, for creating a passkey by invitation, and for choosing the language.
 
-Only in the sandbox can a person be chosen from a list. A new passkey is shown, and not stored.
+Only in the sandbox can people choose their name from a list. The public key of a new passkey is shown, but not stored.
 """
 
 from starlette.responses import PlainTextResponse, Response
@@ -53,7 +53,7 @@ def sign_in_page(visit: Visit) -> Response:
 
 
 def session_left(visit: Visit) -> Response:
-    """Say for how many seconds the session continues if unused; a request that is not a poll counts as a use."""
+    """Answer with the seconds until an unused session ends. A request that is not a poll counts as a use."""
     return PlainTextResponse("" if visit.session is None else str(int(visit.session.left_s)))
 
 
@@ -85,7 +85,7 @@ def choose_person(visit: Visit) -> Response:
 
 
 def _signed_in(visit: Visit, member: Member, way: SignInWay, passkey: SignedInKey | None = None) -> Response:
-    """Return the response that signs a person in with a new session, and redirects to their first page."""
+    """Begin a session for a person, and redirect to the requested page or to the person's first page."""
     console = visit.console
     session_id = console.sessions.sign_in(member, cookie_of(visit), way, passkey)
     answer = visit.go_to(own_path(visit.form.get("to", "")) or first_page(member))
@@ -104,7 +104,7 @@ _A_YEAR_S = 365 * 24 * 3600
 
 
 def choose_language(visit: Visit) -> Response:
-    """Remember the language, and redirect to the page. An unknown language changes nothing."""
+    """Set the cookie for the language, and redirect to the page. An unknown language changes nothing."""
     chosen = visit.form.get("language", "")
     answer = visit.go_to(own_path(visit.form.get("back", "")) or "/")
     if chosen in languages():
@@ -121,7 +121,7 @@ def choose_language(visit: Visit) -> Response:
 
 
 _SHOWN = 22
-"""Part of the token, as the authenticator's name for the person: 16 bytes, meaningless, and new each time."""
+"""The length of the part of the token that is the authenticator's id of the person: 16 random bytes."""
 
 
 def invited(visit: Visit) -> Response:
@@ -140,7 +140,7 @@ def invited(visit: Visit) -> Response:
 
 
 def take_invitation(visit: Visit) -> Response:
-    """Show the line and fingerprint of the new passkey, once."""
+    """Show the line and fingerprint of the new passkey once. Raises `PageOutdated` if the invitation was used."""
     token, form, console = visit.path("token"), visit.form, visit.console
     key = new_passkey(form, token, _party(visit))
     if key is None:

@@ -1,4 +1,4 @@
-"""Settles rows from the gateway's statement: questions out, answers in, a preview, then one or two people decide."""
+"""The pages that settle rows by a statement of the gateway: its questions, its upload, its preview, and its use."""
 
 import hashlib
 from collections import Counter
@@ -66,13 +66,13 @@ from paygw_batch.show.reconcile import questions
 
 LINES_A_PAGE = 50
 MAX_LISTED = 20
-"""The maximum number of a payout's statements listed on its page, newest first."""
+"""The maximum number of statements that are listed for a payout, the newest first."""
 _MAX_SIGNATURE_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ShownLine:
-    """A statement line, or a `row`, in the preview. `becomes` is empty if the row is not settled."""
+    """A line of a statement, or a `row`, in the preview. `becomes` is the outcome; empty if the row is not settled."""
 
     number: int
     order_id: str
@@ -99,7 +99,7 @@ def statement_form(visit: Visit) -> Response:
     return visit.page(
         "statement.html",
         record=record,
-        # The name of the future folder, so that a form sent twice creates one.
+        # The page already names the new folder, so that a form sent twice creates only one folder.
         upload=new_folder_name(),
         in_doubt=followed.counts.get("in_doubt", 0),
         takes_signature=visit.console.settings.evidence.statement_key is not None,
@@ -109,7 +109,7 @@ def statement_form(visit: Visit) -> Response:
 
 
 def upload_statement(visit: Visit) -> Response:
-    """Store a statement, read it, and redirect to its preview. An unreadable one is not kept."""
+    """Store a statement, read it, and redirect to its preview. An unreadable statement is not kept."""
     console, upload, form = visit.console, visit.upload, visit.form
     with payout_at(visit) as (_journal, record):
         batch = record.batch
@@ -131,7 +131,7 @@ def upload_statement(visit: Visit) -> Response:
 
 
 def _read_once(visit: Visit, content: Path, uploaded: UploadedStatement) -> str:
-    """Store a statement and read it; return its number. A form sent twice finds it there."""
+    """Store a statement, read it, and return its number. A form sent twice stores the statement only once."""
     number = visit.form.get("upload", "")
     number = number if is_folder_name(number) else new_folder_name()
     with made_once(number):
@@ -152,7 +152,7 @@ def _read_once(visit: Visit, content: Path, uploaded: UploadedStatement) -> str:
 
 
 def statement_preview(visit: Visit) -> Response:
-    """Show the rows that a statement would settle, and why the other lines do not match. Changes nothing."""
+    """Show the rows that a statement would settle, and why other lines do not match. The page changes nothing."""
     folder = _required(visit)
     asked_statement, settings = folder.asked(visit.member.name), visit.console.settings
     with journal_for_planning(settings) as journal:
@@ -171,7 +171,7 @@ def statement_preview(visit: Visit) -> Response:
             words=[(choice_name(outcome), counts[outcome]) for outcome in Resolution if counts[outcome]],
             proof=proof_sentence(asked_statement.statement.proof),
             needs_two=bool(needs_order(settings, journal, record, matched.settlements)),
-            # A digest of the statement's effect, which changes if the statement would do anything else.
+            # The code is a digest of the statement's effect, and changes if the statement would have another effect.
             code=_code(matched),
             orders=open_orders(visit, record.batch),
             done=asked_statement.carried_out_before(journal, record),
@@ -184,9 +184,9 @@ def statement_preview(visit: Visit) -> Response:
 
 
 def use_statement(visit: Visit) -> Response:
-    """Carry out a statement: on one person's word, or as an order if a line lets rows be sent again.
+    """Carry out a statement at once, or draft an order of two people if a line lets a row be sent again.
 
-    If a line says that the gateway has an order that could be sent from here, that order is held at once.
+    If a line says that the gateway already has a row that a run could still send, the row is held at once.
     """
     folder, settings = _required(visit), visit.console.settings
     asked_statement = folder.asked(person(visit.member.name))
@@ -203,8 +203,8 @@ def use_statement(visit: Visit) -> Response:
             return visit.go_to(f"/payouts/{record.batch}")
         if not visit.may(Act.ORDER):
             raise ActRefused(say(FIRST_PERSON))
-        # The gateway has these orders, but a run could still send them. They are held now, because two people may need
-        # days to agree on the rest.
+        # The gateway already has some rows that a run could still send. These rows are held now, because two people may
+        # need days to agree on the order.
         hold_contrary(settings, journal, record, asked_statement, matched)
         decisions = [Decision.of(settlement) for settlement in asked_statement.settlements(matched)]
         key = signing_key(visit)
@@ -215,7 +215,7 @@ def use_statement(visit: Visit) -> Response:
 
 
 def _drafted_before(visit: Visit, folder: StatementFolder) -> str | None:
-    """Return the order drafted by the first click on this form; None if there was none, or it was taken back."""
+    """Return the number of the order that the first click on this form drafted; None if there is no such order."""
     used = folder.used
     if used is None or (used.by, used.code) != (visit.member.name, visit.form.get("code")):
         return None
@@ -223,13 +223,13 @@ def _drafted_before(visit: Visit, folder: StatementFolder) -> str | None:
 
 
 def _require_code(visit: Visit, matched: Matched) -> None:
-    """Raise `PageOutdated` unless the statement would still make the changes shown by the page."""
+    """Raise `PageOutdated` unless the statement would still make the changes that the page showed."""
     if _code(matched) != visit.form.get("code"):
         raise PageOutdated(say("Rows of this payout have changed since this page was opened."))
 
 
 def remove_statement(visit: Visit) -> Response:
-    """Remove an uploaded statement. Rows that it settled stay settled."""
+    """Remove an uploaded statement. Rows that were settled by it stay settled."""
     folder = StatementFolder.named(statements_directory(visit), visit.path("statement"))
     with journal_for_planning(visit.console.settings) as journal:
         batch = payout_record(journal, visit.form.get("batch", "") if folder is None else folder.uploaded.batch)
@@ -250,7 +250,7 @@ def _required(visit: Visit) -> StatementFolder:
 
 
 def _code(matched: Matched) -> str:
-    """Return a value that stays the same while a statement would have the same effect."""
+    """Return a value that changes whenever a statement would have another effect."""
     contrary = [line.order_id for line in matched.contrary]
     text = repr((list(matched.settlements), list(matched.differences), contrary))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -259,7 +259,7 @@ def _code(matched: Matched) -> str:
 def _shown(
     journal: JournalReader, record: BatchRecord, matched: Matched, wanted: str, start: int
 ) -> Sequence[ShownLine]:
-    """Return the wanted lines from `start`: a page of them, and one more if there is another page."""
+    """Return the `wanted` lines from `start`: a page of lines, and one more if there is another page."""
     part = slice(start, start + LINES_A_PAGE + 1)
     match wanted:
         case "settles":
