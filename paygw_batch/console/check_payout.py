@@ -254,7 +254,7 @@ def digest_of(sheet: Path) -> str:
 
 
 def mark_payout(folder: PayoutFolder, settings: Settings, rules: Rules, path: Path) -> None:
-    """Write the sheet of a payout to `path` as a workbook with all corrections, in which every defect is marked.
+    """Write the sheet of a payout to `path` as a workbook, with all corrections and a mark at every defect.
 
     Raises `OutputError` if the sheet cannot be written as a workbook.
     """

@@ -85,7 +85,7 @@ class KeptSession:
 class KeptSessions:
     """The stored sessions of the pages for one journal, in a file beside it. Safe to use from several threads.
 
-    Every method raises `SessionsBroken` if the file cannot be used.
+    Raises `SessionsBroken` if the file cannot be used.
     """
 
     def __init__(self, journal: Path) -> None:

@@ -206,7 +206,7 @@ def totals_of(tallies: Iterable[StateTally]) -> Mapping[str, Mapping[str, str]]:
 
 
 def to_be_paid(tallies: Iterable[StateTally]) -> Iterator[StateTally]:
-    """Return the tallies without those of replaced rows, instead of which other rows are paid."""
+    """Return the tallies without those of replaced rows. Another row is paid instead of a replaced row."""
     return (tally for tally in tallies if tally.state is not State.REPLACED)
 
 

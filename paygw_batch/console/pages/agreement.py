@@ -538,7 +538,7 @@ def _has_approved_so(visit: Visit, document: SignedDocument, progress: Agreement
 
 
 def _passkey_form(visit: Visit, document: SignedDocument, *, is_maker: bool) -> Mapping[str, str] | None:
-    """Return the values of the form that asks for the passkey; None if no passkey signs, or it may not approve."""
+    """Return the values of the form that asks for the passkey; None if no passkey signs or may approve."""
     passkey, party = visit.passkey, visit.console.access.party
     if passkey is None or party is None:
         return None

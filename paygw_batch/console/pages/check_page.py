@@ -254,7 +254,7 @@ def mend_kind(visit: Visit) -> Response:
 
 
 def leave_out(visit: Visit) -> Response:
-    """Leave a row out, or take it in again, as the form says."""
+    """Leave a row out, or include it again, as the form says."""
     with changing(visit) as payout:
         result, row, is_out = readable(visit, payout), _row(visit), visit.form.get("out") == "yes"
         _cell(payout, row, result.columns[0])

@@ -367,7 +367,7 @@ class OrderAgreement(Agreement[RowOrder]):
 
 
 def _statement_folders(visit: Visit, order: RowOrder) -> Sequence[Path]:
-    """Return the folders of statements in which the statement that an order cites may be found and read again."""
+    """Return the folders in which the statement that an order cites is looked for; empty if the order cites none."""
     if not order.claims_the_gateways_word:
         return []
     uploads = statement_folders(statements_directory(visit), order.content.batch)
