@@ -138,7 +138,7 @@ class Console:
 
 
 class PageNotFound(PaygwError):
-    """The page does not exist."""
+    """There is no such page."""
 
 
 class ActRefused(PaygwError):
