@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from paygw_batch.console.visits import ActRefused, PageNotFound, PageOutdated
 from paygw_batch.language import ENGLISH, languages
 from tests.support.catalogue import TOOL, messages
 
@@ -52,4 +53,5 @@ def test_catalogue_finds_sentences_marked_in_every_way() -> None:
     assert "unknown country" in found  # the meaning of a code
     assert "The journal is damaged." in found  # the docstring of an error
     assert "Wait until it finishes, then run again." in found  # its hint
+    assert {error().message for error in (ActRefused, PageNotFound, PageOutdated)} <= found  # the pages' errors
     assert "Kenya" in found  # the data of countries
