@@ -41,7 +41,7 @@ def test_workbook_without_named_worksheet_is_refused_with_help(program: Program,
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], program.record()) == (3, [])
     assert names(folder, "refused") == ["pay.refused.txt", "pay.summary.json", "pay.xlsx"]
-    assert "'October', 'November'" in answer(folder)
+    assert "'October' (2 rows), 'November' (3 rows)" in answer(folder)
     assert "pay.xlsx.toml" in answer(folder)
 
 

@@ -289,7 +289,7 @@ def test_verify_finds_signed_order_without_facts(rejected: Program) -> None:
     """Two people signed it truly, and no fact came of it."""
     ordered(rejected, "cleo", rows=(2,))
     signed = RowOrder.model_validate_json(order_of(rejected).read_text())
-    with pytest.raises(JournalCorrupt, match="0 of 1 are there"):
+    with pytest.raises(JournalCorrupt, match="0 of 1 decisions fit"):
         check(rejected, signed)
 
 

@@ -54,7 +54,7 @@ ELSEWHERE = (
     *(f"submit/{module}.py" for module in ("approvals", "results", "send", "submission", "submit_sheet")),
 )
 """What a terminal or a report says in words that pages do not share, and mistakes in the data files of countries."""
-OF_ERRORS = re.compile(r"Make a new |`paygw-batch \S+ (?:BATCH|\{placeholder\})|\[approval\] (?:needs|lists) |config/")
+OF_ERRORS = re.compile(r"Make a new |`paygw-batch \S+ (?:BATCH|\{placeholder\})|\[approval\] (?:needed|lists) |config/")
 """Hints that are attributes of a class of documents, and a mistake in the configuration, which no page gets past."""
 
 
