@@ -96,7 +96,7 @@ def test_finance_week_leaves_every_row_paid_once(program: Program) -> None:
 
     # Monday: nobody has approved it, then ada tries to approve her own plan, then ben does.
     plan = program.home / "payroll.plan.json"
-    assert "there is no plan" in office.do("submit", sheet, expect=8)["message"]
+    assert "needs an approved plan" in office.do("submit", sheet, expect=8)["message"]
     office.do("plan", sheet, "--out", plan, "--key", program.home / "ada.pem", expect=0)
     office.do("approve", plan, "--key", program.home / "ada.pem", expect=8)
     office.do("submit", sheet, expect=8)
