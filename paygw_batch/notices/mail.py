@@ -78,7 +78,7 @@ class MailServer:
             client.close()
 
     def _encrypt(self, client: smtplib.SMTP) -> None:
-        """Encrypt the connection, or raise an error: whoever removes the offer of STARTTLS must not get the mail."""
+        """Encrypt the connection, or raise an error, so that nobody who removes the offer of STARTTLS gets the mail."""
         try:
             code, _ = client.starttls(context=self.trust)
         except smtplib.SMTPNotSupportedError:
