@@ -5,7 +5,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -113,16 +113,33 @@ def test_a_started_payout_is_stopped_and_not_withdrawn(house: House, ada: Person
 
 
 def test_running_payout_offers_pause(house: House) -> None:
+    with sleeping_run(house, "import time; time.sleep(900)") as (pages, batch, _):
+        for name in (MAKER, APPROVER):
+            assert "pause" in actions_on(pages.person(name), f"/payouts/{batch}")
+
+
+def test_pause_ends_run_that_ignores_sigint(house: House) -> None:
+    """What a shell starts in the background ignores SIGINT, and so does what that starts."""
+    asleep = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); time.sleep(900)"
+    with sleeping_run(house, asleep) as (pages, batch, run):
+        until((pages.console.runs / f"{batch}.out").read_bytes, "the run does not begin")
+        assert pages.person(MAKER).post(f"/payouts/{batch}/pause").status_code == 303
+        until(lambda: not run.is_alive, "the run was not stopped")
+
+
+@contextmanager
+def sleeping_run(house: House, program: str) -> Iterator[tuple[House, str, StartedRun]]:
+    """Start another program where the console would start the run of a payout, as long as the block lasts."""
     without_approval(house.program)
     batch = house.program.json("submit", house.program.sheet(kenyan_rows(3)), "--first", "1")["batch"]
     house = House(house.program)
-    house.console = replace(house.console, program=(sys.executable, "-S", "-c", "import time; time.sleep(300)"))
+    house.console = replace(house.console, program=(sys.executable, "-S", "-c", program))
     house.app = console_app(house.console)
     assert house.person(MAKER).post(f"/payouts/{batch}/continue").status_code == 303
     run = started_run(house.console.runs, batch)
     assert run is not None
     try:
-        for name in (MAKER, APPROVER):
-            assert "pause" in actions_on(house.person(name), f"/payouts/{batch}")
+        yield house, batch, run
     finally:
-        os.kill(run.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(run.pid, signal.SIGKILL)
