@@ -21,7 +21,7 @@ def test_postgres_journal_agrees_with_model_in_any_history(
     name = postgres_server.new_database(postgres_template)
     with tempfile.TemporaryDirectory() as directory:
         place = postgres_place(postgres_server.url(name), Path(directory))
-        both = Pair(partial(open_postgres, place), is_numbered=False)
+        both = Pair(partial(open_postgres, place), is_shared=True)
         try:
             go_through(both, data, steps=12)
         finally:

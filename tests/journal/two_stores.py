@@ -10,15 +10,16 @@ import pytest
 from hypothesis import strategies as st
 
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof
-from paygw_batch.core.lifecycle import Resolution, Returned, State
+from paygw_batch.core.lifecycle import IllegalMove, Intended, Resolution, Returned, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import CODED, kept
-from paygw_batch.errors import RowsMoved
+from paygw_batch.errors import InternalError, RowsMoved
 from paygw_batch.journal import states as journal_states
 from paygw_batch.journal.new_batch import BatchPart, InstructionRows
 from paygw_batch.journal.values import LINE_COLUMNS, Amendment, Entry, MoveResult, NewBatch, RowState, TallyKind
 from tests.journal.model import ModelJournal
 from tests.support.journal_rows import AT, OPERATION, all_due, at, intent, new_instruction, outcome_of, resolved
+from tests.support.row_progress import advance
 from tests.support.tested_journal import Journal
 
 BY_STATE = set(State) - {State.READY}
@@ -62,16 +63,35 @@ def read(row: RowState) -> RowState:
 
 
 class Pair:
-    """The journal on disk and its model, told the same and held to the same answers."""
+    """A journal and its model: both get the same entries, and must give the same answers.
 
-    def __init__(self, opens: Callable[[], Journal], *, is_numbered: bool = True) -> None:
+    A journal that is shared by processes leaves gaps in the numbers of its facts, and takes an outcome only from the
+    process that sent the row.
+    """
+
+    def __init__(self, opens: Callable[[], Journal], *, is_shared: bool = False) -> None:
         self._opens = opens
-        self._is_numbered = is_numbered
+        self._is_shared = is_shared
+        self._sent: set[tuple[int, int]] = set()
+        """Number of the instruction and attempt of what this process has sent."""
         self.disk = opens()
         self.model = ModelJournal()
 
     def append(self, entries: list[Entry]) -> None:
-        assert moves(self.disk.append(entries)) == self.model.append(entries)
+        moved = moves(self.disk.append(entries))
+        assert moved == self.model.append(entries)
+        sent = [entry for entry, has_moved in zip(entries, moved, strict=True) if has_moved]
+        self._sent |= {(entry.instruction, entry.attempt) for entry in sent if isinstance(entry.fact, Intended)}
+
+    def answer(self, outcome: Entry) -> None:
+        """Record an outcome, unless the journal refuses it because another process sent the row."""
+        progress = self.model.instruction(outcome.instruction).progress
+        would_move = not isinstance(advance(progress, outcome.fact, outcome.attempt, outcome.at), IllegalMove)
+        if self._is_shared and would_move and (outcome.instruction, outcome.attempt) not in self._sent:
+            with pytest.raises(InternalError, match="another process sent"):
+                self.disk.append([outcome])
+        else:
+            self.append([outcome])
 
     def take_in(self, evidence: list[Evidence], when: str) -> None:
         assert list(self.disk.record_evidence(evidence, WORDS, at=when)) == self.model.record_evidence(
@@ -119,6 +139,7 @@ class Pair:
     def reopen(self) -> None:
         self.disk.close()
         self.disk = self._opens()
+        self._sent.clear()
         assert getattr(self.disk, "notes", ()) == ()
 
     def rows(self, batch: int, **wanted: Any) -> list[RowState]:
@@ -149,11 +170,11 @@ class Pair:
             assert self.disk.holds(number).keys() == self.model.holds(number)
         facts = [(one.seq, one.state, one.kind, one.attempt) for one in self.disk.messages().contradictions]
         wanted = [(seq, *rest) for seq, _, *rest in self.model.contradictions()]
-        if self._is_numbered:
-            assert facts == wanted
-        else:  # a store may leave numbers out; their order is that of the facts
+        if self._is_shared:
             assert [seq for seq, *_ in facts] == sorted({seq for seq, *_ in facts})
             assert [one[1:] for one in facts] == [one[1:] for one in wanted]
+        else:
+            assert facts == wanted
         assert self.disk.head().seq == self.model.facts
 
     def check_states(self, batch: int) -> None:
@@ -196,7 +217,7 @@ def act(both: Pair, data: st.DataObject, minute: int) -> None:
             both.append([intent(one, when) for one in chosen])
         case "outcome":
             kind = draw(st.sampled_from(OutcomeKind))
-            both.append([outcome_of(draw(some), draw(attempt), kind, when, gateway_reference="R")])
+            both.answer(outcome_of(draw(some), draw(attempt), kind, when, gateway_reference="R"))
         case "person":
             both.person_says(resolved(draw(some), draw(attempt), draw(st.sampled_from(Resolution)), when))
         case "evidence":
