@@ -13,6 +13,7 @@ last line can be torn, and nothing has left on the strength of that line.
 import fcntl
 import json
 import os
+import re
 import secrets
 import time
 import zlib
@@ -35,6 +36,7 @@ MAX_BYTES = 32 << 20
 """The size of a file: 200,000 attempts, at 150 bytes each if alone, to 1.2 million, at 26 in groups of 64."""
 _STEP = 256 << 10
 _ALONE_WITHIN_S = 30.0
+_CHECKSUM = re.compile(b" [0-9a-f]{8}")
 RUN, BESIDE = "left-1", "beside"
 """The names of the writers: a run (further processes of a host have further numbers), and the notes beside it."""
 
@@ -292,9 +294,13 @@ def _end_of(path: Path) -> _End | None:
                 begin = content.rfind(b"\n", 0, max(stop, 0)) + 1
                 if stop < 0 or (not begin and start):
                     break  # an earlier part is needed
-                if (line := _read(content[begin:stop])) is not None:
+                text = content[begin:stop]
+                if (line := _read(text)) is not None:
                     after, is_torn = start + stop + 1, bool(content[stop + 1 :].strip(b"\0"))
                     return _End(path, line, after, after if is_torn else size, is_torn)
+                # A torn line contains no whole one: here the line break after a durable line is damaged.
+                if any(_read(text[: checksum.end()]) for checksum in _CHECKSUM.finditer(text)):
+                    raise _damaged(path)
             else:
                 raise _damaged(path)
     return None

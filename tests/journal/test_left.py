@@ -154,6 +154,16 @@ def test_line_torn_in_middle_is_ignored(tmp_path: Path) -> None:
     assert read_all(tmp_path) == [(3, [Noted(3, 1, "C")]), *expected([[Noted(1, 1, "A")]])]
 
 
+def test_damaged_break_of_durable_line_is_refused(tmp_path: Path) -> None:
+    """Two durable lines would otherwise look like one that is torn."""
+    note_all(tmp_path, [[Noted(1, 1, "A")], [Noted(2, 1, "B")]])
+    path = tmp_path / f"{RUN}.1"
+    first, second, third, rest = path.read_bytes().split(b"\n", 3)
+    path.write_bytes(first + b"\n" + second + b"\x0b" + third + b"\n" + rest)
+    with pytest.raises(LeftDamaged):
+        newest(tmp_path, RUN)
+
+
 @given(st.data(), commits)
 @settings(deadline=None, max_examples=share_of(150), suppress_health_check=[HealthCheck.too_slow])
 def test_damaged_file_yields_no_false_line(data: st.DataObject, noted_by: list[Commit]) -> None:
