@@ -13,6 +13,7 @@ from tests.support.checkout import ROOT, versioned_files
 PACKAGE = ROOT / "paygw_batch"
 ARCHITECTURE = ROOT / "docs/architecture.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+CORE_ROOMS = ("core/", "sheet/", "engine/", "journal/", "approval/", "settle/")
 GLOSSARY = ROOT / "docs/glossary.md"
 DOCUMENTS = [ROOT / "README.md", CONTRIBUTING, *versioned_files("docs", "*.md")]
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.stem.startswith("__"))
@@ -136,3 +137,13 @@ def test_names_use_no_words_ruled_out_by_glossary() -> None:
     assert {"utils", "spool"} <= ruled_out
     found = {name: word for name, words in names() for word in words if not ruled_out.isdisjoint({word, f"{word}s"})}
     assert found == {}
+
+
+def test_twelve_nouns_are_introduced_and_named_in_core() -> None:
+    rows = re.findall(r"^\| (.*?) \|", section(GLOSSARY.read_text(encoding="utf-8"), "The twelve nouns"), re.MULTILINE)
+    nouns = rows[2:]
+    introduced = section(ARCHITECTURE.read_text(encoding="utf-8"), "The nouns, in the order in which you need them")
+    in_core = {word for name, words in names() if name.startswith(CORE_ROOMS) for word in words}
+    assert len(nouns) == 12
+    assert [noun for noun in nouns if not re.search(rf"\*\*{noun}(e?s)?\*\*", introduced)] == []
+    assert set(nouns) <= in_core | {word.removesuffix("s") for word in in_core}
