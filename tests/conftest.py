@@ -19,7 +19,7 @@ from tests.support import long_part
 if TYPE_CHECKING:
     from tests.support.postgres_server import PostgresServer
 
-OF_THE_TESTS = {"PAYGW_CHROMIUM", "PAYGW_TEST_POSTGRES", long_part.EXAMPLES}
+OF_THE_TESTS = {"PAYGW_CHROMIUM", "PAYGW_TEST_POSTGRES", long_part.EXAMPLES, long_part.UNTIL}
 for _name in [*os.environ]:
     # Whoever followed the README has exported PAYGW_CONFIG, perhaps PAYGW_LANG: the program under test must not see it.
     if _name.startswith(("PAYGW_", "XDG_")) and _name not in OF_THE_TESTS:
@@ -63,6 +63,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Leave to the long part what a mark `share` does not leave to every check."""
     if (mark := item.get_closest_marker("share")) is not None and long_part.is_left_out(item, *mark.args):
         item.add_marker(pytest.mark.long)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Begin no test after the time that the run was given."""
+    long_part.skip_when_time_is_over()
 
 
 @pytest.hookimpl(trylast=True)

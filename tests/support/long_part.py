@@ -3,10 +3,12 @@
 A case that is marked `long` is for the long part alone; of a test that is marked `share(n)`, every check tries the
 first case and every n-th after it. A property (hypothesis) is in both: with a fifth of its
 examples in every check, always the same ones, and with all of them, drawn by chance, in the long part and wherever
-tests are chosen by another `-m`. `PAYGW_TEST_EXAMPLES=1000 pytest -m hypothesis` tries 1,000 of each.
+tests are chosen by another `-m`. `PAYGW_TEST_EXAMPLES=1000 pytest -m hypothesis` tries 1,000 of each. A run of limited
+time sets `PAYGW_TESTS_UNTIL_S`.
 """
 
 import os
+import time
 from collections import Counter
 from collections.abc import Collection
 from typing import Any
@@ -17,6 +19,8 @@ SHARE = "not long"
 """What every check chooses; `tooling/check --long` chooses "long or hypothesis"."""
 EXAMPLES = "PAYGW_TEST_EXAMPLES"
 """The variable that says how many examples each property is tried with, such as before a release."""
+UNTIL = "PAYGW_TESTS_UNTIL_S"
+"""The variable with the time, in seconds as `date +%s` prints it, after which tests are skipped."""
 _EVERY = 5
 _chosen = SHARE
 _collected: Counter[str] = Counter()
@@ -55,3 +59,9 @@ def is_left_out(item: pytest.Item, every: int) -> bool:
 def long(*values: Any) -> pytest.ParameterSet:
     """Return a case for the long part alone."""
     return pytest.param(*values, marks=pytest.mark.long)
+
+
+def skip_when_time_is_over() -> None:
+    """Skip the test about to begin if the run's time is over."""
+    if (until := os.environ.get(UNTIL)) and time.time() > int(until):
+        pytest.skip("the time of this run is over")
