@@ -118,7 +118,7 @@ def test_running_payout_offers_pause(house: House) -> None:
             assert "pause" in actions_on(pages.person(name), f"/payouts/{batch}")
 
 
-def test_pause_ends_run_that_ignores_sigint(house: House) -> None:
+def test_pause_ends_run_ignoring_sigint(house: House) -> None:
     """What a shell starts in the background ignores SIGINT, and so does what that starts."""
     asleep = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); time.sleep(900)"
     with sleeping_run(house, asleep) as (pages, batch, run):
