@@ -106,7 +106,7 @@ def pause_run(directory: Path, batch: str, shown: str) -> StartedRun:
             raise UsageError(say("No run of this payout was started from these pages."), hint="")
         if run_shown(run) == shown and run.is_alive and not run.is_pausing:
             with suppress(ProcessLookupError):
-                # Not SIGINT: a run ignores it until it sends if a shell started the console in the background.
+                # Not SIGINT: if a shell started the console in the background, a run ignores that until it sends.
                 os.kill(run.pid, signal.SIGTERM)
             write_whole(directory / f"{batch}.json", json.dumps(asdict(replace(run, is_pausing=True))).encode())
         return run

@@ -298,7 +298,7 @@ def _end_of(path: Path) -> _End | None:
                 if (line := _read(text)) is not None:
                     after, is_torn = start + stop + 1, bool(content[stop + 1 :].strip(b"\0"))
                     return _End(path, line, after, after if is_torn else size, is_torn)
-                # A torn line contains no whole one: here the line break after a durable line is damaged.
+                # A torn line never contains a whole one, so the break between two durable lines is damaged.
                 if any(_read(text[: checksum.end()]) for checksum in _CHECKSUM.finditer(text)):
                     raise _damaged(path)
             else:

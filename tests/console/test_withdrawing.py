@@ -119,7 +119,7 @@ def test_running_payout_offers_pause(house: House) -> None:
 
 
 def test_pause_ends_run_ignoring_sigint(house: House) -> None:
-    """What a shell starts in the background ignores SIGINT, and so does what that starts."""
+    """A program that a shell starts in the background ignores SIGINT, and so do its child processes."""
     asleep = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); time.sleep(900)"
     with sleeping_run(house, asleep) as (pages, batch, run):
         until((pages.console.runs / f"{batch}.out").read_bytes, "the run does not begin")

@@ -20,7 +20,7 @@ SHARE = "not long"
 EXAMPLES = "PAYGW_TEST_EXAMPLES"
 """The variable that says how many examples each property is tried with, such as before a release."""
 UNTIL = "PAYGW_TESTS_UNTIL_S"
-"""The variable with the time, in seconds as `date +%s` prints it, after which tests are skipped."""
+"""The variable with the time (in seconds, as `date +%s` prints it) from which on no test begins."""
 _EVERY = 5
 _chosen = SHARE
 _collected: Counter[str] = Counter()
